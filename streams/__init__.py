@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streams.garbage import made_to_stay
-from streams.schema_port import provide
+from streams.gc_tuning import made_to_stay
+from streams.serdes.schema_port import provide
 
 if TYPE_CHECKING:
     from state_stores.rocksdb.options import RocksDBOptions
@@ -40,16 +40,26 @@ if TYPE_CHECKING:
         WindowStore,
     )
     from state_stores.stores.windowed import Windowed
-    from streams.app import KafkaStreams
-    from streams.builder import StreamsBuilder
-    from streams.cogrouped import (
+    from streams.config import StreamsConfig
+    from streams.custom_windows import CustomWindows
+    from streams.definitions.isolation_level import IsolationLevel
+    from streams.definitions.materialized import Materialized, StoreBuilder
+    from streams.definitions.retrying import retrying
+    from streams.definitions.store_suppliers import DslStoreSuppliers
+    from streams.definitions.stores import Stores
+    from streams.definitions.suppressed import BufferConfig, Suppressed
+    from streams.dsl.builder import StreamsBuilder
+    from streams.dsl.cogrouped_kstream import (
         CogroupedKStream,
         SessionWindowedCogroupedKStream,
         TimeWindowedCogroupedKStream,
     )
-    from streams.config import StreamsConfig
-    from streams.custom_windows import CustomWindows
-    from streams.dsl_store_suppliers import DslStoreSuppliers
+    from streams.dsl.global_ktable import GlobalKTable
+    from streams.dsl.kgrouped_stream import KGroupedStream
+    from streams.dsl.kgrouped_table import KGroupedTable
+    from streams.dsl.kstream import KStream
+    from streams.dsl.ktable import KTable
+    from streams.dsl.windowed_kstream import SessionWindowedKStream, TimeWindowedKStream
     from streams.errors import (
         ApplicationShutdownError,
         ConfigError,
@@ -71,25 +81,11 @@ if TYPE_CHECKING:
         TaskCorruptedError,
         TopologyError,
     )
-    from streams.global_table import GlobalKTable
-    from streams.grouped import KGroupedStream
-    from streams.grouped_table import KGroupedTable
-    from streams.isolation_level import IsolationLevel
-    from streams.kstream import KStream
-    from streams.ktable import KTable
-    from streams.listeners import RestoreListener, StandbyUpdateListener
-    from streams.materialized import Materialized, StoreBuilder
-    from streams.retries import retrying
-    from streams.run_options import RunOptions
+    from streams.group.key_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
+    from streams.kafka_streams import KafkaStreams
     from streams.serdes import Serde, Serdes
-    from streams.states import KafkaStreamsState
-    from streams.stores import Stores
-    from streams.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
-    from streams.suppressed import BufferConfig, Suppressed
-    from streams.task_info import TaskInfo
-    from streams.topology import Topology
-    from streams.topology_description import TopologyDescription
-    from streams.windowed_stream import SessionWindowedKStream, TimeWindowedKStream
+    from streams.topology.description import TopologyDescription
+    from streams.topology.topology import Topology
     from streams.windows import (
         CalendarWindows,
         JoinWindows,
@@ -98,6 +94,10 @@ if TYPE_CHECKING:
         TimeWindows,
         UnlimitedWindows,
     )
+    from streams.worker.application.run_options import RunOptions
+    from streams.worker.application.states import KafkaStreamsState
+    from streams.worker.listeners import RestoreListener, StandbyUpdateListener
+    from streams.worker.task_info import TaskInfo
     from tasks.processing.api.handlers import DeadLetter, ErrorContext, ErrorResponse
     from tasks.processing.api.processor import (
         Cancellable,
@@ -233,16 +233,16 @@ __all__ = [
 _HOME = {
     "AggregationWithHeaders": "state_stores.stores.session_store",
     "ApplicationShutdownError": "streams.errors",
-    "BufferConfig": "streams.suppressed",
+    "BufferConfig": "streams.definitions.suppressed",
     "CalendarWindows": "streams.windows",
     "CustomWindows": "streams.custom_windows",
     "Cancellable": "tasks.processing.api.processor",
     "ChangelogRecord": "state_stores.stores.custom_store",
-    "CogroupedKStream": "streams.cogrouped",
+    "CogroupedKStream": "streams.dsl.cogrouped_kstream",
     "ConfigError": "streams.errors",
     "ConsumedRecord": "tasks.processing.api.record",
     "DeadLetter": "tasks.processing.api.handlers",
-    "DslStoreSuppliers": "streams.dsl_store_suppliers",
+    "DslStoreSuppliers": "streams.definitions.store_suppliers",
     "ErrorContext": "tasks.processing.api.handlers",
     "ErrorResponse": "tasks.processing.api.handlers",
     "FailOnInvalidTimestamp": "tasks.processing.api.timestamps",
@@ -250,24 +250,24 @@ _HOME = {
     "FixedKeyProcessor": "tasks.processing.api.processor",
     "FixedKeyProcessorContext": "tasks.processing.api.processor",
     "FixedKeyRecord": "tasks.processing.api.record",
-    "GlobalKTable": "streams.global_table",
-    "HostInfo": "streams.streams_metadata",
+    "GlobalKTable": "streams.dsl.global_ktable",
+    "HostInfo": "streams.group.key_metadata",
     "IncompatibleMemberError": "streams.errors",
     "CopartitioningError": "streams.errors",
     "InternalTopicError": "streams.errors",
     "InvalidStateStoreError": "streams.errors",
-    "IsolationLevel": "streams.isolation_level",
+    "IsolationLevel": "streams.definitions.isolation_level",
     "JoinWindows": "streams.windows",
-    "KGroupedStream": "streams.grouped",
-    "KGroupedTable": "streams.grouped_table",
-    "KStream": "streams.kstream",
-    "KTable": "streams.ktable",
-    "KafkaStreams": "streams.app",
-    "KafkaStreamsState": "streams.states",
-    "KeyQueryMetadata": "streams.streams_metadata",
+    "KGroupedStream": "streams.dsl.kgrouped_stream",
+    "KGroupedTable": "streams.dsl.kgrouped_table",
+    "KStream": "streams.dsl.kstream",
+    "KTable": "streams.dsl.ktable",
+    "KafkaStreams": "streams.kafka_streams",
+    "KafkaStreamsState": "streams.worker.application.states",
+    "KeyQueryMetadata": "streams.group.key_metadata",
     "KeyValueStore": "state_stores.stores.key_value_store",
     "LogAndSkipOnInvalidTimestamp": "tasks.processing.api.timestamps",
-    "Materialized": "streams.materialized",
+    "Materialized": "streams.definitions.materialized",
     "MissingOutputTopicError": "streams.errors",
     "MissingSourceTopicError": "streams.errors",
     "Processor": "tasks.processing.api.processor",
@@ -284,44 +284,44 @@ _HOME = {
     "RecordFailedError": "streams.errors",
     "RecordMetadata": "tasks.processing.api.record",
     "RestoreEvent": "tasks.restore.state_updater",
-    "RestoreListener": "streams.listeners",
+    "RestoreListener": "streams.worker.listeners",
     "RocksDBOptions": "state_stores.rocksdb.options",
-    "RunOptions": "streams.run_options",
+    "RunOptions": "streams.worker.application.run_options",
     "SchemaRegistryError": "streams.errors",
     "Serde": "streams.serdes",
     "Serdes": "streams.serdes",
     "SerializationError": "streams.errors",
     "SessionStore": "state_stores.stores.session_store",
     "SessionStoreWithHeaders": "state_stores.stores.session_store",
-    "SessionWindowedCogroupedKStream": "streams.cogrouped",
-    "SessionWindowedKStream": "streams.windowed_stream",
+    "SessionWindowedCogroupedKStream": "streams.dsl.cogrouped_kstream",
+    "SessionWindowedKStream": "streams.dsl.windowed_kstream",
     "SessionWindows": "streams.windows",
     "SlidingWindows": "streams.windows",
     "StandbyUpdateEvent": "tasks.restore.state_updater",
-    "StandbyUpdateListener": "streams.listeners",
+    "StandbyUpdateListener": "streams.worker.listeners",
     "StateStore": "state_stores.stores.custom_store",
     "StateStoreContext": "state_stores.stores.custom_store",
     "StateStoreError": "streams.errors",
-    "StoreBuilder": "streams.materialized",
+    "StoreBuilder": "streams.definitions.materialized",
     "StoreLockedError": "streams.errors",
     "StoredRowError": "streams.errors",
-    "Stores": "streams.stores",
-    "StreamsBuilder": "streams.builder",
+    "Stores": "streams.definitions.stores",
+    "StreamsBuilder": "streams.dsl.builder",
     "StreamsConfig": "streams.config",
     "StreamsError": "streams.errors",
-    "StreamsMetadata": "streams.streams_metadata",
-    "Suppressed": "streams.suppressed",
+    "StreamsMetadata": "streams.group.key_metadata",
+    "Suppressed": "streams.definitions.suppressed",
     "TaskCorruptedError": "streams.errors",
-    "TaskInfo": "streams.task_info",
-    "TimeWindowedCogroupedKStream": "streams.cogrouped",
-    "TimeWindowedKStream": "streams.windowed_stream",
+    "TaskInfo": "streams.worker.task_info",
+    "TimeWindowedCogroupedKStream": "streams.dsl.cogrouped_kstream",
+    "TimeWindowedKStream": "streams.dsl.windowed_kstream",
     "TimeWindows": "streams.windows",
     "TimestampedKeyValueStore": "state_stores.stores.key_value_store",
     "TimestampedKeyValueStoreWithHeaders": "state_stores.stores.key_value_store",
     "TimestampedWindowStore": "state_stores.stores.window_store",
     "TimestampedWindowStoreWithHeaders": "state_stores.stores.window_store",
-    "Topology": "streams.topology",
-    "TopologyDescription": "streams.topology_description",
+    "Topology": "streams.topology.topology",
+    "TopologyDescription": "streams.topology.description",
     "TopologyError": "streams.errors",
     "UnlimitedWindows": "streams.windows",
     "UsePartitionTimeOnInvalidTimestamp": "tasks.processing.api.timestamps",
@@ -333,7 +333,7 @@ _HOME = {
     "WallclockTimestampExtractor": "tasks.processing.api.timestamps",
     "WindowStore": "state_stores.stores.window_store",
     "Windowed": "state_stores.stores.windowed",
-    "retrying": "streams.retries",
+    "retrying": "streams.definitions.retrying",
 }
 
 #: The packages of this distribution beside `streams`; their names are common enough to be taken by a user's module.
@@ -357,7 +357,7 @@ def _check_siblings() -> None:
 
 _check_siblings()
 # Serdes know no Kafka client; with a schema registry they need this one.
-provide(lambda: import_module("streams.kafka.schema_registry").FORMATS)
+provide(lambda: import_module("streams.kafka.registry.schema_registry").FORMATS)
 
 
 def __getattr__(name: str) -> object:

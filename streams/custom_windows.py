@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from streams.durations import Duration
 from streams.errors import StreamsError
-from streams.functions import function_name
+from streams.user_functions import function_name
 from streams.windows import FOREVER, FixedWindows, refused_windows, window_ms
 
 #: The windows of one timestamp, ascending: (start, end).

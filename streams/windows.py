@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from streams.durations import Duration, to_ms
 from streams.errors import TopologyError
-from streams.functions import caller_location
+from streams.user_functions import caller_location
 
 #: When a windowed aggregation forwards: each update, or one final result per window.
 EmitStrategy = Literal["on_window_update", "on_window_close"]

@@ -27,8 +27,8 @@ _CALLERS: Final = tuple(
     for name in (
         "streams/operators/",
         "streams/serdes/",
-        "streams/functions.py",
-        "streams/retries.py",
+        "streams/user_functions.py",
+        "streams/definitions/retrying.py",
         "tasks/processing/",
     )
 )

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from checks.shared_broker import SOCKET_VARIABLE, ask_for_broker
 from streams.broker import RunningBroker
 from streams.broker.file_lock import FileLock
-from streams.garbage import collection_paused
+from streams.gc_tuning import collection_paused
 from streams.testing.pytest_plugin import BOOTSTRAP_VARIABLE
 
 #: Modules that share a Spark session, and the one among them that does not.

@@ -5,12 +5,12 @@ the command line: `tidewheel snapshot`, `restore`, `bootstrap`, `state`.
 """
 
 from state_stores.bulk_restore.manifest import Manifest
-from streams.bulk.bootstrapping import BootstrapRefused, BootstrapReport, FrameSource, bootstrap
+from streams.bulk.bootstrap.command import BootstrapRefused, BootstrapReport, FrameSource, bootstrap
 from streams.bulk.driver import BulkProgress
 from streams.bulk.frames import state_dataframe
-from streams.bulk.restoring import RestoredStore, RestoreReport, restore
+from streams.bulk.restore import RestoredStore, RestoreReport, restore
 from streams.bulk.snapshots import snapshot
-from streams.bulk.verifying import VerifiedCopy, VerifyReport, verify
+from streams.bulk.verify import VerifiedCopy, VerifyReport, verify
 
 __all__ = [
     "BootstrapRefused",

@@ -17,7 +17,7 @@ from state_stores.bulk_restore.plan import RestorePlan, plan_restore
 from state_stores.bulk_restore.run_files import RunFile
 from state_stores.restore import StoreTime
 from state_stores.spec import StoreSpec
-from streams.bulk.executor_work import Counted, ExecutorWork, RangeToBuild, fetched, read_into_runs
+from streams.bulk.executors import Counted, ExecutorWork, RangeToBuild, fetched, read_into_runs
 from streams.bulk.stores import BulkStore
 
 _log = logging.getLogger("tidewheel")

@@ -12,15 +12,15 @@ from state_stores.bulk_restore.location import SnapshotLocation
 from state_stores.bulk_restore.manifest import StoreSnapshot
 from state_stores.bulk_restore.runs import RUN_BYTES
 from state_stores.bulk_restore.shape import StoreShape
-from streams.bulk.executor_work import Counted, ExecutorWork
+from streams.bulk.executors import Counted, ExecutorWork
 from streams.bulk.session import bulk_session
 from streams.bulk.stores import BulkStore, bulk_stores
 from streams.config import StreamsConfig
 from streams.errors import StreamsError
-from streams.kafka.admin import KafkaAdmin
+from streams.kafka.admin.admin import KafkaAdmin
+from streams.kafka.client.settings import ClientSettings
 from streams.kafka.portable_settings import Keeper, clients_of, settings_of
-from streams.kafka.settings import ClientSettings
-from streams.topology import Topology
+from streams.topology.topology import Topology
 
 if TYPE_CHECKING:
     from state_stores.bulk_restore.spark_job import SparkSession

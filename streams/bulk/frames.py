@@ -18,14 +18,14 @@ from state_stores.spec import SEGMENTED_KINDS, StoreSpec
 from streams.bulk.columns import Row, RowReader, columns_of, type_of
 from streams.bulk.content import PartitionToRead, read_content, reading_plan
 from streams.bulk.driver import newest_snapshot, now_ms, run_bytes
-from streams.bulk.executor_work import ExecutorWork
+from streams.bulk.executors import ExecutorWork
 from streams.bulk.session import started_session
 from streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
 from streams.config import StreamsConfig
-from streams.kafka.changelog import read_range
+from streams.kafka.client.settings import ClientSettings
+from streams.kafka.consumers.changelog import read_range
 from streams.kafka.portable_settings import Keeper, clients_of, settings_of
-from streams.kafka.settings import ClientSettings
-from streams.topology import Topology
+from streams.topology.topology import Topology
 
 if TYPE_CHECKING:
     from state_stores.bulk_restore.spark_job import DataFrame, SparkSession

@@ -23,7 +23,6 @@ from state_stores.bulk_restore.manifest import (
     validate,
 )
 from state_stores.restore import StoreTime
-from streams.bulk.cutting import RECORDS_PER_TASK, PartitionPlan, plan_partition, to_merge
 from streams.bulk.driver import (
     BulkDriver,
     OnProgress,
@@ -33,7 +32,7 @@ from streams.bulk.driver import (
     reached,
     stores_by_name,
 )
-from streams.bulk.executor_work import (
+from streams.bulk.executors import (
     ExecutorWork,
     MadeRuns,
     RangeToBuild,
@@ -41,6 +40,7 @@ from streams.bulk.executor_work import (
     build_range,
     merge_into_one,
 )
+from streams.bulk.snapshot_plan import RECORDS_PER_TASK, PartitionPlan, plan_partition, to_merge
 from streams.bulk.stores import (
     BulkStore,
     changelog_facts,
@@ -50,7 +50,7 @@ from streams.bulk.stores import (
 )
 from streams.config import StreamsConfig
 from streams.errors import ConfigError, StreamsError
-from streams.topology import Topology
+from streams.topology.topology import Topology
 
 if TYPE_CHECKING:
     from state_stores.bulk_restore.spark_job import SparkSession

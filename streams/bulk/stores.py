@@ -9,7 +9,7 @@ from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from streams.config import StreamsConfig
 from streams.config.suggestions import did_you_mean
 from streams.errors import ConfigError, MissingSourceTopicError, StreamsError
-from streams.topology import Topology
+from streams.topology.topology import Topology
 from tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
 from tasks.ports import Admin
 from tasks.restore.start_positions import progress_of, slowest_position_ms

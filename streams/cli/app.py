@@ -20,38 +20,41 @@ Try `tidewheel demo` for a first look, `tidewheel broker` for a Kafka to develop
 
 #: Name and where the function is, in the order of the help. Functions are imported when they are called.
 _COMMANDS: Final = {
-    "run": "streams.cli.run:run",
-    "describe": "streams.cli.describe:describe",
-    "demo": "streams.cli.demo:demo",
-    "broker": "streams.cli.broker:broker",
-    "reset": "streams.cli.reset:reset",
-    "snapshot": "streams.cli.snapshot:snapshot",
-    "restore": "streams.cli.restore:restore",
-    "bootstrap": "streams.cli.bootstrap:bootstrap",
-    "status": "streams.cli.status:status",
-    "top": "streams.cli.top:top",
-    "dashboard": "streams.cli.dashboard:dashboard",
-    "drain": "streams.cli.drain:drain",
+    "run": "streams.cli.commands.run:run",
+    "describe": "streams.cli.commands.describe:describe",
+    "demo": "streams.cli.commands.demo:demo",
+    "broker": "streams.cli.commands.broker:broker",
+    "reset": "streams.cli.commands.reset:reset",
+    "snapshot": "streams.cli.commands.snapshot:snapshot",
+    "restore": "streams.cli.commands.restore:restore",
+    "bootstrap": "streams.cli.commands.bootstrap:bootstrap",
+    "status": "streams.cli.commands.status:status",
+    "top": "streams.cli.commands.top:top",
+    "dashboard": "streams.cli.commands.dashboard:dashboard",
+    "drain": "streams.cli.commands.drain:drain",
 }
 #: Commands of commands: their help, and where the functions are.
 _FAMILIES: Final = {
     "group": (
         "Tell what happened in an application's group, or set it up again.",
-        {"history": "streams.cli.group:history", "recover": "streams.cli.group:recover"},
+        {
+            "history": "streams.cli.commands.group:history",
+            "recover": "streams.cli.commands.group:recover",
+        },
     ),
     "state": (
         "Look into an application's stores, compare them with what they are made from, and delete a key.",
         {
-            "list": "streams.cli.state:list_stores",
-            "get": "streams.cli.state:get",
-            "scan": "streams.cli.state:scan",
-            "verify": "streams.cli.state:verify",
-            "delete": "streams.cli.erase:delete",
+            "list": "streams.cli.commands.state:list_stores",
+            "get": "streams.cli.commands.state:get",
+            "scan": "streams.cli.commands.state:scan",
+            "verify": "streams.cli.commands.state:verify",
+            "delete": "streams.cli.commands.erase:delete",
         },
     ),
     "config": (
         "Show the settings an application would run with.",
-        {"show": "streams.cli.config:show"},
+        {"show": "streams.cli.commands.config:show"},
     ),
 }
 #: Asks for the list of commands, which says what each does, so then all are imported.

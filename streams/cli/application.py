@@ -3,7 +3,7 @@
 from streams.cli.settings import SettingsOptions
 from streams.config import StreamsConfig
 from streams.errors import ConfigError
-from streams.program import Program, effective_config, load_program, named
+from streams.processes.user_program import Program, effective_config, load_program, named
 
 
 def application_of(

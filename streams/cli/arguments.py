@@ -1,4 +1,4 @@
-"""What stands on a command line, as values. Apart from `streams.program`: a supervisor does not need the user's program."""
+"""What stands on a command line, as values. Apart from `streams.processes.user_program`: a supervisor does not need the user's program."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -23,16 +23,16 @@ from streams.group.alarms import Surroundings, foreign_offsets
 from streams.group.inbox import InboxFold, inbox_back_ms
 from streams.group.range_map import progress_of
 from streams.group.recovery import LogWriter
+from streams.group.reset import ResetAdmin
 from streams.group.standing import StandingTransactions
 from streams.group.status import GroupStatus, group_status
 from streams.group.topics import GroupTopics
-from streams.kafka.group_log import LeaderProducer, inbox_topic, state_topic
-from streams.kafka.group_reader import KafkaGroupReader
+from streams.kafka.admin.group_log import LeaderProducer, inbox_topic, state_topic
+from streams.kafka.admin.reset_admin import KafkaResetAdmin
+from streams.kafka.client.settings import ClientSettings
+from streams.kafka.consumers.group_reader import KafkaGroupReader
 from streams.kafka.portable_settings import settings_of
-from streams.kafka.reset_admin import KafkaResetAdmin
-from streams.kafka.settings import ClientSettings
-from streams.kafka.sink_producer import KafkaSinkProducer
-from streams.reset import ResetAdmin
+from streams.kafka.producers.sink_producer import KafkaSinkProducer
 from tasks.open_transactions import OpenTransaction
 from tasks.ports import CommittedOffset, SinkProducer
 from tasks.processing.engine.output import OutputColumns

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streams.config.display import OptionRow
-    from streams.config.importable import import_object, importable_name
+    from streams.config.names import import_object, importable_name
     from streams.config.options import StreamsOptions
     from streams.config.secrets import redacted, redacted_url, resolve_secrets
     from streams.config.streams_config import StreamsConfig, default_state_dir

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from streams.config.importable import importable_name
+from streams.config.names import importable_name
 from streams.errors import ConfigError
 
 ClientKind = Literal["consumer", "producer", "admin"]

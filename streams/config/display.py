@@ -10,8 +10,8 @@ import msgspec
 from state_stores.rocksdb.options import meanings
 from streams.config.secrets import HIDDEN, redacted, redacted_url
 from streams.config.sources import CLIENTS, DEFAULT, TABLES
-from streams.functions import function_name
 from streams.serdes import Serde
+from streams.user_functions import function_name
 
 _CHARACTERS_MAX: Final = 100
 

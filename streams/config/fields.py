@@ -37,7 +37,7 @@ from streams.config.validators import (
     optional,
     size,
 )
-from streams.dsl_store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
+from streams.definitions.store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
 from streams.serdes import Serde
 from tasks.processing.api.handlers import ErrorHandlerSetting
 from tasks.processing.api.topology_spec import TimestampExtractor

@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from state_stores.rocksdb.options import RocksDBOptions
-from streams.dsl_store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
+from streams.definitions.store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
 from streams.serdes import SerdeLike
 from tasks.processing.api.handlers import ErrorHandlerSetting
 from tasks.processing.api.topology_spec import TimestampExtractor

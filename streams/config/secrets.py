@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from streams.config.importable import import_object
+from streams.config.names import import_object
 from streams.errors import ConfigError
 
 #: What stands for a value that is not shown.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streams.errors import ConfigError
-from streams.streams_metadata import HostInfo
+from streams.group.key_metadata import HostInfo
 
 _IPV6: Final = 6
 

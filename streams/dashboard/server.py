@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from streams.dashboard.connection import CONNECTIONS_MAX, Connection
 from streams.dashboard.looks import Looks
 from streams.dashboard.web import build_app
-from streams.signals import signals_handled
+from streams.processes.signals import signals_handled
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: Streams end by themselves; a viewer who takes nothing any more is not waited for longer.

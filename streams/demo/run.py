@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from streams.app import KafkaStreams
 from streams.broker import KafkaBroker
 from streams.demo import check, cluster
 from streams.demo.dataset import SIZE_BYTES, ensure_archive
@@ -17,8 +16,9 @@ from streams.demo.tables import TABLES, read_rows, table, to_batches
 from streams.demo.view import DemoView, ResultTable
 from streams.errors import StreamsError
 from streams.kafka.clients import KafkaClients
-from streams.program import Program, load_program
-from streams.run_options import RunOptions
+from streams.kafka_streams import KafkaStreams
+from streams.processes.user_program import Program, load_program
+from streams.worker.application.run_options import RunOptions
 from tasks.ports import Admin
 
 _INPUTS: Final = ("flights", "weather")

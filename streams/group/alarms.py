@@ -10,7 +10,7 @@ from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TopicParti
 from rebalance.protocol.records import MemberRecord
 from rebalance.protocol.task_status import TaskStatus
 from streams.group.inbox import SESSION_MS, InboxFold
-from streams.kafka.group_log import state_topic
+from streams.kafka.admin.group_log import state_topic
 from tasks.internal_topics import internal_prefix
 from tasks.key_ranges.progress_vector import Progress, is_foreign
 from tasks.open_transactions import OpenTransaction

@@ -12,16 +12,16 @@ from rebalance.group import Group
 from rebalance.model import TaskId, TaskPhase, TopicPartition
 from state_stores.layout.headers import as_headers
 from streams.errors import StreamsError
-from streams.functions import accepts
-from streams.serdes import SerdeLike, as_serde
-from streams.serdes.partitioning import WindowedPartitioner, partition_of
-from streams.serdes.windowed import is_windowed
-from streams.streams_metadata import (
+from streams.group.key_metadata import (
     HostInfo,
     KeyQueryMetadata,
     PartitionerWithHeaders,
     StreamsMetadata,
 )
+from streams.serdes import SerdeLike, as_serde
+from streams.serdes.partitioning import WindowedPartitioner, partition_of
+from streams.serdes.windowed import is_windowed
+from streams.user_functions import accepts
 from tasks.internal_topics import topics_read
 from tasks.processing.api.topology_spec import Partitioner, SubtopologySpec, TopologySpec
 

@@ -28,7 +28,7 @@ from rebalance.protocol.records import (
     record_keys,
 )
 from streams.errors import StreamsError
-from streams.kafka.group_log import inbox_topic, new_control_topics, state_topic
+from streams.kafka.admin.group_log import inbox_topic, new_control_topics, state_topic
 from tasks.key_ranges.progress_vector import Progress
 from tasks.ports import Admin, CommittedOffset
 

@@ -14,7 +14,7 @@ from rebalance.protocol.decoding import RejectedRecord, Rejection
 from rebalance.protocol.messages import AnyMessage, read_message
 from rebalance.protocol.records import read_record
 from streams.errors import StreamsError
-from streams.kafka.group_log import inbox_topic, state_topic
+from streams.kafka.admin.group_log import inbox_topic, state_topic
 from tasks.ports import ChangelogReader, OffsetOutOfRangeError, TopicDescription
 from tasks.processing.engine.record_batch import SourceRecords
 

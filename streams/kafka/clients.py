@@ -4,14 +4,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from streams.kafka.admin import KafkaAdmin
-from streams.kafka.changelog import KafkaChangelogReader, KafkaGlobalReader
-from streams.kafka.consumer import KafkaInputReader, KafkaRecordSource
-from streams.kafka.fixed_claim import FixedClaim
-from streams.kafka.producer import no_wait
-from streams.kafka.settings import ClientKind, ClientSettings, redact
-from streams.kafka.sink_producer import KafkaSinkProducer
-from streams.kafka.transactional_producer import KafkaTransactionalProducer
+from streams.kafka.admin.admin import KafkaAdmin
+from streams.kafka.client.settings import ClientKind, ClientSettings, redact
+from streams.kafka.consumers.changelog import KafkaChangelogReader, KafkaGlobalReader
+from streams.kafka.consumers.consumer import KafkaInputReader, KafkaRecordSource
+from streams.kafka.consumers.fixed_claim import FixedClaim
+from streams.kafka.producers.producer import no_wait
+from streams.kafka.producers.sink_producer import KafkaSinkProducer
+from streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
 
 _LOGGER: Final = logging.getLogger("streams.kafka")
 

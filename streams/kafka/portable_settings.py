@@ -21,8 +21,8 @@ from typing import Any, Final, Self
 from streams.config import StreamsConfig
 from streams.config.secrets import HIDDEN, redacted_url, resolve_secrets, shown
 from streams.errors import ConfigError
+from streams.kafka.client.settings import ClientKind, ClientSettings
 from streams.kafka.clients import KafkaClients
-from streams.kafka.settings import ClientKind, ClientSettings
 
 _KINDS: Final[tuple[ClientKind, ...]] = ("consumer", "producer", "admin")
 _PREFIX: Final = "tidewheel-secrets-"

@@ -9,7 +9,7 @@ from itertools import islice
 from operator import le
 from typing import Any
 
-from streams.operators.materialized import MaterializedOperator, previous_values
+from streams.operators.stateful import MaterializedOperator, previous_values
 from streams.serdes import Serdes
 from tasks.processing.engine.operator import Output
 from tasks.processing.engine.record_batch import RecordBatch

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from streams.functions import UserFunction
+from streams.user_functions import UserFunction
 from tasks.processing.api.handlers import FAILURES
 from tasks.processing.engine.operator import Operator, Output
 from tasks.processing.engine.record_batch import RecordBatch, first_none, has_none

@@ -8,7 +8,6 @@ from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast, overload
 from state_stores.stores.windowed import Windowed
 from streams.durations import Duration, to_ms
 from streams.errors import StreamsError, TopologyError
-from streams.schema_port import Registry
 from streams.serdes.plain import (
     BOOLEAN,
     BYTES,
@@ -20,6 +19,7 @@ from streams.serdes.plain import (
     STRING,
     UUID,
 )
+from streams.serdes.schema_port import Registry
 from streams.serdes.schema_serdes import (
     Schema,
     SchemaReference,

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast
 
-from streams.schema_port import CodecError
+from streams.serdes.schema_port import CodecError
 from streams.serdes.serde import Serde
 from streams.serdes.strict_json import dumps, dumps_batch, loads, loads_batch
 

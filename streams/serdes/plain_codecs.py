@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any, cast
 from urllib.parse import urljoin
 
-from streams.schema_port import CodecError
 from streams.serdes.avro_values import AvroValues
+from streams.serdes.schema_port import CodecError
 from streams.serdes.strict_json import dumps, loads
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, cast
 
 from streams.errors import StreamsError, TopologyError
-from streams.schema_port import (
+from streams.serdes.schema_port import (
     CodecError,
     Reference,
     Registry,

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from state_stores.ports import SerdePort
 from streams.errors import SerializationError, TopologyError
-from streams.functions import accepts, function_name
+from streams.user_functions import accepts, function_name
 
 T = TypeVar("T")
 

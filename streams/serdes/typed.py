@@ -18,10 +18,10 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json as pydantic_to_json
 
 from streams.errors import TopologyError
-from streams.schema_port import CodecError
 from streams.serdes.class_defaults import default_setter, has_attrs_with_dict
 from streams.serdes.exact_fields import exact_fields
 from streams.serdes.read_back import Step, difference, first_failure, step_to
+from streams.serdes.schema_port import CodecError
 from streams.serdes.serde import Serde
 from streams.serdes.strict_json import are_plain, refuse_hidden_nulls
 from streams.serdes.type_parts import (

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from streams.schema_port import CodecError
+from streams.serdes.schema_port import CodecError
 from streams.serdes.type_parts import (
     is_pydantic_class,
     is_users_class,

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeGuard, TypeVar
 
 from state_stores.ports import SerdePort
 from state_stores.stores.windowed import Windowed
-from streams.schema_port import CodecError
+from streams.serdes.schema_port import CodecError
 from streams.serdes.serde import Serde, for_keys
 from streams.windows import FOREVER
 

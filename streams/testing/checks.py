@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from state_stores.layout.headers import as_headers
-from streams.arguments import check_series, is_series
+from streams.definitions.checks import check_series, is_series
 from streams.errors import StreamsError
 from tasks.processing.api.record import Headers
 

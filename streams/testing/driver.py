@@ -24,17 +24,17 @@ from state_stores.rocksdb.task_database import TaskDatabase
 from state_stores.stores.custom_slot import as_given
 from state_stores.stores.frozen import settled
 from state_stores.stores.task_store import TaskStore
-from streams.arguments import check_flag, check_time_ms
-from streams.assembly import TaskFactory, error_handlers, make_global_stores
 from streams.config import StreamsConfig
 from streams.config.streams_config import given_config
+from streams.definitions.checks import check_flag, check_time_ms
+from streams.definitions.names import check_name
 from streams.durations import to_ms
 from streams.errors import StreamsError
-from streams.names import check_name
 from streams.serdes import SerdeLike, as_serde
 from streams.testing.checks import checked_headers, rows
-from streams.topics import spec_of
-from streams.topology import Topology, given_topology
+from streams.topology.topology import Topology, given_topology
+from streams.worker.application.task_factory import TaskFactory, error_handlers, make_global_stores
+from streams.worker.topic_setup import spec_of
 from tasks.commit.output_collector import OutputCollector
 from tasks.internal_topics import internal_prefix, plan_application
 from tasks.processing.api.record import Headers

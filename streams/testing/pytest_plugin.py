@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from streams.broker import RunningBroker
     from streams.config import StreamsConfig
     from streams.testing.driver import TopologyTestDriver
-    from streams.topology import Topology
+    from streams.topology.topology import Topology
 
 BOOTSTRAP_VARIABLE = "TIDEWHEEL_TEST_BOOTSTRAP_SERVERS"
 """Names a broker that already runs, to use instead of starting one."""

@@ -28,7 +28,7 @@ from tasks.worker_settings import InputCheck
 
 
 class Membership(Protocol):
-    """The worker's line to its member, which lives in the watchdog (`streams/watchdog/link.py`).
+    """The worker's line to its member, which lives in the watchdog (`streams/processes/watchdog/link.py`).
 
     The worker's loop thread calls `take`, `progress` and `lease_left_s`; `say` may be called from any thread. None of them
     waits for anything. Whoever makes it gives it a way to wake the worker when an order comes (`StreamWorker.wake`).

@@ -7,7 +7,7 @@ import sys
 
 from streams import StreamsConfig
 from streams.bulk import FrameSource, bootstrap
-from streams.bulk.bootstrap_driver import Told
+from streams.bulk.bootstrap.driver import Told
 from tests.bulk.programs.holding import hold_writers
 from tests.bulk.sums import STORE, sums
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 import fsspec  # type: ignore[import-untyped] # it has no types
 
 from streams.bulk.driver import BulkDriver
-from streams.bulk.executor_work import Counted, ExecutorWork
+from streams.bulk.executors import Counted, ExecutorWork
 
 _BUCKET: Final = "bucket"
 _LISTED: Final = "listed"

@@ -16,7 +16,7 @@ import pytest
 from state_stores.bulk_restore.spark_job import SparkSession
 from streams import KafkaStreams, StreamsConfig, StreamsError, Topology
 from streams.bulk import FrameSource, bootstrap
-from streams.bulk.bootstrap_driver import Told
+from streams.bulk.bootstrap.driver import Told
 from tests.bulk.conftest import MakeConfig
 from tests.bulk.programs.holding import ROWS_BEFORE
 from tests.bulk.sums import STORE, sums

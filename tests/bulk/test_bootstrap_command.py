@@ -10,9 +10,9 @@ from state_stores.bulk_restore.spark_job import SparkSession
 from streams import KafkaStreams
 from streams.cli.app import main
 from streams.exit_codes import ExitCode
-from streams.program import load_program
+from streams.processes.user_program import load_program
 from tests.integration.cluster import PATIENCE_S, Cluster, until
-from tests.streams.cli.commands import ROOT
+from tests.streams.cli.command_runs import ROOT
 
 EXAMPLE = f"{ROOT / 'examples' / 'bootstrap_product_table.py'}:topology"
 TOPICS = ("product-orders", "product-changes", "priced-orders")

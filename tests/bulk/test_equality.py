@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from state_stores.bulk_restore.spark_job import SparkSession
 from streams import KafkaStreams, Processor, StreamsConfig, Topology
 from streams.bulk.driver import bulk_driver
-from streams.bulk.restoring import restore_stores
+from streams.bulk.restore import restore_stores
 from streams.bulk.snapshots import make_snapshots
-from streams.client import wiring
-from streams.materialized import StoreBuilder
-from streams.run_options import RunOptions
+from streams.definitions.materialized import StoreBuilder
+from streams.worker.application import wiring
+from streams.worker.application.run_options import RunOptions
 from tests.bulk.changelogs import (
     PARTITIONS,
     Changelogs,

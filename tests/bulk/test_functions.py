@@ -17,7 +17,7 @@ from streams import KafkaStreams, Serdes, StreamsConfig, Topology, ValueAndTimes
 from streams.bulk import restore, snapshot, state_dataframe, verify
 from streams.cli.app import main
 from streams.errors import ConfigError, StoreLockedError
-from streams.run_options import RunOptions
+from streams.worker.application.run_options import RunOptions
 from tasks.restore.store_restore import RestoreEvent
 from tests.bulk.conftest import MakeConfig
 from tests.bulk.counting import COUNTS, PER_SECOND, counting, program

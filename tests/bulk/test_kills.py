@@ -15,8 +15,8 @@ import pytest
 
 from state_stores.bulk_restore.location import SnapshotLocation
 from streams import StreamsConfig
-from streams.bulk.executor_work import build_range, merge_into_one
-from streams.bulk.restoring import restore_stores
+from streams.bulk.executors import build_range, merge_into_one
+from streams.bulk.restore import restore_stores
 from tests.bulk.changelogs import Changelogs, assert_restored, many_records, name_of
 from tests.bulk.conftest import MakeConfig
 from tests.bulk.programs.restoring import STAGES, standing

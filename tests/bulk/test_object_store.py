@@ -10,7 +10,7 @@ from state_stores.bulk_restore.location import SnapshotLocation
 from state_stores.bulk_restore.spark_job import SparkSession
 from streams import StreamsConfig
 from streams.bulk.driver import bulk_driver
-from streams.bulk.restoring import restore_stores
+from streams.bulk.restore import restore_stores
 from streams.bulk.snapshots import make_snapshots
 from tests.bulk.changelogs import Changelogs, assert_restored, many_records, name_of
 from tests.bulk.conftest import MakeConfig

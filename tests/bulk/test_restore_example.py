@@ -7,8 +7,8 @@ import pytest
 
 from streams import KafkaStreams
 from streams.cli.app import main
-from streams.program import load_program
-from streams.run_options import RunOptions
+from streams.processes.user_program import load_program
+from streams.worker.application.run_options import RunOptions
 from tests.bulk.conftest import MakeConfig
 from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.integration.outcome import wait_for_counts

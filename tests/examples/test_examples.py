@@ -17,10 +17,10 @@ from streams.broker import RunningBroker
 from streams.demo.check import ARRIVALS, DELAYS, RAIN, differences, expected_results
 from streams.demo.tables import read_rows, table, to_batches
 from streams.exit_codes import ExitCode
-from streams.program import load_program
+from streams.processes.user_program import load_program
 from streams.testing import TopologyTestDriver
 from tests.integration.cluster import Cluster, until
-from tests.streams.cli.commands import ROOT, Command
+from tests.streams.cli.command_runs import ROOT, Command
 from tests.streams.demo.archive import small_archive
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rebalance.model import TopicPartition
 from streams.errors import StreamsError
-from streams.kafka.records import record_size_bytes
+from streams.kafka.client.records import record_size_bytes
 from tasks.ports import CommittedOffset
 from tasks.processing.api.record import Headers
 from tasks.processing.engine.output import ANY_PARTITION, OutputColumns

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from state_stores.bulk_restore.location import SnapshotLocation
 from state_stores.bulk_restore.manifest import StoreSnapshot
-from streams.restore_helper.helper import RestoreHelper
-from streams.restore_helper.host import message_of, report_of
-from streams.restore_helper.messages import Progressed, Report, SnapshotFound
+from streams.processes.restore_helper.helper import RestoreHelper
+from streams.processes.restore_helper.host import message_of, report_of
+from streams.processes.restore_helper.messages import Progressed, Report, SnapshotFound
 from tasks.ports import Clock
 from tasks.restore.run_ports import RunOrder, RunReport, RunsFailed
 from tests.fakes.broker import FakeBroker

@@ -10,7 +10,7 @@ import pytest
 
 from streams import KafkaStreams, StreamsBuilder, StreamsConfig, Topology
 from streams.broker import RunningBroker
-from streams.run_options import RunOptions
+from streams.worker.application.run_options import RunOptions
 from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed
 from tests.integration.processes import WORKER, WorkerProcess
 

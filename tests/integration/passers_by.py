@@ -20,9 +20,9 @@ from rebalance.protocol.messages import Join, SeenTask
 from rebalance.protocol.orders import AnyOrder, Welcome
 from rebalance.protocol.records import AnyRecord, MemberRecord
 from rebalance.runtime.runtime import GroupRuntime
-from streams.watchdog.watchdog import make_runtime
+from streams.processes.watchdog.watchdog import make_runtime
 from tests.integration.processes import WorkerProcess
-from tests.streams.watchdog.playing import hello
+from tests.streams.processes.watchdog.playing import hello
 
 #: A hundred in two minutes.
 JOINS_PER_S: Final = 100 / 120

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 import psutil
 
-from streams.states import KafkaStreamsState
+from streams.worker.application.states import KafkaStreamsState
 from tests.integration.cluster import PATIENCE_S, until
 from tests.integration.forked import ForkedProcess
 from tests.integration.programs.probes import STATE_NUMBERS

@@ -16,7 +16,7 @@ from streams import KafkaStreamsState, StreamsError
 from streams.broker import KafkaBroker
 from streams.exit_codes import ExitCode
 from streams.kafka.clients import KafkaClients
-from streams.kafka.transactional_producer import KafkaTransactionalProducer
+from streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
 from tests.fakes.cluster import RealCluster
 from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker

@@ -11,10 +11,10 @@ import pytest
 
 from rebalance.model import TaskId
 from streams import ConfigError, FencedError, IncompatibleMemberError, StoreLockedError
-from streams.client.worker_life import WorkerLife
 from streams.exit_codes import ExitCode
-from streams.kafka.group_log import state_topic
-from streams.run_options import RunOptions
+from streams.kafka.admin.group_log import state_topic
+from streams.worker.application.run_options import RunOptions
+from streams.worker.incarnation import WorkerLife
 from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.programs.jobs import JOBS, STORE

@@ -21,7 +21,7 @@ from streams import (
     StreamsBuilder,
 )
 from streams.exit_codes import exit_code_of
-from streams.run_options import RunOptions
+from streams.worker.application.run_options import RunOptions
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
 

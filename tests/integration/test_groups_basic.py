@@ -20,8 +20,8 @@ from streams import (
     StreamsError,
 )
 from streams.exit_codes import ExitCode
-from streams.kafka.group_log import inbox_topic
-from streams.task_info import TaskInfo
+from streams.kafka.admin.group_log import inbox_topic
+from streams.worker.task_info import TaskInfo
 from tasks.internal_topics import changelog_topic
 from tasks.restore.state_updater import RestoreEvent
 from tests.golden.test_golden import CASES

@@ -14,8 +14,8 @@ from rebalance.protocol.field_types import counter_max
 from rebalance.protocol.records import decode_record, read_record
 from streams.cli import main
 from streams.exit_codes import ExitCode
+from streams.kafka.admin.group_log import inbox_topic, state_topic
 from streams.kafka.clients import KafkaClients
-from streams.kafka.group_log import inbox_topic, state_topic
 from tasks.key_ranges.progress_vector import Progress
 from tasks.ports import CommittedOffset
 from tests.integration.cluster import until

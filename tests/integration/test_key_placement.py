@@ -10,10 +10,10 @@ from confluent_kafka import Producer
 from rebalance.protocol.messages import Beat, decode_message
 from streams import RunOptions, StreamsBuilder, StreamsConfig
 from streams.cli import main
-from streams.client.input_sample import sampled_inputs
 from streams.exit_codes import ExitCode
-from streams.kafka.group_log import inbox_topic
-from streams.topics import spec_of
+from streams.kafka.admin.group_log import inbox_topic
+from streams.worker.input_sample import sampled_inputs
+from streams.worker.topic_setup import spec_of
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
 

@@ -8,7 +8,7 @@ import pytest
 
 from rebalance.model import TopicPartition
 from streams import KafkaStreams, StreamsBuilder, StreamsError
-from streams.run_options import RunOptions
+from streams.worker.application.run_options import RunOptions
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp
 from tests.integration.programs.jobs import JOBS

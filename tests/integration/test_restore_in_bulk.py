@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from streams import StreamsConfig, ValueAndTimestamp
-from streams.client import wiring
 from streams.kafka.clients import KafkaClients
+from streams.worker.application import wiring
 from tasks.restore.state_updater import RestoreEvent
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp, StartWorker

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 import pytest
 
-from streams.client.application import SystemClock
+from streams.worker.application.application import SystemClock
 from tests.golden.test_golden import CASES
 from tests.integration.cluster import Cluster, Feed, until
 from tests.integration.processes import WorkerProcess

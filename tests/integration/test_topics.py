@@ -14,7 +14,7 @@ from streams import (
     StreamsBuilder,
     StreamsError,
 )
-from streams.run_options import RunOptions
+from streams.worker.application.run_options import RunOptions
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp
 from tests.integration.outcome import wait_for_counts

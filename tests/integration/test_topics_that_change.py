@@ -21,7 +21,7 @@ from streams import (
 from streams.cli import main
 from streams.cli.group_access import access_to
 from streams.exit_codes import ExitCode
-from streams.kafka.group_log import inbox_topic, state_topic
+from streams.kafka.admin.group_log import inbox_topic, state_topic
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
 

@@ -23,7 +23,7 @@ from streams import (
     StreamsConfig,
     StreamsError,
 )
-from streams.client.application import SystemClock
+from streams.worker.application.application import SystemClock
 from tasks.processing.api.record import Headers
 from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.interop.kafka_streams_process import KafkaStreamsProcess, Row

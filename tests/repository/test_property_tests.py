@@ -17,7 +17,7 @@ PURE = {
     "state_stores/buffers/commit_buffer.py": "buffer and disk together read as one map",
     "state_stores/restore.py": "last per key equals replay",
     "streams/serdes": "values come back as written",
-    "streams/topology.py": "sub-topologies cut every graph in parts",
+    "streams/topology/topology.py": "sub-topologies cut every graph in parts",
     "rebalance/assignors/fixed.py": "every task runs exactly once",
     "rebalance/assignors/sticky.py": "nothing moves that makes no load smaller",
     "rebalance/assignors/standby_placement.py": "copies that are spread evenly stay",

@@ -92,7 +92,7 @@ class Host(Process):
         self.leading: Leading | None = None
         self.lease_until_ms: int | None = None
         self._lasting: dict[type[AnyReport], AnyReport] = {}
-        #: The worker's incarnation once it was welcomed, as its end of the link remembers (`streams.watchdog.link`).
+        #: The worker's incarnation once it was welcomed, as its end of the link remembers (`streams.processes.watchdog.link`).
         self._welcomed = ""
         self._followed = _Followed()
         self._is_read = False

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rebalance.group import Group
 from rebalance.model import TaskShape, TopicPartition
 from streams.group import recovery
-from streams.kafka.group_log import inbox_topic, state_topic
+from streams.kafka.admin.group_log import inbox_topic, state_topic
 from tasks.key_ranges.progress_vector import Progress
 from tasks.ports import CommittedOffset
 from tests.simulation.host import Host

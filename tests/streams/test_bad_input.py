@@ -8,16 +8,16 @@ from typing import Any, Final
 import pytest
 
 from state_stores.errors import InvalidStateStoreError
-from streams.app import KafkaStreams
-from streams.builder import StreamsBuilder
 from streams.config import StreamsConfig
+from streams.definitions.materialized import Materialized
+from streams.definitions.retrying import retrying
+from streams.definitions.stores import Stores
+from streams.dsl.builder import StreamsBuilder
 from streams.errors import ConfigError, RecordFailedError, StreamsError, TopologyError
-from streams.materialized import Materialized
-from streams.retries import retrying
+from streams.kafka_streams import KafkaStreams
 from streams.serdes import Serdes
-from streams.stores import Stores
 from streams.testing import TopologyTestDriver
-from streams.topology import Topology
+from streams.topology.topology import Topology
 from streams.windows import JoinWindows
 from tasks.processing.api.processor import FixedKeyProcessor, Processor, PunctuationType
 from tasks.processing.engine.transformer import ValueTransformerWithKey

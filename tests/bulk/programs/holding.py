@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from streams.bulk import bootstrap_job
-from streams.bulk.bootstrap_writer import PartitionReport, WriteOrder
+from streams.bulk.bootstrap import spark_job as bootstrap_job
+from streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
 
 if TYPE_CHECKING:
     from state_stores.bulk_restore.spark_frames import PlacedRow

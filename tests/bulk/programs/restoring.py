@@ -24,8 +24,8 @@ from state_stores.bulk_restore.spark_job import spark_session
 from streams import StreamsConfig
 from streams.broker.java import find_java
 from streams.bulk.driver import BulkDriver, bulk_driver
-from streams.bulk.executor_work import Counted, ExecutorWork
-from streams.bulk.restoring import restore_stores
+from streams.bulk.executors import Counted, ExecutorWork
+from streams.bulk.restore import restore_stores
 from streams.bulk.snapshots import make_snapshots
 from tasks.task.state_manager import StateManager
 from tests.bulk.changelogs import stores_of

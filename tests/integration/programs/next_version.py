@@ -3,7 +3,7 @@
 It is `programs.worker` with a watchdog of its own (`... next_version watchdog`), and both pretend to be one version ahead:
 beats and members have a field more, members gossip in the inbox (a kind of message more), and each transaction of its leader
 ends with a forecast (a kind of record more, behind a snapshot and not counted by it). The product knows nothing of it: what is
-replaced is what `streams.kafka.group_log` calls to write and to read. What it understood of the next version is logged.
+replaced is what `streams.kafka.admin.group_log` calls to write and to read. What it understood of the next version is logged.
 """
 
 import functools
@@ -32,12 +32,12 @@ from rebalance.protocol.records import (
     read_record,
     record_keys,
 )
-from streams import app
-from streams.client import introduction
-from streams.client.host_watchdog import HostWatchdog
-from streams.kafka import group_log
-from streams.kafka.group_log import KafkaGroupLog
-from streams.watchdog.__main__ import main as watch
+from streams import kafka_streams as app
+from streams.kafka.admin import group_log
+from streams.kafka.admin.group_log import KafkaGroupLog
+from streams.processes.watchdog.__main__ import main as watch
+from streams.worker import introduction
+from streams.worker.host_watchdog import HostWatchdog
 from tests.integration.programs import worker
 
 PROGRAM: Final = "tests.integration.programs.next_version"

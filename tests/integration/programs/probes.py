@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from state_stores.rocksdb.task_database import TaskDatabase
-from streams.kafka.producer import ProducerClient
-from streams.kafka.transactional_producer import KafkaTransactionalProducer
-from streams.states import KafkaStreamsState
+from streams.kafka.producers.producer import ProducerClient
+from streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
+from streams.worker.application.states import KafkaStreamsState
 from tasks.commit.committer import Commit, Committer
 from tasks.restore.run_ports import RunSettings
 from tasks.restore.state_updater import RestoreEvent

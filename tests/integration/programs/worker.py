@@ -17,10 +17,10 @@ import msgspec
 
 from rebalance.model import TaskId
 from streams import KafkaStreams, StreamsConfig
-from streams.client import wiring
 from streams.exit_codes import ExitCode, exit_code_of
-from streams.run_options import RunOptions
-from streams.states import KafkaStreamsState
+from streams.worker.application import wiring
+from streams.worker.application.run_options import RunOptions
+from streams.worker.application.states import KafkaStreamsState
 from tests.integration.programs.jobs import JOBS
 from tests.integration.programs.probes import STATE_NUMBERS, Fate, count_on, meet, runs_from
 from tests.integration.programs.scoreboard import Scoreboard

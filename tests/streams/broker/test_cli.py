@@ -11,7 +11,7 @@ import pytest
 
 from streams.broker import ExternalBroker
 from streams.broker.kafka_broker import KafkaBroker
-from streams.cli.broker import broker
+from streams.cli.commands.broker import broker
 from tests.streams.broker.fake_tools import JAVA_8, fake_java
 
 

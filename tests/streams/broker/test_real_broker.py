@@ -31,9 +31,7 @@ _PRODUCERS = 30
 _PARTITIONS = 60
 
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-_CLI = (
-    "import cyclopts; from streams.cli.broker import broker; cyclopts.App(default_command=broker)()"
-)
+_CLI = "import cyclopts; from streams.cli.commands.broker import broker; cyclopts.App(default_command=broker)()"
 
 
 class Ready(msgspec.Struct):

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from streams import StreamsConfig
 from streams.bulk.driver import BulkDriver
-from streams.bulk.executor_work import Counted, ExecutorWork
+from streams.bulk.executors import Counted, ExecutorWork
 from streams.kafka.portable_settings import Keeper, clients_of, settings_of
 
 

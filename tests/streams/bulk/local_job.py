@@ -6,16 +6,16 @@ from typing import Any
 from rebalance.group import Group
 from rebalance.model import TopicPartition
 from state_stores.spec import StoreKind
-from streams.bulk.bootstrap_driver import Checked
-from streams.bulk.bootstrap_plan import StoreTarget
-from streams.bulk.bootstrap_rows import (
+from streams.bulk.bootstrap.driver import Checked
+from streams.bulk.bootstrap.plan import StoreTarget
+from streams.bulk.bootstrap.rows import (
     ChangelogRow,
     RowEncoder,
     columns_of,
     existing_row,
     one_per_key,
 )
-from streams.bulk.bootstrap_writer import PartitionReport, WriteOrder, last_words, write_partition
+from streams.bulk.bootstrap.writer import PartitionReport, WriteOrder, last_words, write_partition
 from streams.errors import StreamsError
 from tasks.processing.engine.record_batch import SourceRecords
 from tests.fakes.broker import FakeBroker

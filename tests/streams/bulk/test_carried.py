@@ -14,7 +14,7 @@ from pyspark.serializers import CloudPickleSerializer
 
 from state_stores.bulk_restore.spark_frames import Carried
 from streams.errors import StreamsError
-from streams.program import load_program
+from streams.processes.user_program import load_program
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from state_stores.bulk_restore.content import StoredRow
 from state_stores.bulk_restore.runs import RunBuilder
 from streams.bulk.comparing import compare
 from streams.bulk.content import Content
-from streams.bulk.verifying import compare_contents
+from streams.bulk.verify import compare_contents
 from tests.state_stores.bulk_restore.logs import SPECS
 
 _copies = st.dictionaries(st.binary(max_size=2), st.binary(max_size=1), max_size=12)

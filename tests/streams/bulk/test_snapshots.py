@@ -21,12 +21,12 @@ from state_stores.bulk_restore.plan import plan_restore
 from state_stores.layout.segments import SegmentLayout
 from state_stores.spec import StoreSpec
 from streams import StreamsConfig, StreamsError
-from streams.bulk import executor_work
+from streams.bulk import executors as executor_work
 from streams.bulk.content import read_content, reading_plan
 from streams.bulk.driver import BulkDriver, now_ms
 from streams.bulk.snapshots import make_snapshots
 from streams.bulk.stores import BulkStore, changelog_facts, slowest_positions
-from streams.kafka.changelog import read_range
+from streams.kafka.consumers.changelog import read_range
 from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset, NewTopic
 from tests.fakes.broker import Entry, FakeBroker, StoredRecord

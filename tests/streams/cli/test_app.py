@@ -12,8 +12,8 @@ import pytest
 from streams.cli import main
 from streams.cli.app import build_app
 from streams.exit_codes import ExitCode
-from streams.supervisor.messages import StartWorker
-from streams.supervisor.restart_policy import RestartSettings
+from streams.processes.supervisor.messages import StartWorker
+from streams.processes.supervisor.restart_policy import RestartSettings
 
 ROOT = Path(__file__).parents[3]
 WORD_COUNT = f"{ROOT / 'examples' / 'word_count.py'}:topology"
@@ -22,7 +22,7 @@ WORD_COUNT = f"{ROOT / 'examples' / 'word_count.py'}:topology"
 @pytest.fixture(autouse=True)
 def _logging_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler that writes to this test's standard error would fail in every later one."""
-    monkeypatch.setattr("streams.cli.run.configure_logging", lambda *_: None)
+    monkeypatch.setattr("streams.cli.commands.run.configure_logging", lambda *_: None)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker],
         def run(self) -> ExitCode:
             return ExitCode.OK
 
-    monkeypatch.setattr("streams.cli.run.Supervisor", _Supervisor)
+    monkeypatch.setattr("streams.cli.commands.run.Supervisor", _Supervisor)
     return seen
 
 

@@ -20,10 +20,10 @@ from streams.broker import RunningBroker
 from streams.cli import main
 from streams.errors import FencedError
 from streams.exit_codes import ExitCode
+from streams.kafka.admin.group_log import KafkaGroupLog, inbox_topic, state_topic
+from streams.kafka.client.settings import ClientSettings
 from streams.kafka.clients import KafkaClients
-from streams.kafka.group_log import KafkaGroupLog, inbox_topic, state_topic
-from streams.kafka.settings import ClientSettings
-from streams.kafka.transactional_producer import KafkaTransactionalProducer
+from streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
 from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset, NewTopic
 from tests.integration.cluster import until

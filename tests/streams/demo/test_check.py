@@ -16,7 +16,7 @@ from streams.demo.check import (
 )
 from streams.demo.run import result_tables, topology_target
 from streams.demo.tables import read_rows, table, to_batches
-from streams.program import load_program
+from streams.processes.user_program import load_program
 from streams.testing import TopologyTestDriver
 from tests.streams.demo.archive import small_archive
 

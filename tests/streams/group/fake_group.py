@@ -13,7 +13,7 @@ from streams.cli.group_access import Connection
 from streams.config import StreamsConfig
 from streams.group.recovery import LogWriter
 from streams.group.topics import GroupTopics
-from streams.kafka.group_log import inbox_topic, state_topic
+from streams.kafka.admin.group_log import inbox_topic, state_topic
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import (
     FakeAdmin,

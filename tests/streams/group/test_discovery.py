@@ -9,9 +9,9 @@ from rebalance.model import MemberPhase, TopicPartition
 from streams import StreamsBuilder, StreamsConfig, Windowed
 from streams.errors import InvalidStateStoreError, SerializationError, StreamsError
 from streams.group.discovery import all_clients, partitioner_of, where_is, without_headers
+from streams.group.key_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
 from streams.serdes import Serdes
 from streams.serdes.partitioning import partition_of
-from streams.streams_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
 from tasks.processing.api.record import Headers
 from tasks.processing.api.topology_spec import Partitioner, TopologySpec
 from tests.rebalance.leader.group_logs import LogBook

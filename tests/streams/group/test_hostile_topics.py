@@ -14,7 +14,7 @@ from rebalance.inspect.history import account, episode_text
 from rebalance.model import TaskId, TaskShape, TopicPartition
 from rebalance.protocol.records import decode_record, encode_record
 from streams.cli import main
-from streams.cli.drain import find_member
+from streams.cli.commands.drain import find_member
 from streams.cli.group_access import GroupAccess
 from streams.cli.group_view import status_view
 from streams.config import StreamsConfig
@@ -24,7 +24,7 @@ from streams.group.discovery import all_clients
 from streams.group.inbox import inbox_back_ms
 from streams.group.range_map import progress_of
 from streams.group.recovery import Program, RecoveryFacts, plan_recovery, recovered_log
-from streams.kafka.group_log import inbox_topic, state_topic
+from streams.kafka.admin.group_log import inbox_topic, state_topic
 from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tasks.ports import CommittedOffset
 from tests.rebalance.leader.group_logs import T, two_members

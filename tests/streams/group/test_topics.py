@@ -8,7 +8,7 @@ from rebalance.protocol.messages import LeaderBeat, Suspect
 from rebalance.protocol.records import encode_record
 from streams.errors import StreamsError
 from streams.group.topics import GroupTopics
-from streams.kafka.group_log import inbox_topic, state_topic
+from streams.kafka.admin.group_log import inbox_topic, state_topic
 from tasks.processing.engine.record_batch import SourceRecords
 from tests.fakes.clients import FakeChangelogReader
 from tests.rebalance.leader.group_logs import T, two_members

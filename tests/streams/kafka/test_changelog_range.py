@@ -4,8 +4,8 @@ import pytest
 
 from rebalance.model import TopicPartition
 from streams import StreamsError
-from streams.kafka.changelog import read_range
-from streams.kafka.settings import ClientSettings
+from streams.kafka.client.settings import ClientSettings
+from streams.kafka.consumers.changelog import read_range
 from tasks.processing.engine.record_batch import SourceRecords
 
 _PART = TopicPartition("app-counts-changelog", 1)

@@ -10,8 +10,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from rebalance.model import TopicPartition
 from streams.errors import StreamsError
-from streams.kafka import admin as admin_module
-from streams.kafka.open_transactions import Node, with_producers
+from streams.kafka.admin import admin as admin_module
+from streams.kafka.admin.open_transactions import Node, with_producers
 from tasks.open_transactions import OpenTransaction
 from tests.fakes.cluster import RealCluster
 from tests.fakes.proxy import OFFSET_FETCH, KafkaProxy

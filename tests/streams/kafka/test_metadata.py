@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from streams.kafka.admin import metadata_text
+from streams.kafka.admin.admin import metadata_text
 
 
 class _Partition:

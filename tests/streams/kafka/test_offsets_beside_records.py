@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from rebalance.model import TopicPartition
 from streams.errors import FencedError
-from streams.kafka.producer import StuckError, no_wait
+from streams.kafka.producers.producer import StuckError, no_wait
 from tasks.ports import CommitOutcomeUnknownError, CommittedOffset, TransactionAbortedError
 from tests.fakes.cluster import RealCluster
 

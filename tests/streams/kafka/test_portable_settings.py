@@ -13,8 +13,8 @@ import pytest
 
 from streams import ConfigError
 from streams.config.secrets import resolve_secrets
+from streams.kafka.client.settings import ClientSettings
 from streams.kafka.portable_settings import Keeper, opened_url, portable_settings
-from streams.kafka.settings import ClientSettings
 
 _SECRET = "canary-of-the-portable-settings"  # noqa: S105 - it is none
 _SETTINGS = ClientSettings(

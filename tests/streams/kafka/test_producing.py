@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Producer
 
 from rebalance.model import TopicPartition
-from streams.kafka.client_log import ClientLog
-from streams.kafka.producer import ProducerClient, RefusedError
+from streams.kafka.client.client_log import ClientLog
+from streams.kafka.producers.producer import ProducerClient, RefusedError
 from tests.fakes.cluster import ANY_PARTITION, RealCluster, T, columns, values_of, visible
 
 pytestmark = pytest.mark.broker

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streams.errors import StreamsError
 from streams.exit_codes import ExitCode, exit_code_of
-from streams.kafka import admin as admin_module
-from streams.kafka.admin import KafkaAdmin
-from streams.kafka.settings import ClientSettings
+from streams.kafka.admin import admin as admin_module
+from streams.kafka.admin.admin import KafkaAdmin
+from streams.kafka.client.settings import ClientSettings
 
 NOBODY = "127.0.0.1:1"
 

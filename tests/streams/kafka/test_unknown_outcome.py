@@ -7,7 +7,7 @@ import pytest
 
 from rebalance.model import TopicPartition
 from streams.errors import FencedError, StreamsError
-from streams.kafka.client_log import TransactionLog
+from streams.kafka.client.client_log import TransactionLog
 from tasks.ports import CommitOutcomeUnknownError, CommittedOffset, TransactionalProducer
 from tests.fakes.cluster import PATIENCE_S, RealCluster, columns, started, values_of
 from tests.fakes.proxy import (

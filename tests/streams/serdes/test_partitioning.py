@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.kafka.settings import ClientSettings
+from streams.kafka.client.settings import ClientSettings
 from streams.serdes.partitioning import murmur2, partition_of
 from tests.fakes.murmur2 import murmur2 as plain_murmur2
 

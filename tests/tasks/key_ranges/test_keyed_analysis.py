@@ -27,8 +27,8 @@ from streams import (
     Topology,
     ValueTransformerWithKey,
 )
-from streams.client.wiring import whole_tasks
 from streams.serdes import Serde
+from streams.worker.application.wiring import whole_tasks
 from tasks.key_ranges.keyed_analysis import Cutting, counted, cutting
 from tasks.processing.engine.operator import Operator
 

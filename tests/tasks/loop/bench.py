@@ -16,8 +16,8 @@ from typing import Any
 from rebalance.model import TaskId, TopicPartition
 from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
 from streams import StreamsConfig, Topology
-from streams.assembly import TaskFactory, error_handlers
 from streams.config import StreamsConfig as Config
+from streams.worker.application.task_factory import TaskFactory, error_handlers
 from tasks.internal_topics import ApplicationPlan, plan_application
 from tasks.loop.stream_worker import StreamWorker
 from tasks.loop.worker_ports import WorkerPorts

@@ -26,7 +26,7 @@ from rebalance.protocol.orders import (
 )
 from state_stores.errors import StateStoreError, StoreCorruptedError
 from streams import StreamsConfig, Topology
-from streams.assembly import TaskFactory, error_handlers
+from streams.worker.application.task_factory import TaskFactory, error_handlers
 from tasks.internal_topics import ApplicationPlan, plan_application
 from tasks.loop.stream_worker import StreamWorker
 from tasks.loop.worker_ports import WorkerPorts

@@ -27,7 +27,7 @@ from streams import (
     TimeWindows,
     Topology,
 )
-from streams.client.queries import _sources
+from streams.worker.queries import _sources
 from tasks.loop.stream_worker import StreamWorker
 from tests.fakes.broker import CommitFate
 from tests.tasks.loop.bench import Bench, Source

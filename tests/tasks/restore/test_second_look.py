@@ -22,7 +22,7 @@ from streams import (
     StreamsConfig,
     Topology,
 )
-from streams.client.worker_life import WorkerLife
+from streams.worker.incarnation import WorkerLife
 from tests.fakes.broker import CommitFate
 from tests.tasks.loop.bench import Bench, Crash, DiskDatabase
 from tests.tasks.loop.test_stream_worker import counting, counts_of, outputs_of

@@ -5,9 +5,9 @@ from itertools import pairwise
 from typing import Any
 
 from streams import Processor, Record, Serdes, StreamsBuilder, StreamsConfig, Topology
-from streams.supervisor.messages import StartWorker, StopWorker, encode
+from streams.cli.worker_main import SupervisorLink
+from streams.processes.supervisor.messages import StartWorker, StopWorker, encode
 from streams.testing import TopologyTestDriver
-from streams.worker import SupervisorLink
 from tests.tasks.loop.bench import Bench
 
 STRING = Serdes.string()

@@ -1,0 +1,1 @@
+"""Loading a store's content from files or a table."""

@@ -1,0 +1,180 @@
+"""Loads a store from outside, before its application runs: from files, a table, any Spark frame."""
+
+import contextlib
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from rebalance.model import TopicPartition
+from state_stores.bulk_restore.frame_source import FrameSource
+from streams.bulk.bootstrap.driver import (
+    BootstrapDriver,
+    BootstrapRefused,
+    BootstrapReport,
+    Told,
+)
+from streams.bulk.bootstrap.group_log_writer import GroupBooks
+from streams.bulk.bootstrap.other_stores import stores_beside
+from streams.bulk.bootstrap.plan import parse_input_offsets, target_of
+from streams.bulk.bootstrap.rows import columns_of, converted_key_type
+from streams.bulk.bootstrap.spark_job import group_topics, spark_job
+from streams.bulk.bootstrap.writer import TRANSACTION_TIMEOUT_MS
+from streams.bulk.driver import BulkDriver, OnProgress, bulk_driver, now_ms, stores_by_name
+from streams.bulk.snapshots import make_snapshots
+from streams.config import StreamsConfig
+from streams.group.reset import local_slots
+from streams.kafka.admin.group_log import LeaderProducer, state_topic
+from streams.kafka.admin.reset_admin import KafkaResetAdmin
+from streams.kafka.client.settings import ClientSettings
+from streams.kafka.consumers.changelog import read_range
+from streams.kafka.portable_settings import clients_of, settings_of
+from streams.kafka.producers.sink_producer import KafkaSinkProducer
+from streams.topology.topology import Topology, given_topology
+from streams.worker.topic_setup import plan_with_topics
+
+if TYPE_CHECKING:
+    from state_stores.bulk_restore.spark_job import DataFrame, SparkSession
+
+__all__ = ["BootstrapRefused", "BootstrapReport", "FrameSource", "Told", "bootstrap"]
+
+_UTC: Final = "UTC"
+
+
+def bootstrap(
+    topology: Topology,
+    config: StreamsConfig,
+    store: str,
+    frame: "DataFrame | FrameSource",
+    *,
+    input_offsets: str | Mapping[str, Mapping[Any, int]],
+    replace: bool = False,
+    order_by: str | None = None,
+    spark: "SparkSession | None" = None,
+    master: str | None = None,
+    on_progress: OnProgress | None = None,
+    on_step: Callable[[Told], None] = lambda _: None,
+) -> BootstrapReport:
+    """Load a store's content from a frame, and say where the application goes on from there.
+
+    The application must not run. Members that are started meanwhile wait until it is done. Killed anywhere, run it again:
+    until one run has finished nobody works with half a store. With `snapshot_location` a snapshot of the store is made, too.
+
+    Args:
+        topology: The application's.
+        config: Its settings.
+        store: The store.
+        frame: The rows. Column `key` is the key; `value` is the value, or else all other columns are its fields. `timestamp`
+            (ms, or a timestamp) is when a row was set, now if there is none. Rows of windows have `window_start`, of
+            sessions `session_start` and `session_end`: what `state_dataframe` has can be loaded.
+        input_offsets: From where the input is read afterwards: "earliest", "latest", "timestamp:MS", "file:PATH" or offsets
+            by topic and partition. What the rows stand for ends there.
+        replace: The store has content, which is replaced: keys that no row has are deleted.
+        order_by: Of several rows of a key, the one with the largest of this column counts. None: there may be only one.
+        spark: The session; None for the frame's, or one of our own.
+        master: Where a session of our own works.
+        on_progress: Told how many rows were looked at and written.
+        on_step: Told what is being done.
+
+    Raises:
+        ConfigError: The frame has no such columns, or one of them twice, the offsets are none, or Spark is not installed.
+        StreamsError: The store can't be loaded now, or it failed; says whether the group is held, and what to do.
+    """
+    given_topology(topology, "bootstrap")
+    asked = parse_input_offsets(input_offsets)
+    if spark is None and not isinstance(frame, FrameSource):
+        spark = frame.sparkSession
+    time_zone = (isinstance(frame, FrameSource) and frame.time_zone) or _UTC
+    with (
+        bulk_driver(
+            config,
+            spark,
+            what=f"bootstrap {store}",
+            master=master,
+            on_progress=on_progress,
+            settings={"spark.sql.session.timeZone": time_zone},
+        ) as driver,
+        contextlib.ExitStack() as stack,
+    ):
+        settings = settings_of(config)
+        admin = KafkaResetAdmin(settings)
+        stack.callback(admin.close)
+        topology_hash = bytes.fromhex(topology.hash())
+        plan = plan_with_topics(
+            topology.spec(config), config, admin, admin.list_topics(), topology_hash
+        )
+        target = target_of(plan, config.application_id, store)
+        from state_stores.bulk_restore.spark_frames import (  # noqa: PLC0415 - see bulk_session
+            check_sortable,
+            column_names,
+        )
+        from state_stores.bulk_restore.spark_sources import (  # noqa: PLC0415 - see bulk_session
+            read_frame,
+            session_time_zone,
+            zoned,
+        )
+
+        if isinstance(frame, FrameSource):
+            zone = session_time_zone(driver.session)
+            on_step(
+                Told(phase="reading", text=f"reads {frame.source}; times without a zone are {zone}")
+            )
+            frame = read_frame(driver.session, frame, key_type=converted_key_type(target.spec))
+        columns = columns_of(column_names(frame), target.spec, order_by)
+        frame = zoned(frame, (columns.timestamp, columns.start, columns.end))
+        if order_by is not None:
+            check_sortable(frame, order_by)
+        job = stack.enter_context(spark_job(driver, frame, target, columns))
+        books = group_books(settings, admin)
+        stack.callback(books.close)
+        books.open(config.replication_factor)
+        clients = clients_of(settings)
+        publish = None
+        if config.snapshot_location is not None:
+            publish = partial(_make_snapshot, topology, driver, store)
+        return BootstrapDriver(
+            target,
+            books=books,
+            admin=admin,
+            producer=lambda name: clients.transactional_producer(name, TRANSACTION_TIMEOUT_MS),
+            job=job,
+            attempt=secrets.token_hex(8),
+            topology_hash=topology_hash,
+            now_ms=now_ms,
+            tell=on_step,
+            workers_here=lambda: _workers_here(config),
+            beside=stores_beside(plan, config.application_id, target),
+            has_records=partial(_has_records, settings),
+            publish=publish,
+        ).run(asked, replace=replace)
+
+
+def group_books(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupBooks:
+    """Return the books of an application's group on its cluster."""
+    app = settings.application_id
+    return GroupBooks(
+        app,
+        admin=admin,
+        topics=group_topics(settings, admin),
+        writer=lambda: LeaderProducer(settings, TopicPartition(state_topic(app), 0)),
+        sink=lambda: KafkaSinkProducer(settings),
+        now_ms=now_ms,
+    )
+
+
+def _has_records(settings: ClientSettings, partition: TopicPartition, start: int, end: int) -> bool:
+    """Return whether a range has records that are committed."""
+    with contextlib.closing(read_range(settings, partition, start, end)) as runs:
+        return any(map(len, runs))
+
+
+def _make_snapshot(topology: Topology, driver: BulkDriver, store: str) -> None:
+    """Have the first workers begin with files instead of the changelog."""
+    url = str(driver.config.snapshot_location)
+    make_snapshots(driver, stores_by_name(topology, driver, [store]), url)
+
+
+def _workers_here(config: StreamsConfig) -> Sequence[str]:
+    """Return what holds the application's state on this machine: also workers that no group knows of."""
+    slots = local_slots(config.state_dir, config.application_id)
+    return [slot.problem for slot in slots if slot.problem]

@@ -1,0 +1,509 @@
+"""The steps of loading a store, in their order, and why a kill between any two of them does no harm.
+
+    look ─▶ begin ─▶ fence ─▶ check ─▶ write ─▶ close ─▶ fence ─▶ count ─▶ snapshot ─▶ commit offsets ─▶ over
+            log: BOOTSTRAP             data     log: CLOSING                           a transaction     log: BOOTSTRAPPED
+            └── the group is held: whoever is killed in between leaves that behind, and the next run begins another attempt ──┘
+
+- Before *begin* nothing is changed. From there to *over* the group log holds everybody still, so nobody sees half a store.
+- *check* goes through all rows before the first one is written. What it finds wrong is told, and the group goes on as before.
+- Rows are written by attempts that fence each other (`bootstrap_writer`). None that comes late writes into a running group:
+  it is fenced after *close*, or reads in the log that it is closed.
+- Offsets are committed by a producer that this run has held since before *begin*: a later run fences it.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from msgspec.structs import replace as replaced
+
+from rebalance.group import Group
+from rebalance.leader.bootstrapping import (
+    Claimant,
+    begun,
+    closed,
+    objections,
+    over,
+    pending_in,
+)
+from rebalance.model import BootstrapPhase, TopicPartition, parse_position_key, position_key
+from rebalance.protocol.records import AnyRecord, BootstrappedRecord, BootstrapRecord
+from streams.bulk.bootstrap.group_log_writer import GroupBooks
+from streams.bulk.bootstrap.other_stores import HasRecords, StoreBeside, find_refusal, moves_of
+from streams.bulk.bootstrap.plan import (
+    InputOffsets,
+    StoreTarget,
+    check_offsets,
+    refusal_of_changelog,
+)
+from streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
+from streams.bulk.settled_ends import settled_ends
+from streams.errors import StreamsError
+from streams.group.recovery import transactional_ids
+from streams.group.reset import ResetAdmin
+from tasks.commit_facts import CommitFacts
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset, TopicDescription, TransactionalProducer
+
+
+class BootstrapRefused(StreamsError):  # noqa: N818 - says what it is
+    """The store can't be loaded as things are; nothing was touched. Says what is in the way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What is to be written, after all rows were looked at. `problem` says why it can't be, or is empty."""
+
+    rows: int = 0
+    left_out: int = 0
+    problem: str = ""
+
+
+class BootstrapJob(Protocol):
+    """What goes through rows in bulk: Spark."""
+
+    def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
+        """Encode, shuffle and sort all rows; look at each key once.
+
+        Args:
+            existing: Ranges of the changelog, by partition, that hold keys which are to be deleted if no row has them.
+            timestamp_ms: Of rows without one, and of what deletes.
+        """
+        ...
+
+    def write(self, order: WriteOrder) -> Sequence[PartitionReport]:
+        """Write them; return a report for each partition."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapReport:
+    """What a bootstrap has done.
+
+    Attributes:
+        store: The store.
+        attempt: This run, as the group's log names it.
+        rows: Keys (and versions) that the store has now.
+        deleted: Keys that were deleted because no row has them.
+        left_out: Rows without a value.
+        input_offsets: Where each input goes on.
+        changelog_end: Where the changelog's partitions ended when all was written.
+        again: An earlier run was killed, and this one has done its work.
+    """
+
+    store: str
+    attempt: str
+    rows: int
+    deleted: int = 0
+    left_out: int = 0
+    input_offsets: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    changelog_end: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the driver tells while it works; `phase` is one word, `text` a sentence."""
+
+    phase: str
+    text: str
+
+
+class BootstrapDriver:
+    """One run of the command.
+
+    Args:
+        target: The store.
+        books: The group's log.
+        admin: The cluster.
+        producer: Makes a transactional producer of an id.
+        job: Goes through the rows.
+        attempt: Names this run; never used twice.
+        topology_hash: Eight bytes that tell this topology from others, for commits.
+        now_ms: Tells ms since the epoch.
+        tell: Told what is being done.
+        workers_here: Says which workers of this machine hold the application's state.
+        beside: The other stores that the inputs reach: they must neither see input again nor miss some.
+        has_records: Looks into the topics that they are computed from.
+        publish: Called when everything is written and counted, and the group is still held: a snapshot is made here.
+    """
+
+    def __init__(
+        self,
+        target: StoreTarget,
+        *,
+        books: GroupBooks,
+        admin: ResetAdmin,
+        producer: Callable[[str], TransactionalProducer],
+        job: BootstrapJob,
+        attempt: str,
+        topology_hash: bytes,
+        now_ms: Callable[[], int],
+        tell: Callable[[Told], None] = lambda _: None,
+        workers_here: Callable[[], Sequence[str]] = lambda: (),
+        beside: Sequence[StoreBeside],
+        has_records: HasRecords,
+        publish: Callable[[], None] | None = None,
+    ) -> None:
+        self._target = target
+        self._books = books
+        self._admin = admin
+        self._producer = producer
+        self._job = job
+        self._attempt = attempt
+        self._topology_hash = topology_hash
+        self._now_ms = now_ms
+        self._tell = tell
+        self._workers_here = workers_here
+        self._beside = beside
+        self._has_records = has_records
+        self._publish = publish
+
+    def run(self, asked: InputOffsets, *, replace: bool = False) -> BootstrapReport:
+        """Load the store.
+
+        Args:
+            asked: Where input goes on.
+            replace: A changelog that has content is replaced.
+
+        Raises:
+            StreamsError: It is refused, or failed; says whether the group is held and what to do.
+        """
+        # Whoever is refused has disturbed nobody.
+        group = self._books.group(decided=True)
+        self._judged(group, replace=replace)
+        if not self._is_pinned(group, asked):
+            self._spare_others(self._resolved(asked), stable=False)
+        with closing(self._producer(self._target.driver_id)) as producer:
+            producer.init()
+            record, again = self._begin(asked, replace=replace)
+            with self._let_go_of_failures(may_withdraw=not again):
+                order, checked = self._check()
+            inputs = {parse_position_key(key): at for key, at in record.input.items()}
+            with self._held():
+                reports, ends = self._write(order, checked)
+                self._end(producer, inputs, rows=sum(each.rows for each in reports))
+        return BootstrapReport(
+            store=self._name,
+            attempt=self._attempt,
+            rows=sum(each.rows for each in reports),
+            deleted=sum(each.deletes for each in reports),
+            left_out=checked.left_out,
+            input_offsets=inputs,
+            changelog_end=ends,
+            again=again,
+        )
+
+    @property
+    def _name(self) -> str:
+        return self._target.spec.name
+
+    # -- begin ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, asked: InputOffsets, *, replace: bool) -> tuple[BootstrapRecord, bool]:
+        """Log that it begins; return what was logged, and whether an earlier run was killed."""
+        self._say("begin", f"holding the group {self._target.application_id} still")
+        resolved: dict[TopicPartition, int] = {}
+        found: list[BootstrapRecord] = []
+        repeated: list[bool] = []
+
+        def make(group: Group, by: Claimant) -> list[AnyRecord]:
+            was_empty = self._judged(group, replace=replace)
+            earlier = pending_in(group, self._name)
+            pinned = self._is_pinned(group, asked)
+            if not resolved and not pinned:
+                resolved.update(self._resolved(asked))
+            if earlier is None:
+                self._fence_members(group)
+            if not pinned:  # again, because from here on nobody commits
+                self._spare_others(resolved, stable=True)
+            record = BootstrapRecord(
+                leader_epoch=0,
+                store=self._name,
+                attempt=self._attempt,
+                phase=BootstrapPhase.WRITING.value,
+                was_empty=was_empty,
+                input=dict(earlier.input)
+                if earlier is not None and pinned
+                else {position_key(each): offset for each, offset in sorted(resolved.items())},
+                input_offsets=asked.text,
+            )
+            found[:], repeated[:] = [record], [earlier is not None]
+            return begun(group, record, by)
+
+        self._step(make)
+        if repeated[0]:
+            self._say("again", "an earlier run was killed; its rows are compared with these")
+        return found[0], repeated[0]
+
+    def _is_pinned(self, group: Group, asked: InputOffsets) -> bool:
+        """Return whether a killed run was asked for the same offsets: then those that it has found hold, and were looked at."""
+        earlier = pending_in(group, self._name)
+        return earlier is not None and earlier.input_offsets == asked.text
+
+    def _spare_others(self, inputs: Mapping[TopicPartition, int], *, stable: bool) -> None:
+        """Raise `BootstrapRefused` if other stores would see input again, or miss some."""
+        refused = find_refusal(
+            self._target, self._beside, inputs, self._admin, self._has_records, stable=stable
+        )
+        if refused:
+            raise BootstrapRefused(f"store {self._name} can't be loaded now: {refused}")
+
+    def _judged(self, group: Group, *, replace: bool) -> bool:
+        """Return whether the changelog was empty before the first attempt; raises `StreamsError` for a refusal."""
+        found = objections(group, self._name, self._books.speaking())
+        earlier = pending_in(group, self._name)
+        if earlier is not None:
+            is_empty = earlier.was_empty
+        else:
+            partitions = self._target.changelog_partitions
+            is_empty = self._admin.beginning_offsets(partitions) == self._admin.end_offsets(
+                partitions
+            )
+            found += self._workers_here()
+            members = self._admin.group_members(self._target.application_id)
+            if members:
+                found.append(
+                    f"consumer group {self._target.application_id} has {members} subscribed members; stop them first"
+                )
+        last = group.bootstraps.get(self._name)
+        refused = refusal_of_changelog(
+            self._target,
+            is_empty=is_empty,
+            replace=replace,
+            was_loaded=isinstance(last, BootstrappedRecord) and not last.withdrawn,
+        )
+        found += [refused] if refused else []
+        if found:
+            raise BootstrapRefused(f"store {self._name} can't be loaded now: {'; '.join(found)}")
+        return is_empty
+
+    def _fence_members(self, group: Group) -> None:
+        """Fence whoever may still commit: members that are silent, and producers that committed before."""
+        app = self._target.application_id
+        committed = self._admin.committed(app, list(self._target.inputs), stable=False)
+        ids = transactional_ids(app, committed, group)
+        self._admin.fence([each for each in ids if each != self._target.driver_id])
+
+    def _resolved(self, asked: InputOffsets) -> dict[TopicPartition, int]:
+        inputs = self._target.inputs
+        match asked.kind:
+            case "earliest":
+                return self._admin.beginning_offsets(inputs)
+            case "latest":
+                return self._admin.stable_offsets(inputs)  # nothing undecided is skipped
+            case "timestamp":
+                return self._admin.offsets_at(inputs, asked.timestamp_ms)
+            case "offsets":
+                starts, ends = (
+                    self._admin.beginning_offsets(inputs),
+                    self._admin.end_offsets(inputs),
+                )
+                return check_offsets(self._target, asked, starts, ends)
+
+    # -- check ------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> tuple[WriteOrder, Checked]:
+        """Fence earlier writers and have all rows checked; raises what is wrong with them."""
+        starts = self._fenced_ends()
+        first = self._admin.beginning_offsets(self._target.changelog_partitions)
+        now_ms = self._now_ms()
+        existing = {
+            each.partition: (first[each], end) for each, end in starts.items() if first[each] < end
+        }
+        self._say("check", f"shuffling and checking the rows of store {self._name}")
+        checked = self._job.check(existing, now_ms)
+        if checked.problem:
+            raise StreamsError(checked.problem)
+        order = WriteOrder(
+            target=self._target,
+            attempt=self._attempt,
+            starts=tuple(starts[each] for each in self._target.changelog_partitions),
+            deleted_at_ms=now_ms,
+        )
+        return order, checked
+
+    @contextmanager
+    def _let_go_of_failures(self, *, may_withdraw: bool) -> Generator[None]:
+        """Let the group go on if it may, whatever goes wrong before anything is written, and say so."""
+        try:
+            yield
+        except StreamsError as error:
+            raise StreamsError(f"{error}. {self._let_go(may_withdraw=may_withdraw)}") from error
+        except (Exception, KeyboardInterrupt):
+            self._say("stopped", self._let_go(may_withdraw=may_withdraw))
+            raise
+
+    def _let_go(self, *, may_withdraw: bool) -> str:
+        """Let the group go on if no run has written anything; return what became of it."""
+        if not may_withdraw:
+            return (
+                "The group stays held, because an earlier run was killed and may have written rows; run the command again with "
+                "other rows, or `tidewheel reset` to begin without the store's content"
+            )
+        none = BootstrappedRecord(
+            leader_epoch=0, store=self._name, attempt=self._attempt, withdrawn=True
+        )
+        self._step(lambda group, by: over(group, none, by))
+        return "Nothing was written"
+
+    # -- write ------------------------------------------------------------------------------------------------------
+
+    def _write(
+        self, order: WriteOrder, checked: Checked
+    ) -> tuple[Sequence[PartitionReport], dict[TopicPartition, int]]:
+        """Have the rows written and counted; return what was written, and where the changelog ends."""
+        self._say("write", f"writing {checked.rows:,} rows to {self._target.changelog}")
+        reports = self._job.write(order)
+        self._say("close", "fencing the writers, counting what they wrote")
+        self._step(lambda group, by: closed(group, self._name, self._attempt, by))
+        ends = self._fenced_ends()
+        self._check_counts(checked, reports, ends)
+        return reports, ends
+
+    @contextmanager
+    def _held(self) -> Generator[None]:
+        """Say of whatever goes wrong from here on that it leaves the group held."""
+        try:
+            yield
+        except StreamsError as error:
+            raise StreamsError(f"{error}. {self._who_holds()}") from error
+        except KeyboardInterrupt:
+            self._say("held", self._stays_held)
+            raise
+
+    @property
+    def _stays_held(self) -> str:
+        return (
+            f"The group {self._target.application_id} stays held until a run of `tidewheel bootstrap {self._name}` has "
+            "finished"
+        )
+
+    def _who_holds(self) -> str:
+        """Return whether the group stays held by this run, or another one has taken over."""
+        with suppress(StreamsError):  # the cluster may be what went wrong
+            last = self._books.group(decided=True).bootstraps.get(self._name)
+            if last is not None and last.attempt != self._attempt:
+                return (
+                    f"Another run of `tidewheel bootstrap {self._name}` has taken over, and nothing that this one has written "
+                    "counts; look at that one"
+                )
+        return self._stays_held
+
+    def _fenced_ends(self) -> dict[TopicPartition, int]:
+        """Fence every writer; return where the changelog ends, which nobody can change any more."""
+        partitions = self._target.changelog_partitions
+        self._admin.fence([self._target.writer_id(each.partition) for each in partitions])
+        return settled_ends(self._admin, partitions)
+
+    def _check_counts(
+        self,
+        checked: Checked,
+        reports: Sequence[PartitionReport],
+        ends: Mapping[TopicPartition, int],
+    ) -> None:
+        """Raise unless what was written is what was checked, and the log has that and nothing else behind it."""
+        rows = sum(each.rows for each in reports)
+        if rows != checked.rows:
+            raise StreamsError(
+                f"store {self._name}: {checked.rows} rows were checked and {rows} written: the frame is another one each time "
+                "it is computed; write the frame to a file, and run the command again from that"
+            )
+        for report in reports:
+            where = TopicPartition(self._target.changelog, report.partition)
+            if ends[where] != report.end_offset:
+                raise StreamsError(
+                    f"{where} ends at {ends[where]}, but {report.rows + report.deletes} records and {report.transactions} "
+                    f"markers from {report.from_offset} on end at {report.end_offset}: somebody else has written to it; find "
+                    "out who, and run the command again"
+                )
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _end(
+        self, producer: TransactionalProducer, inputs: Mapping[TopicPartition, int], *, rows: int
+    ) -> None:
+        """Let the group go on from the offsets."""
+        if self._publish is not None:
+            self._say("snapshot", f"making a snapshot of store {self._name}")
+            self._publish()
+        self._say("commit", f"committing where {len(inputs)} input partitions go on")
+        self._commit(producer, inputs)
+        done = BootstrappedRecord(
+            leader_epoch=0, store=self._name, attempt=self._attempt, rows=rows
+        )
+        self._step(lambda group, by: over(group, done, by))
+
+    def _commit(
+        self, producer: TransactionalProducer, inputs: Mapping[TopicPartition, int]
+    ) -> None:
+        topics = {each.topic for each in (*inputs, *self._target.between)}
+        ids = self._admin.describe_topics(sorted(topics))
+        between = [each for each in self._target.between if each.topic in ids]
+        # What lies between comes from records that the rows stand for.
+        offsets = {**inputs, **self._admin.end_offsets(between)}
+        before = self._progress_before(offsets)
+        producer.begin()
+        producer.commit(
+            self._target.application_id,
+            {
+                each: CommittedOffset(
+                    offset, self._metadata(ids[each.topic], offset, before.get(each))
+                )
+                for each, offset in offsets.items()
+            },
+        )
+
+    def _progress_before(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Progress]:
+        """Return what is committed of partitions that go on where they are: other stores need the times in it."""
+        partitions = list(offsets)
+        committed = self._admin.committed(self._target.application_id, partitions, stable=False)
+        starts = self._admin.beginning_offsets(partitions)
+        ends = self._admin.end_offsets(partitions)
+        found: dict[TopicPartition, Progress] = {}
+        for each in moves_of(offsets, committed, starts, ends):
+            known = committed.get(each.partition)
+            if known is None or each.changes(self._has_records):
+                continue
+            progress = Progress.decode(known.metadata, committed_offset=known.offset)
+            if progress is not None:
+                found[each.partition] = progress
+        return found
+
+    def _metadata(self, topic: TopicDescription, offset: int, before: Progress | None) -> str:
+        made = Progress(
+            task_epoch=0,
+            transactional_id=self._target.driver_id,
+            topic_id=topic.topic_id,
+            topology_hash=self._topology_hash,
+            ranges=(RangeProgress(0, offset),),
+            facts=CommitFacts(first_partitions=topic.partitions).encode(),
+        )
+        if before is not None and (before.topic_id, before.topology_hash) == (
+            topic.topic_id,
+            self._topology_hash,
+        ):
+            made = replaced(
+                made,
+                stream_time_ms=before.stream_time_ms,
+                operator_times_ms=before.operator_times_ms,
+                facts=before.facts or made.facts,
+            )
+        return made.encode()
+
+    def _step(self, make: Callable[[Group, Claimant], list[AnyRecord]]) -> None:
+        by = Claimant(leader=f"bootstrap-{self._attempt}", topic_ids=self._books.topic_ids())
+
+        def made(group: Group) -> list[AnyRecord]:
+            try:
+                return make(group, by)
+            except ValueError as error:
+                raise StreamsError(str(error)) from error
+
+        self._books.step(made)
+
+    def _say(self, phase: str, text: str) -> None:
+        self._tell(Told(phase=phase, text=text))

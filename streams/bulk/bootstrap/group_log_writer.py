@@ -1,0 +1,163 @@
+"""A group's books, as somebody keeps them who is no member: reads the log, and writes a step of its own into it.
+
+A step is a claim and the whole group as it is then, in one transaction. So whoever led before is fenced, and whoever leads
+next begins from it. Members lead in between; a step that one of them was faster than is made again from what that one wrote.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Final, Protocol
+
+from rebalance.group import Group, replay
+from rebalance.inspect.describe import LogFold
+from rebalance.ports import LeadershipLostError
+from rebalance.protocol.messages import LeaderBeat, encode_message
+from rebalance.protocol.records import AnyRecord, encode_record, record_keys
+from streams.errors import FencedError, StreamsError
+from streams.group.inbox import InboxFold
+from streams.group.recovery import LogWriter
+from streams.group.topics import GroupTopics
+from streams.kafka.admin.group_log import inbox_topic, new_control_topics, state_topic
+from tasks.key_ranges.progress_vector import Progress
+from tasks.ports import Admin, SinkProducer
+from tasks.processing.engine.output import OutputColumns
+
+#: The inbox is read from this long ago: longer than two session timeouts are.
+_INBOX_BACK_MS: Final = 120_000
+
+#: A step that others were faster than is made again so often, each time a little later.
+_TRIES: Final = 8
+_PAUSE_S: Final = 0.25
+
+
+class BookWriter(LogWriter, Protocol):
+    """A leader's transactions, and letting them go."""
+
+    def close(self) -> None:
+        """Let the client go."""
+        ...
+
+
+class GroupBooks:
+    """The two control topics of an application's group. One thread calls it.
+
+    Args:
+        application_id: Whose.
+        admin: The cluster.
+        topics: Reads them.
+        writer: Makes a writer of the state topic.
+        sink: Makes a producer for the inbox.
+        now_ms: Tells ms since the epoch.
+        pause: Waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        *,
+        admin: Admin,
+        topics: GroupTopics,
+        writer: Callable[[], BookWriter],
+        sink: Callable[[], SinkProducer],
+        now_ms: Callable[[], int],
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._app = application_id
+        self._admin = admin
+        self._topics = topics
+        self._writer = writer
+        self._sink = sink
+        self._now_ms = now_ms
+        self._pause = pause
+        self._log = LogFold()
+        self._inbox = InboxFold()
+
+    def open(self, replication_factor: int) -> None:
+        """Create the topics where there are none; raises `StreamsError` if they are lost."""
+        ids = self._topics.topic_ids()
+        missing = [
+            name for name in (state_topic(self._app), inbox_topic(self._app)) if name not in ids
+        ]
+        if not missing:
+            return
+        committed = self._admin.committed(self._app, None, stable=False)
+        for partition, (offset, metadata) in sorted(committed.items()):
+            progress = Progress.decode(metadata, committed_offset=offset)
+            if progress is not None and progress.task_epoch > 0:
+                raise StreamsError(
+                    f"topic {missing[0]} does not exist, but the group has committed {partition}: run `tidewheel group recover` "
+                    "first"
+                )
+        self._admin.create_topics(new_control_topics(self._app, replication_factor, missing))
+
+    def topic_ids(self) -> dict[str, str]:
+        """Return the ids of the two topics as they are now."""
+        return dict(self._topics.topic_ids())
+
+    def group(self, *, decided: bool = False) -> Group:
+        """Read the log to its end, or to what is decided; return the group.
+
+        A killed run may have left a transaction open. Until a claim fences its producer, only what
+        is decided can be read.
+        """
+        for entry in self._topics.log(decided=decided):
+            self._log.take(entry)
+        return self._log.group
+
+    def speaking(self) -> tuple[str, ...]:
+        """Return the names of members of the group as it was read that were heard lately."""
+        for heard in self._topics.inbox(self._now_ms() - _INBOX_BACK_MS):
+            self._inbox.take(heard)
+        return self._inbox.speaking(self._log.group, self._now_ms())
+
+    def step(self, make: Callable[[Group], Sequence[AnyRecord]]) -> Group:
+        """Claim, and write what `make` makes of the group as it is then; return the group with it.
+
+        `make` may be called more than once, and may raise: then nothing was written. Raises `StreamsError` if members
+        claim again and again in between.
+        """
+        for number in range(_TRIES):
+            if number:
+                self._pause(_PAUSE_S * number)
+            with closing(self._writer()) as writer:
+                try:
+                    writer.init()
+                    before = self.group()
+                    records = make(before)
+                    writer.write(record_keys(records), [encode_record(each) for each in records])
+                except (LeadershipLostError, FencedError):
+                    continue
+            after = replay(records, before)
+            self._resign(after)
+            return after
+        raise StreamsError(
+            f"topic {state_topic(self._app)} could not be written: others claimed the leadership of group {self._app} each time; "
+            "nothing is half done, run the command again"
+        )
+
+    def close(self) -> None:
+        """Let all readers go."""
+        self._topics.close()
+
+    def _resign(self, group: Group) -> None:
+        """Say that members need not wait for this leader's beats."""
+        beat = LeaderBeat(
+            app=self._app,
+            member=group.leader,
+            incarnation=group.leader,
+            leader_epoch=group.leader_epoch,
+            seq=1,
+            resigns=True,
+        )
+        with closing(self._sink()) as sink:
+            sink.produce(
+                OutputColumns(
+                    topic=inbox_topic(self._app),
+                    partitions=0,
+                    keys=[beat.incarnation.encode()],
+                    values=[encode_message(beat)],
+                    timestamps=[self._now_ms()],
+                )
+            )
+            sink.flush()  # if it is lost they wait a little longer

@@ -1,0 +1,216 @@
+"""The stores beside the one that is loaded: whether moving the group's offsets would give them input again, or leave some out.
+
+Offsets are the group's: there is one for each input partition, and all stores that are computed from it go on from there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rebalance.model import TopicPartition
+from streams.bulk.bootstrap.plan import StoreTarget, upstream_of
+from tasks.internal_topics import ApplicationPlan, changelog_topic
+from tasks.key_ranges.progress_vector import Progress
+from tasks.ports import Admin, CommittedOffset
+
+#: Tells whether a partition has a record from an offset (inclusive) to another (exclusive).
+HasRecords = Callable[[TopicPartition, int, int], bool]
+
+#: As many partitions are named in a message.
+_NAMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreBeside:
+    """Another store that is computed from what the loaded one is computed from.
+
+    Attributes:
+        name: The store.
+        changelog: The partitions of its changelog.
+        topics: The topics of the loaded one that reach it, directly or through repartition topics.
+    """
+
+    name: str
+    changelog: tuple[TopicPartition, ...]
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputMove:
+    """Where an input partition goes on, and how far the group had come in it.
+
+    Attributes:
+        partition: Which.
+        new: Where it goes on.
+        committed: What the group has committed; None for nothing.
+        ahead: How far its fastest key range is; `committed` where all are at one place.
+        start: Where the log starts.
+        end: Where it ends.
+        is_new: Nothing is committed here, but elsewhere: the group begins to read this partition at its start.
+    """
+
+    partition: TopicPartition
+    new: int
+    committed: int | None
+    ahead: int
+    start: int
+    end: int
+    is_new: bool
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the offsets (from, to) whose records would come again, or be left out. Empty if `to` is not above `from`.
+
+        >>> where = TopicPartition("orders", 0)
+        >>> InputMove(partition=where, new=2, committed=7, ahead=7, start=0, end=9, is_new=False).span
+        (2, 7)
+        """
+        if self.committed is None and not self.is_new:
+            return self.start, self.end
+        known = self.start if self.committed is None else self.committed
+        return max(min(self.new, known), self.start), min(max(self.new, self.ahead), self.end)
+
+    def changes(self, has_records: HasRecords) -> bool:
+        """Return whether a record comes again or is left out: between two offsets there may be none."""
+        start, end = self.span
+        return start < end and has_records(self.partition, start, end)
+
+    def __str__(self) -> str:
+        if self.committed is None:
+            return f"{self.partition}: nothing is committed, new {self.new}"
+        apart = f" (key ranges up to {self.ahead})" if self.ahead > self.committed else ""
+        return f"{self.partition}: committed {self.committed}{apart}, new {self.new}"
+
+
+def stores_beside(
+    plan: ApplicationPlan, application_id: str, target: StoreTarget
+) -> tuple[StoreBeside, ...]:
+    """Return the other stores with a changelog that input of this one reaches: beside it, before it and behind it."""
+    moved = {each.topic for each in (*target.inputs, *target.between)}
+    found: list[StoreBeside] = []
+    for _, each in sorted(plan.subtopologies.items()):
+        read = frozenset(t for one in upstream_of(plan, each) for t in one.topic_partitions)
+        if not read & moved:
+            continue
+        for spec in each.spec.stores:
+            if not spec.logging or spec.name == target.spec.name:
+                continue
+            topic = changelog_topic(application_id, spec.name)
+            found.append(
+                StoreBeside(
+                    name=spec.name,
+                    changelog=tuple(TopicPartition(topic, n) for n in range(each.partitions)),
+                    topics=read & moved,
+                )
+            )
+    return tuple(found)
+
+
+def moves_of(
+    new: Mapping[TopicPartition, int],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> list[InputMove]:
+    """Return how each partition moves."""
+    found: list[InputMove] = []
+    for partition, offset in sorted(new.items()):
+        known = committed.get(partition)
+        progress = (
+            None
+            if known is None
+            else Progress.decode(known.metadata, committed_offset=known.offset)
+        )
+        ahead = starts[partition] if known is None else known.offset
+        found.append(
+            InputMove(
+                partition=partition,
+                new=offset,
+                committed=None if known is None else known.offset,
+                ahead=ahead if progress is None else max(ahead, progress.highest_offset),
+                start=starts[partition],
+                end=ends[partition],
+                is_new=known is None and bool(committed),
+            )
+        )
+    return found
+
+
+def refusal_of_moves(
+    target: StoreTarget, moves: Sequence[InputMove], beside: Sequence[StoreBeside]
+) -> str | None:
+    """Return why offsets must not move like this, or None.
+
+    Args:
+        target: The store that is loaded.
+        moves: The partitions of which records would come again or be left out.
+        beside: The other stores, of those that have content.
+    """
+    topics = {each.partition.topic for each in moves}
+    harmed = [each for each in beside if each.topics & topics]
+    if not harmed:
+        return None
+    reached = frozenset[str]().union(*(each.topics for each in harmed))
+    told = [each for each in moves if each.partition.topic in reached]
+    more = f"; and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    many = len(harmed) > 1
+    inside = {each.topic for each in target.between}
+    can_be_given = all(
+        each.committed == each.ahead and each.partition.topic not in inside for each in told
+    )
+    first = (
+        "give the offsets that are committed (file:PATH)"
+        if can_be_given
+        else "run the application until it has processed its input, and give the offsets that are committed then (file:PATH)"
+    )
+    return (
+        f"store{'s' if many else ''} {', '.join(each.name for each in harmed)} {'have' if many else 'has'} content of the same "
+        f"input, and would see records again or miss some, because offsets are the whole group's "
+        f"({'; '.join(map(str, told[:_NAMED]))}{more}). Either {first}, or run `tidewheel reset` and load all stores of these "
+        "inputs, each with the same explicit offsets"
+    )
+
+
+def find_refusal(
+    target: StoreTarget,
+    beside: Sequence[StoreBeside],
+    inputs: Mapping[TopicPartition, int],
+    admin: Admin,
+    has_records: HasRecords,
+    *,
+    stable: bool,
+) -> str | None:
+    """Ask the cluster; return why the group must not go on from `inputs`, or None. Reads no more than first records.
+
+    Offsets may differ where nothing lies between but what is no record: a transaction's end, say.
+
+    Args:
+        target: The store that is loaded.
+        beside: See `stores_beside`.
+        inputs: Where each input goes on. Repartition topics go on at their ends.
+        admin: The cluster.
+        has_records: Looks into topics.
+        stable: Wait for offsets whose transactions are undecided.
+    """
+    there = admin.describe_topics(
+        sorted({each.topic for one in beside for each in one.changelog} | _topics(target))
+    )
+    full = [one for one in beside if _has_content(one, admin, there)]
+    if not full:
+        return None
+    between = [each for each in target.between if each.topic in there]
+    partitions = [*inputs, *between]
+    committed = admin.committed(target.application_id, partitions, stable=stable)
+    starts, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
+    new = {**inputs, **{each: ends[each] for each in between}}
+    moved = [each for each in moves_of(new, committed, starts, ends) if each.changes(has_records)]
+    return refusal_of_moves(target, moved, full)
+
+
+def _topics(target: StoreTarget) -> set[str]:
+    return {each.topic for each in target.between}
+
+
+def _has_content(store: StoreBeside, admin: Admin, there: Mapping[str, object]) -> bool:
+    partitions = [each for each in store.changelog if each.topic in there]
+    return admin.beginning_offsets(partitions) != admin.end_offsets(partitions)

@@ -1,0 +1,326 @@
+"""Loading a store by Spark: `SparkJob`, and the functions that its executors find by their import path."""
+
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from rebalance.group import Group
+from rebalance.inspect.describe import fold_log
+from rebalance.model import TopicPartition
+from state_stores.spec import StoreKind, StoreSpec
+from streams.bulk.bootstrap.driver import Checked
+from streams.bulk.bootstrap.plan import StoreTarget
+from streams.bulk.bootstrap.rows import (
+    ChangelogRow,
+    Columns,
+    RowEncoder,
+    existing_row,
+    one_per_key,
+)
+from streams.bulk.bootstrap.writer import (
+    TRANSACTION_TIMEOUT_MS,
+    PartitionReport,
+    WriteOrder,
+    last_words,
+    write_partition,
+)
+from streams.bulk.driver import BulkDriver
+from streams.bulk.settled_ends import settled_ends
+from streams.errors import ConfigError, StreamsError
+from streams.group.topics import GroupTopics
+from streams.kafka.admin.reset_admin import KafkaResetAdmin
+from streams.kafka.client.settings import ClientSettings
+from streams.kafka.consumers.changelog import read_range
+from streams.kafka.consumers.group_reader import KafkaGroupReader
+from streams.kafka.portable_settings import clients_of
+from tasks.ports import TransactionalProducer
+from tasks.processing.engine.record_batch import SourceRecords
+
+if TYPE_CHECKING:
+    from state_stores.bulk_restore.spark_frames import Placed, PlacedRow
+    from state_stores.bulk_restore.spark_job import DataFrame
+
+Counted = Callable[[int], None]
+
+#: Progress is counted in steps of so many rows.
+_COUNT_EVERY: Final = 10_000
+
+#: A row with this version is none: its payload says something of the rows of a task.
+_NOTE: Final = -1
+_PROBLEM: Final = "problem"
+_LEFT_OUT: Final = "left out"
+
+
+class KafkaWriterPorts:
+    """What an attempt to write needs, of a real cluster; a context manager."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._clients = clients_of(settings)
+        self._admin = KafkaResetAdmin(settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._admin.close()
+
+    def producer(self, transactional_id: str) -> TransactionalProducer:
+        """Return a new transactional producer."""
+        return self._clients.transactional_producer(transactional_id, TRANSACTION_TIMEOUT_MS)
+
+    def end_offset(self, partition: TopicPartition) -> int:
+        """Return the end of a partition, once all below it is decided."""
+        return settled_ends(self._admin, [partition])[partition]
+
+    def read(self, partition: TopicPartition, start: int, end: int) -> Iterable[SourceRecords]:
+        """Yield the committed records of a range."""
+        return read_range(self._settings, partition, start, end)
+
+    def group(self) -> Group:
+        """Return the group as its log tells it now."""
+        with contextlib.closing(group_topics(self._settings, self._admin)) as topics:
+            return fold_log(topics.log()).group
+
+
+def group_topics(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupTopics:
+    """Return the reader of a group's two topics."""
+    return GroupTopics(
+        settings.application_id,
+        admin,
+        KafkaGroupReader(settings, committed_only=True),
+        KafkaGroupReader(settings, committed_only=False),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkJob:
+    """Goes through a frame's rows with Spark. `rows_of` opens it; used once.
+
+    Attributes:
+        driver: The bulk job's tools.
+        frame: The rows.
+        target: The store.
+        columns: What the frame's columns mean.
+        opened: Ends what it keeps on executors.
+        placed: The shuffled rows, once `check` has made them.
+        to_write: How many records they become, likewise.
+    """
+
+    driver: BulkDriver
+    frame: "DataFrame"
+    target: StoreTarget
+    columns: Columns
+    opened: contextlib.ExitStack
+    placed: "list[Placed]" = field(default_factory=list["Placed"])
+    to_write: list[int] = field(default_factory=list[int])
+
+    def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
+        """Encode, shuffle and sort all rows; look at each key once."""
+        from state_stores.bulk_restore.spark_frames import placed_rows, run_on_places  # noqa: PLC0415 - see bulk_session
+
+        spec, settings = self.target.spec, self.driver.travelling
+        encoder = RowEncoder(
+            spec=spec,
+            topic=self.target.changelog,
+            partitions=self.target.partitions,
+            columns=self.columns,
+            default_timestamp_ms=timestamp_ms,
+        )
+        rows = self.opened.enter_context(
+            placed_rows(
+                self.frame,
+                self.columns.names,
+                partial(place_rows, encoder),
+                self.target.partitions,
+                more=partial(place_existing, settings, self.target.changelog, spec.kind),
+                items=[(number, *ends) for number, ends in sorted(existing.items())],
+            )
+        )
+        self.placed.append(rows)
+        found = run_on_places(
+            rows,
+            partial(check_place, spec, self._keep_last),
+            what=self._what("checking rows"),
+            on_progress=self.driver.teller_of_two("reading rows", "checking rows", rows.arrived),
+        )
+        problems = [each.problem for each in found if each.problem]
+        self.to_write.append(sum(each.records for each in found))
+        return Checked(
+            rows=sum(each.rows for each in found),
+            left_out=sum(each.left_out for each in found),
+            problem=problems[0] if problems else "",
+        )
+
+    def write(self, order: WriteOrder) -> Sequence[PartitionReport]:
+        """Write them."""
+        from state_stores.bulk_restore.spark_frames import run_on_places  # noqa: PLC0415 - see bulk_session
+
+        return run_on_places(
+            self.placed[0],
+            partial(write_place, order, self.driver.travelling, self._keep_last),
+            what=self._what("writing rows"),
+            on_progress=self.driver.teller("writing rows", self.to_write[0]),
+        )
+
+    @property
+    def _keep_last(self) -> bool:
+        return self.columns.order_by is not None
+
+    def _what(self, step: str) -> str:
+        return f"{self.target.application_id}: bootstrap {self.target.spec.name}: {step}"
+
+
+@contextlib.contextmanager
+def spark_job(
+    driver: BulkDriver, frame: "DataFrame", target: StoreTarget, columns: Columns
+) -> Generator[SparkJob]:
+    """Yield a job; raises `ConfigError` if Spark would start tasks twice."""
+    from state_stores.bulk_restore.spark_frames import runs_twice  # noqa: PLC0415 - see bulk_session
+
+    if runs_twice(driver.session):
+        raise ConfigError(
+            "spark.speculation is on: Spark would start tasks a second time while the first ones write, and each fences the "
+            "other; set it to false for this session"
+        )
+    with contextlib.ExitStack() as opened:
+        yield SparkJob(driver=driver, frame=frame, target=target, columns=columns, opened=opened)
+
+
+# -- on executors -----------------------------------------------------------------------------------------------------
+
+
+def place_rows(
+    encoder: RowEncoder, rows: Iterable[Mapping[str, Any]], count: Counted
+) -> "Iterator[PlacedRow]":
+    """Yield rows at their places, then what there is to say of them; ends at the first one that can't be encoded."""
+    return _counted(_encoded(encoder, rows), count)
+
+
+def _encoded(encoder: RowEncoder, rows: Iterable[Mapping[str, Any]]) -> "Iterator[PlacedRow]":
+    left_out = 0
+    for row in rows:
+        try:
+            encoded = encoder.encode(row)
+        except StreamsError as error:
+            yield _note(_PROBLEM, str(error))
+            return
+        if encoded is None:
+            left_out += 1
+        else:
+            yield _placed(encoded)
+    if left_out:
+        yield _note(_LEFT_OUT, left_out)
+
+
+def place_existing(
+    settings: ClientSettings,
+    changelog: str,
+    kind: StoreKind,
+    item: tuple[int, int, int],
+    count: Counted,
+) -> "Iterator[PlacedRow]":
+    """Return what stands for the keys that a range of the changelog has: partition, first offset, end."""
+    number, start, end = item
+    runs = read_range(settings, TopicPartition(changelog, number), start, end)
+    words = last_words(runs, versioned=kind is StoreKind.VERSIONED)
+    rows = (
+        _placed(existing_row(number, key, version, later=later, live=live))
+        for later, (key, version, live) in enumerate(words)
+    )
+    return _counted(rows, count)
+
+
+def _counted(rows: "Iterable[PlacedRow]", count: Counted) -> "Iterator[PlacedRow]":
+    """Yield rows, and tell how many went by since it was told last, now and then and at the end."""
+    gone = 0
+    for row in rows:
+        gone += 1
+        if gone == _COUNT_EVERY:
+            count(gone)
+            gone = 0
+        yield row
+    count(gone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceChecked:
+    """What was found in one partition's rows; `records` are those that will be written, deletes among them."""
+
+    rows: int = 0
+    records: int = 0
+    left_out: int = 0
+    problem: str = ""
+
+
+def check_place(
+    spec: StoreSpec,
+    keep_last: bool,
+    _: int,
+    rows: "Iterable[PlacedRow]",
+    count: Counted,
+) -> PlaceChecked:
+    """Go through the rows of one partition; `count` is told how many there are of them, notes among them."""
+    notes: list[tuple[str, Any]] = []
+    found = records = 0
+    versioned = spec.kind is StoreKind.VERSIONED
+    try:
+        for record in _records(_counted(rows, count), spec, keep_last, 0, notes):
+            records += 1
+            found += record[1] is not None or versioned
+    except StreamsError as error:
+        notes.append((_PROBLEM, str(error)))
+    problems = [text for what, text in notes if what == _PROBLEM]
+    return PlaceChecked(
+        rows=found,
+        records=records,
+        left_out=sum(number for what, number in notes if what == _LEFT_OUT),
+        problem=problems[0] if problems else "",
+    )
+
+
+def write_place(
+    order: WriteOrder,
+    settings: ClientSettings,
+    keep_last: bool,
+    partition: int,
+    rows: "Iterable[PlacedRow]",
+    count: Counted,
+) -> PartitionReport:
+    """Write the rows of one partition."""
+    records = _records(rows, order.target.spec, keep_last, order.deleted_at_ms, [])
+    with KafkaWriterPorts(settings) as ports:
+        return write_partition(order, partition, records, ports, count)
+
+
+def _records(
+    rows: "Iterable[PlacedRow]",
+    spec: StoreSpec,
+    keep_last: bool,
+    deleted_at_ms: int,
+    notes: list[tuple[str, Any]],
+) -> Iterator[tuple[bytes, bytes | None, int]]:
+    return one_per_key(
+        _without_notes(rows, notes), spec, keep_last=keep_last, deleted_at_ms=deleted_at_ms
+    )
+
+
+def _without_notes(
+    rows: "Iterable[PlacedRow]", notes: list[tuple[str, Any]]
+) -> Iterator[ChangelogRow]:
+    for (partition, order), payload in rows:
+        if order[1] == _NOTE:
+            notes.append(payload)
+        else:
+            yield ChangelogRow(partition, order, *payload)
+
+
+def _placed(row: ChangelogRow) -> "PlacedRow":
+    return (row.partition, row.order), (row.value, row.timestamp)
+
+
+def _note(what: str, said: Any) -> "PlacedRow":
+    """Return what stands in front of the first partition's rows."""
+    return (0, (b"", _NOTE, 0, (False, None), b"")), (what, said)

@@ -1,0 +1,210 @@
+"""What Spark's executors do for snapshots: read ranges of changelogs, build runs, upload them, merge them.
+
+Every function may run twice for the same item, here and elsewhere at the same time: files get names of their own, and
+only those that a result names are ever used.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from rebalance.model import TopicPartition
+from state_stores.bulk_restore.location import SnapshotLocation
+from state_stores.bulk_restore.manifest import Run, SnapshotRefused
+from state_stores.bulk_restore.merge import merge_runs
+from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
+from state_stores.bulk_restore.runs import RUN_BYTES, RunBuilder
+from state_stores.bulk_restore.shape import StoreShape
+from state_stores.restore import StoreTime
+from streams.errors import StreamsError
+from streams.gc_tuning import collection_paused
+from streams.kafka.client.settings import ClientSettings
+from streams.kafka.consumers.changelog import read_range
+from streams.kafka.portable_settings import clients_of, opened_url
+from tasks.ports import OffsetOutOfRangeError
+from tasks.processing.engine.record_batch import SourceRecords
+
+Counted = Callable[[int], None]
+
+_PREFIX = "tidewheel-runs-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorWork:
+    """What executors are told of an application, beside what each task is about.
+
+    Attributes:
+        settings: Its client settings, as they may travel.
+        location: Where runs are kept, as it may travel.
+        application_id: The application.
+        shapes: The stores, by name.
+        topics: Their changelogs, by name.
+        run_bytes: Memory for the rows of one task.
+    """
+
+    settings: ClientSettings
+    location: str
+    application_id: str
+    shapes: Mapping[str, StoreShape]
+    topics: Mapping[str, str]
+    run_bytes: int = RUN_BYTES
+
+    def place(self) -> SnapshotLocation:
+        """Return where runs are kept."""
+        return SnapshotLocation(opened_url(self.location))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeToBuild:
+    """A range of a store's changelog partition.
+
+    Attributes:
+        store: The store.
+        partition: The partition.
+        from_offset: The first offset.
+        to_offset: The end.
+        complete_from_zero: No row lies below it.
+        may_begin_later: The whole log is read, so where it has lost its beginning meanwhile (rows that expired) it is read
+            from where it begins now, as anybody would who came a moment later.
+        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
+    """
+
+    store: str
+    partition: int
+    from_offset: int
+    to_offset: int
+    complete_from_zero: bool
+    may_begin_later: bool
+    slowest_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsToMerge:
+    """Runs of a store's partition that become one; `complete_from_zero`: the first begins at the start of the log."""
+
+    store: str
+    partition: int
+    runs: tuple[Run, ...]
+    complete_from_zero: bool
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows there are to merge."""
+        return sum(run.rows for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeRuns:
+    """Runs at the location, in the order of their offsets, and the store's time after their records.
+
+    `refused` says why there are none, where a file that they were to be made of is broken.
+    """
+
+    store: str
+    partition: int
+    runs: tuple[Run, ...]
+    time: StoreTime = field(default_factory=StoreTime)
+    refused: str | None = None
+
+
+def build_range(work: ExecutorWork, task: RangeToBuild, count: Counted) -> MadeRuns:
+    """Read a range, make runs of it and upload them."""
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+        built = read_into_runs(work, task, Path(folder), count)
+        place = work.place()
+        runs = tuple(_uploaded(work, task.store, file, place) for file in built.files)
+    return MadeRuns(store=task.store, partition=task.partition, runs=runs, time=built.time)
+
+
+def read_into_runs(
+    work: ExecutorWork, task: RangeToBuild, directory: Path, count: Counted
+) -> BuiltRuns:
+    """Read a range of a changelog and return runs of it on this machine."""
+    builder = RunBuilder(
+        work.shapes[task.store].spec(),
+        directory,
+        partition=task.partition,
+        from_offset=task.from_offset,
+        complete_from_zero=task.complete_from_zero,
+        max_bytes=work.run_bytes,
+        slowest_ms=task.slowest_ms,
+    )
+    position = task.from_offset
+    # Millions of rows make no cycle; going through all of them took a third of the time.
+    with collection_paused():
+        for run in _runs_of(work, task):
+            reached = run.offsets[-1] + 1
+            builder.add(run.raw_keys, run.raw_values, run.timestamps, reached)
+            count(reached - position)
+            position = reached
+        count(task.to_offset - position)
+        return builder.finish(task.to_offset)
+
+
+def _runs_of(work: ExecutorWork, task: RangeToBuild) -> Iterator[SourceRecords]:
+    """Yield the records of a range."""
+    partition = TopicPartition(work.topics[task.store], task.partition)
+    position = task.from_offset
+    while True:
+        try:
+            for run in read_range(work.settings, partition, position, task.to_offset):
+                yield run
+                position = run.offsets[-1] + 1
+        except OffsetOutOfRangeError as error:
+            begins = _log_start(work, partition)
+            if not task.may_begin_later or begins <= position:
+                raise StreamsError(f"{error}; run it again, or with --full") from error
+            position = begins
+        else:
+            return
+
+
+def _log_start(work: ExecutorWork, partition: TopicPartition) -> int:
+    admin = clients_of(work.settings).admin()
+    try:
+        return admin.beginning_offsets([partition])[partition]
+    finally:
+        admin.close()
+
+
+def merge_into_one(work: ExecutorWork, task: RunsToMerge, count: Counted) -> MadeRuns:
+    """Fetch runs, merge them and upload what they become; a broken one is brought back as the answer."""
+    try:
+        runs = _merged_and_uploaded(work, task)
+    except SnapshotRefused as error:
+        return MadeRuns(store=task.store, partition=task.partition, runs=(), refused=str(error))
+    count(task.rows)
+    return MadeRuns(store=task.store, partition=task.partition, runs=runs)
+
+
+def _merged_and_uploaded(work: ExecutorWork, task: RunsToMerge) -> tuple[Run, ...]:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+        place = work.place()
+        files = fetched(place, task.runs, Path(folder))
+        with collection_paused():  # as above
+            merged = merge_runs(
+                files, Path(folder, "merged.sst"), drop_deletes=task.complete_from_zero
+            )
+        return () if merged is None else (_uploaded(work, task.store, merged, place),)
+
+
+def fetched(place: SnapshotLocation, runs: Sequence[Run], directory: Path) -> list[RunFile]:
+    """Return runs as files of this machine, checked."""
+    return [RunFile(place.download(run, directory), run) for run in runs]
+
+
+def _uploaded(work: ExecutorWork, store: str, file: RunFile, place: SnapshotLocation) -> Run:
+    now_ms = time.time_ns() // 1_000_000
+    name = place.run_name(work.application_id, store, file.run, now_ms=now_ms)
+    try:
+        place.upload(file.path, name)
+    except OSError as error:
+        raise StreamsError(
+            f"store {store} partition {file.run.partition}: can't upload {name} to {place!r} ({error}); check that Spark's "
+            "executors may write there"
+        ) from error
+    return msgspec.structs.replace(file.run, file=name)

@@ -1,0 +1,295 @@
+"""Makes task directories ready for workers: a snapshot of now, and its runs ingested on this machine."""
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rebalance.model import TaskId, TopicPartition
+from state_stores.bulk_restore.location import SnapshotLocation
+from state_stores.bulk_restore.manifest import (
+    ChangelogFacts,
+    Manifest,
+    PartitionRuns,
+    SnapshotRefused,
+)
+from state_stores.bulk_restore.merge import limit_runs
+from state_stores.bulk_restore.plan import RestoreFrom, plan_restore
+from state_stores.bulk_restore.run_files import BuiltRuns
+from state_stores.in_memory import InMemoryDatabase
+from state_stores.rocksdb.shared_resources import SharedResources
+from state_stores.rocksdb.task_database import TaskDatabase
+from state_stores.state_directory import StateDirectory
+from streams.bulk.driver import (
+    BulkDriver,
+    OnProgress,
+    bulk_driver,
+    now_ms,
+    reached,
+    stores_by_name,
+)
+from streams.bulk.executors import fetched
+from streams.bulk.snapshots import make_snapshots
+from streams.bulk.stores import (
+    BulkStore,
+    changelog_facts,
+    check_no_headers,
+    slowest_positions,
+)
+from streams.config import StreamsConfig
+from streams.errors import ConfigError, StreamsError
+from streams.topology.topology import Topology
+from tasks.task.state_manager import StateManager, StateSettings
+
+if TYPE_CHECKING:
+    from state_stores.bulk_restore.spark_job import SparkSession
+
+_log = logging.getLogger("tidewheel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredStore:
+    """What became of one store of one task.
+
+    Attributes:
+        task_id: The task.
+        store: The store.
+        slot: The slot of this machine's state directory.
+        rows: Rows ingested; 0 where what was there is good.
+        file_bytes: Size of the files.
+        offset: Where its worker will go on reading the changelog.
+        reason: From what it was restored and why, in one sentence.
+    """
+
+    task_id: TaskId
+    store: str
+    slot: int
+    rows: int
+    file_bytes: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What a restore has done, by task and store."""
+
+    application_id: str
+    stores: tuple[RestoredStore, ...]
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows were ingested in all."""
+        return sum(each.rows for each in self.stores)
+
+
+def restore(
+    topology: Topology,
+    config: StreamsConfig,
+    *,
+    stores: Sequence[str] | None = None,
+    spark: "SparkSession | None" = None,
+    master: str | None = None,
+    slots: int = 1,
+    on_progress: OnProgress | None = None,
+) -> RestoreReport:
+    """Make the task directories of this machine's workers ready, before they start.
+
+    A snapshot is brought up to now (without a `snapshot_location` a temporary one is made), and its runs are ingested.
+    What is there and can be followed is left as it is. Workers that start then read what has come since.
+
+    Args:
+        topology: The application.
+        config: Its settings.
+        stores: Which stores; None for all that have a changelog and are kept on disk.
+        spark: A session to work in; None for one of our own.
+        master: Where a session of our own works: `local[*]` by default.
+        slots: How many workers will run here: tasks are dealt out to the slots 0, 1, …
+        on_progress: Told how far it is.
+
+    Raises:
+        ConfigError: No PySpark, no such store, or no `snapshot_location` although executors run elsewhere.
+        StoreLockedError: A worker runs in one of the slots. It uses snapshots by itself.
+        StreamsError: The cluster, the location or Spark failed. Running it again goes on.
+    """
+    with bulk_driver(
+        config, spark, what="restore", master=master, on_progress=on_progress
+    ) as driver:
+        chosen = stores_by_name(topology, driver, stores)
+        check_no_headers(chosen.values(), "a restore by Spark")
+        return restore_stores(driver, chosen, slots=slots)
+
+
+def restore_stores(
+    driver: BulkDriver, stores: Mapping[str, BulkStore], *, slots: int = 1
+) -> RestoreReport:
+    """Restore those of some stores that are kept on disk; see `restore`."""
+    config = driver.config
+    kept = {name: store for name, store in stores.items() if store.spec.persistent}
+    with contextlib.ExitStack() as held:
+        # First of all: nothing is read for slots that can't be had.
+        directories = [
+            held.enter_context(
+                StateDirectory.acquire(config.state_dir, config.application_id, slot=slot)
+            )
+            for slot in range(slots)
+        ]
+        url = held.enter_context(_location(driver, directories[0]))
+        manifest = make_snapshots(driver, kept, url)
+        # Behind the snapshot: by then ranges are no further back than when it was made.
+        positions = slowest_positions(kept.values(), driver.admin, config.application_id)
+        facts = changelog_facts(list(kept.values()), driver.admin, now_ms())
+        ingesting = _Ingesting(driver, kept, url, manifest, positions)
+        tasks = sorted(
+            {store.task(number) for store in kept.values() for number in range(store.partitions)}
+        )
+        done = [
+            each
+            for index, task_id in enumerate(tasks)
+            for each in ingesting.into(directories[index % slots], task_id, facts)
+        ]
+    return RestoreReport(application_id=config.application_id, stores=tuple(done))
+
+
+@contextlib.contextmanager
+def _location(driver: BulkDriver, directory: StateDirectory) -> Generator[str]:
+    """Yield where snapshots are kept: the application's place, or a temporary one."""
+    if driver.config.snapshot_location is not None:
+        yield str(driver.config.snapshot_location)
+        return
+    if not driver.runs_here:
+        raise ConfigError(
+            "snapshot_location is not set, and Spark's executors run on other machines: give a place that they and this "
+            "machine can reach, such as snapshot_location='s3://bucket/snapshots'"
+        )
+    with _scratch(directory) as folder:
+        yield str(folder)
+
+
+@contextlib.contextmanager
+def _scratch(directory: StateDirectory) -> Generator[Path]:
+    """Yield an empty folder on the disk of a slot's databases; what a kill leaves of it goes when the slot is taken again."""
+    with tempfile.TemporaryDirectory(dir=directory.restore_directory()) as folder:
+        yield Path(folder)
+
+
+class _Ingesting:
+    """Fills databases of this machine from snapshots."""
+
+    def __init__(
+        self,
+        driver: BulkDriver,
+        stores: Mapping[str, BulkStore],
+        url: str,
+        manifest: Manifest,
+        positions: Mapping[TaskId, int | None],
+    ) -> None:
+        self._driver = driver
+        self._stores = stores
+        self._url = url
+        self._manifest = manifest
+        self._positions = positions
+        self._resources = SharedResources.create(driver.config.rocksdb)
+
+    def into(
+        self,
+        directory: StateDirectory,
+        task_id: TaskId,
+        facts: Mapping[TopicPartition, ChangelogFacts],
+    ) -> list[RestoredStore]:
+        """Restore the stores of a task in a slot."""
+        stores = [
+            store for store in self._stores.values() if store.subtopology == task_id.subtopology
+        ]
+        path = directory.task_directory(str(task_id))
+        options = self._driver.config.rocksdb
+        manager = StateManager(
+            task_id,
+            tuple(store.spec for store in stores),
+            StateSettings(
+                application_id=self._driver.config.application_id,
+                cache_enabled=False,
+                keep_bytes_per_store=0,
+            ),
+            open_persistent=lambda families: TaskDatabase.open(
+                path, families, options, self._resources
+            ),
+            open_in_memory=InMemoryDatabase,
+            now=now_ms,
+        )
+        manager.slowest_position_ms = self._positions.get(task_id)
+        manager.open()
+        try:
+            return [
+                self._store(manager, store, directory, facts[store.changelog(task_id.partition)])
+                for store in stores
+                if task_id.partition < store.partitions
+            ]
+        finally:
+            manager.close()
+
+    def _store(
+        self,
+        manager: StateManager,
+        store: BulkStore,
+        directory: StateDirectory,
+        facts: ChangelogFacts,
+    ) -> RestoredStore:
+        made = self._manifest.stores[store.name]
+        plan = plan_restore(
+            manager.position(store.name),
+            made,
+            store.spec,
+            facts,
+            slowest_ms=manager.slowest_ms(store.name),
+        )
+        runs, rows, file_bytes = plan.snapshot, 0, 0
+        if runs is not None:
+            manager.topic_ids[store.topic] = facts.topic_id
+            with _scratch(directory) as folder:
+                runs = self._ingest(manager, store, runs, folder)
+            rows, file_bytes = runs.rows, runs.file_bytes
+        elif plan.kind is RestoreFrom.CHANGELOG:
+            raise StreamsError(
+                f"store {store.name} partition {facts.partition}: the snapshot that was made just now can't be used: "
+                f"{plan.refused}; run it again"
+            )
+        return RestoredStore(
+            task_id=manager.task_id,
+            store=store.name,
+            slot=directory.slot,
+            rows=rows,
+            file_bytes=file_bytes,
+            offset=plan.from_offset if runs is None else runs.to_offset,
+            reason=plan.reason,
+        )
+
+    def _ingest(
+        self, manager: StateManager, store: BulkStore, runs: PartitionRuns, folder: Path
+    ) -> PartitionRuns:
+        """Take runs into a store, or those of a snapshot made anew if they are broken; return which."""
+        place = SnapshotLocation(self._url)
+        try:
+            with reached(place):
+                files = fetched(place, runs.runs, folder)
+        except SnapshotRefused as error:
+            _log.warning("%s; the changelog is read in full instead", error)
+            made = make_snapshots(self._driver, {store.name: store}, self._url, full=True)
+            self._manifest.stores[store.name] = made.stores[store.name]
+            renewed = made.stores[store.name].partition(runs.partition)
+            assert renewed is not None, "a snapshot of ours has all partitions"
+            runs = renewed
+            with reached(place):
+                files = fetched(place, runs.runs, folder)
+        files = limit_runs(files, folder, complete_from_zero=True)
+        manager.ingest(
+            store.name,
+            BuiltRuns(tuple(files), runs.time),
+            offset=runs.to_offset,
+            caught_up_at_ms=runs.caught_up_at_ms,
+            from_nothing=True,
+        )
+        return runs

@@ -1,0 +1,215 @@
+"""Looks into stores without Spark and without a worker: what there is of them, and their rows, a partition at a time."""
+
+import contextlib
+import tempfile
+import uuid
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from state_stores.bulk_restore.location import SnapshotLocation
+from state_stores.bulk_restore.manifest import ChangelogFacts, StoreSnapshot
+from state_stores.bulk_restore.shape import StoreShape
+from streams.bulk.columns import RowReader, columns_of
+from streams.bulk.content import read_content, reading_plan
+from streams.bulk.driver import BulkProgress, OnProgress, newest_snapshot, now_ms
+from streams.bulk.executors import ExecutorWork
+from streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
+from streams.config import StreamsConfig
+from streams.errors import ConfigError, SchemaRegistryError, StreamsError
+from streams.kafka.admin.admin import KafkaAdmin
+from streams.kafka.portable_settings import clients_of, settings_of
+from streams.serdes.partitioning import partition_of
+from streams.topology.topology import Topology
+
+_PREFIX: Final = "tidewheel-look-"
+
+#: Types that make `RowReader` leave keys and values as their serdes make them.
+_AS_IT_IS: Final = "binary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSummary:
+    """What there is of a store.
+
+    Attributes:
+        store: The store.
+        kind: What it holds.
+        topic: Its changelog.
+        partitions: How many.
+        offsets: How many offsets its changelog spans, over all partitions.
+        snapshot: The newest snapshot, if there is a location and one in it.
+    """
+
+    store: str
+    kind: str
+    topic: str
+    partitions: int
+    offsets: int
+    snapshot: StoreSnapshot | None
+
+
+class StateView:
+    """The stores of an application, as its cluster has them. Made by `state_view`."""
+
+    def __init__(self, topology: Topology, config: StreamsConfig, admin: KafkaAdmin) -> None:
+        self._topology = topology
+        self._config = config
+        self._admin = admin
+        url = config.snapshot_location
+        self._place = None if url is None else SnapshotLocation(str(url))
+
+    def summaries(self) -> list[StoreSummary]:
+        """Return what there is of every store with a changelog."""
+        stores = bulk_stores(self._topology, self._config, self._admin)
+        facts = changelog_facts(stores, self._admin, now_ms())
+        return [
+            StoreSummary(
+                store=store.name,
+                kind=store.spec.kind,
+                topic=store.topic,
+                partitions=store.partitions,
+                offsets=sum(
+                    each.stable_end - each.log_start
+                    for each in (facts[store.changelog(n)] for n in range(store.partitions))
+                ),
+                snapshot=self._snapshot(store, facts[store.changelog(0)]),
+            )
+            for store in stores
+        ]
+
+    def store(self, name: str) -> BulkStore:
+        """Return a store by its name; raises `ConfigError` if there is none."""
+        return bulk_stores(self._topology, self._config, self._admin, [name])[0]
+
+    def rows(
+        self, store: BulkStore, partition: int, on_progress: OnProgress | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a partition, as dicts of their columns (see `columns_of`), up to what is committed by now.
+
+        Raises:
+            ConfigError: There is no such partition.
+            StreamsError: The cluster or the snapshot's location failed.
+        """
+        for columns, _ in self._decoded(store, partition, on_progress):
+            yield columns
+
+    def rows_of_key(
+        self, store: BulkStore, key: bytes, partition: int, on_progress: OnProgress | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a key (its windows, its versions), see `rows`."""
+        for columns, found in self._decoded(store, partition, on_progress):
+            if found == key:
+                yield columns
+
+    def _decoded(
+        self, store: BulkStore, partition: int, on_progress: OnProgress | None
+    ) -> Iterator[tuple[dict[str, Any], bytes]]:
+        if not 0 <= partition < store.partitions:
+            raise ConfigError(
+                f"store {store.name} has partitions 0 to {store.partitions - 1}, not {partition}"
+            )
+        facts = changelog_facts([store], self._admin, now_ms())[store.changelog(partition)]
+        reading, plan = reading_plan(store, self._snapshot(store, facts), facts)
+        work = ExecutorWork(
+            settings=settings_of(self._config),
+            location=str(self._config.snapshot_location or ""),
+            application_id=self._config.application_id,
+            shapes={store.name: StoreShape.of(store.spec)},
+            topics={store.name: store.topic},
+        )
+        reader = RowReader(store.spec, store.topic, _AS_IT_IS, _AS_IT_IS)
+        names = tuple(columns_of(store.spec, _AS_IT_IS, _AS_IT_IS))
+        with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+            count = _counter(store, facts, plan.from_offset, on_progress)
+            content = read_content(work, reading, Path(folder), count)
+            for stored in content.rows(store.spec):
+                yield dict(zip(names, reader.row(stored), strict=True)), stored.key
+
+    def _snapshot(self, store: BulkStore, facts: ChangelogFacts) -> StoreSnapshot | None:
+        return newest_snapshot(self._place, self._config.application_id, store.name, facts.topic_id)
+
+
+def _counter(
+    store: BulkStore, facts: ChangelogFacts, begin: int, on_progress: OnProgress | None
+) -> Any:
+    done, began_ms = 0, now_ms()
+
+    def count(offsets: int) -> None:
+        nonlocal done
+        done += offsets
+        if on_progress is not None:
+            on_progress(
+                BulkProgress(
+                    step=f"reading {store.name} partition {facts.partition}",
+                    done=done,
+                    total=facts.stable_end - begin,
+                    elapsed_s=(now_ms() - began_ms) / 1000,
+                )
+            )
+
+    return count
+
+
+@contextlib.contextmanager
+def state_view(topology: Topology, config: StreamsConfig) -> Generator[StateView]:
+    """Yield a view of an application's stores, for as long as the body runs."""
+    admin = clients_of(settings_of(config)).admin()
+    try:
+        yield StateView(topology, config, admin)
+    finally:
+        admin.close()
+
+
+def key_bytes(store: BulkStore, text: str) -> bytes:
+    """Return the key that somebody wrote, as the store's serde writes it.
+
+    What the text is as JSON is tried first (numbers, objects, a text in quotes that looks like one of these), then the text
+    itself, as text and as bytes. A serde that writes text as it is takes quotes for a part of it.
+
+    Raises:
+        ConfigError: The serde takes neither.
+        SchemaRegistryError: The serde's registry does not answer.
+    """
+    serde = store.spec.key_serde
+    plain = text.encode()
+    if _written(store, text) == plain:
+        return plain
+    for candidate in _candidates(text):
+        data = _written(store, candidate)
+        if data is not None:
+            return data
+    raise ConfigError(
+        f"{text!r} is no key of store {store.name} ({type(serde).__name__}); write text, or JSON such as 7, true or "
+        '{"id": 7}'
+    )
+
+
+def _written(store: BulkStore, key: Any) -> bytes | None:
+    """Return a key's bytes; None if the serde does not take it, or makes another one of it."""
+    serde = store.spec.key_serde
+    try:
+        data: bytes | None = serde.serialize(store.topic, key)
+        is_same = data is not None and serde.deserialize(store.topic, data) == key
+    except SchemaRegistryError:
+        raise  # the key may be good
+    except (StreamsError, TypeError, ValueError, AttributeError):
+        return None
+    return data if is_same else None
+
+
+def _candidates(text: str) -> Iterator[Any]:
+    with contextlib.suppress(msgspec.DecodeError):
+        yield msgspec.json.decode(text)
+    yield text
+    yield text.encode()
+    with contextlib.suppress(ValueError):
+        yield uuid.UUID(text)
+
+
+def partition_of_key(store: BulkStore, key: bytes) -> int:
+    """Return the partition that Kafka's own partitioning puts a key in."""
+    return partition_of(key, store.partitions)

@@ -1,0 +1,389 @@
+"""Compares what should be equal: a store's changelog, its snapshot with the tail, and its copies on this machine."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rebalance.model import TopicPartition
+from state_stores.buffers.timed_buffer import read_note
+from state_stores.bulk_restore.content import StoredRow, stored_rows
+from state_stores.bulk_restore.ingest import ingest_runs
+from state_stores.bulk_restore.location import SnapshotLocation
+from state_stores.bulk_restore.manifest import ChangelogFacts, SnapshotRefused
+from state_stores.errors import StateStoreError, StoreLockedError
+from state_stores.layout.position import Position
+from state_stores.restore import StartFrom, position_name
+from state_stores.rocksdb.options import RocksDBOptions
+from state_stores.rocksdb.shared_resources import SharedResources
+from state_stores.rocksdb.task_database import TaskDatabase
+from state_stores.spec import StoreSpec
+from state_stores.state_directory import StateDirectory
+from streams.bulk.columns import RowReader
+from streams.bulk.comparing import Comparison, Difference, compare
+from streams.bulk.content import (
+    Content,
+    PartitionToRead,
+    read_changelog,
+    read_snapshot,
+    reading_plan,
+)
+from streams.bulk.driver import (
+    BulkDriver,
+    OnProgress,
+    bulk_driver,
+    newest_snapshot,
+    now_ms,
+    stores_by_name,
+)
+from streams.bulk.executors import Counted, ExecutorWork, read_into_runs
+from streams.bulk.stores import BulkStore, changelog_facts
+from streams.config import StreamsConfig
+from streams.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from state_stores.bulk_restore.spark_job import SparkSession
+
+_PREFIX: Final = "tidewheel-verify-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedCopy:
+    """One copy of a store's partition, compared with its changelog.
+
+    Attributes:
+        store: The store.
+        partition: The partition.
+        copy: Which copy: `snapshot`, or the directory of a task.
+        rows: Rows that the changelog makes.
+        different: How many the copy has not, has too much or has with another value.
+        differences: Some of them, for people.
+    """
+
+    store: str
+    partition: int
+    copy: str
+    rows: int
+    different: int
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What `verify` has compared.
+
+    Attributes:
+        application_id: The application.
+        copies: Every copy that was compared.
+        notes: What was not compared, and why.
+        broken: Snapshots of which a file is gone or damaged, and how; no worker can use them.
+    """
+
+    application_id: str
+    copies: tuple[VerifiedCopy, ...]
+    notes: tuple[str, ...]
+    broken: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether no copy differs from its changelog, and no snapshot is broken."""
+        return not self.broken and not any(copy.different for copy in self.copies)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LocalCopy:
+    """A copy of a task's database that is ours: made of a checkpoint, at a position of the changelog."""
+
+    name: str
+    path: Path
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ToVerify:
+    """A partition to compare, with its snapshot's runs in `reading`, and copies on this machine."""
+
+    reading: PartitionToRead
+    copies: tuple[_LocalCopy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """What a task found: per copy the comparison, and what is broken of the snapshot."""
+
+    compared: Mapping[str, Comparison]
+    refused: str | None
+
+
+def verify(
+    topology: Topology,
+    config: StreamsConfig,
+    *,
+    stores: Sequence[str] | None = None,
+    spark: "SparkSession | None" = None,
+    master: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> VerifyReport:
+    """Compare stores with their changelogs: the newest snapshot with its tail, and the databases on this machine.
+
+    All are brought to the same end, the last stable offset when it begins. Databases are looked at through a copy, which
+    shares their files; those of workers that run are left alone. Rows that have ended do not count.
+
+    Args:
+        topology: The application.
+        config: Its settings.
+        stores: Which stores; None for all that have a changelog.
+        spark: A session to work in; None for one of our own.
+        master: Where a session of our own works: `local[*]` by default.
+        on_progress: Told how far it is.
+
+    Raises:
+        ConfigError: No PySpark, or no such store.
+        StreamsError: The cluster, the location or Spark failed.
+    """
+    with (
+        bulk_driver(config, spark, what="verify", master=master, on_progress=on_progress) as driver,
+        tempfile.TemporaryDirectory(prefix=_PREFIX, dir=_existing(config.state_dir)) as folder,
+    ):
+        chosen = stores_by_name(topology, driver, stores)
+        return verify_stores(driver, chosen, Path(folder))
+
+
+def verify_stores(
+    driver: BulkDriver, stores: Mapping[str, BulkStore], folder: Path
+) -> VerifyReport:
+    """Compare some stores; `folder` takes copies of databases, so it is on their disk. See `verify`."""
+    facts = changelog_facts(list(stores.values()), driver.admin, now_ms())
+    notes: list[str] = []
+    local = _local_copies(driver, stores, facts, folder, notes)
+    tasks = _tasks(driver, stores, facts, local, notes)
+    url = driver.config.snapshot_location
+    work = driver.work(list(stores.values()), "" if url is None else str(url))
+    found = driver.run(
+        partial(_verify, driver.config.rocksdb),
+        work,
+        tasks,
+        step="comparing",
+        total=sum(_offsets(task) for task in tasks),
+    )
+    copies: list[VerifiedCopy] = []
+    broken: list[str] = []
+    for task, each in zip(tasks, found, strict=True):
+        reading = task.reading
+        described = _Describing(stores[reading.store])
+        if each.refused is not None:
+            broken.append(
+                f"store {reading.store} partition {reading.partition}: {each.refused}; run `tidewheel snapshot --full`"
+            )
+        copies += [
+            VerifiedCopy(
+                store=reading.store,
+                partition=reading.partition,
+                copy=name,
+                rows=comparison.rows,
+                different=comparison.different,
+                differences=tuple(map(described.text, comparison.listed)),
+            )
+            for name, comparison in each.compared.items()
+        ]
+    return VerifyReport(
+        application_id=driver.config.application_id,
+        copies=tuple(copies),
+        notes=tuple(notes),
+        broken=tuple(broken),
+    )
+
+
+def _existing(state_dir: Path) -> Path | None:
+    """Return where copies of databases share their files, if there are databases."""
+    return state_dir if state_dir.is_dir() else None
+
+
+def _offsets(task: _ToVerify) -> int:
+    """Return how many offsets a task reads."""
+    reading = task.reading
+    tails = [copy.position for copy in task.copies]
+    if reading.runs is not None:
+        tails.append(reading.runs.to_offset)
+    return sum(reading.to_offset - begin for begin in (reading.log_start, *tails))
+
+
+def _tasks(
+    driver: BulkDriver,
+    stores: Mapping[str, BulkStore],
+    facts: Mapping[TopicPartition, ChangelogFacts],
+    local: Mapping[TopicPartition, list[_LocalCopy]],
+    notes: list[str],
+) -> list[_ToVerify]:
+    url = driver.config.snapshot_location
+    place = None if url is None else SnapshotLocation(str(url))
+    tasks: list[_ToVerify] = []
+    for store in stores.values():
+        topic_id = facts[store.changelog(0)].topic_id
+        made = newest_snapshot(place, driver.config.application_id, store.name, topic_id)
+        if made is None:
+            notes.append(f"store {store.name}: there is no snapshot")
+        for number in range(store.partitions):
+            partition = store.changelog(number)
+            reading, plan = reading_plan(store, made, facts[partition])
+            if plan.refused is not None:
+                notes.append(
+                    f"store {store.name} partition {number}: its snapshot is not followed: {plan.refused}"
+                )
+            tasks.append(_ToVerify(reading=reading, copies=tuple(local.get(partition, ()))))
+    return tasks
+
+
+def _local_copies(
+    driver: BulkDriver,
+    stores: Mapping[str, BulkStore],
+    facts: Mapping[TopicPartition, ChangelogFacts],
+    folder: Path,
+    notes: list[str],
+) -> dict[TopicPartition, list[_LocalCopy]]:
+    """Return copies of this machine's databases, by changelog partition."""
+    config = driver.config
+    if not driver.runs_here:
+        notes.append("databases on this machine are not compared: Spark's executors run elsewhere")
+        return {}
+    found: dict[TopicPartition, list[_LocalCopy]] = {}
+    application = config.state_dir / config.application_id
+    slots = sorted(int(each.name) for each in application.glob("*") if each.name.isdecimal())
+    for slot in slots:
+        try:
+            held = StateDirectory.acquire(config.state_dir, config.application_id, slot=slot)
+        except StoreLockedError as error:
+            notes.append(f"slot {slot} is not compared: {error}")
+            continue
+        with held:
+            for task_id in held.tasks():
+                path = held.task_directory(task_id)
+                copy = folder / f"{slot}-{task_id}"
+                for partition, each in _copied(config, stores, path, copy, facts, notes):
+                    found.setdefault(partition, []).append(each)
+    return found
+
+
+def _copied(
+    config: StreamsConfig,
+    stores: Mapping[str, BulkStore],
+    path: Path,
+    copy: Path,
+    facts: Mapping[TopicPartition, ChangelogFacts],
+    notes: list[str],
+) -> Iterator[tuple[TopicPartition, _LocalCopy]]:
+    """Copy a task's database for each of its stores that can be brought to the end; yield the copies."""
+    subtopology, _, partition = path.name.partition("_")
+    mine = [
+        store
+        for store in stores.values()
+        if store.spec.persistent
+        and str(store.subtopology) == subtopology
+        and int(partition) < store.partitions
+    ]
+    if not mine:
+        return
+    try:
+        database = TaskDatabase.open(
+            path,
+            [store.name for store in mine],
+            config.rocksdb,
+            SharedResources.create(config.rocksdb),
+        )
+    except StateStoreError as error:
+        notes.append(f"{path} is not compared: {error}")
+        return
+    with contextlib.closing(database):
+        for store in mine:
+            where = store.changelog(int(partition))
+            about = facts[where]
+            position = Position.decode(database.position(position_name(*where)))
+            start, reason = about.start_from(position)
+            if start is not StartFrom.POSITION or position is None:
+                notes.append(f"store {store.name} in {path} is not compared: {reason}")
+                continue
+            if position.offset > about.stable_end:
+                notes.append(
+                    f"store {store.name} in {path} is not compared: its position {position.offset} lies behind an open "
+                    f"transaction, which begins at offset {about.stable_end} of {where}; run it again when that has ended"
+                )
+                continue
+            own = copy.with_name(f"{copy.name}-{store.name}")
+            database.checkpoint(own)
+            yield where, _LocalCopy(name=str(path), path=own, position=position.offset)
+
+
+def _verify(
+    options: RocksDBOptions, work: ExecutorWork, task: _ToVerify, count: Counted
+) -> _Verified:
+    """Compare the copies of a partition with its changelog; on an executor."""
+    reading = task.reading
+    spec = work.shapes[reading.store].spec()
+    compared: dict[str, Comparison] = {}
+    refused: str | None = None
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+        root = Path(folder)
+
+        def fresh(name: str) -> Path:
+            path = root / name
+            path.mkdir()
+            return path
+
+        truth = read_changelog(work, reading, fresh("changelog"), count)
+        if reading.runs is not None:
+            try:
+                made = read_snapshot(work, reading, reading.runs, fresh("snapshot"), count)
+                compared["snapshot"] = compare_contents(spec, truth, made)
+            except SnapshotRefused as error:
+                refused = str(error)
+        for number, copy in enumerate(task.copies):
+            tail = read_into_runs(work, reading.tail(copy.position), fresh(str(number)), count)
+            database = TaskDatabase.open(
+                copy.path, [spec.name], options, SharedResources.create(options)
+            )
+            with contextlib.closing(database):
+                ingest_runs(
+                    database,
+                    spec,
+                    tail.files,
+                    time=tail.time,
+                    position_name="verified",
+                    position=None,
+                    from_nothing=False,
+                )
+                observed_ms, _ = read_note(database, spec.name)
+                observed_ms = max(observed_ms, truth.time.observed_ms)
+                rows = stored_rows(spec, database.iterate(spec.name, None, None), observed_ms)
+                compared[copy.name] = compare(truth.rows(spec, observed_ms=observed_ms), rows)
+    return _Verified(compared, refused)
+
+
+def compare_contents(spec: StoreSpec, first: Content, second: Content) -> Comparison:
+    """Compare two contents of a store's partition as of the later of their times.
+
+    A log that was compacted has lost records by which time went on. So what is made of it has not ended yet where a
+    copy that saw them has let it go; whoever reads the store finds neither.
+    """
+    observed_ms = first.time.later(second.time).observed_ms
+    return compare(
+        first.rows(spec, observed_ms=observed_ms), second.rows(spec, observed_ms=observed_ms)
+    )
+
+
+class _Describing:
+    """Tells people of differences in a store."""
+
+    def __init__(self, store: BulkStore) -> None:
+        self._reader = RowReader(store.spec, store.topic, "string", "string")
+
+    def text(self, difference: Difference) -> str:
+        """Return a difference in a line: the row's key, as its serde reads it."""
+        row: StoredRow = difference.row
+        key: Any = row.key
+        with contextlib.suppress(Exception):  # what can't be read is shown as it is
+            key, _ = self._reader.decoded(row)
+        begins = "" if row.start is None else f" from {row.start}"
+        return f"{key!r}{begins}: {difference.what}"

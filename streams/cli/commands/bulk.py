@@ -1,0 +1,122 @@
+"""What the commands for state in bulk share: their program, and how they show their progress."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Generator
+from types import FrameType
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from streams.bulk.driver import BulkProgress, OnProgress
+from streams.cli.application import application_of
+from streams.cli.output import print_json, wants_json
+from streams.cli.settings import SettingsOptions
+from streams.config import StreamsConfig
+from streams.errors import ConfigError
+from streams.processes.signals import signals_handled
+from streams.topology.topology import Topology
+
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+#: What ends a job as Ctrl-C does: with its session stopped, and what it kept for the time of the job deleted, secrets among it.
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+
+#: Lines of JSON come no more often than this.
+_LINE_S: Final = 2.0
+
+
+def program_of(
+    target: str, settings: SettingsOptions | None, **overrides: Any
+) -> tuple[Topology, StreamsConfig]:
+    """Return an application's topology and settings; `overrides` that are None don't count."""
+    config, program = application_of(target, settings or SettingsOptions())
+    if program is None:
+        raise ConfigError(
+            f"{target!r} names no program; write MODULE:TOPOLOGY, which tells the application's stores"
+        )
+    given = {option: value for option, value in overrides.items() if value is not None}
+    config = config.replace(**given) if given else config
+    return program.topology(config), config
+
+
+def names_of(stores: str | None) -> list[str] | None:
+    """Return the stores of a list with commas, None for all; raises `ConfigError` for a list without any.
+
+    >>> names_of("counts, totals"), names_of(None)
+    (['counts', 'totals'], None)
+    """
+    if stores is None:
+        return None
+    names = [name.strip() for name in stores.split(",") if name.strip()]
+    if not names:
+        raise ConfigError(
+            f"--stores {stores!r} names no store; leave it out for all, or write --stores counts,totals"
+        )
+    return names
+
+
+@contextlib.contextmanager
+def shown_progress(*, as_json: bool) -> Generator[OnProgress]:
+    """Yield how to show progress of a job, which is the body, and have signals end it as Ctrl-C does."""
+    with signals_handled(_STOP_SIGNALS, _interrupt), _shown(as_json=as_json) as on_progress:
+        yield on_progress
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as handlers are
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _shown(*, as_json: bool) -> Generator[OnProgress]:
+    """Yield how to show progress: a bar on a terminal, with rate and what is left; lines of JSON otherwise."""
+    if wants_json(asked=as_json):
+        yield _lines()
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
+        yield _bars(progress)
+
+
+def _bars(progress: Progress) -> OnProgress:
+    bars: dict[str, Any] = {}
+
+    def show(at: BulkProgress) -> None:
+        if at.step not in bars:
+            bars[at.step] = progress.add_task(at.step, total=at.total, rate="")
+        progress.update(
+            bars[at.step], completed=at.done, total=at.total, rate=f"{at.per_second:,.0f}/s"
+        )
+
+    return show
+
+
+def _lines() -> OnProgress:
+    last: dict[str, float] = {}
+
+    def show(at: BulkProgress) -> None:
+        told_s = time.monotonic()
+        if (at.total is None or at.done < at.total) and told_s - last.get(at.step, 0.0) < _LINE_S:
+            return
+        last[at.step] = told_s
+        print_json(
+            {
+                "step": at.step,
+                "done": at.done,
+                "total": at.total,
+                "per_second": round(at.per_second),
+                "remaining_s": None if at.remaining_s is None else round(at.remaining_s, 1),
+            }
+        )
+
+    return show

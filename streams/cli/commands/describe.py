@@ -1,0 +1,80 @@
+"""`tidewheel describe`: what a topology looks like."""
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from streams.cli.output import print_json
+from streams.cli.settings import SettingsOptions
+from streams.config import StreamsConfig
+from streams.errors import ConfigError
+from streams.exit_codes import ExitCode
+from streams.processes.user_program import load_program, named
+from streams.worker.topic_setup import spec_of
+from tasks.processing.api.topology_spec import TopologySpec
+
+_Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+
+def describe(
+    target: str,
+    /,
+    *,
+    mermaid: _Flag = False,
+    execution: _Flag = False,
+    json: _Flag = False,
+    check: _Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Show a topology: sub-topologies, nodes, stores and topics, in Kafka Streams' text.
+
+    No broker is asked, unless --check is given. The text is the same on a terminal and in a file, to be compared or drawn.
+
+    Args:
+        target: MODULE:TOPOLOGY, such as app.py:topology.
+        mermaid: Print a Mermaid flowchart instead.
+        execution: Also say how each sub-topology runs: in batches, or record by record and why; and whether its tasks may
+            be cut into key ranges, or why not.
+        json: Print JSON instead.
+        check: Check the cluster's topics instead: that all inputs are there, that those that are joined have equal
+            partition counts, and by their first records that their keys are where their partitioner puts them.
+        settings: Settings.
+    """
+    if check and (mermaid or json or execution):
+        raise ConfigError(
+            "--check answers another question than --mermaid, --json and --execution; give it alone"
+        )
+    if mermaid and json:
+        raise ConfigError("--mermaid and --json are two forms of one answer; choose one")
+    settings = settings or SettingsOptions()
+    program = load_program(target)
+    overrides, file = settings.overrides(), settings.config_file()
+    if not named(program.defaults, overrides, file):
+        overrides["application_id"] = "described"  # needed by settings, not by a description
+    config = program.config(overrides, file)
+    topology = program.topology(config)
+    spec = spec_of(topology, config)  # what would be found wrong at the start is said now
+    if check:
+        return _check(spec, config)
+    description = topology.describe(execution=execution)
+    if json:
+        print_json(description.to_dict())
+    else:
+        text = description.to_mermaid() if mermaid else str(description)
+        sys.stdout.write(text.rstrip("\n") + "\n")
+    return 0
+
+
+def _check(spec: TopologySpec, config: StreamsConfig) -> int:
+    from streams.worker.input_sample import sampled_inputs  # noqa: PLC0415 - brings the clients, which no other description needs
+
+    found, topics = sampled_inputs(spec, config)
+    for topic in topics:
+        text = found.finding(topic)
+        sampled = found.sampled(topic)
+        fine = f"topic {topic}: {sampled} sampled keys are where they should be"
+        sys.stdout.write(f"{text or (fine if sampled else f'topic {topic}: no key was sampled')}\n")
+    if not topics:
+        sys.stdout.write("no input meets another topic in a store, so any partitioner will do\n")
+    return ExitCode.FAILED if found.findings(topics) else ExitCode.OK

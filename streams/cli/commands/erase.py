@@ -1,0 +1,376 @@
+"""`tidewheel state delete`: has the owner of a key delete it from a store, and waits for the tombstone."""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from rich.console import Console
+
+from rebalance.inspect.describe import duration_text
+from rebalance.model import TaskId, TaskPhase
+from rebalance.protocol.field_types import KEY_BYTES_MAX
+from rebalance.protocol.messages import EraseKey, KeyErased
+from rebalance.protocol.records import MemberRecord
+from state_stores.spec import StoreKind, StoreSpec
+from streams.bulk.store_view import key_bytes, partition_of_key
+from streams.bulk.stores import BulkStore
+from streams.cli.arguments import parse_timeout_ms
+from streams.cli.commands.bulk import Flag, program_of
+from streams.cli.group_access import GroupAccess, access_to
+from streams.cli.output import print_error, print_json, wants_json
+from streams.cli.settings import SettingsOptions
+from streams.config import StreamsConfig
+from streams.config.suggestions import did_you_mean
+from streams.errors import ConfigError, StreamsError
+from streams.exit_codes import ExitCode
+from streams.serdes.windowed import is_windowed
+from streams.topology.topology import Topology
+from tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
+
+_LOOK_S: Final = 0.2
+#: The wish is repeated until it is answered: the owner may have changed, or restore.
+_REPEAT_S: Final = 1.0
+
+
+def delete(
+    target: str,
+    store: str,
+    key: str,
+    /,
+    *,
+    partition: int | None = None,
+    everywhere: Flag = False,
+    execute: Flag = False,
+    timeout: str = "30s",
+    json: Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Delete a key from a store of a running application: its row, or its windows, sessions or versions.
+
+    The worker that owns the key deletes the rows as a processor's `delete` does, and commits the tombstones to the changelog, which
+    all copies follow. Input and output topics stay as they are: docs/erasure.md has the whole way. Without --execute nothing is
+    deleted.
+
+    Exit codes: 0 deleted, or shown; 1 the key is not there, no worker answers, or the store can't; 2 wrong store or key.
+
+    Args:
+        target: MODULE:TOPOLOGY, such as app.py:topology.
+        store: The store.
+        key: The key: text, or JSON such as 7 or {"id": 7}.
+        partition: Where it is, for keys that a partitioner of your own has placed.
+        everywhere: In all partitions, one after the other: for stores of processors whose keys are not the records' keys.
+        execute: Do it.
+        timeout: How long to wait for the owner's commit, such as 30s or 5m.
+        json: Print a line of JSON on a terminal too.
+        settings: Settings.
+    """
+    timeout_ms = parse_timeout_ms(timeout, 1, ": give how long to wait, such as 30s")
+    if everywhere and partition is not None:
+        raise ConfigError("--everywhere and --partition contradict each other; give one of them")
+    topology, config = program_of(target, settings)
+    as_json = wants_json(asked=json)
+    with access_to(config) as access:
+        _check_group(access)
+        topics = access.connection.admin.list_topics()
+        plan = plan_application(
+            topology.spec(config), config.application_id, topics, factor=config.parallelising_factor
+        )
+        rows = rows_of_key(erasable_store(topology, config, plan, store), key, partition)
+        access.read()
+        _check_runs(access)
+        numbers = range(rows.store.partitions) if everywhere else (rows.partition,)
+        deletions = [_Deletion(access, rows._replace(partition=each)) for each in numbers]
+        if not execute:
+            _print_plans(deletions, as_json=as_json)
+            return ExitCode.OK
+        return _execute(deletions, key, timeout_ms, as_json=as_json)
+
+
+def _execute(
+    deletions: Sequence["_Deletion"], key: str, timeout_ms: int, *, as_json: bool
+) -> ExitCode:
+    """Carry deletions out, one after the other, and report each that found rows."""
+    code = ExitCode.FAILED
+    for each in deletions:
+        answer = _waited(each, timeout_ms, as_json=as_json)
+        if answer.problem:
+            print_error(
+                f"store {each.rows.store.name}, task {answer.task}: nothing was deleted: {answer.problem}"
+            )
+            return ExitCode.FAILED
+        if answer.rows:
+            code = ExitCode.OK
+            _print_answer(each.rows, answer, as_json=as_json)
+    if code is not ExitCode.OK:
+        print_error(_not_there(deletions, key))
+    return code
+
+
+class KeyRows(NamedTuple):
+    """The rows of a key.
+
+    Attributes:
+        store: Their store.
+        key: The key's bytes.
+        tail: Number of bytes that follow it in the keys of the rows.
+        partition: Of the store's changelog.
+    """
+
+    store: BulkStore
+    key: bytes
+    tail: int
+    partition: int
+
+    @property
+    def task(self) -> TaskId:
+        """Return the task that has them."""
+        return self.store.task(self.partition)
+
+
+def rows_of_key(store: BulkStore, text: str, partition: int | None) -> KeyRows:
+    """Return which rows a key that somebody wrote stands for; raises `ConfigError` if it can't be one."""
+    serde = store.spec.key_serde
+    tail = 0
+    if is_windowed(serde):  # all windows of the key inside
+        tail = serde.tail_bytes
+        store = replace(store, spec=replace(store.spec, key_serde=serde.inner))
+    key = key_bytes(store, text)
+    if len(key) > KEY_BYTES_MAX:
+        raise ConfigError(
+            f"the key has {len(key)} bytes, and an order to delete holds {KEY_BYTES_MAX} at most; delete it in a processor"
+        )
+    number = partition_of_key(store, key) if partition is None else partition
+    if not 0 <= number < store.partitions:
+        raise ConfigError(
+            f"store {store.name} has partitions 0 to {store.partitions - 1}, not {number}"
+        )
+    return KeyRows(store, key, tail, number)
+
+
+def erasable_store(
+    topology: Topology, config: StreamsConfig, plan: ApplicationPlan, name: str
+) -> BulkStore:
+    """Return a store by its name; raises `ConfigError` if no order can delete a key from it, with what can."""
+    known: list[str] = []
+    for each in topology.spec(config).global_stores:
+        known.append(each.store.name)
+        if each.store.name == name:
+            raise ConfigError(
+                f"store {name!r} is a global one: every process fills it from topic {each.topic}; write a tombstone of "
+                "the key to that topic"
+            )
+    for number, subtopology in sorted(plan.subtopologies.items()):
+        for spec in subtopology.spec.stores:
+            known.append(spec.name)
+            if spec.name == name:
+                _check_spec(spec)
+                return BulkStore(
+                    spec=spec,
+                    topic=changelog_topic(config.application_id, name),
+                    subtopology=number,
+                    partitions=subtopology.partitions,
+                )
+    there = f"there is {', '.join(sorted(known))}" if known else "the topology has none"
+    raise ConfigError(f"there is no store {name!r}; {did_you_mean(name, known) or there}")
+
+
+def _check_spec(spec: StoreSpec) -> None:
+    if spec.kind is StoreKind.CUSTOM:
+        raise ConfigError(
+            f"store {spec.name!r} is a custom one: its rows are known to its own class only; give the class a method that "
+            "deletes a key and logs that (log_change), and have a processor call it"
+        )
+    if spec.internal_rows:
+        raise ConfigError(f"no key can be deleted from store {spec.name!r}: {spec.internal_rows}")
+    if spec.source_topic is not None:
+        raise ConfigError(
+            f"store {spec.name!r} has no changelog of its own: it is restored from topic {spec.source_topic}, which would bring "
+            "the row back; write a tombstone of the key to that topic: the table deletes its row, and forwards that"
+        )
+    if not spec.logging:
+        raise ConfigError(
+            f"store {spec.name!r} has no changelog (logging=False), so no tombstone can be committed; have a processor of your "
+            "own delete the key"
+        )
+
+
+def _check_group(access: GroupAccess) -> None:
+    """Raise `StreamsError` if the application has no group, which is what takes orders."""
+    fixed = access.connection.admin.fixed_workers(access.application_id)
+    if fixed:
+        raise StreamsError(
+            f"the workers of {access.application_id} have fixed assignment (--tasks, --fixed-assignment) and take no orders: "
+            f"{', '.join(sorted(fixed))}; stop them, run the application as a group (`tidewheel run` without these options), "
+            "then delete the key"
+        )
+    access.check_exists()
+
+
+def _check_runs(access: GroupAccess) -> None:
+    """Raise `StreamsError` if no worker of the application runs."""
+    if not access.inbox.speaking(access.group, access.now_ms()):
+        raise StreamsError(
+            f"no worker of {access.application_id} is running, so nobody can delete the key; start the application, then run "
+            "this again"
+        )
+
+
+class _Owner(NamedTuple):
+    record: MemberRecord
+    task_epoch: int
+
+
+class _Deletion:
+    """Asks the owner of a task, whoever that is, until one answers."""
+
+    def __init__(self, access: GroupAccess, rows: KeyRows) -> None:
+        self.rows = rows
+        self._access = access
+        self._request = secrets.token_hex(16)
+        #: Incarnations that were asked, and the names of their members.
+        self.asked: dict[str, str] = {}
+
+    def _owner(self) -> _Owner | None:
+        """Return the live member that may process the task, as the log says."""
+        group = self._access.group
+        state = group.states.get(self.rows.task)
+        if state is None or state.phase != TaskPhase.RUNNING or state.owner is None:
+            return None
+        record = group.live().get(state.owner)
+        return None if record is None else _Owner(record, state.task_epoch)
+
+    def owner_name(self) -> str:
+        """Return the member that owns the task, empty if none does."""
+        owner = self._owner()
+        return "" if owner is None else owner.record.member
+
+    def run(self, timeout_ms: int, show: Callable[[str], None]) -> KeyErased:
+        """Return the owner's answer; raises `StreamsError` where none comes in time."""
+        give_up_s = time.monotonic() + timeout_ms / 1000
+        ask_s = time.monotonic()
+        while True:
+            answer = self._access.inbox.erased.get(self._request)
+            if answer is not None and answer.incarnation in self.asked:
+                return answer
+            if time.monotonic() >= give_up_s:
+                raise StreamsError(self._late(timeout_ms))
+            owner = self._owner()
+            if owner is None:
+                show(f"task {self.rows.task} has no owner at the moment")
+            elif time.monotonic() >= ask_s or owner.record.incarnation not in self.asked:
+                self._ask(owner)
+                show(f"{owner.record.member} was asked to delete the key")
+                ask_s = time.monotonic() + _REPEAT_S
+            time.sleep(_LOOK_S)
+            self._access.read()
+
+    def _ask(self, owner: _Owner) -> None:
+        rows = self.rows
+        self.asked[owner.record.incarnation] = owner.record.member
+        self._access.say(
+            EraseKey(
+                app=self._access.application_id,
+                member="operator",
+                incarnation=self._access.operator,
+                request=self._request,
+                task=str(rows.task),
+                task_epoch=owner.task_epoch,
+                store=rows.store.name,
+                key=rows.key,
+                tail=rows.tail,
+            )
+        )
+
+    def _late(self, timeout_ms: int) -> str:
+        waited = duration_text(timeout_ms)
+        if self.asked:
+            name = list(self.asked.values())[-1]
+            return (
+                f"{name} did not answer within {waited}; it may still delete the key, so run this again. `tidewheel status` "
+                "tells whether its task is restoring or in a long call; a member of a version that knows no deletion logs that it "
+                "skipped a message of the inbox: upgrade it"
+            )
+        held = self._access.group.about.held
+        why = f": the group decides nothing ({held})" if held else ""
+        return (
+            f"task {self.rows.task} had no owner for {waited}{why}; nothing was deleted. `tidewheel status` tells what it waits "
+            "for"
+        )
+
+
+def _waited(deletion: _Deletion, timeout_ms: int, *, as_json: bool) -> KeyErased:
+    if as_json:
+        return deletion.run(timeout_ms, lambda _: None)
+    with Console(stderr=True).status("asking") as status:
+        return deletion.run(timeout_ms, status.update)
+
+
+def _not_there(deletions: Sequence[_Deletion], key: str) -> str:
+    first = deletions[0]
+    text = f"store {first.rows.store.name} has no key {key!r} in"
+    if len(deletions) > 1:
+        return f"{text} any partition"
+    before = list(first.asked.values())[:-1]
+    if before:
+        return f"{text} partition {first.rows.partition} any more: {', '.join(before)} was asked before, and may have deleted it"
+    return (
+        f"{text} partition {first.rows.partition}; --partition names another one, and --everywhere all of them, for keys that are "
+        "not where Kafka's own partitioning puts them"
+    )
+
+
+def _place(rows: KeyRows) -> dict[str, Any]:
+    return {
+        "store": rows.store.name,
+        "task": str(rows.task),
+        "topic": rows.store.topic,
+        "partition": rows.partition,
+    }
+
+
+def _print_plans(deletions: Sequence[_Deletion], *, as_json: bool) -> None:
+    console = Console()
+    for each in deletions:
+        rows, owner = each.rows, each.owner_name()
+        if as_json:
+            print_json({**_place(rows), "owner": owner or None, "executed": False})
+            continue
+        console.print(
+            f"Would have {owner or 'its next owner'} delete the key from store {rows.store.name}: task {rows.task}, changelog "
+            f"{rows.store.topic} partition {rows.partition}.",
+            markup=False,
+            highlight=False,
+        )
+    if not as_json:
+        console.print("Nothing was deleted. Add --execute to do it.")
+
+
+def _print_answer(rows: KeyRows, answer: KeyErased, *, as_json: bool) -> None:
+    if as_json:
+        offsets = {
+            "first_offset": answer.first if answer.first >= 0 else None,
+            "last_offset": answer.last if answer.last >= 0 else None,
+        }
+        done = {"owner": answer.member, "rows": answer.rows, **offsets, "executed": True}
+        print_json({**_place(rows), **done})
+        return
+    count = "1 row" if answer.rows == 1 else f"{answer.rows:,} rows"
+    console = Console()
+    console.print(
+        f"{answer.member} deleted {count} of the key from store {rows.store.name}. Committed in {rows.store.topic} partition "
+        f"{rows.partition}{_offsets_text(answer)}.",
+        markup=False,
+        highlight=False,
+    )
+
+
+def _offsets_text(answer: KeyErased) -> str:
+    if answer.last < 0:
+        return ""
+    if answer.first < 0:
+        return f", offset {answer.last} at the latest"
+    if answer.first == answer.last:
+        return f", offset {answer.last}"
+    return f", offsets {answer.first} to {answer.last}"

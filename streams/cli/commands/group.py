@@ -1,0 +1,213 @@
+"""`tidewheel group`: what happened in a group, and setting it up again."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from rebalance.group import Group
+from rebalance.inspect.history import Episode, account, episode_text
+from rebalance.model import TaskId, TopicPartition
+from streams.cli.application import application_of
+from streams.cli.group_access import GroupAccess, access_to, group_access, moment_text
+from streams.cli.output import print_error, print_json, print_table, wants_json
+from streams.cli.settings import SettingsOptions
+from streams.errors import ConfigError
+from streams.exit_codes import ExitCode
+from streams.group.recovery import (
+    Program,
+    RecoveryFacts,
+    RecoveryPlan,
+    execute_recovery,
+    plan_recovery,
+)
+from streams.kafka.admin.group_log import state_topic
+from streams.worker.group_membership import partition_counts, task_shapes
+from tasks.internal_topics import ApplicationPlan, plan_application
+
+_Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+
+def history(
+    target: str | None = None,
+    /,
+    *,
+    last: int = 10,
+    json: _Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Tell what happened in a group: who came and went, why the target changed, which tasks moved and how.
+
+    It is read from the group's log alone. The log is compacted: the last hour is whole, older times fade.
+
+    Args:
+        target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
+        last: As many episodes, the newest last; 0 for all that the log has.
+        json: Print each episode as a line of JSON on a terminal too.
+        settings: Settings.
+    """
+    if last < 0:
+        raise ConfigError(f"--last {last}: give how many episodes to tell, or 0 for all")
+    with group_access(target, settings) as access:
+        access.check_exists()
+        episodes = account(access.read())
+    shown = episodes[-last:] if last else episodes
+    if wants_json(asked=json):
+        for episode in shown:
+            print_json(_as_dict(episode))
+    else:
+        _print_episodes(shown, left_out=len(episodes) - len(shown))
+    return ExitCode.OK
+
+
+def recover(
+    target: str,
+    /,
+    *,
+    execute: _Flag = False,
+    json: _Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Set a group up again after one of its two topics was deleted.
+
+    Members hold still then, because nobody can say any more who owns what. This fences every producer that committed
+    or was named in what is left of the topics, and begins a new log above every epoch found beside the committed offsets. Nothing is lost, and nothing
+    is done twice. Members that hold still go on by themselves afterwards. Without --execute nothing is touched.
+
+    A group that has not begun yet looks like one that lost its topics before its first commit: it is set up, too, and
+    its first member takes it up. The first has to be of this program and have this task_assignor; others are refused until then.
+
+    Exit codes: 0 done, or nothing to do; 9 refused, because members are alive and speak.
+
+    Args:
+        target: The application's MODULE:TOPOLOGY: it tells which tasks there are, and whom the group waits for.
+        execute: Do it.
+        json: Print JSON on a terminal too: one object.
+        settings: Settings.
+    """
+    config, program = application_of(target, settings or SettingsOptions())
+    if program is None:
+        raise ConfigError(
+            f"{target!r} names no program; recovery needs MODULE:TOPOLOGY, such as app.py:topology, to know the tasks"
+        )
+    topology = program.topology(config)
+    with access_to(config) as access:
+        topics = access.connection.admin.list_topics()
+        ran = plan_application(topology.spec(config), config.application_id, topics)
+        runs = Program(
+            topology_hash=topology.hash(),
+            assignor=config.task_assignor,
+        )
+        facts = _facts(access, ran, runs)
+        plan = plan_recovery(facts)
+        done = execute and bool(plan.needed) and not plan.refusals
+        if done:
+            epoch = execute_recovery(
+                plan,
+                facts,
+                access.connection.admin,
+                access.connection.leader(),
+                read_group=lambda: _read_again(access),
+                replication_factor=config.replication_factor,
+            )
+            plan = replace(plan, epoch=epoch)
+    if wants_json(asked=json):
+        print_json({**_plan_dict(plan), "executed": done})
+    else:
+        _print_plan(plan, done=done)
+    for refusal in plan.refusals:
+        print_error(refusal)
+    return ExitCode.REFUSED if plan.refusals else ExitCode.OK
+
+
+def _facts(access: GroupAccess, ran: ApplicationPlan, program: Program) -> RecoveryFacts:
+    ids = access.read_what_there_is(whole=True)
+    inputs = {
+        TopicPartition(topic, number): TaskId(each.spec.id, number)
+        for each in ran.subtopologies.values()
+        for topic, count in each.topic_partitions.items()
+        for number in range(count)
+    }
+    committed = access.connection.admin.committed(
+        access.application_id, sorted(inputs), stable=False
+    )
+    return RecoveryFacts(
+        application_id=access.application_id,
+        tasks=task_shapes(ran, access.application_id),
+        inputs=inputs,
+        committed=committed,
+        group=access.group,
+        topic_ids=ids,
+        speaking=access.inbox.speaking(access.group, access.now_ms()),
+        named=frozenset(access.inbox.transactional_ids),
+        partitions=partition_counts(ran),
+        program=program,
+    )
+
+
+def _read_again(access: GroupAccess) -> Group:
+    access.read_log()
+    return access.group
+
+
+def _as_dict(episode: Episode) -> dict[str, Any]:
+    moves = [{**asdict(move), "pause_ms": move.pause_ms} for move in episode.moves]
+    return {**asdict(episode), "moves": moves}
+
+
+def _print_episodes(episodes: Sequence[Episode], *, left_out: int) -> None:
+    console = Console()
+    if not episodes:
+        console.print("The log tells of nothing yet.")
+    if left_out:
+        console.print(
+            f"{_counted(left_out, 'earlier episode')} left out; --last 0 tells all.", style="dim"
+        )
+    for episode in episodes:
+        console.print(
+            episode_text(episode, moment_text), markup=False, highlight=False, soft_wrap=True
+        )
+
+
+def _plan_dict(plan: RecoveryPlan) -> dict[str, Any]:
+    return {
+        "application_id": plan.application_id,
+        "needed": list(plan.needed),
+        "create_topics": list(plan.create),
+        "fence": list(plan.transactional_ids),
+        "epoch": plan.epoch,
+        "tasks": list(map(str, plan.tasks)),
+        "refusals": list(plan.refusals),
+    }
+
+
+def _print_plan(plan: RecoveryPlan, *, done: bool) -> None:
+    console = Console()
+    if not plan.needed:
+        console.print(
+            f"Nothing to recover: the group of {plan.application_id} has its log.", markup=False
+        )
+        return
+    for reason in plan.needed:
+        console.print(f"• {reason}", markup=False, highlight=False, soft_wrap=True)
+    rows = [("topic", name, "create") for name in plan.create]
+    rows += [("producer", name, "fence") for name in plan.transactional_ids]
+    rows.append(
+        (
+            "log",
+            state_topic(plan.application_id),
+            f"claim epoch {plan.epoch}; {_counted(len(plan.tasks), 'task')} without an owner",
+        )
+    )
+    verb = "done" if done else "would do"
+    print_table(f"Recovery of {plan.application_id}: {verb}", ["what", "where", "change"], rows)
+    if done:
+        console.print("Members that held still go on by themselves; start those that were stopped.")
+    elif not plan.refusals:
+        console.print("Nothing was touched. Add --execute to do it.")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,162 @@
+"""`tidewheel reset`: has an application begin anew."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from streams.cli.application import application_of
+from streams.cli.group_access import access_to
+from streams.cli.output import print_error, print_json, print_table, wants_json
+from streams.cli.settings import SettingsOptions
+from streams.config import StreamsConfig
+from streams.errors import ConfigError
+from streams.exit_codes import ExitCode
+from streams.group.reset import (
+    ResetPlan,
+    ResetPosition,
+    ResetScope,
+    execute_reset,
+    gather_facts,
+    plan_reset,
+    scope_of,
+)
+from streams.kafka.admin.reset_admin import KafkaResetAdmin
+from streams.kafka.portable_settings import settings_of
+
+_Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+
+def reset(
+    target: str,
+    /,
+    *,
+    execute: _Flag = False,
+    force: _Flag = False,
+    to: str = "earliest",
+    json: _Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Have an application begin anew: its offsets, its internal topics, its local state on this machine.
+
+    Without --execute nothing is touched and the plan is shown. Stop the application first; output topics stay as they
+    are. Local state on other machines has to be reset there.
+
+    Args:
+        target: The application's id, or its MODULE:TOPOLOGY, which tells its topics exactly.
+        execute: Do it.
+        force: Also if workers with a fixed assignment (run --tasks, --fixed-assignment) are alive; they end with FencedError.
+        to: Where input is read from afterwards: earliest, latest, or a time (ISO 8601, UTC unless it says otherwise, or
+            ms since the epoch).
+        json: Print JSON lines on a terminal too.
+        settings: Settings.
+    """
+    position = parse_position(to)
+    config, scope = _application(target, settings or SettingsOptions())
+    as_json = wants_json(asked=json)
+    admin = KafkaResetAdmin(settings_of(config)).found()
+    try:
+        facts = gather_facts(scope, admin, config.state_dir, position)
+        plan = plan_reset(scope, replace(facts, speaking=_speaking(config)), force=force)
+        may = not plan.refusals
+        if execute and may:
+            execute_reset(plan, admin, config.state_dir)
+    finally:
+        admin.close()
+    _print_lines(plan, done=execute and may) if as_json else _print_plan(plan, done=execute and may)
+    for refusal in plan.refusals:
+        print_error(refusal)
+    return ExitCode.OK if may else ExitCode.REFUSED
+
+
+def parse_position(text: str) -> ResetPosition:
+    """Return where to read from.
+
+    >>> parse_position("latest"), parse_position("2026-01-01")
+    ('latest', 1767225600000)
+    """
+    match text:
+        case "earliest" | "latest":
+            return text
+        case _ if text.isdecimal() and int(text) < 1 << 63:
+            return int(text)
+        case _:
+            return _moment_ms(text)
+
+
+def _moment_ms(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"--to {text!r}: write earliest, latest, a time such as 2026-01-31T12:00, or ms since the epoch"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def _application(target: str, settings: SettingsOptions) -> tuple[StreamsConfig, ResetScope]:
+    config, program = application_of(target, settings)
+    if program is None:
+        return config, scope_of(config.application_id)
+    return config, scope_of(config.application_id, program.topology(config), config)
+
+
+def _speaking(config: StreamsConfig) -> tuple[str, ...]:
+    """Return the members of the application's group that are alive, wherever they are."""
+    with access_to(config) as access:
+        access.read_what_there_is()
+        return access.inbox.speaking(access.group, access.now_ms())
+
+
+def _print_plan(plan: ResetPlan, *, done: bool) -> None:
+    rows = [
+        (
+            "offset",
+            str(move.partition),
+            f"{'none' if move.before is None else move.before} → {move.after}",
+        )
+        for move in plan.offsets
+    ]
+    rows += [("topic", topic, "delete") for topic in plan.topics]
+    rows += [
+        ("local state", str(slot.path), f"delete tasks {', '.join(slot.tasks)}")
+        for slot in plan.slots
+        if slot.tasks
+    ]
+    console = Console()
+    if rows:
+        verb = "done" if done else "would do"
+        print_table(f"Reset of {plan.application_id}: {verb}", ["what", "where", "change"], rows)
+    else:
+        console.print(f"Nothing of {plan.application_id} is there to be reset.", markup=False)
+    for note in plan.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+    if rows and not done and not plan.refusals:
+        console.print("Nothing was touched. Add --execute to do it.")
+
+
+def _print_lines(plan: ResetPlan, *, done: bool) -> None:
+    lines: list[dict[str, Any]] = [
+        {
+            "action": "set offset",
+            "topic": move.partition.topic,
+            "partition": move.partition.partition,
+            "before": move.before,
+            "after": move.after,
+        }
+        for move in plan.offsets
+    ]
+    lines += [{"action": "delete topic", "topic": topic} for topic in plan.topics]
+    lines += [
+        {"action": "delete state", "path": str(slot.path), "tasks": slot.tasks}
+        for slot in plan.slots
+        if slot.tasks
+    ]
+    lines += [{"note": note} for note in plan.notes]
+    for line in lines:
+        print_json(line)
+    print_json({"application_id": plan.application_id, "executed": done, "refusals": plan.refusals})

@@ -1,0 +1,79 @@
+"""`tidewheel restore`: the task directories of this machine's workers, ready before they start."""
+
+from rich.console import Console
+
+from streams.bulk import RestoreReport
+from streams.bulk import restore as restore_tasks
+from streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
+from streams.cli.output import print_json, print_table, wants_json
+from streams.cli.settings import SettingsOptions
+from streams.errors import ConfigError
+from streams.exit_codes import ExitCode
+
+
+def restore(
+    target: str,
+    /,
+    *,
+    stores: str | None = None,
+    workers: int = 1,
+    master: str | None = None,
+    json: Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Restore an application's state on this machine by Spark, before its workers start.
+
+    A snapshot is brought up to now (a temporary one without the setting snapshot_location) and its files become the tasks'
+    databases. What is there already and can be followed stays. Workers that run need none of this: with snapshot_location
+    they restore from snapshots by themselves.
+
+    Args:
+        target: MODULE:TOPOLOGY, such as app.py:topology.
+        stores: Only these stores, with commas between; by default all that have a changelog and are kept on disk.
+        workers: How many workers will run here; tasks are dealt out to them.
+        master: Spark's master; this machine by default.
+        json: Print JSON lines on a terminal too.
+        settings: Settings.
+    """
+    if workers < 1:
+        raise ConfigError(f"--workers {workers}: at least one has to run; correct the number")
+    topology, config = program_of(target, settings)
+    with shown_progress(as_json=json) as on_progress:
+        report = restore_tasks(
+            topology,
+            config,
+            stores=names_of(stores),
+            master=master,
+            slots=workers,
+            on_progress=on_progress,
+        )
+    _print(report, as_json=wants_json(asked=json))
+    return ExitCode.OK
+
+
+def _print(report: RestoreReport, *, as_json: bool) -> None:
+    if as_json:
+        for each in report.stores:
+            print_json(
+                {
+                    "task": str(each.task_id),
+                    "store": each.store,
+                    "slot": each.slot,
+                    "rows": each.rows,
+                    "bytes": each.file_bytes,
+                    "offset": each.offset,
+                    "reason": each.reason,
+                }
+            )
+        return
+    rows = [
+        (str(each.task_id), each.store, f"{each.rows:,}", str(each.offset), each.reason)
+        for each in report.stores
+    ]
+    if rows:
+        columns = ["task", "store", "rows", "goes on at", "from"]
+        print_table(f"Restored of {report.application_id}", columns, rows)
+    else:
+        Console().print(
+            f"{report.application_id} has no store with a changelog on disk.", markup=False
+        )

@@ -1,0 +1,86 @@
+"""`tidewheel run`: an application's workers, under a supervisor."""
+
+import secrets
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from streams.cli.arguments import parse_tasks
+from streams.cli.settings import SettingsOptions
+from streams.console_log import LogFormat, LogLevel, configure_logging
+from streams.errors import ConfigError
+from streams.processes.supervisor.messages import StartWorker
+from streams.processes.supervisor.restart_policy import RestartSettings
+from streams.processes.supervisor.supervisor import Supervisor
+from streams.processes.watchdog.process import WatchdogProcess
+
+_Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+
+
+def run(
+    target: str,
+    /,
+    *,
+    workers: int = 1,
+    fixed_assignment: _Flag = False,
+    tasks: str | None = None,
+    wait_for_topics: _Flag = False,
+    create_topics: _Flag = False,
+    accept_offsets: _Flag = False,
+    restart: bool = True,
+    log_level: LogLevel = "info",
+    log_format: LogFormat | None = None,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Run an application until Ctrl-C or SIGTERM.
+
+    Workers that crash are started again after 1 s, 2 s, ... 60 s; five crashes on one offset end the command and name
+    it. Ctrl-C lets the tasks move to other members, commits and stops; once more stops at once.
+
+    Args:
+        target: MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology. The module may have `config`, its own
+            settings.
+        workers: Worker processes on this machine, each a member of the application's group, which shares the tasks.
+        fixed_assignment: No group: worker n of N runs every task whose index modulo N is n. For the only host there is.
+        tasks: No group: run exactly these tasks, such as 0_1,0_2; needs group_instance_id.
+        wait_for_topics: Wait for missing source topics.
+        create_topics: Create missing source topics.
+        accept_offsets: Start where another tool has set the committed offsets, or where they are gone, instead of refusing.
+        restart: Start crashed workers again. Without it the first crash ends the command with the code of its cause.
+        log_level: The least level that is logged.
+        log_format: text or json; by default text on a terminal, JSON lines elsewhere.
+        settings: Settings.
+    """
+    configure_logging(log_level, log_format)
+    chosen = None if tasks is None else parse_tasks(tasks)
+    if workers < 1 or (chosen is not None and len(chosen) < workers):
+        least = (
+            "there are fewer tasks in --tasks" if chosen is not None else "at least one has to run"
+        )
+        raise ConfigError(f"--workers {workers}: {least}; correct the number")
+    settings = settings or SettingsOptions()
+    accepted = {"accept_offsets": True} if accept_offsets else {}
+    is_grouped = not fixed_assignment and chosen is None
+    process_id = secrets.token_hex(8)
+    starts = [
+        StartWorker(
+            target=target,
+            overrides=settings.overrides() | accepted,
+            config_file=settings.config_file(),
+            slot=slot,
+            workers=workers,
+            fixed=fixed_assignment,
+            process_id=process_id,
+            tasks=None if chosen is None else tuple(map(str, chosen[slot::workers])),
+            wait_for_topics=wait_for_topics,
+            create_topics=create_topics,
+            log_level=log_level,
+            log_format=log_format,
+        )
+        for slot in range(workers)
+    ]
+    return Supervisor(
+        starts,
+        restart=RestartSettings(enabled=restart),
+        start_watchdog=WatchdogProcess if is_grouped else None,
+    ).run()

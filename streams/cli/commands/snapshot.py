@@ -1,0 +1,81 @@
+"""`tidewheel snapshot`: the state of an application as files that its workers restore from."""
+
+from rich.console import Console
+
+from state_stores.bulk_restore.manifest import Manifest
+from streams.bulk import snapshot as make_snapshot
+from streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
+from streams.cli.output import print_json, print_table, wants_json
+from streams.cli.settings import SettingsOptions
+from streams.exit_codes import ExitCode
+
+
+def snapshot(
+    target: str,
+    /,
+    *,
+    stores: str | None = None,
+    to: str | None = None,
+    full: Flag = False,
+    master: str | None = None,
+    json: Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Make a snapshot of an application's stores, while it runs or not.
+
+    Spark reads what their changelogs have got since the last snapshot (all, the first time). Workers whose settings have the same
+    snapshot_location begin new copies with the newest one. Killed at any point, it leaves nothing that is used: run it again.
+
+    Args:
+        target: MODULE:TOPOLOGY, such as app.py:topology.
+        stores: Only these stores, with commas between; by default all that have a changelog.
+        to: Where to: a directory, or a URL that fsspec opens; by default the setting snapshot_location.
+        full: Read the changelogs from their start, whatever snapshot there is.
+        master: Spark's master; this machine by default.
+        json: Print JSON lines on a terminal too.
+        settings: Settings.
+    """
+    topology, config = program_of(target, settings, snapshot_location=to)
+    with shown_progress(as_json=json) as on_progress:
+        made = make_snapshot(
+            topology,
+            config,
+            stores=names_of(stores),
+            master=master,
+            full=full,
+            on_progress=on_progress,
+        )
+    _print(made, as_json=wants_json(asked=json))
+    return ExitCode.OK
+
+
+def _print(made: Manifest, *, as_json: bool) -> None:
+    if as_json:
+        for each in made.stores.values():
+            print_json(
+                {
+                    "store": each.store,
+                    "generation": each.generation,
+                    "partitions": each.partition_count,
+                    "runs": sum(len(part.runs) for part in each.partitions),
+                    "rows": sum(part.rows for part in each.partitions),
+                    "bytes": sum(part.file_bytes for part in each.partitions),
+                    "offsets": {str(part.partition): part.to_offset for part in each.partitions},
+                }
+            )
+        return
+    rows = [
+        (
+            each.store,
+            str(each.generation),
+            str(each.partition_count),
+            f"{sum(part.rows for part in each.partitions):,}",
+            f"{sum(part.file_bytes for part in each.partitions) / 1e6:,.1f} MB",
+        )
+        for each in made.stores.values()
+    ]
+    if rows:
+        columns = ["store", "generation", "partitions", "rows", "size"]
+        print_table(f"Snapshot of {made.application_id}", columns, rows)
+    else:
+        Console().print(f"{made.application_id} has no store with a changelog.", markup=False)

@@ -1,0 +1,223 @@
+"""`tidewheel state`: what is in an application's stores, asked of its cluster and not of its workers."""
+
+from itertools import chain, islice
+from typing import Any
+
+from rich.console import Console
+
+from streams.bulk.columns import converter
+from streams.bulk.store_view import StoreSummary, key_bytes, partition_of_key, state_view
+from streams.bulk.verify import VerifyReport
+from streams.bulk.verify import verify as verify_state
+from streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
+from streams.cli.output import print_error, print_json, print_table, wants_json
+from streams.cli.settings import SettingsOptions
+from streams.errors import ConfigError
+from streams.exit_codes import ExitCode
+
+
+def list_stores(
+    target: str, /, *, json: Flag = False, settings: SettingsOptions | None = None
+) -> int:
+    """List an application's stores: kind, changelog, newest snapshot.
+
+    Args:
+        target: MODULE:TOPOLOGY, such as app.py:topology.
+        json: Print JSON lines on a terminal too.
+        settings: Settings.
+    """
+    topology, config = program_of(target, settings)
+    with state_view(topology, config) as view:
+        found = view.summaries()
+    if wants_json(asked=json):
+        for each in found:
+            print_json(_summary(each))
+        return ExitCode.OK
+    rows = [
+        tuple("" if item is None else str(item) for item in _summary(each).values())
+        for each in found
+    ]
+    print_table(f"Stores of {config.application_id}", list(_HEADINGS), rows)
+    return ExitCode.OK
+
+
+_HEADINGS = ("store", "kind", "changelog", "partitions", "offsets", "snapshot", "rows in it")
+
+
+def _summary(each: StoreSummary) -> dict[str, Any]:
+    made = each.snapshot
+    return {
+        "store": each.store,
+        "kind": str(each.kind),
+        "changelog": each.topic,
+        "partitions": each.partitions,
+        "offsets": each.offsets,
+        "snapshot_generation": None if made is None else made.generation,
+        "snapshot_rows": None if made is None else sum(part.rows for part in made.partitions),
+    }
+
+
+def get(
+    target: str,
+    store: str,
+    key: str,
+    /,
+    *,
+    partition: int | None = None,
+    json: Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Show the row of a key, or its rows: windows, sessions, versions.
+
+    Its partition is read from the newest snapshot and the changelog's tail, or from the changelog; no worker is asked.
+
+    Args:
+        target: MODULE:TOPOLOGY, such as app.py:topology.
+        store: The store.
+        key: The key: text, or JSON such as 7 or {"id": 7}.
+        partition: Where to look, for keys that a partitioner of your own has placed.
+        json: Print JSON lines on a terminal too.
+        settings: Settings.
+    """
+    topology, config = program_of(target, settings)
+    with state_view(topology, config) as view, shown_progress(as_json=json) as on_progress:
+        found = view.store(store)
+        data = key_bytes(found, key)
+        number = partition_of_key(found, data) if partition is None else partition
+        rows = list(view.rows_of_key(found, data, number, on_progress))
+    if not rows:
+        print_error(f"store {store} has no key {key!r} in partition {number}")
+        return ExitCode.FAILED
+    _print_rows(f"{store}, partition {number}", rows, as_json=wants_json(asked=json))
+    return ExitCode.OK
+
+
+def scan(
+    target: str,
+    store: str,
+    /,
+    *,
+    partition: int | None = None,
+    limit: int = 20,
+    json: Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Show rows of a store, in the order of their keys within each partition.
+
+    Args:
+        target: MODULE:TOPOLOGY, such as app.py:topology.
+        store: The store.
+        partition: Only this partition; by default one after the other.
+        limit: As many rows at most.
+        json: Print JSON lines on a terminal too.
+        settings: Settings.
+    """
+    if limit < 1:
+        raise ConfigError(f"--limit {limit}: give 1 or more")
+    topology, config = program_of(target, settings)
+    with state_view(topology, config) as view, shown_progress(as_json=json) as on_progress:
+        found = view.store(store)
+        numbers = range(found.partitions) if partition is None else (partition,)
+        rows = chain.from_iterable(view.rows(found, each, on_progress) for each in numbers)
+        shown = list(islice(rows, limit))
+    _print_rows(f"{store}, {len(shown)} rows", shown, as_json=wants_json(asked=json))
+    return ExitCode.OK
+
+
+def _print_rows(title: str, rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            print_json({name: _plain(value) for name, value in row.items()})
+        return
+    columns = list(rows[0]) if rows else ["key", "value"]
+    print_table(title, columns, [tuple(map(_text, row.values())) for row in rows])
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can have it: numbers, text and the like as they are, all else as text."""
+    return value if isinstance(value, bool | int | float | str | None) else _text(value)
+
+
+def _text(value: Any) -> str:
+    r"""Return a value in a line.
+
+    >>> _text(b"plain"), _text(b"\xff"), _text({"id": 7}), _text(None)
+    ('plain', '0xff', '{"id":7}', '')
+    """
+    match value:
+        case None:
+            return ""
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return f"0x{value.hex()}"
+        case _:
+            text: str = converter("string")(value)
+            return text
+
+
+def verify(
+    target: str,
+    /,
+    *,
+    stores: str | None = None,
+    master: str | None = None,
+    json: Flag = False,
+    settings: SettingsOptions | None = None,
+) -> int:
+    """Compare stores with their changelogs by Spark: the newest snapshot with its tail, and this machine's databases.
+
+    Leaves with 1 if anything differs or a snapshot is broken. Databases of workers that run are left alone.
+
+    Args:
+        target: MODULE:TOPOLOGY, such as app.py:topology.
+        stores: Only these stores, with commas between; by default all that have a changelog.
+        master: Spark's master; this machine by default.
+        json: Print JSON lines on a terminal too.
+        settings: Settings.
+    """
+    topology, config = program_of(target, settings)
+    with shown_progress(as_json=json) as on_progress:
+        report = verify_state(
+            topology, config, stores=names_of(stores), master=master, on_progress=on_progress
+        )
+    _print_report(report, as_json=wants_json(asked=json))
+    return ExitCode.OK if report.equal else ExitCode.FAILED
+
+
+def _print_report(report: VerifyReport, *, as_json: bool) -> None:
+    if as_json:
+        for copy in report.copies:
+            print_json(
+                {
+                    "store": copy.store,
+                    "partition": copy.partition,
+                    "copy": copy.copy,
+                    "rows": copy.rows,
+                    "different": copy.different,
+                    "differences": copy.differences,
+                }
+            )
+        for text in report.broken:
+            print_json({"broken": text})
+        for note in report.notes:
+            print_json({"note": note})
+        return
+    rows = [
+        (copy.store, str(copy.partition), copy.copy, f"{copy.rows:,}", f"{copy.different:,}")
+        for copy in report.copies
+    ]
+    print_table(
+        f"Compared with the changelogs of {report.application_id}",
+        ["store", "partition", "copy", "rows", "differ"],
+        rows,
+    )
+    console = Console()
+    for copy in report.copies:
+        for difference in copy.differences:
+            console.print(f"{copy.store} {copy.copy}: {difference}", markup=False, highlight=False)
+    for text in report.broken:
+        console.print(f"broken: {text}", markup=False, highlight=False)
+    for note in report.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)

@@ -1,0 +1,85 @@
+"""Names of objects that other processes import: helper processes get names, never pickled code."""
+
+import re
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import MethodType
+from typing import Any, Final
+
+from streams.errors import ConfigError
+from streams.user_functions import function_name
+
+_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_WAY_OUT: Final = 'define it with `def` or `class` at the top of a module that other processes can import, and give it or its "module:name"'
+
+
+def is_importable_name(text: str) -> bool:
+    """Return whether text has the form "module:name".
+
+    >>> is_importable_name("shop.placement:spread"), is_importable_name("sticky")
+    (True, False)
+    """
+    return _NAME.fullmatch(text) is not None
+
+
+def importable_name(obj: Callable[..., Any] | str) -> str:
+    """Return the "module:name" other processes import an object by; raises `ConfigError` if they can't.
+
+    Lambdas, functions inside functions, partials, bound methods, and everything from the program's main file have
+    no such name.
+
+    >>> import json
+    >>> importable_name(json.dumps)
+    'json:dumps'
+    """
+    if isinstance(obj, str):
+        if is_importable_name(obj):
+            return obj
+        raise ConfigError(f'{obj!r} is not the name of an object; write it as "module:name"')
+    module = getattr(obj, "__module__", None)
+    name = getattr(obj, "__qualname__", None)
+    called = function_name(obj)
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise ConfigError(
+            f"{called} object has no name that another process could import; {_WAY_OUT}"
+        )
+    if "<" in name:
+        kind = "a lambda" if name.endswith("<lambda>") else "defined inside a function"
+        raise ConfigError(f"{called} is {kind}, and other processes can't import it; {_WAY_OUT}")
+    if module == "__main__":
+        raise ConfigError(
+            f"{called} is defined in the program's main file (__main__), which other processes can't import; move it "
+            "to a module of its own and import it from there"
+        )
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not obj and not (isinstance(obj, MethodType) and found == obj):
+        raise ConfigError(
+            f"{called} is not what other processes find as {module}:{name}; {_WAY_OUT}"
+        )
+    return f"{module}:{name}"
+
+
+def import_object(name: str) -> Any:
+    """Return the object of a "module:name"; raises `ConfigError` that says what is missing.
+
+    >>> import_object("json:dumps").__name__
+    'dumps'
+    """
+    module, _, path = importable_name(name).partition(":")
+    try:
+        found: Any = import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{name!r}: can't import module {module!r} ({error}); install it or put it on PYTHONPATH"
+        ) from error
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ConfigError(
+                f"{name!r}: module {module!r} has no {path!r}; correct the name"
+            ) from None
+    return found

@@ -1,0 +1,1 @@
+"""Declarations of a program, checked: stores, serdes, names and arguments."""

@@ -1,0 +1,51 @@
+"""One call of the DSL: which operator, and from which line of the user's program. All its messages start with both."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from streams.definitions.names import check_name, where
+from streams.serdes import Serde, SerdeLike, as_serde
+from streams.user_functions import FunctionKind, UserFunction, adapt, caller_location
+
+
+class Call(msgspec.Struct, frozen=True):
+    """An operator and the user's line that called it."""
+
+    operator: str
+    location: str
+
+    @classmethod
+    def here(cls, operator: str) -> "Call":
+        """Return the call that is being made."""
+        return cls(operator, caller_location())
+
+    @property
+    def context(self) -> str:
+        """Return how messages name it.
+
+        >>> Call("filter", "app.py:12").context
+        'filter (app.py:12)'
+        """
+        return where(self.operator, self.location)
+
+    def function(self, function: object, kind: FunctionKind) -> UserFunction:
+        """Return a function of the user's, adapted to what its signature asks for."""
+        return adapt(function, kind=kind, node=self.operator, location=self.location)
+
+    def mapper(self, function: Callable[..., Any]) -> UserFunction:
+        """Return a function of (value) or (key, value)."""
+        return self.function(function, FunctionKind.MAPPER)
+
+    def predicate(self, function: Callable[..., object]) -> UserFunction:
+        """Return a predicate of (value) or (key, value)."""
+        return self.function(function, FunctionKind.PREDICATE)
+
+    def name(self, name: str | None) -> str | None:
+        """Return a `name=` if it is a legal one."""
+        return None if name is None else check_name(name, "name", self.context)
+
+    def serde(self, serde: SerdeLike[Any] | None, what: str) -> Serde[Any] | None:
+        """Return a full serde, or None where none was given."""
+        return None if serde is None else as_serde(serde, f"{self.context}: {what}")

@@ -1,0 +1,98 @@
+"""What users give to any call, checked: flags, texts, times, functions. Each error names the call, the argument and what to give.
+
+Durations are checked by `to_ms`, names by `check_name`, serdes by `as_serde`, functions of a record by `adapt`.
+"""
+
+from collections.abc import Iterable
+from typing import Any, TypeGuard
+
+from streams.errors import StreamsError, TopologyError
+from streams.user_functions import accepts, is_async
+
+
+def check_flag(
+    value: object, what: str, context: str, *, error: type[StreamsError] = TopologyError
+) -> bool:
+    """Return a value if it is True or False; text such as "no" would count as true.
+
+    >>> check_flag("no", "logging", "Materialized (app.py:3)")
+    Traceback (most recent call last):
+    ...
+    streams.errors.TopologyError: Materialized (app.py:3): logging='no' is of type str; give True or False
+    """
+    if isinstance(value, bool):
+        return value
+    raise error(
+        f"{context}: {what}={value!r} is of type {type(value).__name__}; give True or False"
+    )
+
+
+def check_time_ms(
+    value: object, what: str, context: str, *, error: type[StreamsError] = TopologyError
+) -> int:
+    """Return a value if it is a point in time as Kafka counts it.
+
+    >>> check_time_ms("noon", "start_timestamp_ms", "create_input_topic")
+    Traceback (most recent call last):
+    ...
+    streams.errors.TopologyError: create_input_topic: start_timestamp_ms='noon' is no time; give int ms since the epoch, from 0
+    """
+    if type(value) is int and value >= 0:
+        return value
+    raise error(f"{context}: {what}={value!r} is no time; give int ms since the epoch, from 0")
+
+
+def check_callable(
+    function: Any,
+    what: str,
+    parameters: str,
+    context: str,
+    *,
+    error: type[StreamsError] = TopologyError,
+) -> Any:
+    """Return a function that can be called with such parameters, or None; raises `error` otherwise.
+
+    `parameters` is written as in "(key, value, context)". An async function is refused: nobody would wait for it.
+
+    >>> check_callable(5, "partitioner", "(topic, key, value, partitions)", "to (app.py:12)")
+    Traceback (most recent call last):
+    ...
+    streams.errors.TopologyError: to (app.py:12): partitioner is of type int, not a function; give a callable of 4 parameters: (topic, key, value, partitions)
+    """
+    if function is None:
+        return None
+    count = parameters.count(",") + 1
+    wanted = f"{count} parameter{'s' if count > 1 else ''}: {parameters}"
+    if not callable(function):
+        raise error(
+            f"{context}: {what} is of type {type(function).__name__}, not a function; give a callable of {wanted}"
+        )
+    if not accepts(function, count):
+        raise error(f"{context}: {what} must take {wanted}")
+    if is_async(function):
+        raise error(
+            f"{context}: {what} is an async function, which nobody waits for here; give a plain function"
+        )
+    return function
+
+
+def check_series(
+    values: object, items: str, context: str, *, error: type[StreamsError] = TopologyError
+) -> Iterable[Any]:
+    """Return what can be iterated over, and is not a text; `items` says what it is to hold.
+
+    >>> check_series(5, "(key, value) pairs", "pipe_key_values")
+    Traceback (most recent call last):
+    ...
+    streams.errors.TopologyError: pipe_key_values: an object of type int has no (key, value) pairs; give a list of them
+    """
+    if is_series(values):
+        return values
+    raise error(
+        f"{context}: an object of type {type(values).__name__} has no {items}; give a list of them"
+    )
+
+
+def is_series(values: object) -> TypeGuard[Iterable[Any]]:
+    """Return whether something can be iterated over, and is not a text."""
+    return isinstance(values, Iterable) and not isinstance(values, str | bytes)

@@ -1,0 +1,262 @@
+"""What users give to a node, checked: topics, suppliers, functions, parents.
+
+Each function returns the argument in the form specs hold it, or raises `TopologyError` with operator and line.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeGuard
+
+from streams.definitions.checks import check_callable
+from streams.definitions.default_serdes import serdes_or_default
+from streams.definitions.materialized import StoreBuilder
+from streams.definitions.names import check_name, check_names, where
+from streams.durations import to_ms
+from streams.errors import TopologyError
+from streams.serdes import SerdeLike
+from streams.user_functions import accepts
+from tasks.processing.api.processor import FixedKeyProcessor, Processor
+from tasks.processing.api.record import RecordContext
+from tasks.processing.api.supplied import fault_of
+from tasks.processing.api.topology_spec import (
+    NodeSpec,
+    OffsetReset,
+    ProcessorSpec,
+    SourceSpec,
+    TimestampExtractor,
+)
+from tasks.processing.engine.processor_wrapper import ProcessorWrapper, wrapped
+from tasks.processing.engine.transformer import ValueTransformerWithKey
+
+#: The parameters of a partitioner.
+PARTITIONER: Final = "(topic, key, value, partitions)"
+
+#: Names the topic of each record that a sink writes.
+TopicChooser = Callable[[Any, Any, RecordContext], str]
+
+
+def source_spec(
+    *,
+    name: str,
+    topics: str | Sequence[str] | re.Pattern[str],
+    serdes: tuple[SerdeLike[Any] | None, SerdeLike[Any] | None],
+    timestamp_extractor: TimestampExtractor | None,
+    offset_reset: OffsetReset | None,
+    call: str,
+    location: str,
+) -> SourceSpec:
+    """Return a checked source; `call` is the function the user called."""
+    context = where(call, location)
+    names, pattern = check_topics(topics, context)
+    if isinstance(offset_reset, timedelta):
+        to_ms(offset_reset, f"{context}: offset_reset", minimum_ms=1)
+    elif offset_reset not in (None, "earliest", "latest", "none"):
+        raise TopologyError(
+            f"{context}: offset_reset={offset_reset!r} is unknown; give 'earliest', 'latest', 'none' or a timedelta"
+        )
+    key, value = serdes_or_default(*serdes, context)
+    return SourceSpec(
+        name=name,
+        topics=names,
+        pattern=pattern,
+        key_serde=key,
+        value_serde=value,
+        timestamp_extractor=check_extractor(timestamp_extractor, context),
+        offset_reset=offset_reset,
+        location=location,
+    )
+
+
+def check_topics(topics: object, context: str) -> tuple[tuple[str, ...], re.Pattern[str] | None]:
+    """Return topics or the pattern of them; raises `TopologyError` for anything else."""
+    if _is_pattern(topics):
+        if not isinstance(topics.pattern, str):
+            raise TopologyError(f"{context}: the pattern is one of bytes; compile it from a string")
+        return (), topics
+    if isinstance(topics, str):
+        return (check_name(topics, "topic", context),), None
+    names = check_names(topics, "topics", context)
+    if not names:
+        raise TopologyError(f"{context}: no topic is named; give at least one")
+    return names, None
+
+
+def _is_pattern(topics: object) -> TypeGuard[re.Pattern[Any]]:
+    return isinstance(topics, re.Pattern)
+
+
+def check_target(topic: object, context: str) -> Any:
+    """Return what a sink writes to: a topic, or a function of (key, value, record context)."""
+    if callable(topic):
+        return check_callable(topic, "topic", "(key, value, context)", context)
+    return check_name(topic, "topic", context)
+
+
+def check_extractor(extractor: object, context: str) -> TimestampExtractor | None:
+    """Return a timestamp extractor; a class whose objects are extractors stands for one of them."""
+    if inspect.isclass(extractor) and callable(getattr(extractor, "__call__", None)):  # noqa: B004 - of its objects
+        made: type[Any] = extractor
+        extractor = made() if accepts(made, 0) else made
+    checked: TimestampExtractor | None = check_callable(
+        extractor, "timestamp_extractor", "(record, partition_time)", context
+    )
+    return checked
+
+
+def check_supplier(supplier: object, context: str, kind: type[Any] | None = None) -> None:
+    """Raise `TopologyError` unless this is a processor class or a function that makes a new one at each call.
+
+    A function is called twice to see that (as Kafka Streams' ApiUtils.checkSupplier does): one object for several tasks
+    would mix up their contexts. With `kind` (Processor or FixedKeyProcessor) it must make that.
+    """
+    name = type(supplier).__name__
+    if isinstance(supplier, tuple(_FITTING)):
+        raise TopologyError(
+            f"{context}: the supplier is an object of type {name}, but each task needs its own; give the class, as in {name}, "
+            "or a function that makes one"
+        )
+    if not callable(supplier):
+        raise TopologyError(
+            f"{context}: the supplier is of type {name}; give a {(kind or Processor).__name__} class or a function "
+            "that makes one"
+        )
+    if not accepts(supplier, 0):
+        raise TopologyError(
+            f"{context}: the supplier needs arguments, but tasks call it without; give a function that makes the "
+            "processor, as in `lambda: MyProcessor(limit)`"
+        )
+    if inspect.isclass(supplier):
+        _check_made(supplier, kind, context)
+        _check_methods(supplier, context)
+        return
+    first, second = _made(supplier, context), _made(supplier, context)
+    _check_made(first if inspect.isclass(first) else type(first), kind, context)
+    if first is second and first is not None:
+        raise TopologyError(
+            f"{context}: the supplier returned one object twice, but each task needs its own; make a new one at each "
+            f"call, as in `lambda: {type(first).__name__}(...)`"
+        )
+    _check_methods(first, context)
+
+
+def _made(supplier: Callable[[], object], context: str) -> object:
+    try:
+        return supplier()
+    except Exception as error:
+        raise TopologyError(
+            f"{context}: the supplier failed with {type(error).__name__}: {error}; it is called without arguments, once "
+            "for each task and twice here (to see that it makes a new object each time)"
+        ) from error
+
+
+#: What takes which kind of object.
+_FITTING: Final[dict[type[Any], str]] = {
+    Processor: "process() of a stream",
+    FixedKeyProcessor: "process_values() of a stream",
+    ValueTransformerWithKey: "transform_values() of a table",
+}
+
+
+def _check_made(made: type[Any], kind: type[Any] | None, context: str) -> None:
+    if kind is None or issubclass(made, kind):
+        return
+    step = f"give a {kind.__name__} class, or a function that makes one"
+    for other, fitting in _FITTING.items():
+        if issubclass(made, other):
+            step = f"derive it from {kind.__name__}, or give it to {fitting}"
+    raise TopologyError(
+        f"{context}: the supplier makes an object of type {made.__name__}, not a {kind.__name__}; {step}"
+    )
+
+
+#: What is called for each record, and with what.
+_WORK: Final[dict[type[Any], tuple[str, tuple[str, ...]]]] = {
+    Processor: ("process", ("record",)),
+    FixedKeyProcessor: ("process", ("record",)),
+    ValueTransformerWithKey: ("transform", ("key", "value")),
+}
+
+
+def _check_methods(made: object, context: str) -> None:
+    kind: type[Any] = made if inspect.isclass(made) else type(made)
+    for base, (method, arguments) in _WORK.items():
+        if issubclass(kind, base):
+            fault = fault_of(made, base, method, arguments)
+            if fault is not None:
+                raise TopologyError(f"{context}: {fault}")
+
+
+def connected_stores(supplier: object, context: str) -> tuple[StoreBuilder, ...]:
+    """Return the stores a supplier brings along: its `stores`, builders or a function that returns them.
+
+    Kafka Streams' ConnectedStoreProvider. A processor class may have them as an attribute or as a class method.
+    """
+    stores: Any = getattr(supplier, "stores", None)
+    if callable(stores):
+        if not accepts(stores, 0):
+            raise TopologyError(
+                f"{context}: `stores` of the supplier needs arguments; make it an attribute, or a class method or static "
+                "method that returns store builders"
+            )
+        stores = stores()
+    if stores is None:
+        return ()
+    if isinstance(stores, StoreBuilder):
+        stores = (stores,)
+    try:
+        builders: tuple[object, ...] = tuple(stores)
+    except TypeError:
+        raise TopologyError(
+            f"{context}: `stores` of the supplier is of type {type(stores).__name__}; make it a list of store builders, as "
+            "in [Stores.key_value('seen', key_serde=str, value_serde=int)]"
+        ) from None
+    return tuple(check_store_builder(each, context) for each in builders)
+
+
+def check_store_builder(builder: object, context: str) -> StoreBuilder:
+    """Return a store builder; raises `TopologyError` for anything else."""
+    if not isinstance(builder, StoreBuilder):
+        raise TopologyError(
+            f"{context}: the store is of type {type(builder).__name__}; give one of Stores, as in "
+            "Stores.key_value('counts', key_serde=str, value_serde=int)"
+        )
+    return builder
+
+
+def check_parents(parents: object, context: str) -> tuple[str, ...]:
+    """Return the names of parents, at least one."""
+    names = one_or_more(parents, "parents", context)
+    if not names:
+        raise TopologyError(f"{context}: it has no parent; name at least one node")
+    return names
+
+
+def one_or_more(names: object, what: str, context: str) -> tuple[str, ...]:
+    """Return one name or several as a tuple."""
+    return check_names([names] if isinstance(names, str) else names, what, context)
+
+
+def made_wrapper(config: object) -> ProcessorWrapper | None:
+    """Return the `processor_wrapper_class` of the settings, made and configured; None if there is none."""
+    if not hasattr(config, "processor_wrapper_class"):  # such as only gives serdes
+        return None
+    settings: Any = config
+    given: type[ProcessorWrapper] | ProcessorWrapper | None = settings.processor_wrapper_class
+    if given is None:
+        return None
+    wrapper = given() if inspect.isclass(given) else given
+    wrapper.configure(config)
+    return wrapper
+
+
+def wrapped_node(node: NodeSpec, wrapper: ProcessorWrapper) -> NodeSpec:
+    """Return a node as the wrapper wants it; raises `TopologyError` if it wraps a supplier in something else."""
+    if not isinstance(node, ProcessorSpec):
+        return node
+    made = wrapped(node, wrapper)
+    if made.supplier is not node.supplier:
+        name = type(wrapper).__qualname__
+        check_supplier(made.supplier, f"{where(repr(node.name), node.location)}, wrapped by {name}")
+    return made

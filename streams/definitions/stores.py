@@ -1,0 +1,465 @@
+"""Stores for the user's own processors: `Stores` makes builders; nothing here opens a store."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from state_stores.spec import StoreKind, StoreSpec
+from state_stores.stores.custom_store import StateStore
+from streams.definitions.materialized import StoreBuilder
+from streams.definitions.names import check_name, where
+from streams.definitions.store_options import (
+    check_changelog_config,
+    check_flags,
+    check_makes_stores,
+    check_max_entries,
+    checked_serde,
+    optional_ms,
+)
+from streams.durations import Duration, to_ms
+from streams.errors import TopologyError
+from streams.serdes import SerdeLike
+from streams.user_functions import caller_location
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class StoreOptions(TypedDict, total=False):
+    """What every store of `Stores` may be told.
+
+    Attributes:
+        persistent: Keep it in RocksDB (the default); otherwise in memory, restored from the changelog at every start.
+        caching: Hold updates back from the changelog until a commit.
+        logging: Write changes to a changelog topic (the default). Without it a lost disk loses the store.
+        changelog_config: Topic settings for the changelog.
+    """
+
+    persistent: bool
+    caching: bool
+    logging: bool
+    changelog_config: Mapping[str, str] | None
+
+
+class Stores:
+    """Stores for processors of one's own; a processor gets one with `context.get_state_store(name)`.
+
+    Kafka Streams' Stores and StoreBuilder in one. Durations are `datetime.timedelta` or int milliseconds. Every method raises
+    `TopologyError`, with your line, for a name that can't be one, what is no serde, a duration that is none or too short,
+    and options that do not go together.
+
+    >>> Stores.key_value("seen", key_serde=str, value_serde=int).spec.name
+    'seen'
+    """
+
+    @staticmethod
+    def key_value(
+        name: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        ttl: Duration | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a store of keys and values.
+
+        Args:
+            name: The store's name, also that of its changelog topic.
+            key_serde: Serde of keys.
+            value_serde: Serde of values.
+            ttl: How long a key lives after the timestamp of the record that set it, in stream time (`timedelta` or int
+                milliseconds); None for ever.
+            **options: See `StoreOptions`.
+
+        >>> Stores.key_value("totals", key_serde=str, value_serde=float).spec.kind.value
+        'key_value'
+        >>> Stores.key_value("seen", key_serde=str, value_serde=int, ttl=60_000).spec.ttl_ms
+        60000
+        """
+        context = _Asked.by("Stores.key_value")
+        return context.store(
+            StoreKind.KEY_VALUE,
+            name,
+            (key_serde, value_serde),
+            options,
+            ttl_ms=optional_ms(ttl, "ttl", context.text),
+        )
+
+    @staticmethod
+    def timestamped_key_value(
+        name: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        ttl: Duration | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a store of keys and `ValueAndTimestamp`; the options are those of `key_value`.
+
+        >>> Stores.timestamped_key_value("last", key_serde=str, value_serde=str).spec.kind.value
+        'timestamped_key_value'
+        """
+        context = _Asked.by("Stores.timestamped_key_value")
+        return context.store(
+            StoreKind.TIMESTAMPED_KEY_VALUE,
+            name,
+            (key_serde, value_serde),
+            options,
+            ttl_ms=optional_ms(ttl, "ttl", context.text),
+        )
+
+    @staticmethod
+    def timestamped_key_value_with_headers(
+        name: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a store of keys and `ValueTimestampHeaders` (KIP-1271); the options are those of `key_value`.
+
+        The changelog has each row's headers in its record, as that of Kafka Streams' store has.
+
+        >>> Stores.timestamped_key_value_with_headers("last", key_serde=str, value_serde=str).spec.keeps_headers
+        True
+        """
+        return _Asked.by("Stores.timestamped_key_value_with_headers").store(
+            StoreKind.TIMESTAMPED_KEY_VALUE,
+            name,
+            (key_serde, value_serde),
+            options,
+            keeps_headers=True,
+        )
+
+    @staticmethod
+    def lru(
+        name: str,
+        *,
+        max_entries: int,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a key-value store that keeps only the keys used last (Kafka Streams' `Stores.lruMap`).
+
+        A key is used by `get` and `put`; a put beyond `max_entries` deletes the key used least recently, also from the
+        changelog. After a restart the keys with the oldest timestamps count as used least recently. It is kept in
+        memory, as Kafka Streams', unless `persistent=True` is given.
+
+        Args:
+            name: The store's name, also that of its changelog topic.
+            max_entries: How many keys it keeps; at least 1. The keys stand in memory, also with `persistent=True`.
+            key_serde: Serde of keys.
+            value_serde: Serde of values.
+            **options: See `StoreOptions`.
+
+        >>> Stores.lru("recent", max_entries=1_000, key_serde=str, value_serde=str).spec.max_entries
+        1000
+        """
+        context = _Asked.by("Stores.lru")
+        check_max_entries(max_entries, context.text)
+        options.setdefault("persistent", False)
+        return context.store(
+            StoreKind.KEY_VALUE, name, (key_serde, value_serde), options, max_entries=max_entries
+        )
+
+    @staticmethod
+    def versioned(
+        name: str,
+        *,
+        history_retention: Duration,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a store of the versions of each key (KIP-889): a `VersionedKeyValueStore`.
+
+        Args:
+            name: The store's name, also that of its changelog topic.
+            history_retention: How far back (from the largest timestamp put) versions may be read, and put. The latest
+                version of a key is kept for ever.
+            key_serde: Serde of keys.
+            value_serde: Serde of values.
+            **options: See `StoreOptions`; a versioned store has no cache.
+
+        >>> from datetime import timedelta
+        >>> prices = Stores.versioned("prices", history_retention=timedelta(hours=1), key_serde=str, value_serde=float)
+        >>> prices.spec.history_retention_ms
+        3600000
+        """
+        context = _Asked.by("Stores.versioned")
+        if options.get("caching"):
+            raise TopologyError(
+                f"{context.text}: a versioned store has no cache; leave caching= out"
+            )
+        history_ms = to_ms(history_retention, f"{context.text}: history_retention")
+        return context.store(
+            StoreKind.VERSIONED,
+            name,
+            (key_serde, value_serde),
+            options,
+            history_retention_ms=history_ms,
+        )
+
+    @staticmethod
+    def window(
+        name: str,
+        *,
+        retention: Duration,
+        window_size: Duration,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        retain_duplicates: bool = False,
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a store of values by key and window start: a `WindowStore`.
+
+        Args:
+            name: The store's name, also that of its changelog topic.
+            retention: How long a row lives, from its start to the largest start put; at least `window_size`.
+            window_size: Length of a window; it makes the end of the windows that ranges give.
+            key_serde: Serde of keys.
+            value_serde: Serde of values.
+            retain_duplicates: Values of one key and start stand beside each other; they can't be deleted then.
+            **options: See `StoreOptions`.
+
+        >>> clicks = Stores.window("clicks", retention=3_600_000, window_size=60_000, key_serde=str, value_serde=int)
+        >>> clicks.spec.retention_ms
+        3600000
+        """
+        return _window_store(
+            _Asked.by("Stores.window"),
+            StoreKind.WINDOW,
+            name,
+            (key_serde, value_serde),
+            (retention, window_size),
+            options,
+            retain_duplicates=retain_duplicates,
+        )
+
+    @staticmethod
+    def timestamped_window(
+        name: str,
+        *,
+        retention: Duration,
+        window_size: Duration,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a window store whose values are `ValueAndTimestamp`: a `TimestampedWindowStore`.
+
+        >>> last = Stores.timestamped_window("last", retention=10, window_size=5, key_serde=str, value_serde=int)
+        >>> last.spec.kind.value
+        'timestamped_window'
+        """
+        return _window_store(
+            _Asked.by("Stores.timestamped_window"),
+            StoreKind.TIMESTAMPED_WINDOW,
+            name,
+            (key_serde, value_serde),
+            (retention, window_size),
+            options,
+        )
+
+    @staticmethod
+    def timestamped_window_with_headers(
+        name: str,
+        *,
+        retention: Duration,
+        window_size: Duration,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a window store whose values are `ValueTimestampHeaders` (KIP-1271).
+
+        >>> last = Stores.timestamped_window_with_headers(
+        ...     "last", retention=10, window_size=5, key_serde=str, value_serde=int
+        ... )
+        >>> last.spec.kind.value, last.spec.keeps_headers
+        ('timestamped_window', True)
+        """
+        return _window_store(
+            _Asked.by("Stores.timestamped_window_with_headers"),
+            StoreKind.TIMESTAMPED_WINDOW,
+            name,
+            (key_serde, value_serde),
+            (retention, window_size),
+            options,
+            keeps_headers=True,
+        )
+
+    @staticmethod
+    def session(
+        name: str,
+        *,
+        retention: Duration,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a store of values by key and session: a `SessionStore`.
+
+        Args:
+            name: The store's name, also that of its changelog topic.
+            retention: How long a row lives, from its session's end to the largest end put.
+            key_serde: Serde of keys.
+            value_serde: Serde of values.
+            **options: See `StoreOptions`.
+
+        >>> Stores.session("visits", retention=60_000, key_serde=str, value_serde=int).spec.kind.value
+        'session'
+        """
+        context = _Asked.by("Stores.session")
+        return context.session(name, (key_serde, value_serde), retention, options)
+
+    @staticmethod
+    def session_with_headers(
+        name: str,
+        *,
+        retention: Duration,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        **options: Unpack[StoreOptions],
+    ) -> StoreBuilder:
+        """Return a session store whose values are `AggregationWithHeaders` (KIP-1271); the options are those of `session`.
+
+        >>> visits = Stores.session_with_headers("visits", retention=60_000, key_serde=str, value_serde=int)
+        >>> visits.spec.kind.value, visits.spec.keeps_headers
+        ('session', True)
+        """
+        context = _Asked.by("Stores.session_with_headers")
+        return context.session(
+            name, (key_serde, value_serde), retention, options, keeps_headers=True
+        )
+
+    @staticmethod
+    def custom(
+        name: str,
+        factory: Callable[[], StateStore],
+        *,
+        logging: bool = True,
+        changelog_config: Mapping[str, str] | None = None,
+    ) -> StoreBuilder:
+        """Return a store of a class of your own: a `StateStore`. Each task gets an object of it.
+
+        Its task stays in one piece, so it can't be used where key ranges run in threads (`num_stream_threads` above 1).
+
+        Args:
+            name: The store's name, also that of its changelog topic.
+            factory: The class, or a function that makes a new object at each call.
+            logging: Write changes to a changelog topic. Without it `log_change` only says that there is something to
+                commit, and what the object loses is lost.
+            changelog_config: Topic settings for the changelog.
+
+        >>> class Nothing(StateStore):
+        ...     def restore(self, records):
+        ...         pass
+        >>> Stores.custom("nothing", Nothing).spec.kind.value
+        'custom'
+        """
+        context = _Asked.by("Stores.custom")
+        check_makes_stores(factory, context.text)
+        options = StoreOptions(persistent=False, logging=logging, changelog_config=changelog_config)
+        return context.store(StoreKind.CUSTOM, name, (bytes, bytes), options, make=factory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Who asked for a store, and where."""
+
+    text: str
+    location: str
+
+    @classmethod
+    def by(cls, what: str) -> "_Asked":
+        location = caller_location()
+        return cls(where(what, location), location)
+
+    def store(
+        self,
+        kind: StoreKind,
+        name: str,
+        serdes: tuple[SerdeLike[Any], SerdeLike[Any]],
+        options: StoreOptions,
+        **limits: Any,
+    ) -> StoreBuilder:
+        unknown = sorted(set(options).difference(StoreOptions.__annotations__))
+        if unknown:
+            raise TopologyError(
+                f"{self.text}: there is no option {', '.join(unknown)}; beside those of its kind a store takes "
+                f"{', '.join(StoreOptions.__annotations__)}"
+            )
+        given = options.get("changelog_config")
+        settings: Mapping[str, str] = {} if given is None else given
+        persistent = options.get("persistent", True)
+        caching, logging = options.get("caching", False), options.get("logging", True)
+        check_flags(self.text, persistent=persistent, caching=caching, logging=logging)
+        check_changelog_config(settings, self.text, logging=logging)
+        spec = StoreSpec(
+            name=check_name(name, "store", self.text),
+            kind=kind,
+            key_serde=checked_serde(serdes[0], "key_serde", self.text),
+            value_serde=checked_serde(serdes[1], "value_serde", self.text),
+            persistent=persistent,
+            caching=caching,
+            logging=logging,
+            changelog_config=dict(settings),
+            **limits,
+        )
+        return StoreBuilder(spec=spec, location=self.location)
+
+    def session(
+        self,
+        name: str,
+        serdes: tuple[SerdeLike[Any], SerdeLike[Any]],
+        retention: Duration,
+        options: StoreOptions,
+        *,
+        keeps_headers: bool = False,
+    ) -> StoreBuilder:
+        return self.store(
+            StoreKind.SESSION,
+            name,
+            serdes,
+            options,
+            retention_ms=to_ms(retention, f"{self.text}: retention", minimum_ms=1),
+            keeps_headers=keeps_headers,
+        )
+
+
+def _window_store(
+    context: _Asked,
+    kind: StoreKind,
+    name: str,
+    serdes: tuple[SerdeLike[Any], SerdeLike[Any]],
+    durations: tuple[Duration, Duration],
+    options: StoreOptions,
+    *,
+    retain_duplicates: bool = False,
+    keeps_headers: bool = False,
+) -> StoreBuilder:
+    check_flags(context.text, retain_duplicates=retain_duplicates)
+    window_size_ms = to_ms(durations[1], f"{context.text}: window_size")
+    retention_ms = to_ms(durations[0], f"{context.text}: retention", minimum_ms=1)
+    if retention_ms < window_size_ms:
+        raise TopologyError(
+            f"{context.text}: retention={durations[0]!r} is shorter than a window of {window_size_ms} ms; "
+            "give at least window_size"
+        )
+    if retain_duplicates and options.get("caching"):
+        raise TopologyError(
+            f"{context.text}: a store that retains duplicates has no cache, which would keep the last one only; "
+            "leave caching= out"
+        )
+    return context.store(
+        kind,
+        name,
+        serdes,
+        options,
+        retention_ms=retention_ms,
+        window_size_ms=window_size_ms,
+        retain_duplicates=retain_duplicates,
+        keeps_headers=keeps_headers,
+    )

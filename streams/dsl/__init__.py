@@ -1,0 +1,1 @@
+"""Classes of the DSL: `StreamsBuilder`, `KStream`, `KTable` and their relatives."""

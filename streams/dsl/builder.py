@@ -1,0 +1,417 @@
+"""`StreamsBuilder`: where a program's streams and tables begin, and where they become a `Topology`."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
+
+from streams.definitions.call import Call
+from streams.definitions.materialized import Materialized, StoreArgument, StoreBuilder
+from streams.definitions.names import check_name
+from streams.definitions.node_arguments import check_store_builder, source_spec
+from streams.dsl.global_ktable import GlobalKTable, global_store, global_table
+from streams.dsl.kstream import KStream
+from streams.dsl.ktable import KTable
+from streams.graph.logical_graph import LogicalGraph, StreamSourceNode, TableNode
+from streams.graph.optimization import optimized
+from streams.graph.parts import StreamPart, TablePart, settled_serdes
+from streams.serdes import SerdeLike
+from streams.topology.topology import Topology
+from tasks.processing.api.processor import Processor
+from tasks.processing.api.topology_spec import OffsetReset, TimestampExtractor
+
+if TYPE_CHECKING:
+    from streams.config import StreamsConfig
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: What `stream` reads.
+Topics = str | Sequence[str] | re.Pattern[str]
+
+
+class StreamsBuilder:
+    """Collects streams and tables; `build()` makes a topology of them (Kafka Streams' StreamsBuilder).
+
+    Its methods raise `TopologyError`, with their own name and your line, for a topic or a name that can't be one, for what
+    is no serde, for a name that is taken, and for a topic that is read in two ways that don't go together.
+
+    >>> from streams import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> words = builder.stream("words", key_serde=str, value_serde=str)
+    >>> words.group_by(lambda word: word, key_serde=str).count(store="counts").to_stream().to("totals")
+    >>> builder.build().store_names
+    ('counts',)
+    """
+
+    def __init__(self) -> None:
+        self._graph = LogicalGraph()
+
+    @overload
+    def stream(
+        self,
+        topics: Topics,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[K, V]: ...
+    @overload
+    def stream(
+        self,
+        topics: Topics,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[K, Any]: ...
+    @overload
+    def stream(
+        self,
+        topics: Topics,
+        *,
+        key_serde: None = None,
+        value_serde: SerdeLike[V],
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, V]: ...
+    @overload
+    def stream(
+        self,
+        topics: Topics,
+        *,
+        key_serde: None = None,
+        value_serde: None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]: ...
+    def stream(
+        self,
+        topics: Topics,
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Read topics as a stream. The same topics may be read more than once; they are still consumed once.
+
+        Args:
+            topics: A topic, a list of topics, or a regular expression that matches whole names.
+            key_serde: Serde of keys; the configured default if not given.
+            value_serde: Serde of values, likewise.
+            timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
+            offset_reset: Where to begin if the group has no committed offset: "earliest", "latest", a `timedelta` (with the
+                first record that is at most this old), or "none" (that is an error).
+            name: The node's name.
+
+        >>> StreamsBuilder().stream(["orders", "returns"], key_serde=str, value_serde=bytes)
+        <KStream KSTREAM-SOURCE-0000000000>
+        """
+        call = Call.here("stream")
+        key, value = call.serde(key_serde, "key_serde"), call.serde(value_serde, "value_serde")
+        spec = source_spec(
+            name=self._graph.node_name("KSTREAM-SOURCE-", call.name(name)),
+            topics=topics,
+            serdes=(key, value),
+            timestamp_extractor=timestamp_extractor,
+            offset_reset=offset_reset,
+            call=call.operator,
+            location=call.location,
+        )
+        node = StreamSourceNode(name=spec.name, location=call.location, spec=spec)
+        self._graph.add(node)
+        return KStream(
+            StreamPart(
+                graph=self._graph, node=node, key_serde=key, value_serde=value, rekeyed=False
+            )
+        )
+
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        store: StoreArgument[K, V] = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: None = None,
+        store: StoreArgument[K, Any] = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[K, Any]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: SerdeLike[V],
+        store: StoreArgument[Any, V] = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: None = None,
+        store: str | Materialized[Any, Never] | Materialized[Never, Any] | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, Any]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: None = None,
+        store: Materialized[K, V],
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V]: ...
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        store: StoreArgument[Any, Any] = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, Any]:
+        """Read a topic as a table: the newest value of a key is its row, a null value deletes it.
+
+        Args:
+            topic: The topic, best a compacted one.
+            key_serde: Serde of keys; that of `store`, then the configured default if not given.
+            value_serde: Serde of values, likewise.
+            store: Keep the table in a store of this name; without one it is kept only if an operator needs it.
+            timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
+            offset_reset: Where to begin if the group has no committed offset: "earliest", "latest", a `timedelta` (with the
+                first record that is at most this old), or "none" (that is an error).
+            name: The node's name; the source gets `<name>-source`.
+
+        >>> StreamsBuilder().table("users", key_serde=str, value_serde=str, store="users")
+        <KTable KTABLE-SOURCE-0000000001>
+        """
+        call = Call.here("table")
+        check_name(topic, "topic", call.context)
+        materialized = Materialized.of_table(store, call.context)
+        call.name(name)
+        kept = self._graph.table_store(
+            materialized, prefix=f"{topic}-", name=name, serdes=(None, None), needed=False
+        )
+        key = call.serde(materialized.key_serde if key_serde is None else key_serde, "key_serde")
+        value = call.serde(
+            materialized.value_serde if value_serde is None else value_serde, "value_serde"
+        )
+        kept.key_serde, kept.value_serde = settled_serdes(materialized, key, value)
+        source_name = None if name is None else call.name(f"{name}-source")
+        spec = source_spec(
+            name=self._graph.node_name("KSTREAM-SOURCE-", source_name),
+            topics=topic,
+            serdes=(key, value),
+            timestamp_extractor=timestamp_extractor,
+            offset_reset=offset_reset,
+            call=call.operator,
+            location=call.location,
+        )
+        node = TableNode(
+            name=self._graph.node_name("KTABLE-SOURCE-", name),
+            location=call.location,
+            store=kept,
+            source=spec,
+        )
+        self._graph.add(node)
+        return KTable(
+            TablePart(graph=self._graph, node=node, store=kept, key_serde=key, value_serde=value)
+        )
+
+    def add_state_store(self, builder: StoreBuilder) -> Self:
+        """Add a store for processors, which name it in `process(..., stores=[...])`.
+
+        >>> from streams import Stores
+        >>> seen = Stores.key_value("seen", key_serde=str, value_serde=int)
+        >>> _ = StreamsBuilder().add_state_store(seen)
+        """
+        self._graph.add_state_store(
+            check_store_builder(builder, Call.here("add_state_store").context)
+        )
+        return self
+
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: SerdeLike[V],
+        store: StoreArgument[K, V] = None,
+        name: str | None = None,
+    ) -> GlobalKTable[K, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[K],
+        value_serde: None = None,
+        store: StoreArgument[K, Any] = None,
+        name: str | None = None,
+    ) -> GlobalKTable[K, Any]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: SerdeLike[V],
+        store: StoreArgument[Any, V] = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: None = None,
+        store: str | Materialized[Any, Never] | Materialized[Never, Any] | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, Any]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: None = None,
+        value_serde: None = None,
+        store: Materialized[K, V],
+        name: str | None = None,
+    ) -> GlobalKTable[K, V]: ...
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        store: StoreArgument[Any, Any] = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, Any]:
+        """Read a whole topic, all its partitions, as a table in every worker process.
+
+        Each process restores the table before it starts and then follows the topic, read_committed, without a
+        changelog: with N workers the topic is read N times and takes N times its size on disk (or in memory, with
+        `Materialized(store_type="in_memory")`). Timestamps are those of the records, no extractor is asked. A record
+        that does not deserialise goes to the deserialisation handler, and its dead letters are not written.
+
+        Args:
+            topic: The topic, best a compacted one; nothing else of the topology may read it.
+            key_serde: Serde of keys; that of `store`, then the configured default if not given.
+            value_serde: Serde of values, likewise.
+            store: The store's name and type; always kept, versioned ones are refused.
+            name: The node's name; the source gets `<name>-source`.
+
+        >>> StreamsBuilder().global_table("rates", key_serde=str, value_serde=float, store="rates").queryable_store_name
+        'rates'
+        """
+        return global_table(
+            self._graph,
+            Call.here("global_table"),
+            topic,
+            key_serde=key_serde,
+            value_serde=value_serde,
+            store=store,
+            name=name,
+        )
+
+    def add_global_store(
+        self,
+        builder: StoreBuilder,
+        topic: str,
+        processor: Callable[[], Processor[K, V, Any, Any]],
+        *,
+        key_serde: SerdeLike[K] | None = None,
+        value_serde: SerdeLike[V] | None = None,
+    ) -> Self:
+        """Add a store that a processor of your own fills from all partitions of a topic, in every worker process.
+
+        Every other processor reads it with `get_state_store(name)`, unconnected, and sees what was committed: whole
+        batches of the topic. It is restored by giving the processor every record again, and never has a changelog.
+
+        Args:
+            builder: The key-value store, one of `Stores`; its caching and logging are off in any case.
+            topic: The topic; nothing else of the topology may read it.
+            processor: The `Processor` class that writes the store. It forwards nothing and schedules nothing.
+            key_serde: Serde of the topic's keys; the configured default if not given.
+            value_serde: Serde of the topic's values, likewise.
+
+        >>> from streams import Processor, Stores
+        >>> class Newest(Processor[str, float, None, None]):
+        ...     def process(self, record):
+        ...         self.context.get_state_store("rates").put(record.key, record.value)
+        >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float)
+        >>> _ = StreamsBuilder().add_global_store(rates, "rates", Newest, key_serde=str, value_serde=float)
+        """
+        global_store(
+            self._graph,
+            Call.here("add_global_store"),
+            builder,
+            topic,
+            processor,
+            key_serde=key_serde,
+            value_serde=value_serde,
+        )
+        return self
+
+    def build(self, config: "StreamsConfig | None" = None) -> Topology:
+        """Return the topology of all calls so far, checked.
+
+        Args:
+            config: Its `topology_optimization`, default serdes and `ensure_explicit_naming` shape the topology; nothing
+                else of it is read. Without a config nothing is optimised.
+
+        Raises:
+            TopologyError: Something does not fit together; the message names the node and the line that made it.
+
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str).to("out")
+        >>> builder.build().source_topics
+        ('in',)
+        """
+        if config is not None:
+            # Whoever has a config has imported this; who has none starts sooner without.
+            from streams.config.streams_config import given_config  # noqa: PLC0415 - as above
+
+            config = given_config(config, Call.here("build").context)
+        if config is not None and config.ensure_explicit_naming:
+            self._graph.check_names_are_given()
+        topology = optimized(self._graph, config).build()
+        topology.check()
+        topology.settle_serdes(config)
+        return topology

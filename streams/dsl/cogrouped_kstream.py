@@ -1,0 +1,378 @@
+"""`cogroup`: several grouped streams aggregated into one table, each with an aggregator of its own (KIP-150).
+
+The streams share one store; a record of any of them changes the row of its key. Their topics must have equal partition
+counts, as those of a join.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+import msgspec
+
+from state_stores.stores.windowed import Windowed
+from streams.definitions.call import Call
+from streams.definitions.materialized import StoreArgument
+from streams.definitions.names import where
+from streams.dsl.ktable import KTable
+from streams.dsl.windowed_kstream import check_merger, check_time_windows, windowed_operator
+from streams.errors import TopologyError
+from streams.graph.aggregation_nodes import (
+    Cut,
+    GroupedStream,
+    StreamAggregations,
+    aggregate_serde,
+    aggregation_store,
+    key_serde_of,
+)
+from streams.graph.logical_graph import AnySerde, GraphNode, LogicalGraph, ProcessorNode, TableStore
+from streams.graph.parts import TablePart
+from streams.operators.aggregate import StreamAggregate
+from streams.operators.tables.table import TableSource
+from streams.operators.windows.windowed import Fold
+from streams.serdes import SerdeLike
+from streams.topology.topology import Topology
+from streams.user_functions import FunctionKind
+from streams.windows import FixedWindows, SessionWindows, SlidingWindows, Windows
+from tasks.processing.engine.operator import Operator, OperatorSupplier
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+_AGGREGATE = "COGROUPKSTREAM-AGGREGATE-"
+_MERGE = "COGROUPKSTREAM-MERGE-"
+
+Aggregator = Callable[[Any, Any, Any], Any]
+
+
+class CogroupPart(msgspec.Struct, frozen=True):
+    """The grouped streams of a cogroup, each with its aggregator.
+
+    Attributes:
+        graph: Where their nodes are.
+        groups: The streams, in the order they were added.
+        parents: The nodes their aggregations go below, which all aggregations of one cogroup share.
+    """
+
+    graph: LogicalGraph
+    groups: dict[StreamAggregations, Aggregator]
+    parents: dict[StreamAggregations, GraphNode] = msgspec.field(
+        default_factory=dict[StreamAggregations, GraphNode]
+    )
+
+    @property
+    def key_serde(self) -> AnySerde | None:
+        """Return the serde of keys: that of the first stream that knows one."""
+        known = (group.part.key_serde for group in self.groups)
+        return next((serde for serde in known if serde is not None), None)
+
+    def settle_parents(self, call: Call, kept: TableStore) -> None:
+        """Find the node each aggregation goes below; raises `TopologyError` if two topics would have one name."""
+        unnamed = [
+            group for group in self.groups if group.part.rekeyed and group.part.topic_name is None
+        ]
+        if len(unnamed) > 1:
+            raise TopologyError(
+                f"{call.context}: {len(unnamed)} of the streams have to be repartitioned, and their topics would all be "
+                f"called {kept.name}-repartition; give name= to their group_by() or group_by_key()"
+            )
+        for group in self.groups:
+            # Numbers are used up for each repartition, also where the one from before is used.
+            made = group.repartition(call, kept) if group.part.rekeyed else None
+            if group not in self.parents:
+                self.parents[group] = group.part.node if made is None else made
+                if made is not None:
+                    self.graph.add(made, group.part.node)
+
+
+@dataclass(eq=False, kw_only=True)
+class CogroupMergeNode(ProcessorNode):
+    """Where the aggregations of a cogroup become one table; their topics must be partitioned alike."""
+
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
+        """Add the node."""
+        ProcessorNode.write_to(self, topology, parents)
+        topology.copartition(parents, where("cogroup", self.location))
+
+
+class CogroupedKStream(Generic[K, A]):
+    """Several grouped streams to be aggregated into one table; made by `KGroupedStream.cogroup` (KIP-150).
+
+    >>> from streams import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> carts = builder.stream("carts", key_serde=str, value_serde=str).group_by_key()
+    >>> visits = builder.stream("visits", key_serde=str, value_serde=str).group_by_key()
+    >>> both = carts.cogroup(lambda key, item, total: total + 1)
+    >>> both = both.cogroup(visits, lambda key, page, total: total + 1)
+    >>> both.aggregate(lambda: 0, store="actions", value_serde=int).queryable_store_name
+    'actions'
+    """
+
+    def __init__(self, part: CogroupPart) -> None:
+        self._part = part
+
+    def __repr__(self) -> str:
+        names = ", ".join(group.part.node.name for group in self._part.groups)
+        return f"<{type(self).__name__} {names}>"
+
+    def cogroup(
+        self, grouped: GroupedStream[K, V], aggregator: Callable[[K, V, A], A | None]
+    ) -> "CogroupedKStream[K, A]":
+        """Return these streams and one more.
+
+        Args:
+            grouped: A `KGroupedStream` with the same keys.
+            aggregator: Its part of the aggregation: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
+
+        Raises:
+            TopologyError: Not a grouped stream, one of another builder, or one that is there already.
+
+        >>> from streams import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> one = builder.stream("one", key_serde=str, value_serde=str).group_by_key()
+        >>> two = builder.stream("two", key_serde=str, value_serde=str).group_by_key()
+        >>> one.cogroup(lambda key, text, all: all + text).cogroup(two, lambda key, text, all: text + all)
+        <CogroupedKStream KSTREAM-SOURCE-0000000000, KSTREAM-SOURCE-0000000001>
+        """
+        call, part = Call.here("cogroup"), self._part
+        if not isinstance(grouped, GroupedStream):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise TopologyError(
+                f"{call.context}: the stream is of type {type(grouped).__name__}; give a KGroupedStream, "
+                "as group_by_key() returns it"
+            )
+        group = grouped.aggregations()
+        if group.part.graph is not part.graph:
+            raise TopologyError(
+                f"{call.context}: the streams come from different builders; make both with one StreamsBuilder"
+            )
+        if group in part.groups:
+            raise TopologyError(
+                f"{call.context}: this grouped stream is in the cogroup already; do both steps in one aggregator"
+            )
+        step = call.function(aggregator, FunctionKind.AGGREGATOR)
+        return CogroupedKStream(
+            CogroupPart(part.graph, {**part.groups, group: step.call}, part.parents)
+        )
+
+    @overload
+    def windowed_by(self, windows: SessionWindows) -> "SessionWindowedCogroupedKStream[K, A]": ...
+    @overload
+    def windowed_by(
+        self, windows: FixedWindows | SlidingWindows
+    ) -> "TimeWindowedCogroupedKStream[K, A]": ...
+    def windowed_by(
+        self, windows: SessionWindows | FixedWindows | SlidingWindows
+    ) -> "SessionWindowedCogroupedKStream[K, A] | TimeWindowedCogroupedKStream[K, A]":
+        """Cut the groups into windows of time, to be aggregated one by one.
+
+        Args:
+            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows`, `CustomWindows` or
+                `UnlimitedWindows`.
+
+        Raises:
+            TopologyError: Anything else.
+
+        >>> from streams import StreamsBuilder, TimeWindows
+        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
+        >>> words.cogroup(lambda key, word, all: all + word).windowed_by(TimeWindows(60_000))
+        <TimeWindowedCogroupedKStream KSTREAM-SOURCE-0000000000>
+        """
+        if isinstance(windows, SessionWindows):
+            return SessionWindowedCogroupedKStream(self._part, windows)
+        checked = check_time_windows(Call.here("windowed_by"), windows)
+        return TimeWindowedCogroupedKStream(self._part, checked)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        *,
+        merger: None = None,
+        store: StoreArgument[K, A] = None,
+        value_serde: SerdeLike[A] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, A]:
+        """Fold the values of all streams by key into an aggregate.
+
+        Args:
+            initializer: `f()` -> the aggregate before the first value.
+            merger: Only for sessions, which `windowed_by(SessionWindows(...))` makes.
+            store: The table's store.
+            value_serde: Serde of aggregates.
+            name: What the nodes' names begin with, also that of the store if that has none.
+
+        >>> from streams import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> one = builder.stream("one", key_serde=str, value_serde=int).group_by_key()
+        >>> one.cogroup(lambda key, n, total: total + n).aggregate(lambda: 0, value_serde=int)
+        <KTable COGROUPKSTREAM-MERGE-0000000003>
+        """
+        call = Call.here("aggregate")
+        start = call.function(initializer, FunctionKind.INITIALIZER).call
+        check_merger(call, None, merger)
+        kept = _store(call, self._part, store, value_serde, name, None)
+        operators = [
+            (StreamAggregate, (start, aggregator)) for aggregator in self._part.groups.values()
+        ]
+        return KTable(_table(call, self._part, kept, name, operators))
+
+
+class _WindowedCogroup(Generic[K, A]):
+    """What windowed cogroups have in common."""
+
+    def __init__(self, part: CogroupPart, windows: Windows) -> None:
+        self._part = part
+        self._windows = windows
+
+    def __repr__(self) -> str:
+        names = ", ".join(group.part.node.name for group in self._part.groups)
+        return f"<{type(self).__name__} {names}>"
+
+    def _aggregated(
+        self,
+        call: Call,
+        initializer: object,
+        merger: object | None,
+        store: StoreArgument[Any, Any],
+        value_serde: SerdeLike[Any] | None,
+        name: str | None,
+    ) -> KTable[Windowed[K], A]:
+        start = call.function(initializer, FunctionKind.INITIALIZER).call
+        merge = check_merger(call, self._windows, merger)
+        kept = _store(call, self._part, store, value_serde, name, self._windows)
+        operators = [
+            windowed_operator(self._windows, kept, Fold(start, aggregator, merge))
+            for aggregator in self._part.groups.values()
+        ]
+        return KTable(_table(call, self._part, kept, name, operators))
+
+
+class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
+    """Several grouped streams cut into time windows; made by `CogroupedKStream.windowed_by`.
+
+    >>> from streams import SlidingWindows, StreamsBuilder
+    >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
+    >>> words.cogroup(lambda key, word, all: all + word).windowed_by(SlidingWindows(60_000))
+    <TimeWindowedCogroupedKStream KSTREAM-SOURCE-0000000000>
+    """
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        *,
+        merger: None = None,
+        store: StoreArgument[K, A] = None,
+        value_serde: SerdeLike[A] | None = None,
+        name: str | None = None,
+    ) -> KTable[Windowed[K], A]:
+        """Fold the values of all streams by key and window into an aggregate.
+
+        Args:
+            initializer: `f()` -> the aggregate before the first value.
+            merger: Only for sessions.
+            store: The table's store.
+            value_serde: Serde of aggregates.
+            name: What the nodes' names begin with, also that of the store if that has none.
+
+        >>> from streams import StreamsBuilder, TimeWindows
+        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
+        >>> minutes = words.cogroup(lambda key, word, all: all + word).windowed_by(TimeWindows(60_000))
+        >>> minutes.aggregate(str, value_serde=str)
+        <KTable COGROUPKSTREAM-MERGE-0000000003>
+        """
+        call = Call.here("aggregate")
+        return self._aggregated(call, initializer, merger, store, value_serde, name)
+
+
+class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
+    """Several grouped streams cut into sessions; made by `CogroupedKStream.windowed_by(SessionWindows(...))`.
+
+    >>> from streams import SessionWindows, StreamsBuilder
+    >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
+    >>> words.cogroup(lambda key, word, all: all + word).windowed_by(SessionWindows(60_000))
+    <SessionWindowedCogroupedKStream KSTREAM-SOURCE-0000000000>
+    """
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        *,
+        merger: Callable[[K, A, A], A] | None = None,
+        store: StoreArgument[K, A] = None,
+        value_serde: SerdeLike[A] | None = None,
+        name: str | None = None,
+    ) -> KTable[Windowed[K], A]:
+        """Fold the values of all streams by key and session into an aggregate.
+
+        Args:
+            initializer: `f()` -> the aggregate before the first value.
+            merger: `f(key, aggregate1, aggregate2)` -> the aggregate of both; sessions can't do without one.
+            store: The table's store.
+            value_serde: Serde of aggregates.
+            name: What the nodes' names begin with, also that of the store if that has none.
+
+        >>> from streams import SessionWindows, StreamsBuilder
+        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
+        >>> visits = words.cogroup(lambda key, word, all: all + word).windowed_by(SessionWindows(60_000))
+        >>> visits.aggregate(str, merger=lambda key, one, two: one + two, value_serde=str)
+        <KTable COGROUPKSTREAM-MERGE-0000000003>
+        """
+        call = Call.here("aggregate")
+        return self._aggregated(call, initializer, merger, store, value_serde, name)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+def _store(
+    call: Call,
+    part: CogroupPart,
+    store: StoreArgument[Any, Any],
+    value_serde: SerdeLike[Any] | None,
+    name: str | None,
+    windows: Windows | None,
+) -> TableStore:
+    serdes = part.key_serde, aggregate_serde(call, store, value_serde)
+    cut: Cut | None = None if windows is None else (windows, "on_window_update")
+    return aggregation_store(call, part.graph, store, _AGGREGATE, name, serdes, cut)
+
+
+def _table(
+    call: Call,
+    part: CogroupPart,
+    kept: TableStore,
+    name: str | None,
+    operators: Sequence[tuple[type[Operator], tuple[Any, ...]]],
+) -> TablePart:
+    """Add an aggregation per stream, which share the store, and the node where they come together."""
+    graph = part.graph
+    part.settle_parents(call, kept)
+    nodes: list[GraphNode] = []
+    for index, (group, (operator, arguments)) in enumerate(
+        zip(part.groups, operators, strict=True)
+    ):
+        node = ProcessorNode(
+            name=graph.node_name(
+                _AGGREGATE, None if name is None else f"{name}-cogroup-agg-{index}"
+            ),
+            location=call.location,
+            supplier=OperatorSupplier(operator, (kept.name, *arguments)),
+            store=None if nodes else kept,
+            shared_store=kept if nodes else None,
+        )
+        graph.add(node, part.parents[group])
+        nodes.append(node)
+    merge = CogroupMergeNode(
+        name=graph.node_name(_MERGE, None if name is None else f"{name}-cogroup-merge"),
+        location=call.location,
+        supplier=OperatorSupplier(TableSource, (None,)),  # passes changes through
+    )
+    graph.add(merge, *nodes)
+    return TablePart(
+        graph=graph,
+        node=merge,
+        store=kept,
+        key_serde=key_serde_of(kept),
+        value_serde=kept.value_serde,
+        inner=tuple(nodes),
+    )

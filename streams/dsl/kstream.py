@@ -1,0 +1,568 @@
+"""`KStream`: a stream of records, and what can be done to it one record at a time.
+
+Operators that may change the key (`map`, `flat_map`, `select_key`, `process`, `group_by`) only mark the stream; a trip
+through a repartition topic is added by what needs the key in its place, such as a count. They also forget the key's
+serde, and operators that may change the value forget the value's, because the old one need not fit.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar, overload
+
+import msgspec
+
+from streams.definitions.call import Call
+from streams.definitions.checks import check_callable
+from streams.definitions.default_serdes import serdes_or_default
+from streams.definitions.materialized import Materialized, StoreArgument
+from streams.definitions.node_arguments import PARTITIONER, check_target
+from streams.dsl.kgrouped_stream import KGroupedStream
+from streams.dsl.kstream_joins import KStreamJoins
+from streams.dsl.kstream_mappings import KStreamMappings
+from streams.dsl.kstream_processors import KStreamProcessors
+from streams.dsl.ktable import KTable
+from streams.errors import TopologyError
+from streams.graph.aggregation_nodes import GroupPart
+from streams.graph.logical_graph import (
+    AnySerde,
+    GraphNode,
+    ProcessorNode,
+    SinkNode,
+    TableNode,
+)
+from streams.graph.parts import StreamPart, TablePart, settled_serdes
+from streams.operators import stateless
+from streams.serdes import PlainT, SerdeInto, SerdeLike, SerdeMethods, SerdeOf
+from streams.user_functions import UserFunction
+from tasks.internal_topics import fault_of_repartition_config
+from tasks.processing.api.record import RecordContext
+from tasks.processing.api.topology_spec import Partitioner, SinkSpec
+from tasks.processing.engine.operator import OperatorSupplier
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+K_contra = TypeVar("K_contra", contravariant=True)
+V_contra = TypeVar("V_contra", contravariant=True)
+
+
+class _OfValue(Protocol[V_contra]):
+    """A predicate of the value. In a union with a callable type, mypy reads a lambda as that one, not as of anything."""
+
+    def __call__(self, value: V_contra, /) -> object: ...
+
+
+class _OfBoth(Protocol[K_contra, V_contra]):
+    """A predicate of key and value, likewise."""
+
+    def __call__(self, key: K_contra, value: V_contra, /) -> object: ...
+
+
+class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]):
+    """A stream of records; made by `StreamsBuilder.stream` and by its own methods (Kafka Streams' KStream).
+
+    Every method raises `TopologyError`, with its own name and your line, for a function whose signature does not fit, for
+    what is no serde, and for a name that can't be one or is taken. That a serde is missing `build()` says. What a
+    function raises for a record goes to the `processing_exception_handler`.
+
+    >>> from streams import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> lines = builder.stream("lines", key_serde=str, value_serde=str)
+    >>> lines.filter(lambda line: line != "").map_values(str.upper).to("shouts", value_serde=str)
+    >>> print(str(builder.build().describe()).strip())
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
+          --> KSTREAM-FILTER-0000000001
+        Processor: KSTREAM-FILTER-0000000001 (stores: [])
+          --> KSTREAM-MAPVALUES-0000000002
+          <-- KSTREAM-SOURCE-0000000000
+        Processor: KSTREAM-MAPVALUES-0000000002 (stores: [])
+          --> KSTREAM-SINK-0000000003
+          <-- KSTREAM-FILTER-0000000001
+        Sink: KSTREAM-SINK-0000000003 (topic: shouts)
+          <-- KSTREAM-MAPVALUES-0000000002
+    """
+
+    def __init__(self, part: StreamPart) -> None:
+        self._part = part
+
+    def __repr__(self) -> str:
+        return f"<KStream {self._part.node.name}>"
+
+    # -- several streams -------------------------------------------------------------------------------------------
+
+    @overload
+    def split(
+        self,
+        branches: Mapping[str, Callable[[V], object]],
+        default: str | None = None,
+        *,
+        name: str | None = None,
+    ) -> "dict[str, KStream[K, V]]": ...
+    @overload
+    def split(
+        self,
+        branches: Mapping[str, Callable[[K, V], object]],
+        default: str | None = None,
+        *,
+        name: str | None = None,
+    ) -> "dict[str, KStream[K, V]]": ...
+    @overload
+    def split(
+        self,
+        branches: Mapping[str, Callable[[V], object] | _OfBoth[K, V]],
+        default: str | None = None,
+        *,
+        name: str | None = None,
+    ) -> "dict[str, KStream[K, V]]": ...
+    @overload
+    def split(  # type: ignore[overload-cannot-match] # it overlaps the one above, but mypy reads lambdas by it
+        self,
+        branches: Mapping[str, _OfValue[V] | Callable[[K, V], object]],
+        default: str | None = None,
+        *,
+        name: str | None = None,
+    ) -> "dict[str, KStream[K, V]]": ...
+    def split(
+        self,
+        branches: Mapping[str, Callable[..., object]],
+        default: str | None = None,
+        *,
+        name: str | None = None,
+    ) -> "dict[str, KStream[K, V]]":
+        """Send each record to the first branch whose predicate holds.
+
+        Args:
+            branches: Name of the branch -> `predicate(value)` or `predicate(key, value)`, asked in this order.
+            default: Name of the branch for all other records; without one they are dropped.
+            name: What the names of the branches' nodes begin with.
+
+        >>> from streams import StreamsBuilder
+        >>> amounts = StreamsBuilder().stream("amounts", key_serde=str, value_serde=int)
+        >>> amounts.split({"big": lambda amount: amount > 100}, default="small", name="size-")
+        {'big': <KStream size-big>, 'small': <KStream size-small>}
+        """
+        call = Call.here("split")
+        predicates = _branches(branches, default, call)
+        graph = self._part.graph
+        prefix = graph.node_name("KSTREAM-BRANCH-", call.name(name))
+        children = {branch: call.name(f"{prefix}{branch}") or "" for branch in predicates}
+        known = [
+            (test, children[branch]) for branch, test in predicates.items() if test is not None
+        ]
+        otherwise = None if default is None else children[default]
+        splitter = ProcessorNode(
+            name=prefix,
+            location=call.location,
+            supplier=OperatorSupplier(stateless.Branch, (known, otherwise)),
+        )
+        graph.add(splitter, self._part.node)
+        streams: dict[str, KStream[K, V]] = {}
+        for branch, child in children.items():
+            node = ProcessorNode(
+                name=graph.node_name("KSTREAM-BRANCHCHILD-", child),
+                location=call.location,
+                supplier=OperatorSupplier(stateless.PassThrough),
+            )
+            graph.add(node, splitter)
+            streams[branch] = KStream(msgspec.structs.replace(self._part, node=node))
+        return streams
+
+    def merge(self, *others: "KStream[K, V]", name: str | None = None) -> "KStream[K, V]":
+        """Return one stream of the records of several; the order between them is free.
+
+        A serde is kept only where all have the same.
+
+        Raises:
+            TopologyError: There is no other stream, or one is of another builder.
+
+        >>> from streams import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> left = builder.stream("left", key_serde=str, value_serde=str)
+        >>> left.merge(builder.stream("right", key_serde=str, value_serde=str))
+        <KStream KSTREAM-MERGE-0000000002>
+        """
+        call = Call.here("merge")
+        if not others:
+            raise TopologyError(
+                f"{call.context}: there is nothing to merge with; give at least one stream"
+            )
+        merged = self
+        for index, other in enumerate(others):
+            if not isinstance(other, KStream):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
+                raise TopologyError(
+                    f"{call.context}: an object of type {type(other).__name__} can't be merged; give streams, one argument each"
+                )
+            last = index == len(others) - 1
+            merged = merged._merged_with(other, call, name if last else None)
+        return merged
+
+    def repartition(
+        self,
+        *,
+        name: str | None = None,
+        partitions: int | None = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        partitioner: Partitioner | None = None,
+        topic_config: Mapping[str, str] | None = None,
+    ) -> "KStream[K, V]":
+        """Send the records through an internal topic, so that each is where its key belongs; null keys are dropped.
+
+        Args:
+            name: What the topic is named after: `<application id>-<name>-repartition`.
+            partitions: How many; as many as the topics this is made of have, if not given.
+            key_serde: Serde of keys; the stream's if not given.
+            value_serde: Serde of values, likewise.
+            partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for Kafka's default.
+            topic_config: Topic settings for its creation, as `{"retention.ms": "86400000"}`; those of the setting
+                `repartition_topic_config` if not given. A topic that exists is not changed.
+
+        Raises:
+            TopologyError: `partitions` is no int from 1, or not that of what this is joined with (`build()` says that);
+                `topic_config` is no mapping of texts, or has a setting that correctness rests on.
+
+        >>> from streams import StreamsBuilder
+        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
+        >>> lines.repartition(name="wide", partitions=12)
+        <KStream wide-repartition-source>
+        """
+        call = Call.here("repartition")
+        if partitions is not None and (type(partitions) is not int or partitions < 1):
+            raise TopologyError(
+                f"{call.context}: partitions={partitions!r}; give a whole number from 1"
+            )
+        fault = "" if topic_config is None else fault_of_repartition_config(topic_config)
+        if fault:
+            raise TopologyError(f"{call.context}: topic_config {fault}")
+        graph = self._part.graph
+        key, value = self._serdes(call, key_serde, value_serde)
+        node = graph.repartition(
+            call.name(name) or graph.node_name("KSTREAM-REPARTITION-"),
+            (key, value),
+            generated=name is None,
+            call=call,
+        )
+        node.optimizable = False
+        node.partitions = partitions
+        node.topic_config = dict(topic_config or {})
+        node.partitioner = check_callable(partitioner, "partitioner", PARTITIONER, call.context)
+        graph.add(node, self._part.node)
+        return KStream(
+            StreamPart(graph=graph, node=node, key_serde=key, value_serde=value, rekeyed=False)
+        )
+
+    # -- away from the stream --------------------------------------------------------------------------------------
+
+    def to(
+        self,
+        topic: str | Callable[[K, V, RecordContext], str],
+        *,
+        key_serde: SerdeInto[K] | None = None,
+        value_serde: SerdeInto[V] | None = None,
+        partitioner: Partitioner | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Write the records to a topic.
+
+        Args:
+            topic: The topic, or `f(key, value, context)` that names an existing one for each record.
+            key_serde: Serde of keys; the stream's if not given.
+            value_serde: Serde of values, likewise.
+            partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for Kafka's default.
+            name: The node's name.
+
+        >>> from streams import StreamsBuilder
+        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
+        >>> lines.to(lambda key, line, context: "long" if len(line) > 80 else "short")
+        """
+        call = Call.here("to")
+        key, value = self._serdes(call, key_serde, value_serde)
+        serdes = serdes_or_default(key, value, call.context)
+        node_name = self._part.graph.node_name("KSTREAM-SINK-", call.name(name))
+        spec = SinkSpec(
+            name=node_name,
+            topic=check_target(topic, call.context),
+            parents=(),
+            key_serde=serdes[0],
+            value_serde=serdes[1],
+            partitioner=check_callable(partitioner, "partitioner", PARTITIONER, call.context),
+            location=call.location,
+        )
+        node = SinkNode(name=node_name, location=call.location, spec=spec)
+        self._part.graph.add(node, self._part.node)
+
+    @overload
+    def to_table(
+        self: "KStream[K, V2 | None]",
+        *,
+        store: StoreArgument[K, V2] = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V2] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V2]: ...
+    @overload
+    def to_table(
+        self,
+        *,
+        store: StoreArgument[K, V] = None,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V]: ...
+    def to_table(
+        self,
+        *,
+        store: StoreArgument[Any, Any] = None,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, Any]:
+        """Read the stream as a table: the newest value of a key is its row, None deletes it.
+
+        Args:
+            store: Keep the table in a store of this name; without one it is kept only if an operator needs it.
+            key_serde: Serde of keys; the stream's if not given.
+            value_serde: Serde of values, likewise.
+            name: The node's name, also that of a repartition topic if one is needed.
+
+        >>> from streams import StreamsBuilder
+        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
+        >>> lines.to_table(store="last-lines").queryable_store_name
+        'last-lines'
+        """
+        call = Call.here("to_table")
+        graph, parent = self._part.graph, self._part.node
+        node_name = graph.node_name("KSTREAM-TOTABLE-", call.name(name))
+        materialized = Materialized.of_table(store, call.context)
+        kept = graph.table_store(
+            materialized,
+            prefix="KSTREAM-TOTABLE-",
+            name=name,
+            serdes=settled_serdes(materialized, *self._serdes(call, key_serde, value_serde)),
+            needed=False,
+        )
+        serdes = (kept.key_serde, kept.value_serde)
+        if self._part.rekeyed:
+            parent = graph.repartition(node_name, serdes, generated=name is None, call=call)
+            graph.add(parent, self._part.node)
+        node = TableNode(name=node_name, location=call.location, store=kept)
+        graph.add(node, parent)
+        return KTable(
+            TablePart(
+                graph=graph, node=node, store=kept, key_serde=serdes[0], value_serde=serdes[1]
+            )
+        )
+
+    def group_by_key(
+        self,
+        *,
+        key_serde: SerdeOf[K] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K, V]:
+        """Group the records by their key, to aggregate them.
+
+        Args:
+            key_serde: Serde of keys; the stream's if not given.
+            value_serde: Serde of values, likewise.
+            name: What a repartition topic is named after, if one is needed because the key may have changed.
+
+        >>> from streams import StreamsBuilder
+        >>> StreamsBuilder().stream("lines", key_serde=str, value_serde=str).group_by_key()
+        <KGroupedStream KSTREAM-SOURCE-0000000000>
+        """
+        call = Call.here("group_by_key")
+        key, value = self._serdes(call, key_serde, value_serde)
+        return KGroupedStream(
+            GroupPart(
+                graph=self._part.graph,
+                node=self._part.node,
+                key_serde=key,
+                value_serde=value,
+                rekeyed=self._part.rekeyed,
+                topic_name=call.name(name),
+            )
+        )
+
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[V], Coroutine[Any, Any, PlainT | None]],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[PlainT, V]: ...
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[K, V], Coroutine[Any, Any, PlainT | None]],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[PlainT, V]: ...
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[V], PlainT | None],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[PlainT, V]: ...
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[K, V], PlainT | None],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[PlainT, V]: ...
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[V], Coroutine[Any, Any, K2 | None]],
+        *,
+        key_serde: SerdeMethods[K2] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K2, V]: ...
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[K, V], Coroutine[Any, Any, K2 | None]],
+        *,
+        key_serde: SerdeMethods[K2] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K2, V]: ...
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[V], K2 | None],
+        *,
+        key_serde: SerdeMethods[K2] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K2, V]: ...
+    @overload
+    def group_by(
+        self,
+        mapper: Callable[[K, V], K2 | None],
+        *,
+        key_serde: SerdeMethods[K2] | None = None,
+        value_serde: SerdeOf[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K2, V]: ...
+    def group_by(
+        self,
+        mapper: Callable[..., Any],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[Any, V]:
+        """Group the records by the key that `mapper(value)` or `mapper(key, value)` returns, to aggregate them.
+
+        Args:
+            mapper: Returns the new key.
+            key_serde: Serde of the new keys; the configured default if not given.
+            value_serde: Serde of values; the stream's if not given.
+            name: The node's name, and what the repartition topic is named after.
+
+        >>> from streams import StreamsBuilder
+        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
+        >>> words.group_by(lambda word: word, key_serde=str)
+        <KGroupedStream KSTREAM-KEY-SELECT-0000000001>
+        """
+        call = Call.here("group_by")
+        supplier = OperatorSupplier(stateless.SelectKey, (call.mapper(mapper),))
+        below = self._below(call, "KSTREAM-KEY-SELECT-", name, supplier)
+        below.node.changes_key = True
+        value = call.serde(value_serde, "value_serde")
+        return KGroupedStream(
+            GroupPart(
+                graph=below.graph,
+                node=below.node,
+                key_serde=call.serde(key_serde, "key_serde"),
+                value_serde=below.value_serde if value is None else value,
+                rekeyed=True,
+                topic_name=name,
+            )
+        )
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _stream(self, part: StreamPart) -> "KStream[Any, Any]":
+        return KStream(part)
+
+    def _merged_with(self, other: "KStream[K, V]", call: Call, name: str | None) -> "KStream[K, V]":
+        mine, theirs = self._part, other._part  # noqa: SLF001 - its own class
+        if mine.graph is not theirs.graph:
+            raise TopologyError(
+                f"{call.context}: the streams come from different builders; make both with one StreamsBuilder"
+            )
+        node = ProcessorNode(
+            name=mine.graph.node_name("KSTREAM-MERGE-", call.name(name)),
+            location=call.location,
+            supplier=OperatorSupplier(stateless.PassThrough),
+            merges=True,
+        )
+        mine.graph.add(node, mine.node, theirs.node)
+        return KStream(
+            StreamPart(
+                graph=mine.graph,
+                node=node,
+                key_serde=mine.key_serde if mine.key_serde is theirs.key_serde else None,
+                value_serde=mine.value_serde if mine.value_serde is theirs.value_serde else None,
+                rekeyed=mine.rekeyed or theirs.rekeyed,
+            )
+        )
+
+    def _joined(
+        self, node: GraphNode, key_serde: AnySerde | None, *, rekeyed: bool = False
+    ) -> "KStream[K, Any]":
+        graph = self._part.graph
+        return KStream(
+            StreamPart(
+                graph=graph, node=node, key_serde=key_serde, value_serde=None, rekeyed=rekeyed
+            )
+        )
+
+    def _serdes(
+        self, call: Call, key_serde: SerdeLike[Any] | None, value_serde: SerdeLike[Any] | None
+    ) -> tuple[AnySerde | None, AnySerde | None]:
+        """Return the serdes that were given, else the stream's."""
+        key, value = call.serde(key_serde, "key_serde"), call.serde(value_serde, "value_serde")
+        return (
+            self._part.key_serde if key is None else key,
+            self._part.value_serde if value is None else value,
+        )
+
+
+def _branches(
+    branches: Mapping[str, Callable[..., object]], default: str | None, call: Call
+) -> dict[str, UserFunction | None]:
+    """Return the predicate of each branch, None for the default one."""
+    if not isinstance(branches, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
+        raise TopologyError(
+            f"{call.context}: branches is of type {type(branches).__name__}; give a dict of name -> predicate"
+        )
+    if not branches and default is None:
+        raise TopologyError(f"{call.context}: there is no branch; give at least one")
+    predicates: dict[str, UserFunction | None] = {}
+    for branch, predicate in branches.items():
+        call.name(branch)
+        predicates[branch] = call.predicate(predicate)
+    if default is not None:
+        call.name(default)
+        if default in predicates:
+            raise TopologyError(
+                f"{call.context}: {default!r} is a branch and the default; give them different names"
+            )
+        predicates[default] = None
+    return predicates

@@ -1,0 +1,346 @@
+"""The part of `KStream` that works on each record by itself: filters, mappers and side effects.
+
+Functions may be coroutine functions wherever a mapper or a predicate is asked for: each call is waited for before the next
+one begins, on an event loop that belongs to the thread of the task.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+import msgspec
+
+from streams.definitions.call import Call
+from streams.dsl.printer import Printer, printed_file
+from streams.errors import TopologyError
+from streams.graph.logical_graph import ProcessorNode
+from streams.graph.parts import StreamPart
+from streams.operators import stateless
+from streams.user_functions import UserFunction
+from tasks.processing.engine.operator import Operator, OperatorSupplier
+
+if TYPE_CHECKING:
+    from streams.dsl.kstream import KStream
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+
+
+class KStreamMappings(ABC, Generic[K, V]):
+    """Adds what needs no store and no other stream."""
+
+    _part: StreamPart
+
+    @abstractmethod
+    def _stream(self, part: StreamPart) -> "KStream[Any, Any]":
+        """Return a stream that begins somewhere else."""
+
+    # -- one record to at most one ---------------------------------------------------------------------------------
+
+    @overload
+    def filter(
+        self, predicate: Callable[[V], object], *, name: str | None = None
+    ) -> "KStream[K, V]": ...
+    @overload
+    def filter(
+        self, predicate: Callable[[K, V], object], *, name: str | None = None
+    ) -> "KStream[K, V]": ...
+    def filter(
+        self, predicate: Callable[..., object], *, name: str | None = None
+    ) -> "KStream[K, V]":
+        """Keep the records for which `predicate(value)` or `predicate(key, value)` holds.
+
+        >>> from streams import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=int).filter(lambda n: n > 0)
+        <KStream KSTREAM-FILTER-0000000001>
+        """
+        call = Call.here("filter")
+        supplier = OperatorSupplier(stateless.Filter, (call.predicate(predicate), False))
+        return self._stream(self._below(call, "KSTREAM-FILTER-", name, supplier))
+
+    @overload
+    def filter_not(
+        self, predicate: Callable[[V], object], *, name: str | None = None
+    ) -> "KStream[K, V]": ...
+    @overload
+    def filter_not(
+        self, predicate: Callable[[K, V], object], *, name: str | None = None
+    ) -> "KStream[K, V]": ...
+    def filter_not(
+        self, predicate: Callable[..., object], *, name: str | None = None
+    ) -> "KStream[K, V]":
+        """Keep the records for which `predicate(value)` or `predicate(key, value)` does not hold.
+
+        >>> from streams import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=int).filter_not(lambda n: n > 0)
+        <KStream KSTREAM-FILTER-0000000001>
+        """
+        call = Call.here("filter_not")
+        supplier = OperatorSupplier(stateless.Filter, (call.predicate(predicate), True))
+        return self._stream(self._below(call, "KSTREAM-FILTER-", name, supplier))
+
+    @overload
+    def map(
+        self, mapper: Callable[[V], Coroutine[Any, Any, tuple[K2, V2]]], *, name: str | None = None
+    ) -> "KStream[K2, V2]": ...
+    @overload
+    def map(
+        self,
+        mapper: Callable[[K, V], Coroutine[Any, Any, tuple[K2, V2]]],
+        *,
+        name: str | None = None,
+    ) -> "KStream[K2, V2]": ...
+    @overload
+    def map(
+        self, mapper: Callable[[V], tuple[K2, V2]], *, name: str | None = None
+    ) -> "KStream[K2, V2]": ...
+    @overload
+    def map(
+        self, mapper: Callable[[K, V], tuple[K2, V2]], *, name: str | None = None
+    ) -> "KStream[K2, V2]": ...
+    def map(self, mapper: Callable[..., Any], *, name: str | None = None) -> "KStream[Any, Any]":
+        """Replace each record by the `(key, value)` that `mapper(value)` or `mapper(key, value)` returns.
+
+        The key may change: give `map_values` the preference where it does not.
+
+        >>> from streams import StreamsBuilder
+        >>> orders = StreamsBuilder().stream("orders", key_serde=str, value_serde=int)
+        >>> orders.map(lambda order_id, cents: (order_id.lower(), cents / 100))
+        <KStream KSTREAM-MAP-0000000001>
+        """
+        return self._stream(self._mapped("map", mapper, name, stateless.Map, key=True, value=True))
+
+    @overload
+    def map_values(
+        self, mapper: Callable[[V], Coroutine[Any, Any, V2]], *, name: str | None = None
+    ) -> "KStream[K, V2]": ...
+    @overload
+    def map_values(
+        self, mapper: Callable[[K, V], Coroutine[Any, Any, V2]], *, name: str | None = None
+    ) -> "KStream[K, V2]": ...
+    @overload
+    def map_values(
+        self, mapper: Callable[[V], V2], *, name: str | None = None
+    ) -> "KStream[K, V2]": ...
+    @overload
+    def map_values(
+        self, mapper: Callable[[K, V], V2], *, name: str | None = None
+    ) -> "KStream[K, V2]": ...
+    def map_values(
+        self, mapper: Callable[..., Any], *, name: str | None = None
+    ) -> "KStream[K, Any]":
+        """Replace each value by what `mapper(value)` or `mapper(key, value)` returns.
+
+        >>> from streams import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).map_values(len)
+        <KStream KSTREAM-MAPVALUES-0000000001>
+        """
+        return self._stream(
+            self._mapped("map_values", mapper, name, stateless.MapValues, value=True)
+        )
+
+    @overload
+    def select_key(
+        self, mapper: Callable[[V], Coroutine[Any, Any, K2]], *, name: str | None = None
+    ) -> "KStream[K2, V]": ...
+    @overload
+    def select_key(
+        self, mapper: Callable[[K, V], Coroutine[Any, Any, K2]], *, name: str | None = None
+    ) -> "KStream[K2, V]": ...
+    @overload
+    def select_key(
+        self, mapper: Callable[[V], K2], *, name: str | None = None
+    ) -> "KStream[K2, V]": ...
+    @overload
+    def select_key(
+        self, mapper: Callable[[K, V], K2], *, name: str | None = None
+    ) -> "KStream[K2, V]": ...
+    def select_key(
+        self, mapper: Callable[..., Any], *, name: str | None = None
+    ) -> "KStream[Any, V]":
+        """Replace each key by what `mapper(value)` or `mapper(key, value)` returns.
+
+        >>> from streams import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).select_key(lambda v: v[0])
+        <KStream KSTREAM-KEY-SELECT-0000000001>
+        """
+        return self._stream(self._mapped("select_key", mapper, name, stateless.SelectKey, key=True))
+
+    # -- one record to many ----------------------------------------------------------------------------------------
+
+    @overload
+    def flat_map(
+        self,
+        mapper: Callable[[V], Coroutine[Any, Any, Iterable[tuple[K2, V2]]]],
+        *,
+        name: str | None = None,
+    ) -> "KStream[K2, V2]": ...
+    @overload
+    def flat_map(
+        self,
+        mapper: Callable[[K, V], Coroutine[Any, Any, Iterable[tuple[K2, V2]]]],
+        *,
+        name: str | None = None,
+    ) -> "KStream[K2, V2]": ...
+    @overload
+    def flat_map(
+        self, mapper: Callable[[V], Iterable[tuple[K2, V2]]], *, name: str | None = None
+    ) -> "KStream[K2, V2]": ...
+    @overload
+    def flat_map(
+        self, mapper: Callable[[K, V], Iterable[tuple[K2, V2]]], *, name: str | None = None
+    ) -> "KStream[K2, V2]": ...
+    def flat_map(
+        self, mapper: Callable[..., Any], *, name: str | None = None
+    ) -> "KStream[Any, Any]":
+        """Replace each record by all the `(key, value)` that `mapper(value)` or `mapper(key, value)` returns.
+
+        >>> from streams import StreamsBuilder
+        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
+        >>> lines.flat_map(lambda line: [(word, 1) for word in line.split()])
+        <KStream KSTREAM-FLATMAP-0000000001>
+        """
+        operator = stateless.FlatMap
+        return self._stream(self._mapped("flat_map", mapper, name, operator, key=True, value=True))
+
+    @overload
+    def flat_map_values(
+        self, mapper: Callable[[V], Coroutine[Any, Any, Iterable[V2]]], *, name: str | None = None
+    ) -> "KStream[K, V2]": ...
+    @overload
+    def flat_map_values(
+        self,
+        mapper: Callable[[K, V], Coroutine[Any, Any, Iterable[V2]]],
+        *,
+        name: str | None = None,
+    ) -> "KStream[K, V2]": ...
+    @overload
+    def flat_map_values(
+        self, mapper: Callable[[V], Iterable[V2]], *, name: str | None = None
+    ) -> "KStream[K, V2]": ...
+    @overload
+    def flat_map_values(
+        self, mapper: Callable[[K, V], Iterable[V2]], *, name: str | None = None
+    ) -> "KStream[K, V2]": ...
+    def flat_map_values(
+        self, mapper: Callable[..., Any], *, name: str | None = None
+    ) -> "KStream[K, Any]":
+        """Replace each value by all those that `mapper(value)` or `mapper(key, value)` returns.
+
+        >>> from streams import StreamsBuilder
+        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
+        >>> lines.flat_map_values(str.split)
+        <KStream KSTREAM-FLATMAPVALUES-0000000001>
+        """
+        operator = stateless.FlatMapValues
+        return self._stream(self._mapped("flat_map_values", mapper, name, operator, value=True))
+
+    # -- side effects ----------------------------------------------------------------------------------------------
+
+    @overload
+    def peek(
+        self, action: Callable[[V], object], *, name: str | None = None
+    ) -> "KStream[K, V]": ...
+    @overload
+    def peek(
+        self, action: Callable[[K, V], object], *, name: str | None = None
+    ) -> "KStream[K, V]": ...
+    def peek(self, action: Callable[..., object], *, name: str | None = None) -> "KStream[K, V]":
+        """Call `action(value)` or `action(key, value)` for each record and go on with the same records.
+
+        >>> from streams import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).peek(print)
+        <KStream KSTREAM-PEEK-0000000001>
+        """
+        call = Call.here("peek")
+        supplier = OperatorSupplier(stateless.Peek, (call.mapper(action),))
+        return self._stream(self._below(call, "KSTREAM-PEEK-", name, supplier))
+
+    @overload
+    def foreach(self, action: Callable[[V], object], *, name: str | None = None) -> None: ...
+    @overload
+    def foreach(self, action: Callable[[K, V], object], *, name: str | None = None) -> None: ...
+    def foreach(self, action: Callable[..., object], *, name: str | None = None) -> None:
+        """Call `action(value)` or `action(key, value)` for each record; the stream ends here.
+
+        >>> from streams import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).foreach(print)
+        """
+        call = Call.here("foreach")
+        supplier = OperatorSupplier(stateless.Foreach, (call.mapper(action),))
+        self._below(call, "KSTREAM-FOREACH-", name, supplier)
+
+    def print(
+        self, label: str = "", to: str | Path | None = None, *, name: str | None = None
+    ) -> None:
+        """Write each record as "[label]: key, value"; the stream ends here.
+
+        Args:
+            label: What to write before each record; the node's name if empty.
+            to: A file to append to, which is made at once; standard output if not given.
+            name: The node's name.
+
+        Raises:
+            TopologyError: `label` is no text, or there can be no such file.
+
+        >>> from streams import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).print("seen")
+        """
+        call = Call.here("print")
+        path = None if to is None else printed_file(to, call.context)
+        if not isinstance(label, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise TopologyError(
+                f"{call.context}: label is of type {type(label).__name__}; give a str to print before each record"
+            )
+        printer = Printer(label or self._part.node.name, path)
+        function = UserFunction(call=printer, takes_key=True, name="print")
+        supplier = OperatorSupplier(stateless.Foreach, (function,))
+        self._below(call, "KSTREAM-PRINTER-", name, supplier)
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _below(
+        self, call: Call, prefix: str, name: str | None, supplier: OperatorSupplier
+    ) -> StreamPart:
+        """Add an operator below this stream; return a stream like this one that begins there."""
+        node = ProcessorNode(
+            name=self._part.graph.node_name(prefix, call.name(name)),
+            location=call.location,
+            supplier=supplier,
+        )
+        self._part.graph.add(node, self._part.node)
+        return msgspec.structs.replace(self._part, node=node)
+
+    def _mapped(
+        self,
+        operator: str,
+        mapper: Callable[..., Any],
+        name: str | None,
+        made: type[Operator],
+        *,
+        key: bool = False,
+        value: bool = False,
+    ) -> StreamPart:
+        """Add an operator that may change the key, the value or both."""
+        call = Call.here(operator)
+        supplier = OperatorSupplier(made, (call.mapper(mapper),))
+        part = self._below(call, _PREFIXES[operator], name, supplier)
+        part.node.changes_key, part.node.changes_value = key, value
+        return msgspec.structs.replace(
+            part,
+            key_serde=None if key else part.key_serde,
+            value_serde=None if value else part.value_serde,
+            rekeyed=key or part.rekeyed,
+        )
+
+
+_PREFIXES = {
+    "map": "KSTREAM-MAP-",
+    "map_values": "KSTREAM-MAPVALUES-",
+    "select_key": "KSTREAM-KEY-SELECT-",
+    "flat_map": "KSTREAM-FLATMAP-",
+    "flat_map_values": "KSTREAM-FLATMAPVALUES-",
+}

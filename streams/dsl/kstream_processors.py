@@ -1,0 +1,164 @@
+"""The part of `KStream` that hands records to processors of the user's own, and whole batches to functions."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+import msgspec
+
+from streams.definitions.call import Call
+from streams.definitions.names import check_names
+from streams.definitions.node_arguments import check_supplier, connected_stores
+from streams.graph.logical_graph import ProcessorNode
+from streams.graph.parts import StreamPart
+from streams.operators.stateless import MapValuesBatch
+from streams.user_functions import FunctionKind
+from tasks.processing.api.processor import FixedKeyProcessor, Processor
+from tasks.processing.engine.operator import OperatorSupplier
+
+if TYPE_CHECKING:
+    from streams.dsl.kstream import KStream
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+
+
+class KStreamProcessors(ABC, Generic[K, V]):
+    """Adds `process`, `process_values` and `map_values_batch` to a stream."""
+
+    _part: StreamPart
+
+    @abstractmethod
+    def _stream(self, part: StreamPart) -> "KStream[Any, Any]":
+        """Return a stream that begins somewhere else."""
+
+    def process(
+        self,
+        supplier: Callable[[], Processor[K, V, K2, V2]],
+        *,
+        stores: Sequence[str] = (),
+        name: str | None = None,
+    ) -> "KStream[K2, V2]":
+        """Hand each record to a processor of your own; what it forwards goes on.
+
+        Args:
+            supplier: The `Processor` class, or a function that makes a new one at each call (one per task). Stores that
+                it brings along in `stores` are added and connected.
+            stores: Names of the stores it uses, added with `StreamsBuilder.add_state_store`. Global stores are read
+                without being named.
+            name: The node's name.
+
+        >>> from streams import Processor, StreamsBuilder
+        >>> class Shout(Processor[str, str, str, str]):
+        ...     def process(self, record):
+        ...         self.context.forward(record.replace(value=record.value.upper()))
+        >>> StreamsBuilder().stream("lines", key_serde=str, value_serde=str).process(Shout)
+        <KStream KSTREAM-PROCESSOR-0000000001>
+        """
+        call = Call.here("process")
+        check_supplier(supplier, call.context, Processor)
+        node = self._add_processor(call, "KSTREAM-PROCESSOR-", name, supplier, stores)
+        return self._stream(
+            msgspec.structs.replace(
+                self._part, node=node, key_serde=None, value_serde=None, rekeyed=True
+            )
+        )
+
+    def process_values(
+        self,
+        supplier: Callable[[], FixedKeyProcessor[K, V, V2]],
+        *,
+        stores: Sequence[str] = (),
+        name: str | None = None,
+    ) -> "KStream[K, V2]":
+        """Hand each record to a processor of your own that can't change keys, so nothing is repartitioned below.
+
+        Args:
+            supplier: The `FixedKeyProcessor` class, or a function that makes a new one at each call (one per task).
+            stores: Names of the stores it uses, as in `process`.
+            name: The node's name.
+
+        >>> from streams import FixedKeyProcessor, StreamsBuilder
+        >>> class Length(FixedKeyProcessor[str, str, int]):
+        ...     def process(self, record):
+        ...         self.context.forward(record.replace(value=len(record.value)))
+        >>> StreamsBuilder().stream("lines", key_serde=str, value_serde=str).process_values(Length)
+        <KStream KSTREAM-PROCESSVALUES-0000000001>
+        """
+        call = Call.here("process_values")
+        check_supplier(supplier, call.context, FixedKeyProcessor)
+        node = self._add_processor(call, "KSTREAM-PROCESSVALUES-", name, supplier, stores)
+        return self._stream(msgspec.structs.replace(self._part, node=node, value_serde=None))
+
+    @overload
+    def map_values_batch(
+        self,
+        mapper: Callable[[list[V]], Coroutine[Any, Any, Iterable[V2]]],
+        *,
+        name: str | None = None,
+    ) -> "KStream[K, V2]": ...
+    @overload
+    def map_values_batch(
+        self, mapper: Callable[[list[V]], Iterable[V2]], *, name: str | None = None
+    ) -> "KStream[K, V2]": ...
+    def map_values_batch(
+        self, mapper: Callable[..., Any], *, name: str | None = None
+    ) -> "KStream[K, Any]":
+        """Replace each value, many at once: `mapper(values)` returns as many new values in the same order.
+
+        Made for models, numpy and look-ups that take many keys. A batch is taken from what was read from one partition so
+        far, at least one record; nothing is waited for to fill it. It grows where larger ones make a record cheaper, and
+        is otherwise so small that a call takes some 20 ms. With a `parallelising_factor` above 1 it is taken from what
+        one key range has, so calls for different ranges overlap. Where a sub-topology runs
+        record by record (`describe(execution=True)` says so), each batch has one record.
+
+        The function is called once for each batch and never again, so if it raises, or returns another number of values,
+        every record of the batch goes to the processing handler, one by one: "continue" skips all of them.
+
+        Args:
+            mapper: A function of a list of values; its result has as many.
+            name: The node's name.
+
+        >>> from streams import StreamsBuilder
+        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
+        >>> words.map_values_batch(lambda values: [value.upper() for value in values])
+        <KStream KSTREAM-MAPVALUES-0000000001>
+        """
+        call = Call.here("map_values_batch")
+        function = call.function(mapper, FunctionKind.BATCH_MAPPER)
+        node = ProcessorNode(
+            name=self._part.graph.node_name("KSTREAM-MAPVALUES-", call.name(name)),
+            location=call.location,
+            supplier=OperatorSupplier(MapValuesBatch, (function,)),
+            changes_value=True,
+        )
+        self._part.graph.add(node, self._part.node)
+        return self._stream(msgspec.structs.replace(self._part, node=node, value_serde=None))
+
+    def _add_processor(
+        self,
+        call: Call,
+        prefix: str,
+        name: str | None,
+        supplier: Callable[[], Any],
+        stores: Sequence[str],
+    ) -> ProcessorNode:
+        names = check_names(stores, "stores", call.context)
+        brought = connected_stores(supplier, call.context)
+        graph = self._part.graph
+        for builder in brought:
+            graph.add_state_store(replace(builder, location=builder.location or call.location))
+        node = ProcessorNode(
+            # Unlike all other operators, a named one uses up no number.
+            name=call.name(name) or graph.node_name(prefix),
+            location=call.location,
+            supplier=supplier,
+            store_names=tuple(dict.fromkeys((*(each.spec.name for each in brought), *names))),
+            # Kafka Streams forgets this (KAFKA-19668), and then repartitions before a processor what is grouped behind it.
+            changes_value=True,
+        )
+        graph.add(node, self._part.node)
+        return node

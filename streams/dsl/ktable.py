@@ -1,0 +1,504 @@
+"""`KTable`: a stream read as the newest value of each key.
+
+Rules are Kafka Streams': a null value deletes a row; a row that a filter rejects becomes a deletion downstream; a table
+is kept in a store only if it has a name to query it by, or if an operator needs to read it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+import msgspec
+
+from streams.definitions.call import Call
+from streams.definitions.materialized import Materialized, StoreArgument
+from streams.definitions.names import check_names
+from streams.definitions.node_arguments import check_supplier, connected_stores
+from streams.definitions.suppressed import Suppressed
+from streams.dsl.ktable_joins import KTableJoins
+from streams.errors import TopologyError
+from streams.graph.logical_graph import AnySerde, GraphNode, ProcessorNode, TableStore
+from streams.graph.parts import StreamPart, TablePart, settled_serdes
+from streams.graph.suppress_nodes import BufferStore, windows_above
+from streams.operators.stateless import PassThrough, ToStream
+from streams.operators.tables.suppress import (
+    Suppress,
+    SuppressedView,
+    TimeOf,
+    closing_delay_ms,
+    first_change,
+    window_end,
+)
+from streams.operators.tables.table import TableFilter, TableMapValues
+from streams.operators.tables.table_view import FilterView, MapValuesView, TableView
+from streams.operators.tables.transform_values import TableTransformValues, TransformValuesView
+from streams.serdes import PlainT, SerdeLike, SerdeMethods
+from tasks.processing.engine.operator import OperatorSupplier
+from tasks.processing.engine.transformer import ValueTransformerWithKey
+
+if TYPE_CHECKING:
+    from streams.dsl.kgrouped_table import KGroupedTable
+    from streams.dsl.kstream import KStream
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+
+
+class KTable(KTableJoins[K, V], Generic[K, V]):
+    """A table of rows by key; made by `StreamsBuilder.table`, `to_table`, or an aggregation (Kafka Streams' KTable).
+
+    Its methods raise `TopologyError` as those of `KStream` do. About a deleted row `to_stream` and `transform_values` ask
+    their functions, with None; the others do not.
+
+    >>> from streams import StreamsBuilder
+    >>> StreamsBuilder().table("users", store="users", key_serde=str, value_serde=str)
+    <KTable KTABLE-SOURCE-0000000001>
+    """
+
+    def __init__(self, part: TablePart) -> None:
+        self._part = part
+
+    def __repr__(self) -> str:
+        return f"<KTable {self._part.node.name}>"
+
+    @property
+    def queryable_store_name(self) -> str | None:
+        """Return the name of the store to query, or None if the user named none.
+
+        >>> from streams import StreamsBuilder
+        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
+        >>> lines.group_by_key().count(store="counts").queryable_store_name
+        'counts'
+        """
+        return None if self._part.store is None else self._part.store.queryable_name
+
+    @overload
+    def filter(
+        self,
+        predicate: Callable[[V], object],
+        *,
+        store: StoreArgument[K, V] = None,
+        name: str | None = None,
+    ) -> "KTable[K, V]": ...
+    @overload
+    def filter(
+        self,
+        predicate: Callable[[K, V], object],
+        *,
+        store: StoreArgument[K, V] = None,
+        name: str | None = None,
+    ) -> "KTable[K, V]": ...
+    def filter(
+        self,
+        predicate: Callable[..., object],
+        *,
+        store: StoreArgument[Any, Any] = None,
+        name: str | None = None,
+    ) -> "KTable[K, V]":
+        """Keep the rows for which a predicate holds; the others are deleted downstream.
+
+        Args:
+            predicate: `f(value)` or `f(key, value)`; not asked about deleted rows.
+            store: Keep the result in a store of this name.
+            name: The node's name.
+
+        >>> from streams import StreamsBuilder
+        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
+        >>> users.filter(lambda user: user.startswith("a"), store="a-users").queryable_store_name
+        'a-users'
+        """
+        return self._filter("filter", predicate, store, name, negate=False)
+
+    @overload
+    def filter_not(
+        self,
+        predicate: Callable[[V], object],
+        *,
+        store: StoreArgument[K, V] = None,
+        name: str | None = None,
+    ) -> "KTable[K, V]": ...
+    @overload
+    def filter_not(
+        self,
+        predicate: Callable[[K, V], object],
+        *,
+        store: StoreArgument[K, V] = None,
+        name: str | None = None,
+    ) -> "KTable[K, V]": ...
+    def filter_not(
+        self,
+        predicate: Callable[..., object],
+        *,
+        store: StoreArgument[Any, Any] = None,
+        name: str | None = None,
+    ) -> "KTable[K, V]":
+        """Keep the rows for which a predicate does not hold; the others are deleted downstream.
+
+        Args:
+            predicate: `f(value)` or `f(key, value)`; not asked about deleted rows.
+            store: Keep the result in a store of this name.
+            name: The node's name.
+
+        >>> from streams import StreamsBuilder
+        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
+        >>> users.filter_not(lambda user: user == "root")
+        <KTable KTABLE-FILTER-0000000003>
+        """
+        return self._filter("filter_not", predicate, store, name, negate=True)
+
+    @overload
+    def map_values(
+        self,
+        mapper: Callable[[V], V2 | None],
+        *,
+        store: StoreArgument[K, V2] = None,
+        name: str | None = None,
+    ) -> "KTable[K, V2]": ...
+    @overload
+    def map_values(
+        self,
+        mapper: Callable[[K, V], V2 | None],
+        *,
+        store: StoreArgument[K, V2] = None,
+        name: str | None = None,
+    ) -> "KTable[K, V2]": ...
+    def map_values(
+        self,
+        mapper: Callable[..., Any],
+        *,
+        store: StoreArgument[Any, Any] = None,
+        name: str | None = None,
+    ) -> "KTable[K, Any]":
+        """Replace each row's value.
+
+        Args:
+            mapper: `f(value)` or `f(key, value)`; not asked about deleted rows.
+            store: Keep the result in a store of this name; its `value_serde` becomes the table's.
+            name: The node's name.
+
+        >>> from streams import StreamsBuilder
+        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
+        >>> users.map_values(len)
+        <KTable KTABLE-MAPVALUES-0000000003>
+        """
+        call = Call.here("map_values")
+        function = call.mapper(mapper)
+        kept = self._kept("KTABLE-MAPVALUES-", store, call, value_serde=None)
+        supplier = OperatorSupplier(TableMapValues, (function, _name_to_keep(kept)))
+        node = self._below(call, "KTABLE-MAPVALUES-", name, supplier, kept)
+        computed = partial(MapValuesView, function=function)
+        return KTable(self._derived(node, kept, computed, value_serde=None))
+
+    def transform_values(
+        self,
+        supplier: Callable[[], ValueTransformerWithKey[K, V, V2]],
+        stores: Sequence[str] = (),
+        *,
+        store: StoreArgument[K, V2] = None,
+        name: str | None = None,
+    ) -> "KTable[K, V2]":
+        """Replace each row's value by what an object of yours makes of it, perhaps with stores.
+
+        Unlike the function of `map_values` it is asked about deleted rows, too (with None), and about the row before a
+        change where somebody downstream needs it and the result is not kept in a store of its own.
+
+        Args:
+            supplier: The `ValueTransformerWithKey` class, or a function that makes a new one at each call (one per
+                task). Stores that it brings along in `stores` are added and connected.
+            stores: Names of the stores it uses, added with `StreamsBuilder.add_state_store`.
+            store: Keep the result in a store of this name; its `value_serde` becomes the table's.
+            name: The node's name.
+
+        >>> from streams import StreamsBuilder, ValueTransformerWithKey
+        >>> class Shout(ValueTransformerWithKey[str, str, str]):
+        ...     def transform(self, key, value):
+        ...         return None if value is None else f"{key}: {value.upper()}"
+        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
+        >>> users.transform_values(Shout)
+        <KTable KTABLE-TRANSFORMVALUES-0000000003>
+        """
+        call = Call.here("transform_values")
+        check_supplier(supplier, call.context, ValueTransformerWithKey)
+        given = check_names(stores, "stores", call.context)
+        brought = connected_stores(supplier, call.context)
+        graph = self._part.graph
+        for builder in brought:
+            graph.add_state_store(replace(builder, location=builder.location or call.location))
+        names = tuple(dict.fromkeys((*(builder.spec.name for builder in brought), *given)))
+        kept = self._kept("KTABLE-TRANSFORMVALUES-", store, call, value_serde=None)
+        made = OperatorSupplier(TableTransformValues, (supplier, names, _name_to_keep(kept)))
+        node = self._below(call, "KTABLE-TRANSFORMVALUES-", name, made, kept)
+        node.store_names = names
+        computed = partial(TransformValuesView, node=node.name)
+        part = self._derived(node, kept, computed, value_serde=None)
+        return KTable(msgspec.structs.replace(part, own_stores=names))
+
+    @overload
+    def to_stream(self, key_mapper: None = None, *, name: str | None = None) -> "KStream[K, V]": ...
+    @overload
+    def to_stream(
+        self, key_mapper: Callable[[V], K2], *, name: str | None = None
+    ) -> "KStream[K2, V]": ...
+    @overload
+    def to_stream(
+        self, key_mapper: Callable[[K, V], K2], *, name: str | None = None
+    ) -> "KStream[K2, V]": ...
+    def to_stream(
+        self, key_mapper: Callable[..., Any] | None = None, *, name: str | None = None
+    ) -> "KStream[Any, V]":
+        """Return the table's changes as a stream; a deleted row is a record with value None.
+
+        Args:
+            key_mapper: `f(value)` or `f(key, value)` -> new key.
+            name: The node's name.
+
+        >>> from streams import StreamsBuilder
+        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
+        >>> users.to_stream()
+        <KStream KTABLE-TOSTREAM-0000000003>
+        """
+        # Tables make streams and streams make tables: one of the two imports has to come late.
+        from streams.dsl.kstream import KStream  # noqa: PLC0415
+
+        part, call = self._part, Call.here("to_stream")
+        if key_mapper is not None:
+            call.mapper(key_mapper)  # so that a message names to_stream, not the select_key below
+        node = self._below(call, "KTABLE-TOSTREAM-", name, OperatorSupplier(ToStream), None)
+        stream: KStream[Any, V] = KStream(
+            StreamPart(
+                graph=part.graph,
+                node=node,
+                key_serde=part.key_serde,
+                value_serde=part.value_serde,
+                rekeyed=False,
+            )
+        )
+        return stream if key_mapper is None else stream.select_key(key_mapper)
+
+    @overload
+    def group_by(
+        self,
+        selector: Callable[[V], tuple[PlainT | None, V2 | None] | None],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeLike[V2] | None = None,
+        name: str | None = None,
+    ) -> "KGroupedTable[PlainT, V2]": ...
+    @overload
+    def group_by(
+        self,
+        selector: Callable[[K, V], tuple[PlainT | None, V2 | None] | None],
+        *,
+        key_serde: type[PlainT],
+        value_serde: SerdeLike[V2] | None = None,
+        name: str | None = None,
+    ) -> "KGroupedTable[PlainT, V2]": ...
+    @overload
+    def group_by(
+        self,
+        selector: Callable[[V], tuple[K2 | None, V2 | None] | None],
+        *,
+        key_serde: SerdeMethods[K2] | None = None,
+        value_serde: SerdeLike[V2] | None = None,
+        name: str | None = None,
+    ) -> "KGroupedTable[K2, V2]": ...
+    @overload
+    def group_by(
+        self,
+        selector: Callable[[K, V], tuple[K2 | None, V2 | None] | None],
+        *,
+        key_serde: SerdeMethods[K2] | None = None,
+        value_serde: SerdeLike[V2] | None = None,
+        name: str | None = None,
+    ) -> "KGroupedTable[K2, V2]": ...
+    def group_by(
+        self,
+        selector: Callable[..., Any],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        name: str | None = None,
+    ) -> "KGroupedTable[Any, Any]":
+        """Group the rows by other keys, to aggregate them.
+
+        When a row changes, its old value leaves its old group and the new one enters its new group.
+
+        Args:
+            selector: `f(value)` or `f(key, value)` -> (group, value); None, or None as either, and the row is in no
+                group. It must give the same for the same row each time, else the row is not taken out of the group it
+                was put in.
+            key_serde: Serde of the groups' keys; else the configured default.
+            value_serde: Serde of the values, likewise.
+            name: The node's name, also that of the repartition topic.
+
+        >>> from streams import StreamsBuilder
+        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
+        >>> users.group_by(lambda name, city: (city, name), key_serde=str, value_serde=str)
+        <KGroupedTable KTABLE-SELECT-0000000003>
+        """
+        # Tables make groups and groups make tables: one of the two imports has to come late.
+        from streams.dsl.kgrouped_table import KGroupedTable, TableGroupPart  # noqa: PLC0415
+
+        part, call = self._part, Call.here("group_by")
+        function = call.mapper(selector)
+        # What the node does is settled by the first aggregation; a group that nobody aggregates does nothing.
+        node = self._below(call, "KTABLE-SELECT-", name, OperatorSupplier(PassThrough), None)
+        part.send_old_values()
+        return KGroupedTable(
+            TableGroupPart(
+                graph=part.graph,
+                node=node,
+                function=function,
+                versioned=part.versioned,
+                key_serde=call.serde(key_serde, "key_serde"),
+                value_serde=call.serde(value_serde, "value_serde"),
+                topic_name=name,
+            )
+        )
+
+    def suppress(self, suppressed: Suppressed[K], *, name: str | None = None) -> "KTable[K, V]":
+        """Hold changes back, so that of many changes of a row only the last one goes on.
+
+        What is held back survives restarts and is restored like any store. Emission follows the stream's time: without
+        newer records nothing more is emitted.
+
+        Args:
+            suppressed: For how long, and how much.
+            name: The node's name; what is held back is then in a store called `<name>-store`.
+
+        Raises:
+            TopologyError: `until_window_closes` on a table without windows, or a versioned table.
+
+        >>> from streams import BufferConfig, StreamsBuilder, Suppressed
+        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
+        >>> users.suppress(Suppressed.until_time_limit(5_000, BufferConfig.unbounded()))
+        <KTable KTABLE-SUPPRESS-0000000003>
+        """
+        part, call, graph = self._part, Call.here("suppress"), self._part.graph
+        if not isinstance(suppressed, Suppressed):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
+            raise TopologyError(
+                f"{call.context}: suppressed is of type {type(suppressed).__name__}; give "
+                "Suppressed.until_window_closes(...) or Suppressed.until_time_limit(...)"
+            )
+        if part.versioned:
+            raise TopologyError(
+                f"{call.context}: a versioned table can't be suppressed; keep it in a store without versions before"
+            )
+        time_of: TimeOf = first_change
+        limit_ms = suppressed.limit_ms
+        if suppressed.final:
+            time_of, limit_ms = window_end, closing_delay_ms(windows_above(part.node, call))
+        # A name uses up no numbers here, other than everywhere else.
+        node_name = call.name(name) or graph.node_name("KTABLE-SUPPRESS-")
+        kept = BufferStore(
+            name=graph.store_name("KTABLE-SUPPRESS-") if name is None else f"{name}-store",
+            generated=name is None,
+            materialized=Materialized(),
+            key_serde=part.key_serde,
+            value_serde=part.value_serde,
+            needed=True,
+        )
+        arguments = (kept.name, time_of, limit_ms, suppressed.buffer, suppressed.final)
+        node = ProcessorNode(
+            name=node_name,
+            location=call.location,
+            supplier=OperatorSupplier(Suppress, arguments),
+            store=kept,
+        )
+        graph.add(node, part.node)
+        part.send_old_values()
+        return KTable(
+            TablePart(
+                graph=graph,
+                node=node,
+                store=None,
+                key_serde=part.key_serde,
+                value_serde=part.value_serde,
+                parents=(part,),
+                computed=partial(SuppressedView, store_name=kept.name),
+                own_stores=(kept.name,),
+            )
+        )
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _filter(
+        self,
+        operator: str,
+        predicate: Callable[..., object],
+        store: StoreArgument[Any, Any],
+        name: str | None,
+        *,
+        negate: bool,
+    ) -> "KTable[K, V]":
+        call = Call.here(operator)
+        function = call.predicate(predicate)
+        value_serde = self._part.value_serde
+        kept = self._kept("KTABLE-FILTER-", store, call, value_serde=value_serde)
+        arguments = (function, negate, _name_to_keep(kept), self._part.versioned)
+        supplier = OperatorSupplier(TableFilter, arguments)
+        node = self._below(call, "KTABLE-FILTER-", name, supplier, kept)
+        computed = partial(FilterView, predicate=function, negate=negate)
+        # If the rows are kept anyway, old values spare downstream tombstones of rows it never saw.
+        node.old_values = self._part.send_old_values(force=False)
+        return KTable(self._derived(node, kept, computed, value_serde=value_serde))
+
+    def _kept(
+        self,
+        prefix: str,
+        store: StoreArgument[Any, Any],
+        call: Call,
+        *,
+        value_serde: AnySerde | None,
+    ) -> TableStore | None:
+        """Return the store that `store=` speaks of; it is needed only if it has a name."""
+        if store is None:
+            return None
+        materialized = Materialized.of_table(store, call.context)
+        serdes = settled_serdes(materialized, self._part.key_serde, value_serde)
+        return self._part.graph.table_store(
+            materialized, prefix=prefix, name=None, serdes=serdes, needed=False
+        )
+
+    def _below(
+        self,
+        call: Call,
+        prefix: str,
+        name: str | None,
+        supplier: OperatorSupplier,
+        store: TableStore | None,
+    ) -> ProcessorNode:
+        graph = self._part.graph
+        node = ProcessorNode(
+            name=graph.node_name(prefix, call.name(name)),
+            location=call.location,
+            supplier=supplier,
+            store=store,
+        )
+        graph.add(node, self._part.node)
+        return node
+
+    def _derived(
+        self,
+        node: GraphNode,
+        kept: TableStore | None,
+        computed: Callable[..., TableView],
+        *,
+        value_serde: AnySerde | None,
+    ) -> TablePart:
+        return TablePart(
+            graph=self._part.graph,
+            node=node,
+            store=kept,
+            key_serde=self._part.key_serde if kept is None else kept.key_serde,
+            value_serde=value_serde if kept is None else kept.value_serde,
+            parents=(self._part,),
+            computed=computed,
+        )
+
+
+def _name_to_keep(store: TableStore | None) -> str | None:
+    return store.name if store is not None and store.needed else None

@@ -1,0 +1,386 @@
+"""`join`, `left_join` and `outer_join` of tables: on their keys, or on a foreign key.
+
+Tables with equal keys must have equal partition counts; nothing is repartitioned for them. A join on a foreign key goes
+through two topics of its own, and works with any partition counts. Nodes, stores and topics have the names they have in
+Kafka Streams' KTableImpl.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from streams.definitions.call import Call
+from streams.definitions.materialized import Materialized
+from streams.errors import TopologyError
+from streams.graph.logical_graph import TableNode, TableStore
+from streams.graph.table_join_nodes import (
+    FOREIGN_KEY_OUTPUT,
+    ForeignKeyCall,
+    ForeignKeyJoin,
+    JoinNames,
+    TableJoinNode,
+)
+from streams.operators.joins.table_join import INNER, LEFT, OUTER, Joined, JoinedView, JoinType
+from streams.user_functions import FunctionKind
+from tasks.processing.api.topology_spec import Partitioner
+
+if TYPE_CHECKING:
+    from streams.definitions.materialized import StoreArgument
+    from streams.dsl.ktable import KTable
+    from streams.graph.parts import TablePart
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+R = TypeVar("R")
+
+
+class KTableJoins(ABC, Generic[K, V]):
+    """The joins of a `KTable`."""
+
+    _part: "TablePart"
+
+    @overload
+    def join(
+        self,
+        other: "KTable[K, V2]",
+        joiner: Callable[[V, V2], R | None],
+        *,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    @overload
+    def join(
+        self,
+        other: "KTable[K, V2]",
+        joiner: Callable[[K, V, V2], R | None],
+        *,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    @overload
+    def join(
+        self,
+        other: "KTable[K2, V2]",
+        joiner: Callable[[V, V2], R | None],
+        *,
+        foreign_key: Callable[[V], K2 | None],
+        other_partitioner: Partitioner | None = None,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    @overload
+    def join(
+        self,
+        other: "KTable[K2, V2]",
+        joiner: Callable[[V, V2], R | None],
+        *,
+        foreign_key: Callable[[K, V], K2 | None],
+        other_partitioner: Partitioner | None = None,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    @overload
+    def join(
+        self,
+        other: "KTable[K2, V2]",
+        joiner: Callable[[K, V, V2], R | None],
+        *,
+        foreign_key: Callable[..., K2 | None],
+        other_partitioner: Partitioner | None = None,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    def join(
+        self,
+        other: "KTable[Any, Any]",
+        joiner: Callable[..., Any],
+        *,
+        foreign_key: Callable[..., Any] | None = None,
+        other_partitioner: Partitioner | None = None,
+        store: "StoreArgument[Any, Any]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, Any]":
+        """Return the table of the rows that both tables have, joined.
+
+        Without `foreign_key`, rows of equal keys are joined, and both tables need the same partition count. With it,
+        each row is joined with the one row of the other table that it points to.
+
+        Args:
+            other: The table to the right.
+            joiner: `f(left, right)` or `f(key, left, right)` -> value of the result (None: no row); the key is that of
+                this table.
+            foreign_key: `f(value)` or `f(key, value)` -> key in the other table, None to point nowhere.
+            other_partitioner: With `foreign_key`: how the other table's topic was partitioned, if not by Kafka's
+                default: `f(topic, key, value, partitions)` -> partition; the value is None.
+            store: Keep the result in a store of this name.
+            name: What the nodes are named after, and with `foreign_key` the join's topics and store.
+
+        Raises:
+            TopologyError: The other one is no table of the same builder, or a function does not fit.
+
+        A result is as new as the newer of its two rows; where the other table of a foreign key changes, as that change.
+        Rules are those of Kafka Streams (KIP-213 for foreign keys). As there, the rows of a foreign key's table travel, and
+        answers to what a row was before are dropped. That may leave this inner join, not `left_join`, with an old result
+        where changes cross with answers: a row that is deleted and at once comes back, pointing to nothing that is there;
+        or one that changes while the row it points to is deleted.
+
+        >>> from streams import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> users = builder.table("users", key_serde=str, value_serde=str)
+        >>> cities = builder.table("cities", key_serde=str, value_serde=str)
+        >>> users.join(cities, lambda user, city: f"{user} in {city}")
+        <KTable KTABLE-MERGE-0000000006>
+        >>> users.join(cities, lambda user, city: city, foreign_key=lambda user: user.partition("@")[2])
+        <KTable KTABLE-FK-JOIN-OUTPUT-0000000021>
+        """
+        call = Call.here("join")
+        if foreign_key is None:
+            return self._on_key(call, INNER, other, joiner, other_partitioner, store, name)
+        link = ForeignKeyCall(
+            call, joiner, foreign_key, other_partitioner, left_join=False, name=name
+        )
+        return self._on_foreign_key(link, other, store)
+
+    @overload
+    def left_join(
+        self,
+        other: "KTable[K, V2]",
+        joiner: Callable[[V, V2 | None], R | None],
+        *,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    @overload
+    def left_join(
+        self,
+        other: "KTable[K, V2]",
+        joiner: Callable[[K, V, V2 | None], R | None],
+        *,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    @overload
+    def left_join(
+        self,
+        other: "KTable[K2, V2]",
+        joiner: Callable[[V, V2 | None], R | None],
+        *,
+        foreign_key: Callable[[V], K2 | None],
+        other_partitioner: Partitioner | None = None,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    @overload
+    def left_join(
+        self,
+        other: "KTable[K2, V2]",
+        joiner: Callable[[V, V2 | None], R | None],
+        *,
+        foreign_key: Callable[[K, V], K2 | None],
+        other_partitioner: Partitioner | None = None,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    @overload
+    def left_join(
+        self,
+        other: "KTable[K2, V2]",
+        joiner: Callable[[K, V, V2 | None], R | None],
+        *,
+        foreign_key: Callable[..., K2 | None],
+        other_partitioner: Partitioner | None = None,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    def left_join(
+        self,
+        other: "KTable[Any, Any]",
+        joiner: Callable[..., Any],
+        *,
+        foreign_key: Callable[..., Any] | None = None,
+        other_partitioner: Partitioner | None = None,
+        store: "StoreArgument[Any, Any]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, Any]":
+        """Return the table of this table's rows, each joined with the other's row or with None.
+
+        Args:
+            other: The table to the right.
+            joiner: As in `join`; the right value is None where there is no row.
+            foreign_key: As in `join`; a row that points nowhere is joined with None.
+            other_partitioner: As in `join`.
+            store: Keep the result in a store of this name.
+            name: What the nodes are named after, and with `foreign_key` the join's topics and store.
+
+        Raises:
+            TopologyError: The other one is no table of the same builder, or a function does not fit.
+
+        >>> from streams import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> users = builder.table("users", key_serde=str, value_serde=str)
+        >>> cities = builder.table("cities", key_serde=str, value_serde=str)
+        >>> users.left_join(cities, lambda user, city: f"{user} in {city or '?'}", store="where")
+        <KTable KTABLE-MERGE-0000000006>
+        """
+        call = Call.here("left_join")
+        if foreign_key is None:
+            return self._on_key(call, LEFT, other, joiner, other_partitioner, store, name)
+        link = ForeignKeyCall(
+            call, joiner, foreign_key, other_partitioner, left_join=True, name=name
+        )
+        return self._on_foreign_key(link, other, store)
+
+    @overload
+    def outer_join(
+        self,
+        other: "KTable[K, V2]",
+        joiner: Callable[[V | None, V2 | None], R | None],
+        *,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    @overload
+    def outer_join(
+        self,
+        other: "KTable[K, V2]",
+        joiner: Callable[[K, V | None, V2 | None], R | None],
+        *,
+        store: "StoreArgument[K, R]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, R]": ...
+    def outer_join(
+        self,
+        other: "KTable[Any, Any]",
+        joiner: Callable[..., Any],
+        *,
+        foreign_key: object = None,
+        store: "StoreArgument[Any, Any]" = None,
+        name: str | None = None,
+    ) -> "KTable[K, Any]":
+        """Return the table of the rows that either table has, joined with None where the other has none.
+
+        Args:
+            other: The table to the right.
+            joiner: As in `join`; one of the two values may be None.
+            foreign_key: Refused: a join on a foreign key is an inner or a left one.
+            store: Keep the result in a store of this name.
+            name: What the nodes are named after.
+
+        Raises:
+            TopologyError: The other one is no table of the same builder, or the joiner does not fit.
+
+        >>> from streams import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> planned = builder.table("planned", key_serde=str, value_serde=int)
+        >>> built = builder.table("built", key_serde=str, value_serde=int)
+        >>> planned.outer_join(built, lambda planned, built: (built or 0) - (planned or 0))
+        <KTable KTABLE-MERGE-0000000006>
+        """
+        call = Call.here("outer_join")
+        if foreign_key is not None:
+            raise TopologyError(
+                f"{call.context}: joins on a foreign key are inner and left only; use join() or left_join()"
+            )
+        return self._on_key(call, OUTER, other, joiner, None, store, name)
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _kept(
+        self, prefix: str, store: "StoreArgument[Any, Any]", call: Call, *, value_serde: Any
+    ) -> TableStore | None:
+        """Return the store that `store=` speaks of; it is needed only if it has a name."""
+
+    def _other_part(self, other: "KTable[Any, Any]", call: Call) -> "TablePart":
+        """Return the part of the table to join with, if it is one of the same builder."""
+        if not isinstance(other, KTableJoins):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
+            raise TopologyError(
+                f"{call.context}: an object of type {type(other).__name__} is no table to join with; give a KTable"
+            )
+        theirs = other._part  # noqa: SLF001 - its own class
+        if self._part.graph is not theirs.graph:
+            raise TopologyError(
+                f"{call.context}: the tables come from different builders; make both with one StreamsBuilder"
+            )
+        return theirs
+
+    def _on_key(
+        self,
+        call: Call,
+        kind: JoinType,
+        other: "KTable[Any, Any]",
+        joiner: Callable[..., Any],
+        other_partitioner: object,
+        store: "StoreArgument[Any, Any]",
+        name: str | None,
+    ) -> "KTable[K, Any]":
+        mine, theirs = self._part, self._other_part(other, call)
+        if other_partitioner is not None:
+            raise TopologyError(
+                f"{call.context}: other_partitioner is for joins on a foreign key; leave it out, or give foreign_key="
+            )
+        function = call.function(joiner, FunctionKind.JOINER)
+        kept = self._kept("KTABLE-MERGE-", store, call, value_serde=None)
+        if kept is not None:
+            kept.needed = True  # as in Kafka Streams, which filters and mappers are not alike in
+        named = JoinNames(mine, call.name(name))
+        if not kind.needs_right:
+            mine.send_old_values()
+        if not kind.needs_left:
+            theirs.send_old_values()
+        joined = Joined(kind, function)
+        node = TableJoinNode(
+            name=named("", "KTABLE-MERGE-"),
+            this_name=named("-join-this", "KTABLE-JOINTHIS-"),
+            other_name=named("-join-other", "KTABLE-JOINOTHER-"),
+            location=call.location,
+            joined=joined,
+            left=mine.view(),
+            right=theirs.view(),
+            versioned=(mine.versioned, theirs.versioned),
+            store=kept,
+        )
+        mine.graph.add(node, mine.node, theirs.node)
+        return _table(
+            type(mine)(
+                graph=mine.graph,
+                node=node,
+                store=kept,
+                key_serde=mine.key_serde if kept is None else kept.key_serde,
+                value_serde=None if kept is None else kept.value_serde,
+                parents=(mine, theirs),
+                computed=partial(JoinedView, joined),
+                loses_versions=True,
+            )
+        )
+
+    def _on_foreign_key(
+        self, link: ForeignKeyCall, other: "KTable[Any, Any]", store: "StoreArgument[Any, Any]"
+    ) -> "KTable[K, Any]":
+        mine, theirs = self._part, self._other_part(other, link.call)
+        plan = ForeignKeyJoin(mine, theirs, link)
+        # Kafka Streams counts a store here even where none is asked for: it is there if an operator needs it.
+        wanted = Materialized() if store is None else store
+        kept = self._kept(FOREIGN_KEY_OUTPUT, wanted, link.call, value_serde=None)
+        assert kept is not None, "a store was asked for"
+        node = TableNode(name=plan.names.result, location=link.call.location, store=kept)
+        mine.graph.add(node, plan.add())
+        return _table(
+            type(mine)(
+                graph=mine.graph,
+                node=node,
+                store=kept,
+                key_serde=kept.key_serde,
+                value_serde=kept.value_serde,
+            )
+        )
+
+
+def _table(part: "TablePart") -> "KTable[Any, Any]":
+    # Tables inherit their joins, and joins make tables: one of the two imports has to come late.
+    from streams.dsl.ktable import KTable  # noqa: PLC0415
+
+    return KTable(part)

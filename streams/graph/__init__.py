@@ -1,0 +1,1 @@
+"""Logical nodes between the DSL's calls and the topology, and their optimisation."""

@@ -1,0 +1,176 @@
+"""The optimisations of `StreamsBuilder.build(config)`: fewer internal topics and stores for the same results.
+
+As Kafka Streams' InternalStreamsBuilder (KIP-295), with its names and its order of nodes. They work on a copy of the
+graph, so that a builder may be built again, with others or without.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from streams.graph.logical_graph import (
+    AnySerde,
+    GraphNode,
+    LogicalGraph,
+    RepartitionNode,
+    TableNode,
+)
+from streams.graph.stream_join_nodes import single_store_self_join
+
+if TYPE_CHECKING:
+    from streams.config import StreamsConfig
+
+
+def optimized(graph: LogicalGraph, config: "StreamsConfig | None") -> LogicalGraph:
+    """Return the graph as the config's `topology_optimization` wants it; unchanged without a config.
+
+    As in Kafka Streams, a builder that is built without a config is not optimised.
+    """
+    wanted: Collection[str] = () if config is None else config.topology_optimization
+    if wanted == "none":
+        wanted = ()
+    elif wanted == "all":
+        wanted = _STEPS
+    if not wanted:
+        return graph
+    graph = graph.copy()
+    for name, step in _STEPS.items():
+        if name in wanted:
+            step(graph)
+    return graph
+
+
+def reuse_ktable_source_topics(graph: LogicalGraph) -> None:
+    """Let tables that are read from a topic be restored from that topic, instead of a changelog of their own."""
+    for node in graph.nodes:
+        if isinstance(node, TableNode) and node.source is not None:
+            node.reuses_source = True
+
+
+# -- repartition topics ------------------------------------------------------------------------------------------------
+
+
+def merge_repartition_topics(graph: LogicalGraph) -> None:
+    """Repartition once, right after the key changed, instead of once per grouping or join below."""
+    for key_changing, repartitions in _by_key_change(graph).items():
+        if repartitions and _only_below(key_changing, repartitions):
+            _merge(key_changing, repartitions)
+
+
+def _by_key_change(graph: LogicalGraph) -> dict[GraphNode, list[RepartitionNode]]:
+    """Return the repartitionings that each change of keys is followed by, without a change of values in between.
+
+    Where several changes of keys are merged before they are repartitioned, that merge stands for them.
+    """
+    found: dict[GraphNode, list[RepartitionNode]] = {}
+    merges: list[GraphNode] = []
+    for node in graph.nodes:
+        if node.changes_key:
+            found[node] = []
+        elif isinstance(node, RepartitionNode) and node.optimizable:
+            key_changing = _key_change_above(node)
+            if key_changing is not None:
+                found[key_changing].append(node)
+        elif node.merges:
+            merges.append(node)
+    merged: dict[GraphNode, list[GraphNode]] = {}
+    for merge in merges:
+        merged[merge] = [
+            key_changing
+            for key_changing, repartitions in found.items()
+            if all(_child_towards(node, merge) is not None for node in repartitions)
+            and _child_towards(merge, key_changing) is not None
+        ]
+    for merge, parents in merged.items():
+        found[merge] = list(dict.fromkeys(node for parent in parents for node in found[parent]))
+    for parent in {parent for parents in merged.values() for parent in parents}:
+        del found[parent]
+    return found
+
+
+def _key_change_above(node: GraphNode) -> GraphNode | None:
+    """Return the change of keys above a node, unless the values change between the two."""
+    nearest = _find_above(node, lambda each: each.changes_key or each.changes_value)
+    return nearest if nearest is not None and nearest.changes_key else None
+
+
+def _child_towards(node: GraphNode, above: GraphNode) -> GraphNode | None:
+    """Return the child of `above` on the way to a node below it, perhaps that node itself."""
+    return _find_above(node, lambda each: above in each.parents)
+
+
+def _find_above(node: GraphNode, wanted: Callable[[GraphNode], bool]) -> GraphNode | None:
+    """Return the node itself or the nearest one above it that is wanted, the first parents first."""
+    if wanted(node):
+        return node
+    for parent in node.parents:
+        found = _find_above(parent, wanted)
+        if found is not None:
+            return found
+    return None
+
+
+def _only_below(key_changing: GraphNode, repartitions: Collection[RepartitionNode]) -> bool:
+    """Return whether all that lies between is fed by the change of keys alone.
+
+    Kafka Streams does not ask. Without it, what a merge brings in from elsewhere would no longer be repartitioned.
+    """
+    #: Of what lies above the repartitionings: whether it lies below the change of keys.
+    between: dict[GraphNode, bool] = {}
+
+    def leads_there(node: GraphNode) -> bool:
+        if node is key_changing:
+            return True
+        if node not in between:
+            ways = [leads_there(parent) for parent in node.parents]  # all of them are looked at
+            between[node] = any(ways)
+        return between[node]
+
+    ways = [leads_there(node) for node in repartitions]
+    if not all(ways):
+        return False  # merged before, for another change of keys
+    return all(
+        parent is key_changing or between[parent]
+        for node, led in between.items()
+        if led
+        for parent in node.parents
+    )
+
+
+def _merge(key_changing: GraphNode, repartitions: list[RepartitionNode]) -> None:
+    """Put one repartitioning below the change of keys, and what was below that below it."""
+    first = repartitions[0]
+    single = replace(
+        first,
+        name=f"{first.topic}-source",
+        filter_name=f"{first.topic}-filter",
+        sink_name=f"{first.topic}-sink",
+        key_serde=_first_given(node.key_serde for node in repartitions),
+        value_serde=_first_given(node.value_serde for node in repartitions),
+        priority=key_changing.priority,
+        parents=[],
+        children=[],
+    )
+    for node in repartitions:
+        child = _child_towards(node, key_changing)
+        if child is not None:  # else the way to an earlier one led through the same child
+            single.add_child(child)
+            key_changing.remove_child(child)
+        for parent in list(node.parents):
+            for below in list(node.children):
+                parent.add_child(below)
+            parent.remove_child(node)
+        for below in list(node.children):
+            node.remove_child(below)
+    key_changing.add_child(single)
+
+
+def _first_given(serdes: Iterable[AnySerde | None]) -> AnySerde | None:
+    return next((serde for serde in serdes if serde is not None), None)
+
+
+_STEPS: Final[dict[str, Callable[[LogicalGraph], None]]] = {
+    "reuse_ktable_source_topics": reuse_ktable_source_topics,
+    "merge_repartition_topics": merge_repartition_topics,
+    "single_store_self_join": single_store_self_join,
+}

@@ -1,0 +1,340 @@
+"""Identity of the operators behind generated names of stores and repartition topics.
+
+A generated name counts the calls of the program, so a change of the program gives it to another operator, and with it the rows
+or records that are there. Commits carry two fingerprints per name; a start compares them (`tasks.restore.offset_origin.check_names`).
+The first is of names and constants of functions, as earlier versions made it. The second is of their operations.
+"""
+
+import re
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any, Final, TypeAlias, TypeGuard, cast
+
+from state_stores.spec import StoreSpec
+from streams.definitions.sameness import attributes_of
+from streams.function_source import FunctionSources
+from streams.serdes import Serde
+from tasks.commit_facts import NamedOperator
+from tasks.processing.api.topology_spec import (
+    NodeSpec,
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+    TopologySpec,
+)
+from tasks.processing.engine.operator import OperatorSupplier
+
+#: Packages of this project.
+_PACKAGES: Final = frozenset({"rebalance", "state_stores", "streams", "tasks"})
+
+_Function: TypeAlias = "FunctionType | MethodType | partial[Any]"
+
+#: A name with a number of the program's counting in it.
+_GENERATED: Final = re.compile(r"\A(?:COGROUP)?K(?:STREAM|TABLE)-.*-\d{10}(?:-.*)?\Z")
+_NUMBER: Final = re.compile(r"-?\d{10}")
+#: A place in the user's program moves with every edit.
+_PLACE: Final = re.compile(r":\d+\)?\Z")
+#: An address in memory, in the text of an object.
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
+#: Part of each generated name, also behind a prefix.
+_COUNTED: Final = re.compile(r"K(?:STREAM|TABLE)-")
+_KNOWN_MODULES: Final = sys.stdlib_module_names | _PACKAGES
+_BUILTINS: Final = (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
+#: Globals of a function that stay as they are while a program runs.
+_FIXED: Final = (
+    *_BUILTINS, FunctionType, MethodType, ModuleType, partial, type,
+    Enum, str, bytes, int, float, complex, tuple, frozenset, type(None),
+)  # fmt: skip
+_CONTAINERS: Final = (tuple, list, dict, set, frozenset)
+_DEPTH: Final = 8
+_PARTS_MAX: Final = 2_000
+_DETAILS_MAX: Final = 20_000
+
+
+def named_operators(spec: TopologySpec) -> dict[str, NamedOperator]:
+    """Return the operator of each generated name of a store with a changelog or a repartition topic."""
+    identities, details = _Identities(spec, _Parts), _Identities(spec, _details(spec))
+    found: dict[str, NamedOperator] = {}
+    for subtopology in spec.subtopologies:
+        for store in subtopology.stores:
+            writers = [each for each in subtopology.nodes if _writes(each, store.name)]
+            if writers and _GENERATED.match(store.name):
+                found[store.name] = NamedOperator(
+                    fingerprint=identities.of(writers[0]),
+                    details=details.of_store(store, writers),
+                    location=writers[0].location,
+                )
+        for node in subtopology.nodes:
+            if isinstance(node, SinkSpec) and node.internal and isinstance(node.topic, str):
+                if not _GENERATED.match(node.topic):
+                    continue
+                found[node.topic] = NamedOperator(
+                    fingerprint=identities.of(node),
+                    details=details.of(node),
+                    location=node.location,
+                )
+    return found
+
+
+def _writes(node: NodeSpec, store: str) -> bool:
+    return isinstance(node, ProcessorSpec) and store in node.stores and store not in node.reads
+
+
+class _Identities:
+    """Fingerprints of nodes: of what they do, and of what they read from.
+
+    Args:
+        spec: The topology.
+        describe: Returns an object that describes parts of one node.
+    """
+
+    def __init__(self, spec: TopologySpec, describe: "Callable[[], _Parts]") -> None:
+        self._describe = describe
+        self._nodes = {node.name: node for each in spec.subtopologies for node in each.nodes}
+        self._writers: dict[str, list[SinkSpec]] = {}
+        for node in self._nodes.values():
+            if isinstance(node, SinkSpec) and node.internal and isinstance(node.topic, str):
+                self._writers.setdefault(node.topic, []).append(node)
+        self._known: dict[str, int] = {}
+
+    def of(self, node: NodeSpec) -> int:
+        """Return the fingerprint of a node."""
+        if node.name not in self._known:
+            self._known[node.name] = 0  # a sub-topology may read what it writes
+            self._known[node.name] = zlib.crc32(repr(self._described(node)).encode())
+        return self._known[node.name]
+
+    def of_store(self, store: StoreSpec, writers: Sequence[NodeSpec]) -> int:
+        """Return the fingerprint of a store and of all nodes that write it."""
+        described = (self._describe().of(store, _DEPTH), [self.of(each) for each in writers])
+        return zlib.crc32(repr(described).encode())
+
+    def _described(self, node: NodeSpec) -> object:
+        match node:
+            case SourceSpec() if node.internal:
+                writers = [each for topic in node.topics for each in self._writers.get(topic, ())]
+                return ("repartition", [self.of(each) for each in writers])
+            case SourceSpec():
+                pattern = None if node.pattern is None else node.pattern.pattern
+                return ("source", sorted(node.topics), pattern)
+            case _:
+                parents = [self.of(self._nodes[each]) for each in node.parents]
+                return (_without_number(node.name), self._describe().of_work(node), parents)
+
+
+class _Parts:
+    """Describes functions and settings in words that every process uses for the same program."""
+
+    def __init__(self) -> None:
+        self._left = _PARTS_MAX
+
+    def of_work(self, node: ProcessorSpec | SinkSpec) -> object:
+        """Return a description of the work of a node."""
+        if isinstance(node, SinkSpec):
+            return "sink"
+        if isinstance(node.supplier, OperatorSupplier):
+            return self.of(node.supplier.arguments, _DEPTH)
+        return self.of(node.supplier, _DEPTH)
+
+    def of(self, value: Any, depth: int) -> object:
+        """Return a description of a value."""
+        self._left -= 1
+        if depth == 0 or self._left < 0:
+            return "..."
+        if _is_function(value):
+            return self._of_function(value, depth - 1)
+        if isinstance(value, str) and not isinstance(value, Enum):
+            return "" if _PLACE.search(value) else _without_number(value)
+        if isinstance(value, type | Serde):
+            kind: type = value if isinstance(value, type) else type(cast("object", value))
+            return kind.__qualname__
+        if value is None or isinstance(value, Enum | int | float | bytes):
+            return str(value)
+        return self._of_parts(value, depth - 1)
+
+    def _of_function(self, value: "_Function", depth: int) -> object:
+        if isinstance(value, MethodType):
+            return (value.__func__.__qualname__, self.of(value.__self__, depth))
+        if isinstance(value, partial):
+            return [self.of(each, depth) for each in (value.func, value.args, value.keywords)]
+        cells = [self.of(_content(each), depth) for each in value.__closure__ or ()]
+        defaults = self.of(value.__defaults__, depth)
+        return (value.__qualname__, _code(value.__code__), defaults, cells)
+
+    def _of_parts(self, value: Any, depth: int) -> object:
+        if isinstance(value, tuple | list):
+            return [self.of(each, depth) for each in cast("Sequence[object]", value)]
+        if isinstance(value, dict):
+            items = cast("dict[object, object]", value).items()
+            return sorted(
+                (str(self.of(key, depth)), str(self.of(each, depth))) for key, each in items
+            )
+        if isinstance(value, set | frozenset):
+            return sorted(str(self.of(each, depth)) for each in cast("frozenset[object]", value))
+        parts = [self.of(each, depth) for each in attributes_of(value) or ()]
+        return (type(value).__qualname__, parts)
+
+
+class _Details(_Parts):
+    """Describes operations as well: of functions, of builtins and of the methods of classes.
+
+    A description that differs from that of an earlier run does no harm: only one that is found
+    again at another name is a reason to refuse.
+    """
+
+    def __init__(self, sources: FunctionSources, locations: frozenset[str]) -> None:
+        super().__init__()
+        self._left = _DETAILS_MAX
+        self._ways: tuple[tuple[Any, Callable[[Any, int], object]], ...] = (
+            (Enum, lambda value, _: (type(value).__qualname__, value.name)),
+            (str, self._of_text),
+            ((bool, int, float, complex, bytes, type(None)), lambda value, _: repr(value)),
+            (ModuleType, lambda value, _: value.__name__),
+            (Serde, lambda value, _: (type(value).__qualname__, getattr(value, "name", ""))),
+            (type, self._of_class),
+            (CodeType, self._of_code),
+            ((FunctionType, MethodType, partial), self._of_function),
+            (_BUILTINS, self._of_builtin),
+        )
+        self._sources = sources
+        self._locations = locations
+        self._seen: set[int] = set()
+
+    def of_work(self, node: ProcessorSpec | SinkSpec) -> object:
+        """Return a description of the work of a node."""
+        if isinstance(node, SinkSpec):
+            return ("sink", self.of(node.partitioner, _DEPTH))
+        kind = node.supplier.operator if isinstance(node.supplier, OperatorSupplier) else None
+        return (None if kind is None else kind.__qualname__, super().of_work(node))
+
+    def of(self, value: Any, depth: int) -> object:
+        """Return a description of a value."""
+        self._left -= 1
+        if depth == 0 or self._left < 0:
+            return "..."
+        for kinds, describe in self._ways:
+            if isinstance(value, kinds):
+                return describe(value, depth - 1)
+        return self._of_parts(value, depth - 1)
+
+    def _of_text(self, text: str, _: int) -> object:
+        if any(text.endswith((each, f"{each})")) for each in self._locations):
+            return ""
+        return repr(_without_number(text) if _COUNTED.search(text) else text)
+
+    def _of_class(self, kind: type, depth: int) -> object:
+        methods: list[object] = []
+        if not _is_known(kind.__module__) and id(kind) not in self._seen:
+            self._seen.add(id(kind))
+            functions = {name: getattr(each, "__func__", each) for name, each in vars(kind).items()}
+            methods = [
+                (name, self._of_code(each.__code__, depth))
+                for name, each in sorted(functions.items())
+                if isinstance(each, FunctionType)
+            ]
+        return (kind.__qualname__, methods)
+
+    def _of_function(self, value: _Function, depth: int) -> object:
+        if isinstance(value, MethodType):
+            return [self.of(each, depth) for each in (value.__func__, value.__self__)]
+        if isinstance(value, partial):
+            return super()._of_function(value, depth)
+        code = value.__code__
+        cells = {
+            name: self.of(_content(each), depth)
+            for name, each in zip(code.co_freevars, value.__closure__ or (), strict=True)
+        }
+        defaults = [self.of(each, depth) for each in (value.__defaults__, value.__kwdefaults__)]
+        if _is_known(value.__module__):
+            return (value.__module__, value.__qualname__, defaults, sorted(cells.items()))
+        if id(value) in self._seen:
+            return "seen"
+        self._seen.add(id(value))
+        work = self._sources.of(value)
+        if work is None:
+            work = self._of_code(code, depth)
+        known = {name: value.__globals__[name] for name in _names(code) & value.__globals__.keys()}
+        globals_ = [
+            (name, self.of(each, depth) if isinstance(each, _FIXED) else type(each).__qualname__)
+            for name, each in sorted(known.items())
+        ]
+        return (work, defaults, sorted(cells.items()), globals_)
+
+    def _of_builtin(self, value: Any, depth: int) -> object:
+        owner = getattr(value, "__self__", None)
+        return (getattr(value, "__module__", None), value.__qualname__, self.of(owner, depth))
+
+    def _of_code(self, code: CodeType, depth: int) -> object:
+        constants = [self.of(each, depth) for each in code.co_consts]
+        return (code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants)
+
+    def _of_parts(self, value: Any, depth: int) -> object:
+        if isinstance(value, _CONTAINERS) or attributes_of(value) is not None:
+            kind: type = type(cast("object", value))
+            return (self.of(kind, depth), super()._of_parts(value, depth))
+        # An object of a class in C, such as operator.itemgetter, writes its parts.
+        text = repr(cast("object", value))
+        return (type(value).__qualname__, "" if _ADDRESS.search(text) else text)
+
+
+def _details(spec: TopologySpec) -> Callable[[], _Parts]:
+    """Return a maker of descriptions for nodes of a topology."""
+    nodes = [node for each in spec.subtopologies for node in each.nodes]
+    locations = frozenset(node.location for node in nodes if node.location)
+    return partial(_Details, FunctionSources(), locations)
+
+
+def _is_known(module: str | None) -> bool:
+    """Return whether a name is enough: of Python's own modules, and of ours."""
+    return (module or "").partition(".")[0] in _KNOWN_MODULES
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _is_function(value: object) -> TypeGuard[_Function]:
+    return isinstance(value, FunctionType | MethodType | partial)
+
+
+def _content(cell: CellType) -> object:
+    """Return what a closure's cell holds; None for one that is not filled yet."""
+    try:
+        return cast("object", cell.cell_contents)
+    except ValueError:
+        return None
+
+
+def _code(code: CodeType) -> object:
+    """Return the names and constants of a function, which are the same in every version of Python."""
+    inner = [_code(each) for each in code.co_consts if isinstance(each, CodeType)]
+    constants = sorted(
+        repr(each) for each in code.co_consts if isinstance(each, str | bytes | int | float)
+    )
+    return (code.co_names, code.co_varnames[: code.co_argcount], constants, inner)
+
+
+def _without_number(name: str) -> str:
+    return _NUMBER.sub("", name)

@@ -1,0 +1,58 @@
+"""What `KTable.suppress` needs of the graph: the store it holds rows back in, and the windows above it."""
+
+from dataclasses import dataclass
+
+from state_stores.spec import StoreKind, StoreSpec
+from streams.definitions.call import Call
+from streams.definitions.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
+from streams.errors import TopologyError
+from streams.graph.logical_graph import GraphNode, TableStore
+from streams.serdes.buffered import CHANGELOG_HEADERS, BufferedSerde
+from streams.windows import UnlimitedWindows, Windows
+
+
+@dataclass(eq=False, kw_only=True)
+class BufferStore(TableStore):
+    """The store of rows that are held back; always needed, and never to be queried."""
+
+    @property
+    def takes_default(self) -> bool:
+        """Return False: it is always on disk."""
+        return False
+
+    def takes_format(self, spec: StoreSpec) -> bool:  # noqa: ARG002 - the signature of a table's store
+        """Return True: the format decides how large a row counts."""
+        return True
+
+    def spec(self, context: str) -> StoreSpec:  # noqa: ARG002 - such a store can always be
+        """Return the store as it is to be."""
+        return StoreSpec(
+            name=self.name,
+            kind=StoreKind.KEY_VALUE,
+            key_serde=filled(self.key_serde, KEY_DEFAULT),
+            value_serde=BufferedSerde(filled(self.value_serde, VALUE_DEFAULT)),
+            changelog_headers=CHANGELOG_HEADERS,
+        )
+
+
+def windows_above(node: GraphNode, call: Call) -> tuple[Windows, ...]:
+    """Return the windows of the aggregations that a node's rows come from, through any operators between.
+
+    Raises `TopologyError` where rows come from none, or from windows that never close (Kafka Streams'
+    GraphGraceSearchUtil).
+    """
+    own = node.table_windows()
+    if any(isinstance(windows, UnlimitedWindows) for windows in own):
+        raise TopologyError(
+            f"{call.context}: unlimited windows never close, so until_window_closes would emit nothing; use "
+            "until_time_limit, or windows that end"
+        )
+    if own:
+        return own
+    if not node.parents:
+        raise TopologyError(
+            f"{call.context}: until_window_closes needs a windowed table, but {node.name!r} has no windows; group the "
+            "stream and aggregate it with windowed_by(...) before, or use until_time_limit"
+        )
+    found = [windows for parent in node.parents for windows in windows_above(parent, call)]
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,299 @@
+"""What a join of tables puts into the graph: its nodes, their names, its topics and stores."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from state_stores.spec import StoreSpec
+from streams.definitions.call import Call
+from streams.definitions.checks import check_callable
+from streams.definitions.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
+from streams.definitions.materialized import Materialized
+from streams.definitions.names import where
+from streams.definitions.node_arguments import PARTITIONER
+from streams.graph.logical_graph import ForeignKeyTopicNode, GraphNode, ProcessorNode, TableStore
+from streams.operators.joins.foreign_key_join import (
+    ForeignKeyOperator,
+    ForeignKeyTopics,
+    ForeignTableJoin,
+    ResponseJoin,
+    SubscriptionJoin,
+    SubscriptionReceive,
+    SubscriptionSend,
+)
+from streams.operators.joins.subscription import RESPONSES, SUBSCRIPTIONS, to_primary_partition
+from streams.operators.joins.table_join import Joined, LeftSide, RightSide
+from streams.operators.tables.table import TableSource
+from streams.operators.tables.table_view import TableView
+from streams.serdes import Serdes
+from streams.topology.topology import Topology
+from streams.user_functions import FunctionKind
+from tasks.processing.api.topology_spec import Partitioner, ProcessorSpec
+from tasks.processing.engine.operator import OperatorSupplier
+
+if TYPE_CHECKING:
+    from streams.graph.parts import TablePart
+
+_REGISTRATION = "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-"
+_RESPONSE = "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-"
+_PROCESSOR = "KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR-"
+#: What the result of a join on a foreign key is named after, where it has no name.
+FOREIGN_KEY_OUTPUT = "KTABLE-FK-JOIN-OUTPUT-"
+
+
+class JoinNames:
+    """Names of a join's parts: made of its `name=`, else generated; numbers are used up either way."""
+
+    def __init__(self, part: "TablePart", name: str | None) -> None:
+        self._graph = part.graph
+        self.name = name
+
+    def __call__(self, suffix: str, prefix: str) -> str:
+        """Return the name of a part."""
+        return self._graph.node_name(prefix, None if self.name is None else self.name + suffix)
+
+
+class SubscriptionStore(TableStore):
+    """The store of what the other table's partitions are asked, by foreign and primary key."""
+
+    def spec(self, context: str) -> StoreSpec:
+        """Return the store as it is to be."""
+        reason = (
+            "its rows are subscriptions of a foreign-key join; deleting a row of the left table (a tombstone in its topic) "
+            "deletes its subscription"
+        )
+        return replace(super().spec(context), internal_rows=reason)
+
+
+@dataclass(eq=False, kw_only=True)
+class TableJoinNode(GraphNode):
+    """A join of two tables on their keys: a node for each side, and one that has the results of both.
+
+    `left` and `right` are each table's view and the stores it reads; `versioned` says of which tables changes may be
+    older than what they have.
+    """
+
+    this_name: str
+    other_name: str
+    joined: Joined
+    left: tuple[TableView, tuple[str, ...]]
+    right: tuple[TableView, tuple[str, ...]]
+    versioned: tuple[bool, bool]
+    store: TableStore | None
+
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
+        """Add the three nodes, and the store if there is one."""
+        left, right = (
+            parents[0],
+            parents[-1],
+        )  # one and the same where a table is joined with itself
+        # A result that is kept knows its old value; one that is not has to be computed from both old rows.
+        computes_old = self.old_values and self.store is None
+        sides = (
+            (self.this_name, left, LeftSide, self.right, self.versioned[0]),
+            (self.other_name, right, RightSide, self.left, self.versioned[1]),
+        )
+        for name, parent, operator, (view, stores), versioned in sides:
+            supplier = OperatorSupplier(operator, (self.joined, view, versioned))
+            topology.add_node(
+                ProcessorSpec(
+                    name=name,
+                    supplier=self._with_old_values(supplier) if computes_old else supplier,
+                    parents=(parent,),
+                    stores=stores,
+                    reads=frozenset(stores),
+                    location=self.location,
+                )
+            )
+        if self.store is not None:
+            self.store.add_to(topology, self.location)
+        kept = None if self.store is None else self.store.name
+        topology.add_node(
+            ProcessorSpec(
+                name=self.name,
+                supplier=self._with_old_values(OperatorSupplier(TableSource, (kept,))),
+                parents=(self.this_name, self.other_name),
+                stores=() if kept is None else (kept,),
+                location=self.location,
+            )
+        )
+        topology.copartition((left, right), where("join", self.location))
+
+    def stores(self) -> tuple[TableStore, ...]:
+        """Return the result's store."""
+        return () if self.store is None else (self.store,)
+
+
+class ForeignKeyCall:
+    """What a call says of a join on a foreign key."""
+
+    def __init__(
+        self,
+        call: Call,
+        joiner: Callable[..., Any],
+        foreign_key: Callable[..., Any],
+        other_partitioner: Partitioner | None,
+        *,
+        left_join: bool,
+        name: str | None,
+    ) -> None:
+        self.call = call
+        self.joiner = call.function(joiner, FunctionKind.JOINER)
+        self.foreign_key = call.mapper(foreign_key)
+        self.left_join = left_join
+        self.name = call.name(name)
+        self.to_other: Partitioner | None = None
+        check_callable(other_partitioner, "other_partitioner", PARTITIONER, call.context)
+        if other_partitioner is not None:
+            self.to_other = partial(_by_key, other_partitioner)
+
+
+def _by_key(partitioner: Partitioner, topic: str, key: Any, value: Any, partitions: int) -> Any:
+    """Call a partitioner of keys: what it would see of the value is a message of the join's own."""
+    del value
+    return partitioner(topic, key, None, partitions)
+
+
+class _ForeignKeyNames(msgspec.Struct, frozen=True):
+    """The names of all parts of a join on a foreign key, in the order in which Kafka Streams counts them."""
+
+    registration: str
+    send: str
+    registration_sink: str
+    registration_source: str
+    store: str
+    receive: str
+    subscription_join: str
+    foreign_join: str
+    response: str
+    response_sink: str
+    response_source: str
+    resolver: str
+    result: str
+
+    @classmethod
+    def of(cls, named: JoinNames) -> "_ForeignKeyNames":
+        """Return the names, generated or made of the join's."""
+        return cls(
+            named("-subscription-registration", _REGISTRATION) + "-topic",
+            named("-subscription-registration-processor", _REGISTRATION),
+            named("-subscription-registration-sink", "KTABLE-SINK-"),
+            named("-subscription-registration-source", "KTABLE-SOURCE-"),
+            named("-subscription-store", "KTABLE-FK-JOIN-SUBSCRIPTION-STATE-STORE-"),
+            named("-subscription-receive", _PROCESSOR),
+            named("-subscription-join-foreign", _PROCESSOR),
+            named("-foreign-join-subscription", _PROCESSOR),
+            named("-subscription-response", _RESPONSE) + "-topic",
+            named("-subscription-response-sink", "KTABLE-SINK-"),
+            named("-subscription-response-source", "KTABLE-SOURCE-"),
+            named(
+                "-subscription-response-resolver",
+                "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-",
+            ),
+            named("-result", FOREIGN_KEY_OUTPUT),
+        )
+
+    @property
+    def topics(self) -> ForeignKeyTopics:
+        """Return the names of the topics."""
+        return ForeignKeyTopics(self.registration, self.response)
+
+
+class ForeignKeyJoin:
+    """Puts the nodes of a join on a foreign key into the graph: to the other table, and back."""
+
+    def __init__(self, mine: "TablePart", theirs: "TablePart", link: ForeignKeyCall) -> None:
+        self._mine = mine
+        self._theirs = theirs
+        self._link = link
+        theirs.send_old_values()
+        mine.send_old_values()
+        self.names = _ForeignKeyNames.of(JoinNames(mine, link.name))
+        self._key = filled(mine.key_serde, KEY_DEFAULT)
+        self._value = filled(mine.value_serde, VALUE_DEFAULT)
+        self._foreign_key = filled(theirs.key_serde, KEY_DEFAULT)
+        self._foreign_value = filled(theirs.value_serde, VALUE_DEFAULT)
+
+    def add(self) -> GraphNode:
+        """Add all nodes but the result's; return the one that gives the results."""
+        return self._resolve(self._respond(self._subscribe()))
+
+    def _subscribe(self) -> GraphNode:
+        """From this table's changes to the topic that the other table's tasks read."""
+        names, link = self.names, self._link
+        arguments = (link.foreign_key, link.left_join, self._mine.versioned)
+        serdes = (self._key, self._value, self._foreign_key)
+        send = self._node(names.send, SubscriptionSend, *arguments, *serdes)
+        self._mine.graph.add(send, self._mine.node)
+        topic = ForeignKeyTopicNode(
+            name=names.registration_source,
+            location=link.call.location,
+            topic=names.registration,
+            generated=link.name is None,
+            sink_name=names.registration_sink,
+            key_serde=self._theirs.key_serde,
+            value_serde=SUBSCRIPTIONS,
+            partitioner=link.to_other,
+            joined_with=self._theirs.node.name,
+        )
+        self._mine.graph.add(topic, send)
+        return topic
+
+    def _respond(self, registration: GraphNode) -> GraphNode:
+        """At the other table: keep the subscriptions, answer them now and whenever a row changes."""
+        names, link, graph = self.names, self._link, self._mine.graph
+        store = SubscriptionStore(
+            name=names.store,
+            generated=link.name is None,
+            materialized=Materialized(caching=False, headers=False),
+            key_serde=Serdes.bytes(),
+            value_serde=SUBSCRIPTIONS,
+            needed=True,
+        )
+        receive = self._node(names.receive, SubscriptionReceive, names.store, self._foreign_key)
+        receive.store = store
+        graph.add(receive, registration)
+        view, view_stores = self._theirs.view()
+        serdes = (self._key, self._foreign_value)
+        answer = self._node(names.subscription_join, SubscriptionJoin, view, *serdes)
+        answer.store_names, answer.reads = view_stores, frozenset(view_stores)
+        graph.add(answer, receive)
+        arguments = (names.store, self._theirs.versioned, self._foreign_key)
+        again = self._node(names.foreign_join, ForeignTableJoin, *arguments, *serdes)
+        again.store_names, again.reads = (names.store,), frozenset({names.store})
+        graph.add(again, self._theirs.node)
+        topic = ForeignKeyTopicNode(
+            name=names.response_source,
+            location=link.call.location,
+            topic=names.response,
+            generated=link.name is None,
+            sink_name=names.response_sink,
+            key_serde=self._mine.key_serde,
+            value_serde=RESPONSES,
+            partitioner=to_primary_partition,
+            joined_with=self._mine.node.name,
+        )
+        graph.add(topic, answer, again)
+        return topic
+
+    def _resolve(self, response: GraphNode) -> GraphNode:
+        """Back at this table: join the answers with the rows that asked."""
+        view, view_stores = self._mine.view()
+        arguments = (view, self._link.joiner, self._link.left_join)
+        serdes = (self._value, self._foreign_value)
+        join = self._node(self.names.resolver, ResponseJoin, *arguments, *serdes)
+        join.store_names, join.reads = view_stores, frozenset(view_stores)
+        self._mine.graph.add(join, response)
+        return join
+
+    def _node(
+        self, name: str, operator: type[ForeignKeyOperator], *arguments: Any
+    ) -> ProcessorNode:
+        return ProcessorNode(
+            name=name,
+            location=self._link.call.location,
+            supplier=OperatorSupplier(operator, (self.names.topics, *arguments)),
+        )

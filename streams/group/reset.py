@@ -1,0 +1,378 @@
+"""Has an application begin anew: offsets, internal topics and local state go back to where they were before it ran.
+
+`plan_reset` decides, from facts, what is to be done and what speaks against it; nothing is touched. `execute_reset` does
+it. The order is such that a reset that was interrupted can be run again: everything it does is fine to do twice.
+
+An application that runs would be harmed, so a reset is refused while one is seen: members of its group that were heard
+lately, consumers subscribed with its name, workers with a fixed assignment that show themselves to the cluster
+(`streams/kafka/consumers/fixed_claim.py`), or a worker that holds the lock of a slot on this machine. Those with a fixed assignment can
+be overridden: their producers are fenced, so that they end with `FencedError` before they commit anything more.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from rebalance.model import TopicPartition
+from rebalance.producer_ids import own_ids
+from state_stores.errors import StoreLockedError
+from state_stores.state_directory import StateDirectory
+from streams.config import StreamsConfig
+from streams.errors import StreamsError
+from streams.group.inbox import at_hosts
+from streams.kafka.admin.group_log import inbox_topic, state_topic
+from streams.topology.topology import Topology
+from tasks.commit_facts import CommitFacts
+from tasks.internal_topics import changelog_topic, internal_prefix, is_internal
+from tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
+from tasks.ports import Admin, CommittedOffset
+
+#: What internal topics end with, in the order of the plan ("-topic": those of foreign-key joins).
+_SUFFIXES: Final = ("-repartition", "-topic", "-changelog", "-group-state", "-group-inbox")
+
+#: Where input is read from after the reset: its ends, or a time in ms since the epoch.
+ResetPosition = Literal["earliest", "latest"] | int
+
+
+class ResetAdmin(Admin, Protocol):
+    """What a reset needs from the cluster."""
+
+    def offsets_at(
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of the first record at or after a time; the end where there is none."""
+        ...
+
+    def fixed_workers(self, application_id: str) -> Mapping[str, str]:
+        """Return the workers with a fixed assignment that live: the transactional id of each, and its host."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetScope:
+    """Which application, and what of it is known beside its name.
+
+    Attributes:
+        application_id: The application.
+        source_topics: Topics its topology reads; those it has committed offsets for are found anyway.
+        internal_topics: Its own topics as its topology says; None if only the name is known, then they are found by it.
+    """
+
+    application_id: str
+    source_topics: frozenset[str] = frozenset()
+    internal_topics: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSlot:
+    """One slot of the application's state on this machine; `problem` says who holds it, or is empty."""
+
+    slot: int
+    path: Path
+    tasks: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetFacts:
+    """What there is before a reset.
+
+    Attributes:
+        topics: Partition counts of all topics.
+        committed: What the application's group has committed.
+        targets: Where each input partition is to be read from.
+        members: Live members of the group.
+        slots: The application's slots on this machine.
+        others: Applications whose names begin with this one's and a dash, and which have committed offsets.
+        speaking: Members of the application's own group that were heard lately, on any machine.
+        fixed: Workers with a fixed assignment that live, on any machine: the transactional id of each, and its host.
+    """
+
+    topics: Mapping[str, int]
+    committed: Mapping[TopicPartition, CommittedOffset]
+    targets: Mapping[TopicPartition, int]
+    members: int = 0
+    slots: tuple[LocalSlot, ...] = ()
+    others: frozenset[str] = frozenset()
+    speaking: tuple[str, ...] = ()
+    fixed: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetMove:
+    """An input partition's committed offset, before (None: there is none) and after."""
+
+    partition: TopicPartition
+    before: int | None
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPlan:
+    """What a reset does.
+
+    Attributes:
+        application_id: The application.
+        offsets: Offsets to commit, after all others of the group are deleted.
+        topics: Topics to delete.
+        slots: Slots whose tasks' directories are removed.
+        transactional_ids: Producers to fence.
+        notes: What the user should know.
+        refusals: Why it must not be done; empty if it may.
+    """
+
+    application_id: str
+    offsets: tuple[OffsetMove, ...] = ()
+    topics: tuple[str, ...] = ()
+    slots: tuple[LocalSlot, ...] = ()
+    transactional_ids: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.offsets or self.topics or any(slot.tasks for slot in self.slots))
+
+
+def scope_of(
+    application_id: str, topology: Topology | None = None, config: StreamsConfig | None = None
+) -> ResetScope:
+    """Return what is known of an application, with its topology (and the settings that complete it) or without."""
+    if topology is None:
+        return ResetScope(application_id=application_id)
+    prefix = internal_prefix(application_id)
+    spec = topology.spec(config)
+    changelogs = {
+        changelog_topic(application_id, store.name)
+        for subtopology in spec.subtopologies
+        for store in subtopology.stores
+        if store.logging
+    }
+    coordination = {state_topic(application_id), inbox_topic(application_id)}
+    repartitions = {prefix + name for name in spec.repartition_topics}
+    return ResetScope(
+        application_id=application_id,
+        source_topics=frozenset(topology.source_topics),
+        internal_topics=frozenset(changelogs | coordination | repartitions),
+    )
+
+
+def input_partitions(
+    scope: ResetScope, topics: Mapping[str, int], committed: Iterable[TopicPartition]
+) -> list[TopicPartition]:
+    """Return the partitions the application reads from outside, sorted: by its topology, and by what it committed."""
+    known = scope.internal_topics or frozenset()
+    read = {
+        partition.topic
+        for partition in committed
+        if partition.topic not in known and not _looks_internal(partition.topic, scope)
+    }
+    return [
+        TopicPartition(topic, partition)
+        for topic in sorted(scope.source_topics | read)
+        for partition in range(topics.get(topic, 0))
+    ]
+
+
+def plan_reset(scope: ResetScope, facts: ResetFacts, *, force: bool = False) -> ResetPlan:
+    """Return what to do, and what speaks against it; with `force`, not that workers with a fixed assignment live."""
+    foreign = tuple(internal_prefix(other) for other in sorted(facts.others))
+    alike = sorted(
+        topic
+        for topic in facts.topics
+        if _looks_internal(topic, scope) and not topic.startswith(foreign)
+    )
+    if scope.internal_topics is None:
+        doomed, left = alike, []
+    else:
+        doomed = sorted(scope.internal_topics.intersection(facts.topics))
+        left = [topic for topic in alike if topic not in scope.internal_topics]
+    return ResetPlan(
+        application_id=scope.application_id,
+        offsets=tuple(
+            OffsetMove(
+                partition=partition, before=_offset(facts.committed.get(partition)), after=after
+            )
+            for partition, after in sorted(facts.targets.items())
+        ),
+        topics=tuple(sorted(doomed, key=_by_suffix)),
+        slots=tuple(slot for slot in facts.slots if slot.tasks or slot.problem),
+        transactional_ids=tuple(
+            own_ids(scope.application_id, {*_transactional_ids(facts.committed), *facts.fixed})
+        ),
+        notes=_notes(scope, facts, doomed, left, force=force),
+        refusals=_refusals(scope, facts, force=force),
+    )
+
+
+def gather_facts(
+    scope: ResetScope, admin: ResetAdmin, state_dir: Path, position: ResetPosition
+) -> ResetFacts:
+    """Ask the cluster and this machine what there is."""
+    topics = admin.list_topics()
+    committed = admin.committed(scope.application_id, None, stable=False)
+    partitions = input_partitions(scope, topics, committed)
+    match position:
+        case "earliest":
+            targets = admin.beginning_offsets(partitions)
+        case "latest":
+            targets = admin.stable_offsets(partitions)  # nothing undecided is skipped
+        case int():
+            targets = admin.offsets_at(partitions, position)
+    return ResetFacts(
+        topics=topics,
+        committed=committed,
+        targets=targets,
+        members=admin.group_members(scope.application_id),
+        slots=local_slots(state_dir, scope.application_id),
+        others=_other_applications(scope, topics, admin),
+        fixed=admin.fixed_workers(scope.application_id),
+    )
+
+
+def execute_reset(plan: ResetPlan, admin: Admin, state_dir: Path) -> None:
+    """Do what the plan says. Raises `StreamsError` if the plan is refused or a slot was taken meanwhile."""
+    if plan.refusals:
+        raise StreamsError("; ".join(plan.refusals))
+    with ExitStack() as held:
+        # Nobody starts on this state while it is being taken away.
+        directories = [
+            held.enter_context(
+                StateDirectory.acquire(state_dir, plan.application_id, slot=slot.slot)
+            )
+            for slot in plan.slots
+        ]
+        admin.fence(plan.transactional_ids)
+        admin.delete_topics(plan.topics)
+        for directory in directories:
+            for task_id in directory.tasks():
+                directory.remove_task_directory(task_id)
+        admin.delete_group(plan.application_id)
+        _commit(plan, admin)
+
+
+def _commit(plan: ResetPlan, admin: Admin) -> None:
+    """Commit the new offsets as this application's own: any other offset is refused at the start."""
+    described = admin.describe_topics(sorted({move.partition.topic for move in plan.offsets}))
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for move in plan.offsets:
+        topic = described[move.partition.topic]
+        progress = Progress(
+            task_epoch=0,
+            transactional_id=f"{internal_prefix(plan.application_id)}reset",
+            topic_id=topic.topic_id,
+            topology_hash=bytes(TOPOLOGY_HASH_BYTES),
+            ranges=(RangeProgress(0, move.after),),
+            facts=CommitFacts(first_partitions=topic.partitions).encode(),
+        )
+        offsets[move.partition] = CommittedOffset(move.after, progress.encode())
+    admin.alter_committed(plan.application_id, offsets)
+
+
+def local_slots(state_dir: Path, application_id: str) -> tuple[LocalSlot, ...]:
+    """Return the application's slots on this machine, each with who holds it."""
+    root = state_dir / application_id
+    if not root.is_dir():
+        return ()
+    numbers = sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal())
+    return tuple(_local_slot(state_dir, application_id, number) for number in numbers)
+
+
+def _local_slot(state_dir: Path, application_id: str, number: int) -> LocalSlot:
+    path = state_dir / application_id / str(number)
+    try:
+        with StateDirectory.acquire(state_dir, application_id, slot=number) as directory:
+            return LocalSlot(slot=number, path=path, tasks=tuple(directory.tasks()))
+    except StoreLockedError as error:
+        return LocalSlot(slot=number, path=path, problem=str(error))
+
+
+def _other_applications(scope: ResetScope, topics: Iterable[str], admin: Admin) -> frozenset[str]:
+    """Return the applications whose topics only look like this one's: `shop-eu` beside `shop`."""
+    if scope.internal_topics is not None:
+        return frozenset()
+    start = len(internal_prefix(scope.application_id))
+    names = {
+        topic[:end]
+        for topic in topics
+        if _looks_internal(topic, scope)
+        for end in range(start, len(topic))
+        if topic[end] == "-"
+    }
+    return frozenset(name for name in sorted(names) if admin.committed(name, None, stable=False))
+
+
+def _looks_internal(topic: str, scope: ResetScope) -> bool:
+    return is_internal(topic, scope.application_id)
+
+
+def _by_suffix(topic: str) -> tuple[int, str]:
+    kind = next((i for i, suffix in enumerate(_SUFFIXES) if topic.endswith(suffix)), len(_SUFFIXES))
+    return kind, topic
+
+
+def _offset(committed: CommittedOffset | None) -> int | None:
+    return None if committed is None else committed.offset
+
+
+def _transactional_ids(committed: Mapping[TopicPartition, CommittedOffset]) -> set[str]:
+    """Return the ids that commit metadata names; anybody may have committed."""
+    return {
+        progress.transactional_id
+        for entry in committed.values()
+        if (progress := Progress.decode(entry.metadata, committed_offset=entry.offset)) is not None
+    }
+
+
+def _notes(
+    scope: ResetScope, facts: ResetFacts, doomed: Sequence[str], left: Sequence[str], *, force: bool
+) -> tuple[str, ...]:
+    notes: list[str] = []
+    found = facts.committed or doomed or any(slot.tasks for slot in facts.slots)
+    if scope.internal_topics is None and not found:
+        notes.append(
+            f"nothing of an application {scope.application_id} was found: no offsets, no internal topics, no local state "
+            "here; is the name right?"
+        )
+    if facts.fixed and force:
+        notes.append(f"workers that live and end with FencedError: {at_hosts(facts.fixed)}")
+    if left:
+        notes.append(
+            f"left alone, as this topology has no such topics: {', '.join(left)}; "
+            f"`tidewheel reset {scope.application_id}` finds topics by name and deletes them too"
+        )
+    if scope.internal_topics is None and doomed:
+        notes.append(
+            "internal topics were found by their names; give MODULE:TOPOLOGY to have only those of the topology deleted"
+        )
+    if facts.others:
+        notes.append(
+            f"left alone, as other applications have these names: {', '.join(sorted(facts.others))}"
+        )
+    missing = sorted(scope.source_topics.difference(facts.topics))
+    if missing:
+        notes.append(f"source topics that do not exist: {', '.join(missing)}")
+    return tuple(notes)
+
+
+def _refusals(scope: ResetScope, facts: ResetFacts, *, force: bool) -> tuple[str, ...]:
+    refusals = [slot.problem for slot in facts.slots if slot.problem]
+    if facts.members:
+        refusals.append(
+            f"group {scope.application_id} has {facts.members} live members; stop the application first"
+        )
+    if facts.speaking:
+        refusals.append(
+            f"members of {scope.application_id} were alive a few seconds ago: {', '.join(facts.speaking)}; stop the "
+            "application everywhere first"
+        )
+    if facts.fixed and not force:
+        refusals.append(
+            f"workers of {scope.application_id} with a fixed assignment are alive: {at_hosts(facts.fixed)}; stop them "
+            "first (one that was killed is forgotten after a few seconds). --force resets all the same, and ends them "
+            "with FencedError"
+        )
+    return tuple(refusals)

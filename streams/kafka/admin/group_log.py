@@ -1,0 +1,526 @@
+"""The group's two control topics on Kafka: the port `rebalance.ports.GroupLog`, and what else a leader asks the cluster.
+
+The state topic is written by the leader alone, in transactions of `<app>-leader`, so a claim is an `init_transactions`: it
+fences whoever led before. The inbox is written by everybody and never in transactions, so that nobody can hold it up
+(hole H3): it is read whatever is open in it, and the state topic committed only.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaException
+
+from rebalance.model import TopicPartition, parse_position_key, position_key
+from rebalance.ports import (
+    ControlTopicsChangedError,
+    GroupLogAwayError,
+    LeadershipLostError,
+    LoggedRecord,
+    LogRead,
+)
+from rebalance.producer_ids import own_ids
+from rebalance.protocol.decoding import RejectedRecord, Rejection
+from rebalance.protocol.messages import AnyMessage, encode_message, read_message
+from rebalance.protocol.records import AnyRecord, encode_record, read_record, record_keys
+from streams.errors import FencedError, MissingSourceTopicError, StreamsError
+from streams.kafka.admin.admin import KafkaAdmin
+from streams.kafka.client.client_log import ClientLog, TransactionLog, error_of
+from streams.kafka.client.codes import is_transient
+from streams.kafka.client.settings import ClientSettings
+from streams.kafka.consumers.control_topics import ControlTopicsReader
+from streams.kafka.producers.producer import ProducerClient, RefusedError, StalledError
+from tasks.key_ranges.progress_vector import Progress, is_foreign
+from tasks.ports import NewTopic, OffsetOutOfRangeError
+from tasks.processing.engine.record_batch import SourceRecords
+
+_T = TypeVar("_T")
+
+_log: Final = logging.getLogger("tidewheel.group")
+
+_MIB: Final = 1024 * 1024
+#: How long a client may take to get to know a topic before it is used all the same.
+_PREPARE_S: Final = 2.0
+#: How long a question about the control topics may take before it is asked again from the start.
+_ASK_TIMEOUT_S: Final = 10.0
+#: How long a leader's transaction may take. Others claim long before.
+_LEADER_TIMEOUT_S: Final = 10.0
+_LEADER_TRANSACTION_MS: Final = 10_000
+#: A fence that another one fenced is made again: the last one counts.
+_FENCE_TRIES: Final = 3
+
+#: Header of a transaction's last record: readers take in whole transactions only, and markers can't be seen.
+_LAST: Final = ("last", b"")
+
+#: Timestamps of both topics are the broker's. A broker refuses others that are an hour ahead of its own clock, and only its
+#: clock says what is recent.
+_TIMESTAMPS: Final = "message.timestamp.type"
+_BROKERS_TIME: Final = "LogAppendTime"
+
+#: History stays readable for an hour at least (`tidewheel group history`); compaction keeps the last of each key.
+STATE_TOPIC_CONFIG: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "min.compaction.lag.ms": "3600000",
+    "delete.retention.ms": "86400000",
+    "segment.bytes": str(16 * _MIB),
+    _TIMESTAMPS: _BROKERS_TIME,
+}
+INBOX_TOPIC_CONFIG: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "3600000",
+    "retention.bytes": str(64 * _MIB),
+    # Else the last segment, which is never deleted, of a quiet group would keep an erased key for days.
+    "segment.ms": "3600000",
+    "segment.bytes": str(8 * _MIB),
+    _TIMESTAMPS: _BROKERS_TIME,
+}
+
+
+def state_topic(app: str) -> str:
+    """Return the name of an application's state topic.
+
+    >>> state_topic("shop")
+    'shop-group-state'
+    """
+    return f"{app}-group-state"
+
+
+def inbox_topic(app: str) -> str:
+    """Return the name of an application's inbox.
+
+    >>> inbox_topic("shop")
+    'shop-group-inbox'
+    """
+    return f"{app}-group-inbox"
+
+
+def new_control_topics(app: str, replication_factor: int, missing: Iterable[str]) -> list[NewTopic]:
+    """Return those of the two topics that are to be created."""
+    configs = {state_topic(app): STATE_TOPIC_CONFIG, inbox_topic(app): INBOX_TOPIC_CONFIG}
+    return [
+        NewTopic(
+            name=name, partitions=1, replication_factor=replication_factor, config=configs[name]
+        )
+        for name in missing
+    ]
+
+
+def leader_transactional_id(app: str) -> str:
+    """Return the id that leaders fence each other by.
+
+    >>> leader_transactional_id("shop")
+    'shop-leader'
+    """
+    return f"{app}-leader"
+
+
+class KafkaGroupLog:
+    """The log of one application's group; see the port for which thread calls what.
+
+    Args:
+        settings: What clients are made from; the application's id names the topics.
+        replication_factor: For topics that are created; -1 is the cluster's default.
+    """
+
+    def __init__(self, settings: ClientSettings, *, replication_factor: int = -1) -> None:
+        self._settings = settings
+        self._replication_factor = replication_factor
+        app = settings.application_id
+        self._state = TopicPartition(state_topic(app), 0)
+        self._inbox = TopicPartition(inbox_topic(app), 0)
+        self._admin = KafkaAdmin(settings, timeout_s=_ASK_TIMEOUT_S)
+        self._reader: ControlTopicsReader | None = None
+        #: Where the state topic was read to, past markers and aborted transactions.
+        self._position = 0
+        #: Records of a transaction whose last one has not come yet, with their offsets.
+        self._unfinished: list[tuple[int, LoggedRecord]] = []
+        self._leader: LeaderProducer | None = None
+        self._inbox_producer = _InboxProducer(settings, self._inbox)
+
+    def open(self, *, create: bool, inbox_back_ms: int) -> Mapping[str, str]:
+        """Begin to read; returns the topics' ids."""
+        return _tried(lambda: self._open(create=create, inbox_back_ms=inbox_back_ms))
+
+    def _open(self, *, create: bool, inbox_back_ms: int) -> Mapping[str, str]:
+        ids = self._ids()
+        missing = [each.topic for each in (self._state, self._inbox) if each.topic not in ids]
+        if missing and not create:
+            raise ControlTopicsChangedError(
+                f"topic {missing[0]} is gone; it holds what the group has decided"
+            )
+        if missing:
+            app = self._settings.application_id
+            self._admin.create_topics(new_control_topics(app, self._replication_factor, missing))
+            ids = self._ids()
+        if len(missing) < len(ids):
+            self._use_brokers_time()
+        self._position = self._admin.beginning_offsets([self._state])[self._state]
+        recent = self._admin.offsets_of_age({self._inbox: inbox_back_ms})[self._inbox]
+        self._reader = ControlTopicsReader(
+            self._settings, (self._state, self._position), (self._inbox, recent), self._inbox_end
+        )
+        self._inbox_producer.prepare()
+        return ids
+
+    def _use_brokers_time(self) -> None:
+        """Have topics of an earlier version bear the broker's timestamps; without the right to, go on with a warning."""
+        names = [self._state.topic, self._inbox.topic]
+        try:
+            found = self._admin.describe_topics(names, config=[_TIMESTAMPS])
+            for name, topic in sorted(found.items()):
+                if topic.config.get(_TIMESTAMPS, _BROKERS_TIME) != _BROKERS_TIME:
+                    self._admin.alter_topic(name, {_TIMESTAMPS: _BROKERS_TIME})
+                    _log.info("topic %s: set %s=%s", name, _TIMESTAMPS, _BROKERS_TIME)
+        except StreamsError as error:
+            _log.warning(
+                "topics %s could not be checked for %s=%s, and a process whose clock is an hour ahead of the broker's can't "
+                "lead where it is not set; permit DESCRIBE_CONFIGS and ALTER_CONFIGS on them, or set it by kafka-configs: %s",
+                ", ".join(names),
+                _TIMESTAMPS,
+                _BROKERS_TIME,
+                error,
+            )
+
+    def _ids(self) -> dict[str, str]:
+        found = self._admin.describe_topics([self._state.topic, self._inbox.topic])
+        return {name: topic.topic_id.hex() for name, topic in found.items()}
+
+    def poll(self, timeout_s: float) -> LogRead:
+        """Return what has come."""
+        reader = self._reader
+        assert reader is not None, "open the log first"
+        try:
+            arrivals = reader.take(timeout_s)
+        except (OffsetOutOfRangeError, MissingSourceTopicError) as error:
+            raise ControlTopicsChangedError(str(error)) from error
+        except StreamsError as error:
+            raise GroupLogAwayError(str(error)) from error
+        records: list[LoggedRecord] = []
+        heard: list[tuple[int, bytes | None]] = []
+        for arrival in arrivals:
+            if arrival.partition == self._state:
+                for run in arrival.runs:
+                    records += self._transactions(run)
+                self._position = arrival.position
+                records += self._whole()
+                continue
+            for run in arrival.runs:
+                heard += zip(run.offsets, run.raw_values, strict=True)
+        if not arrivals and self._unfinished and self._position >= self._stable_offset():
+            # Nothing decided follows, not even a marker: it was written outside any transaction, by no leader.
+            records += [logged for _, logged in self._unfinished]
+            self._unfinished.clear()
+        messages = [(offset, read_message(value)) for offset, value in heard]
+        known = [each for _, each in messages if each and not isinstance(each, Rejection)]
+        return LogRead(
+            records=tuple(records),
+            messages=tuple(known),
+            state_offset=self._state_offset(),
+            dropped=len(messages) - len(known),
+            rejected=tuple(
+                _rejected(self._inbox, offset, each)
+                for offset, each in messages
+                if isinstance(each, Rejection)
+            ),
+        )
+
+    def _transactions(self, run: SourceRecords) -> list[LoggedRecord]:
+        """Return the records of whole transactions, and keep those of one whose last record has not come."""
+        whole: list[LoggedRecord] = []
+        headers = run.headers or [()] * len(run)
+        for offset, key, value, marks in zip(
+            run.offsets, run.raw_keys, run.raw_values, headers, strict=True
+        ):
+            self._unfinished.append((offset, self._logged(offset, key, value)))
+            if _LAST in marks:
+                whole += [logged for _, logged in self._unfinished]
+                self._unfinished.clear()
+        return whole
+
+    def _logged(self, offset: int, key: bytes | None, value: bytes | None) -> LoggedRecord:
+        text = (key or b"").decode(errors="replace")
+        record = read_record(value)
+        if isinstance(record, Rejection):
+            return LoggedRecord(
+                text, None, rejected=_rejected(self._state, offset, record), offset=offset
+            )
+        return LoggedRecord(text, record, tombstone=value is None, offset=offset)
+
+    def _whole(self) -> list[LoggedRecord]:
+        """Return what was kept, if its transaction has ended: its last record was compacted away since."""
+        if not self._unfinished or self._position == self._unfinished[-1][0] + 1:
+            return []
+        whole = [logged for _, logged in self._unfinished]
+        self._unfinished.clear()
+        return whole
+
+    def _state_offset(self) -> int:
+        return self._unfinished[0][0] if self._unfinished else self._position
+
+    def _stable_offset(self) -> int:
+        return _tried(lambda: self._admin.stable_offsets([self._state])[self._state])
+
+    def _inbox_end(self) -> int:
+        return self._admin.end_offsets([self._inbox])[self._inbox]
+
+    def state_end(self) -> int:
+        """Return the end of the state topic: what is undecided below it has to be decided before anyone acts."""
+        return _tried(lambda: self._admin.end_offsets([self._state])[self._state])
+
+    def topic_ids(self) -> Mapping[str, str]:
+        """Return the topics' ids as they are now."""
+        return _tried(self._ids)
+
+    def say(self, messages: Sequence[AnyMessage]) -> None:
+        """Send messages to the inbox."""
+        self._inbox_producer.send(messages)
+
+    def claim(self) -> int:
+        """Fence whoever led before; returns the end of the log by then."""
+        self.resign()
+        self._leader = LeaderProducer(self._settings, self._state)
+        self._leader.init()
+        return self.state_end()
+
+    def append(self, records: Sequence[AnyRecord]) -> None:
+        """Write records in one transaction."""
+        self._written(record_keys(records), list(map(encode_record, records)))
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Write tombstones in one transaction."""
+        self._written([key.encode() for key in keys], [None] * len(keys))
+
+    def _written(self, keys: list[bytes], values: Sequence[bytes | None]) -> None:
+        if self._leader is None:
+            raise LeadershipLostError("resigned")
+        self._leader.write(keys, values)
+
+    def resign(self) -> None:
+        """Let go of the leader's producer; idempotent."""
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            leader.close()
+
+    def close(self) -> None:
+        """Send what was said, then let go of every client; idempotent."""
+        self._inbox_producer.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+        self.resign()
+        self._admin.close()
+
+
+class LeaderProducer:
+    """A leader's transactions. One thread calls it; whatever goes wrong ends it."""
+
+    def __init__(self, settings: ClientSettings, state: TopicPartition) -> None:
+        self._state = state
+        app = settings.application_id
+        config = settings.leader(leader_transactional_id(app), _LEADER_TRANSACTION_MS)
+        self._log = TransactionLog(config["client.id"], with_debug="debug" in settings.producer)
+        self._producer = ProducerClient(config, self._log, stall_timeout_s=_LEADER_TIMEOUT_S)
+
+    def init(self) -> None:
+        """Fence whoever has the id and abort what it left open."""
+        self._tried(self._producer.named("init_transactions"))
+        _know_topic(self._producer, self._state.topic)
+
+    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Write records in one transaction; raises `LeadershipLostError` unless they are committed for sure."""
+        if not keys:
+            return
+        self._producer.serve()
+        self._log.transaction_begins()
+        deadline_s = time.monotonic() + _LEADER_TIMEOUT_S
+        try:
+            self._producer.client.begin_transaction()
+            self._producer.send_columns(
+                *self._state,
+                keys,
+                values,
+                [time.time_ns() // 1_000_000] * len(keys),
+                stop=len(keys),
+            )
+            if not self._producer.flush(deadline_s):
+                raise LeadershipLostError("the cluster took no records for too long")
+            self._producer.call(self._producer.named("commit_transaction"), deadline_s=deadline_s)
+        except KafkaException as exception:
+            raise LeadershipLostError(self._told(exception)) from exception
+        except RefusedError as refused:
+            raise LeadershipLostError(f"a record was refused: {refused.error.str()}") from refused
+        except StalledError as stalled:
+            raise LeadershipLostError("the cluster took no records for too long") from stalled
+        self._producer.serve()
+        if (
+            self._log.doubt
+        ):  # a request of this transaction may arrive late and end the next one (H8)
+            raise LeadershipLostError(f"a transaction's outcome is unknown: {self._log.doubt}")
+
+    def close(self) -> None:
+        """Let the client go; idempotent."""
+        self._producer.drop()
+
+    def _tried(self, operation: Callable[..., Any]) -> None:
+        try:
+            self._producer.call(operation, deadline_s=time.monotonic() + _LEADER_TIMEOUT_S)
+        except KafkaException as exception:
+            raise LeadershipLostError(self._told(exception)) from exception
+
+    def _told(self, exception: KafkaException) -> str:
+        error = error_of(exception)
+        cause = f"; {self._log.failure}" if self._log.failure else ""
+        return f"{error.name()}: {error.str()}{cause}"
+
+
+class _InboxProducer:
+    """Sends announcements. One thread calls it, after `prepare`; a client that failed for good is replaced."""
+
+    def __init__(self, settings: ClientSettings, inbox: TopicPartition) -> None:
+        self._settings = settings
+        self._inbox = inbox
+        self._producer: ProducerClient | None = None
+
+    def prepare(self) -> None:
+        """Connect, so that the first message goes at once."""
+        if self._producer is None:
+            self._producer = self._made()
+            _know_topic(self._producer, self._inbox.topic)
+
+    def _made(self) -> ProducerClient:
+        config = self._settings.inbox()
+        log = ClientLog(config["client.id"], with_debug="debug" in self._settings.producer)
+        return ProducerClient(config, log, stall_timeout_s=0.0)
+
+    def send(self, messages: Sequence[AnyMessage]) -> None:
+        """Send messages, in order; what the client does not take is dropped."""
+        producer = self._producer
+        if producer is None:
+            self._producer = producer = self._made()
+        keys = [message.member.encode() for message in messages]
+        values = list(map(encode_message, messages))
+        try:
+            # With no time of their own: the broker's counts.
+            producer.send_columns(*self._inbox, keys, values, [1] * len(keys), stop=len(keys))
+        except StalledError:
+            return
+        except RefusedError as refused:
+            if refused.error.fatal():
+                self._producer = None
+                return
+        producer.serve()
+
+    def close(self) -> None:
+        """Wait a moment until everything was sent, then let go; idempotent."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(KafkaException):  # it ends anyway
+                producer.flush(time.monotonic() + 1.0)
+            producer.drop()
+
+
+class KafkaGroupAdmin:
+    """What a leader asks the cluster besides the log: the ports `Fencer` and `EndsReader`. Any thread may call it."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._group_id = settings.application_id
+        self._admin = KafkaAdmin(settings, timeout_s=_ASK_TIMEOUT_S)
+
+    def fence(self, transactional_ids: Sequence[str]) -> None:
+        """Fence producers of those ids that are this application's own; raises StreamsError if not all were."""
+        own = own_ids(self._group_id, transactional_ids)
+        if len(own) < len(set(transactional_ids)):
+            _log.warning(
+                "group %s: %d transactional ids in the group log are not of a form that this application uses; their "
+                "producers are not fenced",
+                self._group_id,
+                len(set(transactional_ids)) - len(own),
+            )
+        for left in reversed(range(_FENCE_TRIES)):
+            try:
+                self._admin.fence(own)
+            except FencedError:
+                if not left:
+                    raise
+            else:
+                return
+
+    def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
+        """Return the ends of logs by position key, without partitions that do not exist; raises StreamsError."""
+        partitions = [each for text in positions for each in _partitions(text)]
+        try:
+            ends = self._admin.end_offsets(partitions)
+        except MissingSourceTopicError:
+            known = self._admin.describe_topics([each.topic for each in partitions])
+            ends = self._admin.end_offsets(
+                [
+                    each
+                    for each in partitions
+                    if each.topic in known and each.partition < known[each.topic].partitions
+                ]
+            )
+        return {position_key(each): offset for each, offset in ends.items()}
+
+    def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
+        """Return the position keys whose committed offset somebody else wrote; raises StreamsError."""
+        wanted = [
+            TopicPartition(topic, number)
+            for topic, count in sorted(partitions.items())
+            for number in range(count)
+        ]
+        committed = self._admin.committed(self._group_id, wanted, stable=False)
+        return tuple(
+            position_key(partition)
+            for partition, (offset, metadata) in sorted(committed.items())
+            if is_foreign(metadata, offset, f"{self._group_id}-")
+        )
+
+    def was_used(self) -> bool:
+        """Return whether a group of this application has committed before: its commits bear task epochs."""
+        committed = self._admin.committed(self._group_id, None, stable=False)
+        progress = [
+            Progress.decode(each.metadata, committed_offset=each.offset)
+            for each in committed.values()
+        ]
+        return any(each is not None and each.task_epoch > 0 for each in progress)
+
+    def close(self) -> None:
+        """Let the client go; idempotent."""
+        self._admin.close()
+
+
+def _partitions(text: str) -> list[TopicPartition]:
+    """Return the partition that a position key names; none for what members may say and is no such key."""
+    try:
+        return [parse_position_key(text)]
+    except ValueError:
+        return []
+
+
+def _know_topic(producer: ProducerClient, topic: str) -> None:
+    """Have a client know a topic's leader: it would find out half a second after the first record."""
+    with contextlib.suppress(KafkaException):  # it finds out later
+        producer.client.list_topics(topic, timeout=_PREPARE_S)
+
+
+def _rejected(partition: TopicPartition, offset: int, rejection: Rejection) -> RejectedRecord:
+    return RejectedRecord(
+        topic=partition.topic, partition=partition.partition, offset=offset, rejection=rejection
+    )
+
+
+def _tried(call: Callable[[], _T]) -> _T:
+    """Return what a call returns; raises `GroupLogAwayError` where it can be tried again."""
+    try:
+        return call()
+    except MissingSourceTopicError as error:
+        raise ControlTopicsChangedError(str(error)) from error
+    except StreamsError as error:
+        raise GroupLogAwayError(str(error)) from error
+    except KafkaException as exception:
+        said = error_of(exception)
+        if not is_transient(said):
+            raise
+        raise GroupLogAwayError(f"{said.name()}: {said.str()}") from exception

@@ -1,0 +1,1 @@
+"""Settings, errors and logs that all Kafka clients share."""

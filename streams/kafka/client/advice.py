@@ -1,0 +1,50 @@
+"""What to do about an error of the cluster, for messages."""
+
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from streams.kafka.client.codes import is_transient
+
+#: What to do about a cluster that does not answer.
+AWAY_ADVICE: Final = (
+    "check that the brokers run, that this address is theirs, and security.protocol"
+)
+
+_NEXT_STEPS: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: (
+        "grant this principal DESCRIBE, CREATE, READ and WRITE on topics that begin with the application id"
+    ),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: (
+        "grant this principal READ, DESCRIBE and DELETE on groups that begin with the application id"
+    ),
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "grant this principal WRITE and DESCRIBE on transactional ids that begin with the application id"
+    ),
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: (
+        "grant this principal IDEMPOTENT_WRITE, and for administration the operation, on the cluster"
+    ),
+    KafkaError.INVALID_REPLICATION_FACTOR: (
+        "lower replication_factor to the number of brokers, or start more"
+    ),
+    KafkaError.POLICY_VIOLATION: "the cluster's rules for topics forbid it; create the topic by hand",
+    KafkaError.INVALID_CONFIG: "the cluster does not know this topic setting; correct it",
+    KafkaError.UNSTABLE_OFFSET_COMMIT: (
+        "a transaction with offsets of this group is open; fence its producer or wait for its time-out. One that stays "
+        "open for good lost its end when a partition had no leader: kafka-transactions.sh find-hanging names it, abort ends it"
+    ),
+    KafkaError.NON_EMPTY_GROUP: "stop the consumers that subscribe with this group id",
+    KafkaError.UNKNOWN_MEMBER_ID: "stop the consumers that subscribe with this group id",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: (
+        "lower worker_hang_timeout_ms or raise the broker's transaction.max.timeout.ms"
+    ),
+    KafkaError.OFFSET_OUT_OF_RANGE: "ask for an offset that is not past the end",
+}
+
+
+def next_step(error: KafkaError) -> str:
+    """Return what the user can do about an error of an administrative or transactional call."""
+    step = _NEXT_STEPS.get(error.code())
+    if step is None and is_transient(error):
+        step = AWAY_ADVICE
+    return step or "the cluster said no more than that"

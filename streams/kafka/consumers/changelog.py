@@ -1,0 +1,82 @@
+"""Reads changelogs to restore state, and topics of global stores: the port `tasks.ports.ChangelogReader`."""
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Generator
+from typing import Final
+
+from rebalance.model import TopicPartition
+from streams.errors import StreamsError
+from streams.kafka.client.settings import ClientSettings
+from streams.kafka.consumers.consumer import AssignedConsumer
+from tasks.ports import ChangelogReader
+from tasks.processing.engine.record_batch import SourceRecords
+
+#: How long a reader of a range may stand still before it gives up.
+STALL_S: Final = 60.0
+_POLL_RECORDS: Final = 20_000
+_POLL_S: Final = 0.5
+
+
+class KafkaChangelogReader(AssignedConsumer):
+    """Changelog records by position: read_committed, big fetches, no headers. One thread calls it."""
+
+    noun = "changelog"
+    next_step = "the local state behind it is too old or from another life of the topic; restore it from the beginning"
+    with_headers = False
+
+
+class KafkaGlobalReader(AssignedConsumer):
+    """The topics of global stores by position: read_committed, with headers, which processors may ask for."""
+
+    noun = "global topic"
+    next_step = "the global stores are read again from the beginning"
+
+
+def read_range(
+    settings: ClientSettings,
+    partition: TopicPartition,
+    from_offset: int,
+    to_offset: int,
+    *,
+    stall_s: float = STALL_S,
+    make_reader: Callable[[], ChangelogReader] | None = None,
+) -> Generator[SourceRecords]:
+    """Yield the committed records of a partition with from_offset <= offset < to_offset, in order.
+
+    It is done when the reader's position has come to the end: gaps, control records and aborted transactions there
+    are no records, and nothing beyond is waited for. Closing the generator closes the client.
+
+    Args:
+        settings: The application's client settings.
+        partition: What to read.
+        from_offset: The first offset.
+        to_offset: The end; at most the end of what is committed, which was asked for before.
+        stall_s: How long the position may stand still.
+        make_reader: Makes the reader, for tests.
+
+    Raises:
+        OffsetOutOfRangeError: The beginning is no longer in the log.
+        StreamsError: Nothing came for `stall_s` seconds.
+    """
+    if from_offset >= to_offset:
+        return
+    reader = KafkaChangelogReader(settings.changelog()) if make_reader is None else make_reader()
+    try:
+        reader.assign({partition: from_offset})
+        position, moved_s = from_offset, time.monotonic()
+        while position < to_offset:
+            for run in reader.poll(_POLL_RECORDS, _POLL_S):
+                stop = bisect_left(run.offsets, to_offset)
+                if stop:
+                    yield run if stop == len(run) else run.slice(0, stop)
+            reached = reader.positions()[partition]
+            if reached > position:
+                position, moved_s = reached, time.monotonic()
+            elif time.monotonic() - moved_s > stall_s:
+                raise StreamsError(
+                    f"{partition}: nothing came for {stall_s:g} s at offset {position}, though the log goes on to "
+                    f"{to_offset}; check that the partition has a leader, and run it again"
+                )
+    finally:
+        reader.close()

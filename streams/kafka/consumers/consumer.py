@@ -1,0 +1,332 @@
+"""Reads partitions by position: what the worker's input and the readers of changelogs share, and the former.
+
+No group membership, no automatic commits, no automatic reset: the caller says where to begin and is told where it
+stands. Positions are past control records and aborted transactions once the client has seen the end of a partition.
+Errors that pass by themselves are logged; those that need a decision are raised from `poll`, after every record that
+came before them was handed out.
+"""
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from rebalance.model import TopicPartition
+from streams.errors import MissingSourceTopicError, StreamsError
+from streams.gc_tuning import collection_paused
+from streams.kafka.client.client_log import ClientLog, error_of, make_client
+from streams.kafka.client.codes import (
+    NO_OFFSET,
+    NO_PARTITION,
+    PARTITION_EOF,
+    READ_FORBIDDEN,
+    is_transient,
+)
+from streams.kafka.client.records import to_runs
+from streams.kafka.client.settings import Config
+from tasks.ports import OffsetOutOfRangeError
+from tasks.processing.engine.record_batch import SourceRecords
+
+#: How long getting to know a topic may take; it costs only time later if it fails.
+_PREPARE_S: Final = 2.0
+
+#: librdkafka's name for "no position yet" and the like; real offsets are not negative.
+_FIRST_OFFSET: Final = 0
+
+#: How the client names a partition in errors that belong to no record.
+_NAMED_PARTITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+) \[(?P<partition>\d+)\]: ")
+
+
+class AssignedConsumer:
+    """One librdkafka consumer with explicit positions. One thread calls it."""
+
+    #: What the partitions are to the reader, for messages, and what to do if their records are gone.
+    noun = "partition"
+    next_step = "read again from an offset that exists"
+    with_headers = True
+
+    def __init__(self, config: Config) -> None:
+        self._log = ClientLog(config["client.id"], with_debug="debug" in config)
+        config = dict(config)
+        users_error_cb = config.pop("error_cb", None)
+        self._users_error_cb = users_error_cb
+        config["error_cb"] = self._on_error
+        self._consumer: Any = make_client(Consumer, "consumer", config, self._log)
+        self._servers: str = config["bootstrap.servers"]
+        #: The next offset of each assigned partition, as far as records were handed out.
+        self._next: dict[TopicPartition, int] = {}
+        #: The client remembers pauses beyond an assignment, so they are ended when a partition goes.
+        self._paused: set[TopicPartition] = set()
+        #: Where the client last saw the end of a partition.
+        self._ends: dict[TopicPartition, int] = {}
+        #: Raised one by one by the next polls: records that came before them were handed out first.
+        self._failures: deque[StreamsError] = deque()
+        self._only_topic: str | None = None
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read exactly these partitions, from these offsets."""
+        self._end_pauses([*self._paused])
+        self._consumer.assign(_with_offsets(positions))
+        self._next = dict(positions)
+        self._ends.clear()
+        self._failures.clear()
+        self._set_topics()
+
+    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions as well; one that is read already stays where it is."""
+        new = {each: offset for each, offset in positions.items() if each not in self._next}
+        if new:
+            self._consumer.incremental_assign(_with_offsets(new))
+            self._next |= new
+            self._set_topics()
+
+    def remove(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions no more; one that is not read is fine. The others notice nothing."""
+        gone = [each for each in partitions if each in self._next]
+        if gone:
+            self._end_pauses(gone)
+            self._consumer.incremental_unassign([KafkaPartition(*each) for each in gone])
+            for each in gone:
+                del self._next[each]
+                self._ends.pop(each, None)
+            self._set_topics()
+
+    def prepare(self, topics: Sequence[str]) -> None:
+        """Have the client ask for these topics' leaders: to a topic it doesn't know it takes a second to begin (F17)."""
+        for topic in topics:
+            try:
+                self._consumer.list_topics(topic, timeout=_PREPARE_S)
+            except KafkaException as exception:
+                self._log.on_error(error_of(exception))  # then the first record comes later
+
+    def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
+        """Return what has arrived, without waiting for more once there is something."""
+        self._raise_failure()
+        with collection_paused():
+            runs = self._taken(None, max_records)
+        if runs is None and timeout_s > 0:
+            # `consume` would wait for all of max_records; `poll` returns with the first.
+            first = self._consumer.poll(timeout_s)
+            if first is not None:
+                with collection_paused():
+                    runs = self._taken(first, max_records - 1)
+        if not runs:
+            self._raise_failure()
+        return runs or []
+
+    def _taken(self, first: Message | None, max_records: int) -> list[SourceRecords] | None:
+        """Return the records of what has arrived, behind `first`; None if that is nothing, not even an event."""
+        messages: list[Message] = [] if first is None else [first]
+        if max_records > 0:
+            messages += self._consumer.consume(max_records, 0)
+        if not messages:
+            return None
+        if any(map(Message.error, messages)):
+            messages = self._without_events(messages)
+        if not messages:
+            return []
+        topic = self._only_topic
+        if topic is not None and not messages[0].topic() == messages[-1].topic() == topic:
+            topic = None  # fetched for an assignment that was replaced since: sorted out below
+        return self._accepted(to_runs(messages, topic=topic, with_headers=self.with_headers))
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Stop fetching these partitions; what was prefetched is thrown away and read again."""
+        self._consumer.pause([KafkaPartition(*each) for each in partitions])
+        self._paused.update(partitions)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Fetch these partitions again, at once.
+
+        The client's own `resume` tells nobody: where nothing else is fetched from a broker, the client's thread for it
+        sleeps on for up to a second. Partitions that are assigned anew wake it.
+        """
+        resumed = self._end_pauses(partitions)
+        if resumed:
+            self._consumer.incremental_unassign([KafkaPartition(*each) for each in resumed])
+            positions = {each: self._next[each] for each in resumed}
+            self._consumer.incremental_assign(_with_offsets(positions))
+
+    def _end_pauses(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Make the client forget that these were paused; return those that were."""
+        paused = [each for each in partitions if each in self._paused]
+        if paused:
+            self._consumer.resume([KafkaPartition(*each) for each in paused])
+            self._paused.difference_update(paused)
+        return paused
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the next offset to be handed out per partition, past what the client skipped."""
+        if not self._next:
+            return {}
+        known = self._consumer.position([KafkaPartition(*each) for each in self._next])
+        positions = dict(self._next)
+        for each in known:
+            key = TopicPartition(each.topic, each.partition)
+            positions[key] = max(positions[key], each.offset, self._ends.get(key, 0))
+        return positions
+
+    def end_offsets(self) -> dict[TopicPartition, int]:
+        """Return the last known end of the log (high watermark) per partition; no request is made."""
+        ends: dict[TopicPartition, int] = {}
+        for each, position in self.positions().items():
+            _, high = self._consumer.get_watermark_offsets(KafkaPartition(*each), cached=True)
+            if high >= _FIRST_OFFSET:
+                ends[each] = max(high, position)
+            elif self._ends.get(each) == position:
+                ends[each] = position
+        return ends
+
+    def stable_offsets(self) -> dict[TopicPartition, int]:
+        """Return the last known end of the decided records per partition; no request is made.
+
+        The client keeps the high watermark only. A partition whose position is the end that the client reported has no
+        decided record beyond it.
+        """
+        ends = self.end_offsets()
+        ends.update(
+            (each, position)
+            for each, position in self.positions().items()
+            if self._ends.get(each) == position
+        )
+        return ends
+
+    def close(self) -> None:
+        """Close the client; idempotent."""
+        self._next = {}
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _accepted(self, runs: list[SourceRecords]) -> list[SourceRecords]:
+        """Check each run against its partition's position (H16) and move that on."""
+        accepted: list[SourceRecords] = []
+        for run in runs:
+            key = TopicPartition(run.topic, run.partition)
+            position = self._next.get(key)
+            if position is None:
+                continue  # fetched for an assignment that was replaced since
+            if run.offsets[0] < position:
+                raise StreamsError(
+                    f"{self.noun} {key}: the client handed out offset {run.offsets[0]} after position {position} was "
+                    "asked for; this is a bug of the client, restart the worker"
+                )
+            self._next[key] = run.offsets[-1] + 1
+            accepted.append(run)
+        return accepted
+
+    def _without_events(self, messages: list[Message]) -> list[Message]:
+        records: list[Message] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(message)
+            elif error.code() == PARTITION_EOF:
+                self._ends[_partition_of(message)] = _offset_of(message)
+            else:
+                failure = self._failure_of(error, message)
+                if failure is not None:
+                    self._failures.append(failure)
+        return records
+
+    def _failure_of(self, error: KafkaError, message: Message) -> StreamsError | None:
+        if message.partition() is None or not message.topic():
+            self._on_error(error)
+            return None
+        where = _partition_of(message)
+        if where not in self._next:
+            return None
+        if error.code() in NO_OFFSET:
+            offset = max(_offset_of(message), self._next[where])
+            return OffsetOutOfRangeError(
+                f"{self.noun} {where}: offset {offset} is not in the log; its records were deleted, or the topic was "
+                f"made anew or lost its end ({error.name()}: {error.str()}); {self.next_step}",
+                partition=where,
+                offset=offset,
+            )
+        if error.code() in NO_PARTITION:
+            return _missing(self.noun, where.topic, where.partition)
+        if is_transient(error):
+            self._log.on_error(error)
+            return None
+        return StreamsError(
+            f"{self.noun} {where}: can't be read at offset {self._next[where]}: {error.name()}: {error.str()}; "
+            f"{_next_step_of(error)} (cluster {self._servers})"
+        )
+
+    def _on_error(self, error: KafkaError) -> None:
+        """Take an error that belongs to no record, from the client's callback: serves inside `consume`."""
+        if self._users_error_cb is not None:
+            self._users_error_cb(error)
+        named = _NAMED_PARTITION.search(error.str())
+        if error.code() in NO_PARTITION and named is not None:
+            where = TopicPartition(named["topic"], int(named["partition"]))
+            if where in self._next:
+                self._failures.append(_missing(self.noun, *where))
+            return
+        if error.fatal() or error.code() in READ_FORBIDDEN:
+            self._failures.append(
+                StreamsError(
+                    f"{self.noun}: {error.name()}: {error.str()}; {_next_step_of(error)} (cluster {self._servers})"
+                )
+            )
+            return
+        self._log.on_error(error)
+
+    def _raise_failure(self) -> None:
+        if self._failures:
+            raise self._failures.popleft()
+
+    def _set_topics(self) -> None:
+        topics = {each.topic for each in self._next}
+        self._only_topic = topics.pop() if len(topics) == 1 else None
+
+
+class KafkaRecordSource(AssignedConsumer):
+    """The worker's input: the port `tasks.ports.RecordSource`."""
+
+    noun = "input"
+    next_step = "set its offsets with `tidewheel reset`, and raise the topic's retention if it was overtaken"
+
+
+class KafkaInputReader(AssignedConsumer):
+    """Single input records that were read before: the port `tasks.ports.RecordSource`."""
+
+    noun = "input"
+    next_step = "nothing is to be done, it was processed"
+
+
+def _with_offsets(positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:
+    for each, offset in positions.items():
+        assert offset >= _FIRST_OFFSET, f"{each} needs an explicit offset, not {offset}"
+    return [
+        KafkaPartition(topic, partition, offset) for (topic, partition), offset in positions.items()
+    ]
+
+
+def _partition_of(message: Message) -> TopicPartition:
+    return TopicPartition(message.topic() or "", message.partition() or 0)
+
+
+def _offset_of(message: Message) -> int:
+    offset = message.offset()
+    return -1 if offset is None else offset
+
+
+def _missing(noun: str, topic: str, partition: int) -> MissingSourceTopicError:
+    return MissingSourceTopicError(
+        f"{noun} {topic}-{partition} does not exist (any more); if the topic was deleted, create it again and reset "
+        "the application with `tidewheel reset`",
+        topic=topic,
+    )
+
+
+def _next_step_of(error: KafkaError) -> str:
+    if error.code() in READ_FORBIDDEN:
+        return "grant this principal READ and DESCRIBE on the topic"
+    if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return "raise consumer={'receive.message.max.bytes': ...}"
+    return "nothing is skipped; once the brokers give the records, a new start goes on there"

@@ -1,0 +1,1 @@
+"""Writers of topics, transactional and idempotent."""

@@ -1,0 +1,265 @@
+"""The idempotent producer of at_least_once: the port `tasks.ports.SinkProducer`.
+
+The client reports only failures (`delivery.report.only.error`), without an identifier: a record is found by its contents among
+those sent since the last flush. That costs nothing until something fails. Records that are equal in topic, key and value
+are interchangeable, in the order in which they were sent.
+
+A broker refuses a batch for one record in it, and the client gives that error to all its records. So only a record that was
+refused alone counts as refused.
+"""
+
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from streams.kafka.client.client_log import ClientLog, error_of
+from streams.kafka.client.codes import FATAL, INVALID_DIFFERENT_RECORD, MSG_TIMED_OUT
+from streams.kafka.client.failures import failed_delivery, is_batch_refused
+from streams.kafka.client.settings import ClientSettings, Config
+from streams.kafka.producers.producer import ProducerClient, RefusedError, StalledError, no_wait
+from tasks.ports import FailedDelivery
+from tasks.processing.engine.output import OutputColumns
+
+#: Longer than the client's own limit for a record (`message.timeout.ms`), so that this never ends a flush first.
+_FLUSH_TIMEOUT_S: Final = 600.0
+
+_log = logging.getLogger(__name__)
+
+#: The place of a record among what was sent: the number of its columns, and its index there.
+_Place = tuple[int, int]
+
+
+class _Answer(NamedTuple):
+    """Why a record was not written; `batch` numbers the refused batches of a flush."""
+
+    error: KafkaError
+    batch: int
+
+
+class KafkaSinkProducer:
+    """Sends sinks and dead letters at once, outside transactions. One thread calls it.
+
+    Args:
+        settings: What clients are made from.
+        on_wait: Called about twice a second while a call waits, so that a watchdog sees that we live.
+    """
+
+    def __init__(self, settings: ClientSettings, *, on_wait: Callable[[], None] = no_wait) -> None:
+        self._settings = settings
+        self._on_wait = on_wait
+        self._reports: list[tuple[KafkaError, Message]] = []
+        #: What was sent since the last flush.
+        self._sent: list[OutputColumns] = []
+        #: What the client did not take at all.
+        self._refused: dict[_Place, KafkaError] = {}
+        self._producer = self._make()
+
+    def produce(self, columns: OutputColumns) -> None:
+        """Send records; failures are told by `flush`."""
+        number = len(self._sent)
+        self._sent.append(columns)
+        refused = self._send(columns, 0, len(columns))
+        self._refused |= {(number, index): error for index, error in refused.items()}
+        self._producer.serve()
+
+    def flush(self) -> list[FailedDelivery]:
+        """Wait until every record is answered; return those that failed, each once, in the order in which they were sent.
+
+        The records of a refused batch are sent again in ever smaller parts, until each is accepted or was refused alone. Later
+        records of the same keys are sent again behind them: the last record of a key stays the last one, some come twice.
+        """
+        failed, self._refused = self._refused, {}
+        sent, self._sent = self._sent, []
+        places = [(number, index) for number, part in enumerate(sent) for index in range(len(part))]
+        pending = self._settle(sent, places, failed)
+        while pending:
+            part = pending.pop()
+            for number, start, stop in _runs(part):
+                refused = self._send(sent[number], start, stop)
+                failed |= {(number, index): error for index, error in refused.items()}
+            pending += self._settle(sent, part, failed)
+        return [
+            failed_delivery(sent[number], index, error)
+            for (number, index), error in sorted(failed.items(), key=lambda found: found[0])
+        ]
+
+    def _settle(
+        self,
+        sent: Sequence[OutputColumns],
+        places: Sequence[_Place],
+        failed: dict[_Place, KafkaError],
+    ) -> list[list[_Place]]:
+        """Wait for the answers to records that were just sent; return the parts to send again, the first one last.
+
+        What has failed for good is added to `failed`.
+        """
+        answers = self._answers(sent, places)
+        again: dict[_Place, _Answer] = {}
+        for place, answer in answers.items():
+            if is_batch_refused(answer.error) and len(places) > 1:
+                again[place] = answer
+            else:
+                failed[place] = answer.error
+        if not again:
+            return []
+        keys = {_key_of(sent, place) for place in again} - {None}
+        first = min(again)
+        part = [
+            place
+            for place in places
+            if place in again
+            or (place > first and place not in failed and _key_of(sent, place) in keys)
+        ]
+        return _parts(part, again, len(places))[::-1]
+
+    def close(self, wait_s: float = 0.0) -> None:
+        """Let the client go, once the brokers have answered or `wait_s` are over; idempotent."""
+        if wait_s and self._producer.client is not None:
+            try:
+                answered = self._producer.flush(time.monotonic() + wait_s)
+            except KafkaException as exception:
+                _log.warning("the last records may be lost: %s", error_of(exception).str())
+            else:
+                if not answered:
+                    _log.warning("no answer to the last records within %.0f s", wait_s)
+        self._producer.drop()
+
+    def _make(self) -> ProducerClient:
+        config: Config = self._settings.sink() | {"on_delivery": self._on_failure}
+        log = ClientLog(config["client.id"], with_debug="debug" in config)
+        return ProducerClient(config, log, stall_timeout_s=_FLUSH_TIMEOUT_S, on_wait=self._on_wait)
+
+    def _on_failure(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._reports.append((error, message))
+
+    def _send(self, columns: OutputColumns, start: int, stop: int) -> dict[int, KafkaError]:
+        """Send records; return those that the client did not take, by their index."""
+        refused: dict[int, KafkaError] = {}
+        while start < stop:
+            try:
+                self._producer.send(columns, start, stop)
+            except RefusedError as refusal:
+                refused[refusal.index] = refusal.error
+                start = refusal.index + 1
+                if _is_fatal(refusal.error):
+                    self._renew()
+            except StalledError as stalled:
+                error = KafkaError(MSG_TIMED_OUT, "the cluster took no records")
+                refused |= dict.fromkeys(range(stalled.index, stop), error)
+                break
+            else:
+                break
+        return refused
+
+    def _answers(
+        self, sent: Sequence[OutputColumns], places: Sequence[_Place]
+    ) -> dict[_Place, _Answer]:
+        """Wait for every answer; return which records failed, and why, in the order of `places`."""
+        try:
+            answered = self._producer.flush(time.monotonic() + _FLUSH_TIMEOUT_S)
+        except KafkaException as exception:
+            if not error_of(exception).fatal():
+                raise
+            answered = False
+        if not answered or any(_is_fatal(error) for error, _ in self._reports):
+            self._renew()
+        reports, self._reports = self._reports, []
+        return _located(reports, sent, places) if reports else {}
+
+    def _renew(self) -> None:
+        """Replace a client that can't go on; what it had not sent comes back as failures that may be sent again."""
+        self._producer.client.purge()
+        self._producer.serve()
+        self._producer.drop()
+        self._producer = self._make()
+
+
+def _located(
+    reports: Sequence[tuple[KafkaError, Message]],
+    sent: Sequence[OutputColumns],
+    places: Sequence[_Place],
+) -> dict[_Place, _Answer]:
+    """Return the record of each report, by content; failed records come back without their timestamps and headers."""
+    errors: defaultdict[tuple[Any, ...], deque[_Answer]] = defaultdict(deque)
+    batch = 0
+    for error, message in reports:
+        if (
+            message.offset() is None
+        ):  # the client numbers the records of a refused batch, the first one has no number
+            batch += 1
+        content = (message.topic(), message.key() or None, message.value() or None)
+        errors[content].append(_Answer(error, batch))
+    topics = {message.topic() for _, message in reports}
+    found: dict[_Place, _Answer] = {}
+    for number, index in places:
+        columns = sent[number]
+        if columns.topic not in topics:
+            continue
+        content = (columns.topic, columns.keys[index] or None, columns.values[index] or None)
+        waiting = errors.get(content)
+        if waiting:
+            found[number, index] = waiting.popleft()
+    assert len(found) == len(reports), "every report is of a record sent since the last flush"
+    return found
+
+
+def _runs(places: Sequence[_Place]) -> Iterator[tuple[int, int, int]]:
+    """Yield the runs of neighbours among records: their columns, the first index, and the one after the last.
+
+    >>> list(_runs([(0, 3), (0, 4), (0, 6), (1, 7)]))
+    [(0, 3, 5), (0, 6, 7), (1, 7, 8)]
+    """
+    start = 0
+    for end in range(1, len(places) + 1):
+        number, index = places[end - 1]
+        if end == len(places) or places[end] != (number, index + 1):
+            yield number, places[start][1], index + 1
+            start = end
+
+
+def _key_of(sent: Sequence[OutputColumns], place: _Place) -> tuple[str, bytes] | None:
+    """Return the topic and key of a record, or None without a key: then nothing orders it behind another."""
+    columns = sent[place[0]]
+    key = columns.keys[place[1]]
+    return None if key is None else (columns.topic, key)
+
+
+def _parts(
+    places: Sequence[_Place], answers: Mapping[_Place, _Answer], most: int
+) -> list[list[_Place]]:
+    """Return records in parts to be sent one after the other, in order, each smaller than `most`.
+
+    Records that the broker has named are parts of their own. Where it has named none, the batch is cut in halves.
+    """
+    told = {
+        each.batch for each in answers.values() if each.error.code() == INVALID_DIFFERENT_RECORD
+    }
+    kinds: list[tuple[object, _Place]] = []
+    kind: object = None
+    for place in places:
+        answer = answers.get(place)
+        if answer is not None:
+            is_named = answer.batch in told and answer.error.code() != INVALID_DIFFERENT_RECORD
+            kind = place if is_named else ("told" if answer.batch in told else answer.batch)
+        elif isinstance(kind, tuple):
+            kind = "told"
+        kinds.append((kind, place))
+    parts: list[list[_Place]] = []
+    for kind, group in groupby(kinds, key=lambda each: each[0]):
+        part = [place for _, place in group]
+        if kind != "told" or len(part) >= most:
+            middle = max(len(part) // 2, 1)
+            parts += [half for half in (part[:middle], part[middle:]) if half]
+        else:
+            parts.append(part)
+    return parts
+
+
+def _is_fatal(error: KafkaError) -> bool:
+    return error.fatal() or error.code() == FATAL

@@ -1,0 +1,418 @@
+"""The worker's transactional producer: the port `tasks.ports.TransactionalProducer`.
+
+State: new → (init) → ready → (begin) → open → (commit, abort) → ready, or ended for good, by being fenced or because
+an outcome could not be told. Every error of the client becomes one of three (`failures.outcome_of`), and success is
+believed only if the client's log shows no lost connection that a late request could come from (H8).
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from rebalance.model import TopicPartition
+from streams.errors import FencedError, StreamsError
+from streams.kafka.client.advice import next_step
+from streams.kafka.client.client_log import ClientLog, TransactionLog, error_of, make_client
+from streams.kafka.client.codes import TIMED_OUT, TOO_LARGE, is_transient
+from streams.kafka.client.failures import Outcome, is_record_refused, outcome_of, refusal_in
+from streams.kafka.client.settings import ClientSettings
+from streams.kafka.producers.producer import (
+    GuardedCall,
+    ProducerClient,
+    RefusedError,
+    StalledError,
+    StuckError,
+    no_wait,
+)
+from streams.kafka.producers.refused_search import BATCH_BYTES, RefusedSearch
+from streams.kafka.producers.trial_producer import TrialProducer
+from tasks.commit.output_collector import batch_ends
+from tasks.ports import (
+    CommitOutcomeUnknownError,
+    CommittedOffset,
+    FailedDelivery,
+    TransactionAbortedError,
+    UnansweredError,
+)
+from tasks.processing.api.record import Headers
+from tasks.processing.engine.output import OutputColumns, headers_of_changelog
+
+#: Offsets are sent in milliseconds; a call that takes this long after all records were answered has lost its way
+#: (`GuardedCall`).
+_SEND_OFFSETS_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaTransactionalProducer:
+    """One transactional id's producer. One thread at a time calls it.
+
+    Args:
+        settings: What clients are made from.
+        transactional_id: The id others are fenced by.
+        transaction_timeout_ms: After this the broker aborts a transaction that nobody ended.
+        call_timeout_s: How long one call may wait for the cluster before its outcome counts as unknown.
+        on_wait: Called about twice a second while a call waits, so that a watchdog sees that we live.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        transactional_id: str,
+        transaction_timeout_ms: int,
+        *,
+        call_timeout_s: float = 30.0,
+        on_wait: Callable[[], None] = no_wait,
+    ) -> None:
+        self._settings = settings
+        self._transactional_id = transactional_id
+        self._timeout_s = call_timeout_s
+        config = settings.transactional(transactional_id, transaction_timeout_ms)
+        self._log = TransactionLog(config["client.id"], with_debug="debug" in settings.producer)
+        self._producer = ProducerClient(
+            config, self._log, stall_timeout_s=call_timeout_s, on_wait=on_wait
+        )
+        self._on_wait = on_wait
+        #: Topics that take smaller batches than the client makes, with the bytes to send at a time.
+        self._batch_bytes: dict[str, int] = {}
+        self._batch_was_too_large = False
+        self._open = False
+        #: Set once, when the producer is of no more use.
+        self._ended: FencedError | CommitOutcomeUnknownError | None = None
+        #: The offset after the last changelog record that the broker acknowledged in the open transaction.
+        self._positions: dict[TopicPartition, int] = {}
+        #: The offsets that the open transaction has.
+        self._sent: Mapping[TopicPartition, CommittedOffset] = {}
+        self._groups: dict[str, Any] = {}
+
+    @property
+    def transactional_id(self) -> str:
+        """Return the id this producer fences others by."""
+        return self._transactional_id
+
+    @property
+    def acknowledged(self) -> Mapping[TopicPartition, int]:
+        """Return the position of each changelog that the last transaction wrote to, as far as the cluster has told."""
+        return dict(self._positions)
+
+    def init(self) -> None:
+        """Fence predecessors of the same id and abort their open transaction."""
+        try:
+            self._call(self._producer.named("init_transactions"))
+            self._group(self._settings.application_id, time.monotonic() + self._timeout_s)
+        except KafkaException as exception:
+            error = error_of(exception)
+            if outcome_of(error, ending=False) is Outcome.FENCED:
+                self._end(FencedError(self._told("init", error)))
+            kind = UnansweredError if is_transient(error) else StreamsError
+            raise kind(
+                f"producer {self._transactional_id}: can't start its first transaction on "
+                f"{self._settings.bootstrap_servers}: {error.name()}: {error.str()}; {next_step(error)}"
+            ) from exception
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        self._check_usable()
+        assert not self._open, "one transaction at a time: commit or abort the open one"
+        self._producer.serve()  # what the log says so far belongs to no transaction
+        self._log.transaction_begins()
+        self._positions, self._sent = {}, {}
+        try:
+            self._producer.client.begin_transaction()
+        except KafkaException as exception:
+            self._fail("begin", error_of(exception))
+        self._open = True
+
+    def produce(self, columns: OutputColumns) -> None:
+        """Send records; raises `TransactionAbortedError` if the client refuses one of them."""
+        self._check_open()
+        self._send(columns, f"produce to {columns.topic}")
+
+    def produce_changelog(
+        self,
+        partition: TopicPartition,
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int],
+        headers: Headers = (),
+        *,
+        row_headers: Sequence[Headers] | None = None,
+    ) -> None:
+        """Send changelog records, in order; `commit` returns the offset after the last one of each partition."""
+        self._check_open()
+        if not keys:
+            return
+        records = OutputColumns(
+            topic=partition.topic,
+            partitions=partition.partition,
+            keys=keys,
+            values=values,
+            timestamps=timestamps,
+            headers=headers_of_changelog(len(keys), headers, row_headers),
+        )
+        # Only the last one reports back: its batch is answered after all before it.
+        self._send(records, f"produce to changelog {partition}", reports_last=True)
+
+    def _send(self, columns: OutputColumns, what: str, *, reports_last: bool = False) -> None:
+        count = len(columns)
+        limit = self._batch_bytes.get(columns.topic)
+        try:
+            start = 0
+            for stop in [count] if limit is None else batch_ends(columns, limit):
+                last = stop - 1 if reports_last and stop == count else stop
+                if start < last:
+                    self._producer.send(columns, start, last)
+                if last < stop:
+                    self._producer.send(columns, last, stop, self._on_delivery)
+                start = stop
+                if limit is not None and not self._flush(time.monotonic() + self._timeout_s):
+                    self._fail(what, self._unanswered())
+        except RefusedError as refused:
+            self._fail(what, refused.error)
+        except StalledError:
+            self._fail(what, _stalled())
+        except KafkaException as exception:
+            self._fail(what, error_of(exception))
+        self._producer.serve()
+
+    def send_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        """Add offsets to the open transaction, ahead of those of `commit`; gives up after half the time that one has."""
+        self._check_open()
+        if not offsets:
+            return
+        deadline_s = time.monotonic() + self._timeout_s / 2
+        try:
+            sending = self._begin_offsets(group_id, offsets, deadline_s)
+            self._end_offsets(group_id, sending, deadline_s)
+        except KafkaException as exception:
+            self._fail("send offsets", error_of(exception))
+        # One of these that came late would take the place of those that `commit` sends.
+        self._check_doubt("send offsets")
+        self._log.offsets_are_answered()
+        self._sent = dict(offsets)
+
+    def commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, int]:
+        """Flush, add the offsets, commit; return the position of each changelog produced to."""
+        self._check_open()
+        deadline_s = time.monotonic() + self._timeout_s
+        ending = False
+        try:
+            self._have_answered(group_id, offsets, deadline_s)
+            ending = True
+            self._producer.call(self._producer.named("commit_transaction"), deadline_s=deadline_s)
+        except KafkaException as exception:
+            self._fail("commit", error_of(exception), ending=ending)
+        self._open = False
+        self._check_doubt("commit")
+        return self._positions
+
+    def abort(self) -> None:
+        """Abort the open transaction, if any; with none open, or after the end, nothing happens."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            self._call(self._producer.named("abort_transaction"))
+        except KafkaException as exception:
+            error = error_of(exception)
+            if outcome_of(error, ending=True) is Outcome.FENCED:
+                self._end(FencedError(self._told("abort", error)))
+            self._end(CommitOutcomeUnknownError(self._told("abort", error)))
+        self._check_doubt("abort")
+
+    def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
+        """Return the records that the broker refuses, found in transactions of another producer, which are aborted."""
+        self._check_usable()
+        assert not self._open, "the search for refused records needs transactions of its own"
+        with TrialProducer(
+            self._settings,
+            self._transactional_id,
+            call_timeout_s=self._timeout_s,
+            on_wait=self._on_wait,
+        ) as trials:
+            search = RefusedSearch(trials, columns)
+            refused = search.run()
+        self._limit_batches(search.batch_bytes)
+        if not refused and self._batch_was_too_large:
+            # Each record is accepted alone, and batches of the search are smaller than those of a commit.
+            self._limit_batches(
+                {
+                    each.topic: self._batch_bytes.get(each.topic, BATCH_BYTES * 2) // 2
+                    for each in columns
+                }
+            )
+        return refused
+
+    def _limit_batches(self, batch_bytes: Mapping[str, int]) -> None:
+        """Send no more than this at a time to topics that take smaller batches than the client makes."""
+        for topic, size in batch_bytes.items():
+            if size < self._batch_bytes.get(topic, sys.maxsize):
+                self._batch_bytes[topic] = size
+                _log.warning(
+                    "topic %s refuses batches of good records as too large; sending %d bytes at a time. Raise its "
+                    "max.message.bytes, or set producer={'batch.size': ...} below it, which is faster",
+                    topic,
+                    size,
+                )
+
+    def close(self) -> None:
+        """Let the client go without waiting for anything; idempotent."""
+        self._open = False
+        self._producer.drop()
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        offset = message.offset()
+        if error is None and offset is not None and offset >= 0:
+            key = TopicPartition(message.topic() or "", message.partition() or 0)
+            self._positions[key] = offset + 1
+
+    def _have_answered(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        deadline_s: float,
+    ) -> None:
+        """Wait until everything is answered: the records, and beside them the offsets, which are two requests of their own.
+
+        Unflushed records would have the client's commit wait inside, and then it can't be aborted any more.
+        """
+        if offsets == self._sent:
+            if not self._flush(deadline_s):
+                self._fail("flush", self._unanswered())
+            return
+        sending = self._begin_offsets(group_id, offsets, deadline_s)
+        try:
+            flushed = self._flush(deadline_s, lambda: self._note_answer(sending))
+        except KafkaException as exception:
+            # As long as a call is under way the client does nothing else with a transaction; whoever is fenced has nothing to do.
+            if outcome_of(error_of(exception), ending=False) is not Outcome.FENCED:
+                self._end_offsets(group_id, sending, self._soon(deadline_s))
+            raise
+        self._end_offsets(group_id, sending, self._soon(deadline_s))
+        if not flushed:
+            self._fail("flush", self._unanswered())
+
+    def _flush(self, deadline_s: float, meanwhile: Callable[[], None] = no_wait) -> bool:
+        """Wait until all records are answered; return False if that takes too long, or the transaction has failed."""
+        return self._producer.flush(deadline_s, meanwhile, is_over=lambda: self._log.failure)
+
+    def _unanswered(self) -> KafkaError:
+        """Return why records were not answered."""
+        if self._log.failure:
+            return refusal_in(self._log.failure) or KafkaError(
+                TIMED_OUT, "the transaction has failed meanwhile"
+            )
+        return _stalled()
+
+    def _note_answer(self, sending: GuardedCall) -> None:
+        """While records are waited for, a lost connection is no doubt any more once the offsets are answered."""
+        if sending.has_succeeded:
+            self._producer.serve()  # lines from before the answer, which count; those that come later don't
+            self._log.offsets_are_answered()
+
+    def _begin_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], deadline_s: float
+    ) -> GuardedCall:
+        group = self._group(group_id, deadline_s)
+        self._producer.serve()
+        self._log.offsets_are_sent()
+        return self._producer.begin_call(
+            self._producer.named("send_offsets_to_transaction"),
+            [KafkaPartition(*each, *committed) for each, committed in offsets.items()],
+            group,
+            deadline_s=deadline_s,
+        )
+
+    def _soon(self, deadline_s: float) -> float:
+        """Return how long offsets may still take when all records are answered."""
+        return min(deadline_s, time.monotonic() + _SEND_OFFSETS_S)
+
+    def _end_offsets(self, group_id: str, sending: GuardedCall, deadline_s: float) -> None:
+        try:
+            sending.end(deadline_s)
+        except StuckError:
+            self._end(
+                CommitOutcomeUnknownError(
+                    f"producer {self._transactional_id}: sending the offsets of group {group_id} is stuck in the client; "
+                    "nothing was committed; replace the producer"
+                )
+            )
+
+    def _group(self, group_id: str, deadline_s: float) -> Any:
+        """Return the group's metadata without a member, which only a consumer can make.
+
+        The consumer also waits until the group's coordinator is there: `send_offsets` would get stuck without it.
+        """
+        known = self._groups.get(group_id)
+        if known is None:
+            config = self._settings.group(group_id)
+            consumer = make_client(Consumer, "consumer", config, ClientLog(config["client.id"]))
+            try:
+                anything = [KafkaPartition(self._settings.application_id, 0)]
+                self._producer.call(
+                    consumer.committed, anything, deadline_s=deadline_s, is_later=is_transient
+                )
+                known = self._groups[group_id] = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
+        return known
+
+    def _call(self, operation: Callable[..., Any]) -> None:
+        self._producer.call(operation, deadline_s=time.monotonic() + self._timeout_s)
+
+    def _check_usable(self) -> None:
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
+
+    def _check_open(self) -> None:
+        self._check_usable()
+        assert self._open, "begin a transaction first"
+
+    def _check_doubt(self, what: str) -> None:
+        """End the producer if a request of this transaction may still be under way, whatever the call said."""
+        self._producer.serve()
+        if self._log.doubt:
+            self._end(
+                CommitOutcomeUnknownError(
+                    f"producer {self._transactional_id}: {what}: a request of this transaction may arrive late: "
+                    f"{self._log.doubt}; replace the producer and read back the committed offsets"
+                )
+            )
+
+    def _fail(self, what: str, error: KafkaError, *, ending: bool = False) -> NoReturn:
+        """Bring the transaction to a known state and raise what became of it."""
+        self._producer.serve()
+        told = self._told(what, error)
+        match outcome_of(error, ending=ending):
+            case Outcome.FENCED:
+                self._end(FencedError(told))
+            case Outcome.UNKNOWN:
+                self._end(CommitOutcomeUnknownError(told))
+            case Outcome.ABORT:
+                refused = is_record_refused(error, self._log.failure)
+                cause = refusal_in(self._log.failure) or error
+                self._batch_was_too_large = cause.code() in TOO_LARGE
+                self.abort()
+                raise TransactionAbortedError(told, record_refused=refused)
+
+    def _end(self, reason: FencedError | CommitOutcomeUnknownError) -> NoReturn:
+        self._open = False
+        self._ended = reason
+        raise reason
+
+    def _told(self, what: str, error: KafkaError) -> str:
+        cause = f"; {self._log.failure}" if self._log.failure else ""
+        return f"producer {self._transactional_id}: {what}: {error.name()}: {error.str()}{cause}"
+
+
+def _stalled() -> KafkaError:
+    return KafkaError(TIMED_OUT, "the cluster took no records for too long")

@@ -1,0 +1,1 @@
+"""Schema registry: schemas, their references and writers."""

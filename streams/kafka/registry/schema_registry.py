@@ -1,0 +1,611 @@
+"""Confluent Schema Registry through confluent-kafka's own serialisers: the adapter to `streams.serdes.schema_port`.
+
+Imported when a serde with a registry is first asked for; each format imports its libraries then, so that a missing
+extra is an ImportError here and a sentence at the user's line.
+
+What is the registry's fault (down, refuses) becomes `SchemaRegistryError`; what is the record's (another format, an id
+that the registry does not know) becomes `CodecError`.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import wraps
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
+from uuid import UUID
+
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaReference,
+    SchemaRegistryClient,
+    dual_schema_id_deserializer,
+    topic_subject_name_strategy,
+)
+from confluent_kafka.schema_registry.error import SchemaRegistryError as RegistryReply
+from confluent_kafka.serialization import MessageField, SerializationContext
+from confluent_kafka.serialization import SerializationError as ConfluentError
+
+from streams.config.secrets import is_reference, redacted_url, resolve_secrets
+from streams.errors import SchemaRegistryError, StreamsError, TopologyError
+from streams.kafka.registry.protobuf_writers import ProtobufWriters, message_indexes, message_name
+from streams.kafka.registry.schema_references import NOT_FOUND, References
+from streams.serdes.avro_values import AvroValues, sorted_maps
+from streams.serdes.plain_codecs import PlainJsonSchema, json_schema_reason
+from streams.serdes.schema_port import CodecError, Reference, Registry, SchemaCodec, SchemaSource
+from streams.serdes.strict_json import dumps, loads
+
+#: Settings that are the serialisers', not the client's: Java has both in one map, and so have we.
+_SERIALIZER_PREFIXES: Final = (
+    "auto.register.", "normalize.", "use.", "subject.name.strategy", "reference.subject.", "skip.known.", "validate",
+    "schema.id.",
+)  # fmt: skip
+#: Those of them that a deserialiser takes as well; the schema it reads into is always the serde's own.
+_DESERIALIZER_PREFIXES: Final = ("subject.name.strategy", "schema.id.deserializer")
+
+#: Settings that are no secrets, whatever they say; URLs are looked at. All others must be references to travel.
+_HARMLESS_PREFIXES: Final = (
+    *_SERIALIZER_PREFIXES, "timeout", "max.retries", "retries.", "cache.", "ssl.ca.location", "ssl.certificate.location",
+    "ssl.key.location", "basic.auth.credentials.source", "bearer.auth.credentials.source", "bearer.auth.logical.cluster",
+    "bearer.auth.identity.pool.id", "bearer.auth.scope",
+)  # fmt: skip
+
+_TIMEOUT_S: Final = 10
+"""How long one request may take, unless `timeout` says otherwise; confluent-kafka itself would wait for ever."""
+_MESSAGE_MAX: Final = 300
+_FRAME_BYTES: Final = 5
+_GUID_FRAME_BYTES: Final = 17
+_MAGIC_BYTES: Final = (0, 1)
+#: Settings by which confluent-kafka chooses the schema that it writes with.
+_CHOOSES_SCHEMA: Final = ("use.schema.id", "use.latest.version", "use.latest.with.metadata")
+#: What a serde of a subject decides itself.
+_OF_A_SUBJECT: Final = (*_CHOOSES_SCHEMA, "auto.register.schemas", "subject.name.strategy")
+
+#: Files of Protobuf that confluent-kafka adds to each of its pools, such as `google/protobuf/wrappers.proto`.
+_BUILT_IN_FILES: Final = ("google/protobuf/", "google/type/", "confluent/")
+
+#: The formats by the registry's name for them: what messages call them, and their serdes.
+_TYPES: Final = {
+    "AVRO": ("an Avro schema", "Serdes.avro(subject=…)"),
+    "JSON": ("a JSON Schema", "Serdes.json_schema(subject=…)"),
+    "PROTOBUF": ("a Protobuf schema", "Serdes.protobuf(Class, subject=…)"),
+}
+
+
+class ConfluentFormats:
+    """Makes codecs; those of one registry share one client, and with it the schemas that were fetched."""
+
+    def __init__(self) -> None:
+        self._links: dict[object, tuple[_Link, object]] = {}
+
+    def fetched(self, source: SchemaSource, schema_type: str, registry: Registry) -> SchemaSource:
+        """Return a source with its text and with the numbers of its versions."""
+        link = self._link(registry)
+        if source.subject is not None:
+            found = link.registered(source.subject, source.version, schema_type)
+            return source._replace(text=found.schema.schema_str, version=found.version)
+        numbered = tuple(
+            each
+            if each.version is not None
+            else each._replace(version=link.registered(each.subject, None, schema_type).version)
+            for each in source.references
+        )
+        return source._replace(references=numbered)
+
+    def avro(self, source: SchemaSource, registry: Registry) -> SchemaCodec:
+        """Return the codec of an Avro schema that was fetched."""
+        from confluent_kafka.schema_registry import avro  # noqa: PLC0415 - needs the extra
+
+        link = self._link(registry)
+        used = link.used(source, "AVRO")
+        values = AvroValues(used.text, used.named)
+        # What the schema does not have would be left out silently.
+        own = {"validate.strict.allow.default": True, **used.serializer}
+        reading = {**used.deserializer}
+        reading["schema.id.deserializer"] = _without_padding(
+            reading.get("schema.id.deserializer", dual_schema_id_deserializer)
+        )
+        write: Any = avro.AvroSerializer
+        read: Any = avro.AvroDeserializer
+        return _Codec(
+            link,
+            "AVRO",
+            lambda: write(used.client, used.schema, conf=own),
+            _made(lambda: read(link.client, used.schema, conf=reading)),
+            check=values.checked_payload if values.is_bytes else values.checked,
+            check_read=values.of_payload if values.is_bytes else None,
+            refusal=values.refusal,
+            in_order=values.in_order,
+        )
+
+    def protobuf(
+        self, message_type: type[Any], source: SchemaSource, registry: Registry
+    ) -> SchemaCodec:
+        """Return the codec of a generated Protobuf class."""
+        from confluent_kafka.schema_registry import protobuf  # noqa: PLC0415 - needs the extra
+
+        link = self._link(registry)
+        used = link.used(source, "PROTOBUF")
+        if source.subject is not None:
+            _check_message(message_type.DESCRIPTOR, source, used.text)
+        # Clients before 2.13 want to be told; the other format was a fault of theirs.
+        old = {"use.deprecated.format": False}
+        writing, reading = {**old, **used.serializer}, {**old, **used.deserializer}
+        write: Any = protobuf.ProtobufSerializer
+        read: Any = protobuf.ProtobufDeserializer
+        # Theirs can't parse the schema of a file that it has built in. Without a client it does not try.
+        is_built_in = message_type.DESCRIPTOR.file.name.startswith(_BUILT_IN_FILES)
+        reading_client = None if is_built_in else link.client
+        return _Codec(
+            link,
+            "PROTOBUF",
+            lambda: write(message_type, used.client, writing),
+            _made(lambda: read(message_type, reading, reading_client)),
+            check_data=ProtobufWriters(message_type.DESCRIPTOR.full_name, link.schema_text).check,
+            key_bytes=_with_sorted_maps,
+        )
+
+    def json_schema(self, source: SchemaSource, registry: Registry) -> SchemaCodec:
+        """Return the codec of a JSON Schema that was fetched."""
+        from confluent_kafka.schema_registry import json_schema  # noqa: PLC0415 - needs the extra
+
+        link = self._link(registry)
+        used = link.used(source, "JSON")
+        checks = PlainJsonSchema(used.text, used.named)
+        writing, reading = dict(used.serializer), dict(used.deserializer)
+        validates = writing.get("validate", True) is not False
+        # Theirs fetches an unknown `$ref`. Only they can check a schema that they choose.
+        chosen = any(writing.get(name) for name in _CHOOSES_SCHEMA)
+        if not chosen:
+            writing["validate"] = reading["validate"] = False
+        write: Any = json_schema.JSONSerializer
+        read: Any = json_schema.JSONDeserializer
+        return _Codec(
+            link,
+            "JSON",
+            lambda: write(used.schema, used.client, conf=writing, json_encode=dumps),
+            _made(
+                lambda: read(
+                    used.schema, schema_registry_client=link.client, conf=reading, json_decode=loads
+                )
+            ),
+            reason=_json_reason,
+            check=checks.checked if validates and not chosen else None,
+            check_read=None if chosen else checks.checked,
+            in_order=sorted_maps,
+        )
+
+    def travelling(self, registry: Registry) -> Registry:
+        """Return a registry as other processes may be told of it; raises `TopologyError` for a client, and for secrets."""
+        if not isinstance(registry, str | Mapping):
+            raise TopologyError(
+                f"registry= is a {type(registry).__name__}, which can't be sent to other processes, such as Spark's executors; give "
+                "its URL, or a dict of settings with 'url'"
+            )
+        given: Mapping[str, Any] = {"url": registry} if isinstance(registry, str) else registry
+        for name, value in given.items():
+            if not _may_travel(name, value):
+                raise TopologyError(
+                    f"registry={{{name!r}: …}} holds a secret, which would travel to other processes, such as Spark's executors, in "
+                    "the open; give it as env:NAME or file:/path that they can read (user and password of a URL as "
+                    "'basic.auth.user.info')"
+                )
+        return registry
+
+    def _link(self, registry: Registry) -> "_Link":
+        key: object = id(registry)
+        if isinstance(registry, str):
+            key = registry
+        elif isinstance(registry, Mapping):
+            key = frozenset((name, repr(value)) for name, value in registry.items())
+        if key not in self._links:
+            # The client is kept, so that its id can't be given to another one.
+            self._links[key] = _linked(registry), registry
+        return self._links[key][0]
+
+
+class _Link:
+    """A registry's client, what messages call it, and the settings of its serialisers."""
+
+    def __init__(self, client: Any, shown: str, settings: Mapping[str, Any]) -> None:
+        self.shown = shown
+        self.client = _Client(client, self)
+        self.references = References(self.client.get_version, shown)
+        # Their own default asks the registry for associations first, which older registries do not know.
+        strategy = {"subject.name.strategy": topic_subject_name_strategy}
+        named = any(name.startswith("subject.name.strategy") for name in settings)
+        self.serializer = {**({} if named else strategy), **settings}
+        self.serializer.pop("schema.id.deserializer", None)
+        self.deserializer = {
+            name: value
+            for name, value in {**({} if named else strategy), **settings}.items()
+            if name.startswith(_DESERIALIZER_PREFIXES)
+        }
+
+    def schema_text(self, frame: bytes) -> str:
+        """Return the schema of a frame's first bytes, in the form that Protobuf's deserialiser asks for."""
+        return str(self.writer_schema(frame, fmt="serialized").schema_str)
+
+    def writer_schema(self, frame: bytes, **form: str) -> Any:
+        """Return the schema of a frame's first bytes."""
+        if frame[0]:
+            return self.client.get_schema_by_guid(str(UUID(bytes=frame[1:])), **form)
+        return self.client.get_schema(int.from_bytes(frame[1:], "big"), **form)
+
+    def registered(self, subject: str, version: int | None, schema_type: str) -> Any:
+        """Return a version of a subject, None is the latest; raises for one of another format."""
+        form = {"fmt": "serialized"} if schema_type == "PROTOBUF" else {}
+        wanted = f"subject {subject!r}" + (f" version {version}" if version is not None else "")
+        try:
+            found = self.client.get_version(
+                subject, "latest" if version is None else version, **form
+            )
+        except RegistryReply as error:
+            status, text = error.http_status_code, str(error.error_message)[:_MESSAGE_MAX]
+            problem = f"{self.shown}, {wanted}: HTTP {status}, {text!r}"
+            if error.error_code in NOT_FOUND:
+                step = "register its schema, or correct the subject and its version"
+            else:
+                step = _next_step(status)
+        else:
+            if found.schema.schema_type == schema_type:
+                return found
+            what, serde = _TYPES.get(
+                found.schema.schema_type, (f"of type {found.schema.schema_type}", "another serde")
+            )
+            raise TopologyError(f"{self.shown}: {wanted} is {what}; use {serde}")
+        raise SchemaRegistryError(f"{problem}; {step}")
+
+    def used(self, source: SchemaSource, schema_type: str) -> "_Used":
+        """Return what confluent-kafka's serialisers are made of for a schema that was fetched."""
+        text = source.text or ""
+        if source.subject is None:
+            if not source.references:
+                return _Used(text, text, {}, self.client, self.serializer, self.deserializer)
+            schema: Any = Schema(
+                text, schema_type, [_reference(each) for each in source.references]
+            )
+            named = self.references.texts(schema)
+            return _Used(text, schema, named, self.client, self.serializer, self.deserializer)
+        registered = self.registered(source.subject, source.version, schema_type)
+        schema, subject = registered.schema, source.subject
+        named = self.references.texts(schema)
+        if text.lstrip().startswith('"'):
+            # A type alone, as in `"string"`: their serialiser of it knows only the long form.
+            schema = Schema(f'{{"type": {text}}}', schema_type, schema.references)
+        strategy = {"subject.name.strategy": lambda _context, _name: subject}
+        writing = {**_without(self.serializer, _OF_A_SUBJECT), **strategy}
+        reading = {**_without(self.deserializer, _OF_A_SUBJECT), **strategy}
+        writing["auto.register.schemas"] = False
+        client: Any = _Pinned(self.client, registered)
+        if schema.rule_set is not None:
+            # Rules, such as those that encrypt, apply only to a schema that a setting chooses.
+            writing["use.schema.id"] = registered.schema_id
+            client = self.client
+        return _Used(text, schema, named, client, writing, reading)
+
+
+class _Used(NamedTuple):
+    """What the serialisers of a schema are made of.
+
+    Attributes:
+        text: The schema.
+        schema: The same in the form that the serialisers take.
+        named: The texts of the schemas that it uses, by their names.
+        client: The client of the serialiser.
+    """
+
+    text: str
+    schema: Any
+    named: Mapping[str, str]
+    client: Any
+    serializer: Mapping[str, Any]
+    deserializer: Mapping[str, Any]
+
+
+class _Pinned:
+    """A client for which every schema is one that is registered already."""
+
+    def __init__(self, client: "_Client", registered: Any) -> None:
+        self._client = client
+        self._registered = registered
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def lookup_schema(self, *_args: Any, **_kwargs: Any) -> Any:
+        """Return the registered schema."""
+        return self._registered
+
+
+#: Methods that return a record's schema; its references are checked before serialisers use it.
+_RETURN_SCHEMAS: Final = frozenset({"get_schema", "get_schema_by_guid"})
+
+
+class _Client:
+    """A client whose failures to get an answer are ours; what the registry answers passes as it is."""
+
+    def __init__(self, client: Any, link: _Link) -> None:
+        self._client = client
+        self._link = link
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._client, name)
+        if not callable(value):
+            return value
+        returns_schema = name in _RETURN_SCHEMAS
+
+        @wraps(value)
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            try:
+                answer = value(*args, **kwargs)
+            except RegistryReply:
+                raise
+            except Exception as error:  # noqa: BLE001 - HTTP, TLS, DNS, tokens: whatever kept the answer away
+                problem = _problem(error)
+            else:
+                if returns_schema:
+                    self._link.references.check(answer)
+                return answer
+            raise SchemaRegistryError(
+                f"{self._link.shown} can't be reached ({problem}), tried several times; start it, or correct "
+                "registry= of the serde"
+            )
+
+        setattr(self, name, ask)
+        return ask
+
+
+class _Codec:
+    """A format's serialisers over one registry.
+
+    Each topic, and each of its two parts, has a serialiser of its own: one for several subjects writes the id that the
+    last of them got.
+    """
+
+    def __init__(
+        self,
+        link: _Link,
+        schema_type: str,
+        make_serializer: Callable[[], Any],
+        deserializer: Any,
+        *,
+        reason: Callable[[Exception], str] | None = None,
+        check: Callable[[Any], Any] | None = None,
+        refusal: Callable[[Any], str] | None = None,
+        check_data: Callable[[bytes], None] | None = None,
+        check_read: Callable[[Any], Any] | None = None,
+        in_order: Callable[[Any], Any] | None = None,
+        key_bytes: Callable[[bytes, Any], bytes] | None = None,
+    ) -> None:
+        self._link = link
+        self._schema_type = schema_type
+        self._make_serializer = make_serializer
+        self._deserializer = deserializer
+        self._reason = reason or _class_only
+        self._check = check
+        self._refusal = refusal
+        self._check_data = check_data
+        self._check_read = check_read
+        self._in_order = in_order
+        self._key_bytes = key_bytes
+        self._spare = _made(
+            make_serializer
+        )  # now, so that wrong settings are an error of the build
+        self._parts: dict[tuple[str, bool], tuple[SerializationContext, Any]] = {}
+        self._making = threading.Lock()
+
+    def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:
+        """Return the bytes, with the id of the schema in front; the first record of a topic registers it."""
+        checked = value if self._check is None else self._check(value)
+        context, serializer = self._part(topic, is_key=is_key)
+        try:
+            if is_key and self._in_order is not None:
+                checked = self._in_order(checked)
+            data = bytes(serializer(checked, context))
+            return self._key_bytes(data, checked) if is_key and self._key_bytes else data
+        except Exception as error:  # noqa: BLE001 - sorted out below, without the data that its text may quote
+            failed = self._failed(error, topic, None)
+            if isinstance(failed, CodecError) and self._refusal is not None:
+                failed = CodecError(self._refusal(value))
+        raise failed
+
+    def sorted_key(self, data: bytes) -> bytes:
+        """Return the bytes that a stored key has now; JSON alone is read without its schema."""
+        if self._schema_type != "JSON" or not data or data[0] not in _MAGIC_BYTES:
+            return data
+        end = _GUID_FRAME_BYTES if data[0] else _FRAME_BYTES
+        return data[:end] + dumps(loads(data[end:]), sort=True)
+
+    def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:
+        """Return the value, read by the schema that wrote it and brought into the serde's."""
+        if len(data) < _FRAME_BYTES or data[0] not in _MAGIC_BYTES:
+            raise CodecError(
+                "they do not begin with a schema's id: no serialiser with a registry wrote them"
+            )
+        try:
+            if self._check_data is not None:
+                self._check_data(data)
+            if len(data) == _FRAME_BYTES and self._schema_type == "AVRO":
+                data = _Padded(data + b"\0")
+            value = self._deserializer(data, self._part(topic, is_key=is_key)[0])
+            return value if self._check_read is None else self._check_read(value)
+        except Exception as error:  # noqa: BLE001 - as above
+            failed = self._failed(error, topic, data)
+        raise failed
+
+    def _part(self, topic: str, *, is_key: bool) -> tuple[SerializationContext, Any]:
+        part = self._parts.get((topic, is_key))
+        if part is None:
+            context = SerializationContext(
+                topic, MessageField.KEY if is_key else MessageField.VALUE
+            )
+            with self._making:  # key ranges serialise in several threads
+                part = self._parts.get((topic, is_key))
+                if part is None:
+                    serializer, self._spare = self._spare or self._make_serializer(), None
+                    part = self._parts[topic, is_key] = context, serializer
+        return part
+
+    def _failed(self, error: Exception, topic: str, data: bytes | None) -> Exception:
+        """Return what to raise; `data` is what was read, None when something was written."""
+        if isinstance(error, StreamsError | CodecError):
+            return error
+        if not isinstance(error, RegistryReply):
+            return CodecError(self._other_format(data) or self._reason(error))
+        if data is not None and error.error_code in NOT_FOUND:
+            number = int.from_bytes(data[1:_FRAME_BYTES], "big")
+            return CodecError(
+                f"schema {number} is not in {self._link.shown}: another one wrote them"
+            )
+        status, text = error.http_status_code, str(error.error_message)[:_MESSAGE_MAX]
+        return SchemaRegistryError(
+            f"{self._link.shown}, topic {topic!r}: HTTP {status}, {text!r}; {_next_step(status)}"
+        )
+
+    def _other_format(self, data: bytes | None) -> str | None:
+        """Return that a schema of another format wrote the data, if one did."""
+        if data is None:
+            return None
+        try:
+            found = self._link.writer_schema(
+                data[:_GUID_FRAME_BYTES] if data[0] else data[:_FRAME_BYTES]
+            )
+        except Exception:  # noqa: BLE001 - the first error is the one to report
+            return None
+        if found.schema_type == self._schema_type:
+            return None
+        what, serde = _TYPES.get(found.schema_type, (f"a {found.schema_type} schema", "its serde"))
+        return f"{what} wrote them; read the topic with {serde}"
+
+
+class _Padded(bytes):
+    """A frame with one byte more: the Avro deserialiser refuses values of no bytes, such as records without fields."""
+
+
+def _without_padding(read_id: Any) -> Callable[[bytes, Any, Any], Any]:
+    """Return a function that reads a frame's id, and gives the deserialiser the bytes of the value alone."""
+
+    def read(data: bytes, context: Any, schema_id: Any) -> Any:
+        return read_id(data[:-1] if isinstance(data, _Padded) else data, context, schema_id)
+
+    return read
+
+
+def _check_message(descriptor: Any, source: SchemaSource, schema: str) -> None:
+    """Raise `TopologyError` if a subject's schema has another message in the place of a class's."""
+    name, wanted = "no message", descriptor.full_name
+    with suppress(CodecError):
+        name = message_name(schema, message_indexes(descriptor))
+    if name != wanted:
+        raise TopologyError(
+            f"Serdes.protobuf: subject {source.subject!r} version {source.version} has {name} in the place of {wanted}; give "
+            "the class that protoc generated from this schema"
+        )
+
+
+def _with_sorted_maps(data: bytes, message: Any) -> bytes:
+    """Return a message's bytes with maps in the order of their keys, unless a rule has changed them."""
+    plain = message.SerializeToString()
+    return (
+        data[: len(data) - len(plain)] + message.SerializeToString(deterministic=True)
+        if data.endswith(plain)
+        else data
+    )
+
+
+def _reference(reference: Reference) -> Any:
+    return SchemaReference(reference.name, reference.subject, reference.version)
+
+
+def _without(settings: Mapping[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if not name.startswith(prefixes)}
+
+
+def _next_step(status: int) -> str:
+    match status:
+        case 401 | 403:
+            return "give credentials that may do this, as registry={'url': …, 'basic.auth.user.info': 'env:NAME'}"
+        case 404:
+            return "register the schema, or leave auto.register.schemas on"
+        case 409:
+            return "make the schema compatible with those of its subject, or change the subject's compatibility"
+        case 422:
+            return "correct the schema"
+        case _:
+            return "see to the registry; nothing was skipped"
+
+
+def _may_travel(name: str, value: Any) -> bool:
+    if name == "url":
+        return isinstance(value, str) and all(
+            redacted_url(each.strip()) == each.strip() for each in value.split(",")
+        )
+    return name.startswith(_HARMLESS_PREFIXES) or (isinstance(value, str) and is_reference(value))
+
+
+def _linked(registry: Registry) -> _Link:
+    if isinstance(registry, str):
+        registry = {"url": registry}
+    if not isinstance(registry, Mapping):
+        if not callable(getattr(registry, "get_schema", None)):
+            raise TopologyError(
+                f"registry= is of type {type(registry).__name__}; give its URL, a dict of settings with 'url', or a "
+                "SchemaRegistryClient"
+            )
+        return _Link(registry, "the schema registry", {})
+    settings = {
+        name: value for name, value in registry.items() if name.startswith(_SERIALIZER_PREFIXES)
+    }
+    given = {name: value for name, value in registry.items() if name not in settings}
+    url = given.get("url")
+    if not isinstance(url, str) or not url.startswith(("http://", "https://", "mock://")):
+        raise TopologyError("registry= has no URL that begins with http:// or https://; give one")
+    shown = "schema registry " + ",".join(redacted_url(part.strip()) for part in url.split(","))
+    properties = {"timeout": _TIMEOUT_S, **resolve_secrets(given, "registry")}
+    return _Link(
+        _made(lambda: SchemaRegistryClient.new_client(_without_user(properties))), shown, settings
+    )
+
+
+def _without_user(properties: dict[str, Any]) -> dict[str, Any]:
+    """Move user and password from the URL, which the HTTP client logs, to their own property."""
+    urls = [part.strip() for part in properties["url"].split(",")]
+    first = urlsplit(urls[0])
+    if first.username is None or "basic.auth.user.info" in properties:
+        return properties
+    clean = ",".join(
+        urlunsplit(urlsplit(url)._replace(netloc=urlsplit(url).netloc.rpartition("@")[2]))
+        for url in urls
+    )
+    user = f"{unquote(first.username)}:{unquote(first.password or '')}"
+    return {**properties, "url": clean, "basic.auth.user.info": user}
+
+
+def _made(make: Callable[[], Any]) -> Any:
+    """Return a client or serialiser; its complaints about settings become ours."""
+    try:
+        return make()
+    except (ValueError, TypeError) as error:
+        raise TopologyError(f"registry=: {error}; correct it") from None
+
+
+def _problem(error: Exception) -> str:
+    text = str(error)
+    # A URL may hold a password.
+    return type(error).__name__ + (f": {text}" if text and "://" not in text else "")
+
+
+def _class_only(error: Exception) -> str:
+    return f"raised {type(error).__name__}"
+
+
+def _json_reason(error: Exception) -> str:
+    cause = error.__context__
+    if isinstance(error, ConfluentError) and hasattr(cause, "json_path"):
+        return json_schema_reason(cause)
+    return _class_only(error)
+
+
+#: The adapter of this process.
+FORMATS: Final = ConfluentFormats()

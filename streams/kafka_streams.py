@@ -1,0 +1,636 @@
+"""`KafkaStreams`: runs a topology. Wires the parts together and decides nothing about records."""
+
+import logging
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from streams.config import StreamsConfig
+from streams.config.streams_config import given_config
+from streams.definitions.checks import check_flag, check_series
+from streams.definitions.isolation_level import IsolationLevel, given_level
+from streams.durations import to_ms
+from streams.errors import ApplicationShutdownError, ConfigError, StreamsError
+from streams.group.key_metadata import (
+    KeyQueryMetadata,
+    PartitionerWithHeaders,
+    StreamsMetadata,
+)
+from streams.serdes import SerdeLike
+from streams.topology.topology import Topology, given_topology
+from streams.worker.application.application import Application, SystemClock
+from streams.worker.application.application_state import (
+    ENDED,
+    SIGNALS_S,
+    ApplicationState,
+    StateListener,
+)
+from streams.worker.application.freed_memory import FreedMemory
+from streams.worker.application.memory import ProcessMemory
+from streams.worker.application.run_options import RunOptions
+from streams.worker.application.states import KafkaStreamsState
+from streams.worker.application.wiring import check_custom_stores
+from streams.worker.group_membership import Departure
+from streams.worker.host_watchdog import HostWatchdog
+from streams.worker.listeners import RestoreListener, StandbyUpdateListener, called
+from streams.worker.metrics import figures_of
+from streams.worker.queries import store_lags, store_view
+from streams.worker.restore_helpers import restore_helpers
+from streams.worker.stream_thread import Answer, StreamThread
+from streams.worker.task_info import TaskInfo, task_infos
+from streams.worker.topic_setup import spec_of
+from tasks.processing.api.record import Headers
+from tasks.processing.api.topology_spec import Partitioner
+from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
+
+if TYPE_CHECKING:
+    from streams.worker.key_directory import GroupDirectory
+
+_log = logging.getLogger("tidewheel")
+
+K = TypeVar("K")
+
+#: Called with the error that ended a worker; "replace_thread" starts it again, "shutdown_application" ends the workers of
+#: the whole group, anything else those of this process.
+UncaughtExceptionHandler = Callable[[BaseException], Answer | None]
+
+#: How long a worker that leaves waits for the group to let it go, after its drain; then it closes without that.
+_LET_GO_S: Final = 3.0
+#: What closing may take after the drain; a little less than a supervisor grants.
+_CLOSE_MS: Final = 4_500
+
+
+class KafkaStreams:
+    """Runs a topology in this process: state in RocksDB, input and output in Kafka.
+
+    >>> from streams import KafkaStreams, StreamsBuilder, StreamsConfig
+    >>> builder = StreamsBuilder()
+    >>> _ = builder.stream("in", key_serde=bytes, value_serde=bytes).to("out", key_serde=bytes, value_serde=bytes)
+    >>> app = KafkaStreams(builder.build(), StreamsConfig(application_id="copy", bootstrap_servers="localhost:9092"))
+    >>> app.state
+    <KafkaStreamsState.CREATED: 'CREATED'>
+
+    All processes with the same `application_id` are one group, which shares the tasks among them. `run()` is the usual
+    way: it starts, waits for SIGTERM or SIGINT, lets the tasks move to others, commits and closes. What it needs to know is
+    told before:
+
+    >>> app.set_state_listener(lambda new, old: print(old, "->", new))
+    >>> app.set_uncaught_exception_handler(lambda error: "replace_thread")
+    >>> app.set_restore_listener(lambda event: print(event.store, event.kind, event.restored))
+    >>> app.tasks(), app.local_store_lags(), app.metrics()["state"]
+    ([], {}, 'CREATED')
+    >>> app.pause([0])  # its sub-topology 0 will rest until resume()
+    >>> app.close(timeout=1_000)
+    CREATED -> PENDING_SHUTDOWN
+    PENDING_SHUTDOWN -> NOT_RUNNING
+    True
+    """
+
+    def __init__(
+        self, topology: Topology, config: StreamsConfig, *, options: RunOptions | None = None
+    ) -> None:
+        topology = given_topology(topology, "KafkaStreams")
+        config = given_config(config, "KafkaStreams")
+        spec = spec_of(topology, config)
+        check_custom_stores(spec, config)
+        self._config = config
+        self._options = options or RunOptions()
+        self._state = ApplicationState()
+        self._exception_handler: UncaughtExceptionHandler | None = None
+        self._restore_listener: Callable[[RestoreEvent], None] | None = None
+        self._standby_listener: Callable[[StandbyUpdateEvent], None] | None = None
+        self._restore_helpers = restore_helpers(config, self._options)
+        self._freed_memory = FreedMemory()
+        self._application = Application(
+            spec=spec,
+            topology_hash=bytes.fromhex(topology.hash()),
+            config=config,
+            options=self._options,
+            state=self._state,
+            clock=SystemClock(),
+            memory=ProcessMemory(config.rocksdb),
+            on_restore=self._restored,
+            on_standby_update=self._standby_updated,
+            runs=self._restore_helpers,
+        )
+        self._watchdog = HostWatchdog(self._options.watchdog_fd, self._options.process_id)
+        #: Guards what follows.
+        self._lock = threading.RLock()
+        self._threads: list[StreamThread] = []
+        self._ended: StreamThread | None = None
+        self._started = 0
+        self._error: BaseException | None = None
+        self._closer: threading.Thread | None = None
+        self._known: GroupDirectory | None = None
+        self._paused: frozenset[int] = frozenset()
+        self._is_in_run = False
+        self._started_s = 0.0
+        if self._options.tasks is not None and config.group_instance_id is None:
+            raise ConfigError(
+                "tasks chosen by hand (--tasks) need group_instance_id, so that two processes with different tasks "
+                "don't fence each other; set it to a name of this process"
+            )
+
+    # -- what users ask --------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> KafkaStreamsState:
+        """Return what the application is doing."""
+        return self._state.current
+
+    @property
+    def error(self) -> BaseException | None:
+        """Return what ended the application, or None."""
+        return self._error
+
+    def set_state_listener(self, listener: StateListener) -> None:
+        """Call `listener(new, old)` at every change of state; set it before `start`."""
+        self._state.listener = called(listener, "set_state_listener", "(new, old)")
+
+    def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
+        """Let `handler(error)` decide about an error that ended a worker; set it before `start`.
+
+        "replace_thread" starts the worker again from what is committed (never after `FencedError`). "shutdown_application"
+        ends every worker that is in the group now, in all processes, with state ERROR and `ApplicationShutdownError`;
+        with fixed assignment, or before the worker has joined its group, only those of this process. Any other answer
+        ends the workers of this process with state ERROR.
+        """
+        self._exception_handler = called(handler, "set_uncaught_exception_handler", "(error)")
+
+    def set_restore_listener(
+        self, listener: RestoreListener | Callable[[RestoreEvent], None]
+    ) -> None:
+        """Tell `listener` (its `on_restore`, or itself) how restoring goes on; set it before `start`."""
+        self._restore_listener = called(listener, "set_restore_listener", "(event)", "on_restore")
+
+    def set_standby_update_listener(
+        self, listener: StandbyUpdateListener | Callable[[StandbyUpdateEvent], None]
+    ) -> None:
+        """Tell `listener` (its `on_standby_update`, or itself) how copies of stores go on; set it before `start`."""
+        setter = "set_standby_update_listener"
+        self._standby_listener = called(listener, setter, "(event)", "on_standby_update")
+
+    def start(self) -> None:
+        """Start in the background; returns at once. Raises `StreamsError` if it was started or closed before."""
+        with self._lock:
+            if self._started:
+                raise StreamsError("KafkaStreams was started before; make a new one to run again")
+            if self.state in ENDED:
+                raise StreamsError("KafkaStreams was closed before; make a new one to run")
+            thread = self._new_thread(self._options.slot)
+        self._state.move_to(KafkaStreamsState.REBALANCING)
+        self._started_s = self._application.clock.monotonic_s()
+        self._freed_memory.start()
+        thread.start()
+
+    def close(self, timeout: timedelta | int | None = None, leave_group: bool = True) -> bool:
+        """Commit, close tasks and clients; return whether that was done within `timeout` (ms or timedelta).
+
+        The group gives the tasks to others at once. With `leave_group=False` they wait `rejoin_timeout_ms` for this member
+        to come back. (No effect with fixed assignment.) None waits as long as it takes. Idempotent.
+        """
+        check_flag(leave_group, "leave_group", "close", error=StreamsError)
+        timeout_ms = None if timeout is None else to_ms(timeout, "close: timeout")
+        return self._end(Departure(rejoin=not leave_group), timeout_ms)
+
+    def drain(self, timeout: timedelta | int | None = None) -> bool:
+        """Let the tasks move to other members while they go on, then close; return whether that was done in time.
+
+        A static member (`group_instance_id`) closes at once instead, and its tasks wait for it. So it is with fixed
+        assignment. `run` does this at SIGTERM.
+
+        Args:
+            timeout: How long the moves may take, in ms or as timedelta; None takes `drain_timeout_ms`. Closing may take
+                a few seconds more.
+        """
+        drain_ms = self._drain_ms(timeout, "drain")
+        if self._application.is_fixed:
+            return self._end(Departure(), drain_ms + _CLOSE_MS)
+        if self._config.group_instance_id is not None:
+            return self._end(Departure(rejoin=True), drain_ms + _CLOSE_MS)
+        return self._end(Departure(drain_ms=drain_ms), drain_ms + _CLOSE_MS)
+
+    def _drain_ms(self, timeout: timedelta | int | None, call: str) -> int:
+        if timeout is None:
+            return self._config.drain_timeout_ms
+        return to_ms(timeout, f"{call}: timeout")
+
+    def run(self) -> None:
+        """Start, wait for SIGTERM or SIGINT, drain and close. Raises what ended the application, if an error did.
+
+        A second signal does what it would have done without this: it ends the process at once.
+
+        Raises `StreamsError` too if closing takes too long (no broker answers, or user code does not return); what was
+        not committed by then is processed again by whoever has the tasks next.
+        """
+        self._is_in_run = True
+        previous = self._take_signals()
+        try:
+            self.start()
+            self.wait()
+            if not self.drain():
+                raise StreamsError(
+                    f"application {self._config.application_id} could not commit and close within "
+                    f"{self._config.drain_timeout_ms} ms; see whether the brokers are reachable and user code returns, or "
+                    "raise drain_timeout_ms. What was not committed is processed again at the next start"
+                )
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        if self._error is not None:
+            raise self._error
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the application is asked to stop or ends by itself; return whether it did."""
+        return self._state.wait_for_end(timeout_s)
+
+    def wait_until_running(self, timeout_s: float) -> bool:
+        """Wait until the application is RUNNING; return False when it ended first or the time is up."""
+        return self._state.wait_for_running(timeout_s)
+
+    def stop(self) -> None:
+        """Ask the application to stop, without waiting; safe in a signal handler's thread."""
+        self._state.ask_to_stop()
+        if not self._is_in_run:  # which is about to drain
+            threading.Thread(
+                target=lambda: self.close(timeout=0), name="tidewheel-stop", daemon=True
+            ).start()
+
+    def pause(self, subtopologies: Iterable[int] | None = None) -> None:
+        """Stop processing; tasks, state and commits stay, and so does the place in the group.
+
+        Args:
+            subtopologies: Stop the tasks of these only, by their numbers in `describe()`; None stops all.
+
+        Raises:
+            StreamsError: There is no such sub-topology.
+        """
+        chosen = self._chosen(subtopologies)
+        with self._lock:
+            self._set_paused(self._paused | chosen)
+
+    def resume(self, subtopologies: Iterable[int] | None = None) -> None:
+        """Go on processing after `pause`.
+
+        Args:
+            subtopologies: Go on with the tasks of these only; what else is paused stays so. None goes on with all.
+
+        Raises:
+            StreamsError: There is no such sub-topology.
+        """
+        chosen = self._chosen(subtopologies)
+        with self._lock:
+            self._set_paused(self._paused - chosen)
+
+    def _chosen(self, subtopologies: Iterable[int] | None) -> frozenset[int]:
+        known = frozenset(each.id for each in self._application.spec.subtopologies)
+        chosen = known
+        if subtopologies is not None:
+            numbers = check_series(subtopologies, "numbers", "subtopologies", error=StreamsError)
+            chosen = frozenset(numbers)
+        unknown = sorted(chosen - known, key=str)
+        if unknown:
+            raise StreamsError(
+                f"there is no sub-topology {', '.join(map(str, unknown))}; this topology has "
+                f"{', '.join(map(str, sorted(known))) or 'none'} (see topology.describe())"
+            )
+        return chosen
+
+    def _set_paused(self, paused: frozenset[int]) -> None:
+        """Have these sub-topologies rest, and no other. The lock is held."""
+        self._paused = paused
+        for thread in self._threads:
+            thread.paused = paused
+
+    def tasks(self) -> list[TaskInfo]:
+        """Return the tasks of this process, in every role."""
+        workers = [each.worker for each in self._shown()]
+        return task_infos([worker for worker in workers if worker is not None])
+
+    def store(
+        self,
+        name: str,
+        *,
+        stale: bool = False,
+        headers: bool = False,
+        isolation_level: IsolationLevel
+        | Literal["read_committed", "read_uncommitted"]
+        | None = None,
+    ) -> Any:
+        """Return a read-only view of a store over this process's running tasks.
+
+        It is a `ReadOnlyKeyValueStore`, `ReadOnlyWindowStore`, `ReadOnlySessionStore` or
+        `ReadOnlyVersionedKeyValueStore`, as the store is.
+
+        Args:
+            name: The store.
+            stale: Also ask copies of the store (standbys, learners), which are a little behind.
+            headers: Values come with their records' headers: `ValueTimestampHeaders`, in session stores
+                `AggregationWithHeaders`. The store must keep headers.
+            isolation_level: "read_committed", or "read_uncommitted" (also `IsolationLevel`) to see what the tasks have
+                changed since their last commit; None takes `default_interactive_query_isolation_level`.
+
+        Raises:
+            InvalidStateStoreError: There is no such store, it keeps no headers, or (when reading) no running task of
+                it is here.
+            QueryTimeoutError: When reading uncommitted rows: the worker did not answer within
+                `interactive_query_timeout_ms`.
+
+        >>> def count_of(app: KafkaStreams, word: str) -> int:
+        ...     return app.store("counts").get(word, 0)
+        """
+        check_flag(stale, "stale", "store", error=StreamsError)
+        check_flag(headers, "headers", "store", error=StreamsError)
+        if isolation_level is None:
+            isolation_level = self._config.default_interactive_query_isolation_level
+        level = given_level(isolation_level)
+        return store_view(
+            self._application, self._shown, name, stale=stale, with_headers=headers, level=level
+        )
+
+    def local_store_lags(self) -> dict[str, dict[int, int]]:
+        """Return by store and partition how far the state here is behind its changelog, in offsets.
+
+        0 for tasks that run; of copies as far as it is known.
+        """
+        return store_lags(self._shown())
+
+    def query_metadata_for_key(
+        self,
+        store: str,
+        key: K,
+        key_serde: SerdeLike[K],
+        *,
+        partitioner: Partitioner | PartitionerWithHeaders | None = None,
+        headers: Headers = (),
+    ) -> KeyQueryMetadata:
+        """Return which process has the state of a key, as the group's log tells it now.
+
+        Processes are told of by their `application_server`. The first call reads the log (a few round trips); later ones
+        take what has come meanwhile. A task may move a moment after the answer: ask again if the process that was named
+        says `InvalidStateStoreError`.
+
+        Args:
+            store: The store.
+            key: The key that the store's input is partitioned by: of a windowed store the one inside.
+            key_serde: Serde of that input's keys.
+            partitioner: How that input is partitioned, (topic, key, None, partitions) -> partition, where it is not by
+                Kafka's own partitioner (KIP-67's `StreamPartitioner`). One of five parameters gets the headers as well:
+                (topic, key, None, headers, partitions).
+            headers: The headers of the key's record, for a partitioner that looks at them.
+
+        Raises:
+            InvalidStateStoreError: There is no such store.
+            SerializationError: The serde can't take the key.
+            StreamsError: The application was not started or is closed, its tasks are placed by hand, or the key has no
+                single partition.
+
+        >>> def where_is(app: KafkaStreams, user: str) -> str:
+        ...     host = app.query_metadata_for_key("counts", user, str).active_host
+        ...     return "nowhere now" if host is None else f"http://{host.host}:{host.port}/counts/{user}"
+        """
+        return self._directory().where_is(store, key, key_serde, partitioner, headers)
+
+    def metadata_for_all_clients(self) -> list[StreamsMetadata]:
+        """Return what each process of the application has, by host and port; only of those with an `application_server`.
+
+        Raises:
+            StreamsError: The application was not started or is closed, or its tasks are placed by hand.
+        """
+        return self._directory().all_clients()
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the figures of this process: rates and totals since the start, lag, commit times, restore progress.
+
+        Times are ms, rates records per second.
+        """
+        now_s = self._application.clock.monotonic_s()
+        elapsed_s = max(now_s - self._started_s, 1e-9) if self._started_s else 0.0
+        figures = {"state": self.state.value, "uptime-ms": int(elapsed_s * 1000)}
+        return figures | figures_of(self._shown(), elapsed_s)
+
+    def _directory(self) -> "GroupDirectory":
+        """Return what knows where keys are, made when somebody asks: a worker that nobody asks starts sooner without."""
+        from streams.worker.key_directory import group_directory  # noqa: PLC0415 - as above
+
+        if self._application.is_fixed:
+            raise StreamsError(
+                "the tasks of this application are placed by hand (fixed assignment), so no group knows who has which; "
+                "who started the processes does"
+            )
+        with self._lock:
+            if not self._started or self._state.stopping.is_set():
+                raise StreamsError(
+                    f"application {self._config.application_id} is {self.state}; where keys are is known from start() "
+                    "to close()"
+                )
+            if self._known is None:
+                self._known = group_directory(self._application)
+            return self._known
+
+    # -- threads ---------------------------------------------------------------------------------------------------
+
+    def add_stream_thread(self) -> str | None:
+        """Start one more worker in this process: a member of its own, with a slot, a producer and tasks of its own.
+
+        Returns its name, or None if the application is not running. Python runs the code of one thread at a time, so
+        this helps where user code waits; for more processor time start another process.
+
+        Raises:
+            StreamsError: Tasks are placed by hand: no group would give the worker any.
+        """
+        if self._application.is_fixed:
+            raise StreamsError(
+                "add_stream_thread needs a group, but the tasks of this application are placed by hand (fixed assignment)"
+            )
+        with self._lock:
+            if self.state not in (KafkaStreamsState.RUNNING, KafkaStreamsState.REBALANCING):
+                return None
+            thread = self._new_thread(None)
+        thread.start()
+        return thread.name
+
+    def remove_stream_thread(self, timeout: timedelta | int | None = None) -> str | None:
+        """Drain the worker that was added last, and end it; returns its name, or None if only one is left.
+
+        Called by a worker (a processor, a listener) it does not wait for the end: a worker waits for no worker.
+
+        Args:
+            timeout: How long its tasks may take to move, in ms or as timedelta; None takes `drain_timeout_ms`.
+
+        Raises:
+            StreamsError: It did not end in time; it goes on ending.
+        """
+        drain_ms = self._drain_ms(timeout, "remove_stream_thread")
+        with self._lock:
+            staying = [each for each in self._threads if not each.departs]
+            if len(staying) < 2:  # noqa: PLR2004 - the last one is ended by `close`
+                return None
+            thread = staying[-1]
+            thread.depart(Departure(drain_ms=drain_ms))
+            inside = any(each.is_current for each in self._threads)
+        waits = (drain_ms / 1000 + _LET_GO_S, _CLOSE_MS / 1000)
+        if inside:
+            threading.Thread(target=thread.see_out, args=waits, daemon=True).start()
+        elif not thread.see_out(*waits):
+            raise StreamsError(f"{thread.name} could not commit and close within {drain_ms} ms")
+        return thread.name
+
+    def _new_thread(self, slot: int | None) -> StreamThread:
+        """Return another worker, not yet started. The lock is held."""
+        self._started += 1
+        thread = StreamThread(
+            self._application,
+            self._watchdog,
+            self,
+            name="tidewheel-worker" if self._started == 1 else f"tidewheel-worker-{self._started}",
+            wanted_slot=slot,
+            alone=self._options.workers == 1 and self._started == 1,
+        )
+        thread.paused = self._paused
+        self._threads.append(thread)
+        return thread
+
+    def _shown(self) -> list[StreamThread]:
+        """Return the threads that questions are about: those that live, or the last that did."""
+        with self._lock:
+            return list(self._threads) or [*filter(None, [self._ended])]
+
+    # -- what threads say (ThreadListener) -------------------------------------------------------------------------
+
+    def on_running(self) -> None:
+        """Take in that tasks run, or don't any more: a thread says so."""
+        while True:
+            running = self._all_run()
+            self._state.move_to(
+                KafkaStreamsState.RUNNING if running else KafkaStreamsState.REBALANCING
+            )
+            if self._all_run() is running:  # else another thread's word may have come before ours
+                return
+
+    def _all_run(self) -> bool:
+        with self._lock:
+            return bool(self._threads) and all(thread.running for thread in self._threads)
+
+    def answer_to(self, error: BaseException) -> Answer:
+        """Return what the user's handler wants after an error."""
+        handler = self._exception_handler
+        answer = None if handler is None else handler(error)
+        match answer:
+            case "replace_thread" | "shutdown_application":
+                return answer
+            case _:
+                return "shutdown_client"
+
+    def on_shutdown(self, reason: str) -> None:
+        """Take in that another member has ended the whole application: all commit and leave, and that is an error."""
+        if self._state.stopping.is_set():
+            return  # we are going already
+        with self._lock:
+            self._error = self._error or ApplicationShutdownError(
+                f"member {reason} - its uncaught exception handler has ended the whole application"
+            )
+        _log.error("%s", self._error)
+        self._state.move_to(KafkaStreamsState.PENDING_ERROR)
+        self._begin_to_close(Departure())
+
+    def on_end(self, thread: StreamThread) -> None:
+        """Take in that a thread is over: the last one ends the application, and one that failed ends the others."""
+        with self._lock:
+            self._threads.remove(thread)
+            self._ended = thread
+            last = not self._threads
+            if self._error is None:
+                self._error = thread.error
+            failed = self._error is not None
+        if failed:
+            self._state.move_to(KafkaStreamsState.PENDING_ERROR)
+        if last:
+            self._state.move_to(KafkaStreamsState.PENDING_SHUTDOWN)
+            self._state.move_to(
+                KafkaStreamsState.ERROR if failed else KafkaStreamsState.NOT_RUNNING
+            )
+        if failed or last:
+            self._begin_to_close(Departure())
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _end(self, departure: Departure, timeout_ms: int | None) -> bool:
+        """Have every thread depart, and wait for that; returns whether all is closed."""
+        self._state.stopping.set()
+        self._state.move_to(KafkaStreamsState.PENDING_SHUTDOWN)
+        with self._lock:
+            started = self._started
+            inside = any(thread.is_current for thread in self._threads)
+        if not started:
+            self._state.move_to(KafkaStreamsState.NOT_RUNNING)
+        closer = self._begin_to_close(departure)
+        if inside:
+            return False  # called by a listener or handler: the worker goes on closing when that returns
+        clock = self._application.clock
+        until_s = math.inf if timeout_ms is None else clock.monotonic_s() + timeout_ms / 1000
+        while closer.is_alive() and (left_s := until_s - clock.monotonic_s()) > 0:
+            closer.join(min(left_s, SIGNALS_S))
+        return not closer.is_alive()
+
+    def _begin_to_close(self, departure: Departure) -> threading.Thread:
+        """Return the thread that ends everything, started now if it was not before."""
+        with self._lock:
+            if self._closer is None:
+                self._closer = threading.Thread(
+                    target=self._close, args=(departure,), name="tidewheel-close", daemon=True
+                )
+                self._closer.start()
+            return self._closer
+
+    def _close(self, departure: Departure) -> None:
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.depart(departure)
+        clock = self._application.clock
+        deadline_s = clock.monotonic_s() + departure.drain_ms / 1000 + _LET_GO_S
+        for thread in threads:
+            if not thread.join(max(deadline_s - clock.monotonic_s(), 0.0)):
+                thread.stop()
+        for thread in threads:
+            thread.join(None)
+        self._restore_helpers.close()
+        self._freed_memory.close()
+        if self._known is not None:
+            self._known.close()
+        self._watchdog.close()
+
+    def _restored(self, event: RestoreEvent) -> None:
+        if event.kind in ("start", "end"):
+            _log.info(
+                "store %s: restore %s, %s-%d offsets %d to %d, %d records",
+                event.store, event.kind, event.topic, event.partition, event.start, event.end, event.restored,
+            )  # fmt: skip
+        if self._restore_listener is not None:
+            self._restore_listener(event)
+
+    def _standby_updated(self, event: StandbyUpdateEvent) -> None:
+        if self._standby_listener is not None:
+            self._standby_listener(event)
+
+    # -- signals ---------------------------------------------------------------------------------------------------
+
+    def _take_signals(self) -> dict[int, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+        previous: dict[int, Any] = {}
+
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            self._state.ask_to_stop()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+        previous.update(
+            {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        )
+        return previous

@@ -1,0 +1,563 @@
+"""Joins of two tables by a foreign key of the left one: the five steps of KIP-213, each on batches.
+
+The left side sends subscriptions to the partitions of the other table (`SubscriptionSend`). There they are kept
+(`SubscriptionReceive`) and answered at once (`SubscriptionJoin`), and again whenever the row they wait for changes
+(`ForeignTableJoin`). Back at the left row's partition the two are joined, unless the left row has changed since it asked:
+then another answer is on its way (`ResponseJoin`). Rules are those of the Kafka Streams classes of these names with
+`ProcessorSupplier` behind them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, compress, repeat
+from operator import attrgetter, eq, is_
+from typing import Any, ClassVar, NamedTuple, cast
+
+from state_stores.buffers.commit_buffer import CommitBuffer
+from state_stores.layout.key_schema import prefix_end
+from state_stores.ports import SerdePort
+from streams.operators.joins.murmur3 import known_hashes
+from streams.operators.joins.named_serde import NamedSerde, filled_in
+from streams.operators.joins.subscription import (
+    Instruction,
+    Response,
+    Subscription,
+    combined_keys,
+    key_prefix,
+    responses_of,
+    subscriptions_of,
+)
+from streams.operators.joins.table_join import joinable
+from streams.operators.stateless import collect_each, repeated, spread
+from streams.operators.tables.table_view import Failed, TableView, look_up
+from streams.user_functions import UserFunction
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.record_batch import RecordBatch, has_none
+
+
+class ForeignKeyTopics(NamedTuple):
+    """The bare names of the two topics of a join; serdes are told names made of them."""
+
+    registration: str
+    response: str
+
+
+def _hashes(rows: Sequence[bytes | None]) -> list[bytes | None]:
+    """Return the hash of each row's bytes, None for a row that is not there."""
+    if not has_none(rows):
+        return cast("list[bytes | None]", known_hashes(cast("Sequence[bytes]", rows)))
+    return filled_in(rows, known_hashes([data for data in rows if data is not None]))
+
+
+class ForeignKeyOperator(Operator):
+    """What the steps share: the topics' names, and records that a rule or an error drops."""
+
+    needs_whole_task = "a foreign-key join looks up rows of other keys"
+
+    def __init__(self, topics: ForeignKeyTopics) -> None:
+        self._topics = topics
+
+    def named(self, serde: SerdePort, part: str = "") -> NamedSerde:
+        """Return a serde under the name of the registration topic and a part of it ("-pk", "-fk", "-vh")."""
+        return NamedSerde(serde, self.context.internal_topic(self._topics.registration) + part)
+
+    def of_response(self, serde: SerdePort) -> NamedSerde:
+        """Return a serde under the name of the response topic."""
+        return NamedSerde(serde, self.context.internal_topic(self._topics.response))
+
+    def kept(self, batch: RecordBatch, flags: Sequence[bool], reason: str) -> RecordBatch:
+        """Return the records whose flag is true; the others are dropped and counted."""
+        if all(flags):
+            return batch
+        kept = batch.select(flags)
+        first = next(index for index, flag in enumerate(flags) if not flag)
+        self.context.dropped(len(batch) - len(kept), reason, batch, first)
+        return kept
+
+    def each(self, batch: RecordBatch, work: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
+        """Yield each record's index and what `work` made of it; those it failed on go to the processing handler."""
+        for index in range(len(batch)):
+            try:
+                result = work(index)
+            except FAILURES as error:  # user code or a serde: the processing handler decides
+                self.context.failed(batch, index, error)
+            else:
+                yield index, result
+
+    def whole(self, batch: RecordBatch, failed: Failed) -> list[int]:
+        """Return the records that have not failed; the others go to the processing handler."""
+        for index in sorted(failed):
+            self.context.failed(batch, index, failed[index])
+        return [index for index in range(len(batch)) if index not in failed]
+
+
+_primary_key = attrgetter("primary_key")
+_hash = attrgetter("hash")
+
+#: What has the other table's partition forget a subscription.
+_FORGETTING = tuple(each for each in Instruction if each.deletes)
+
+#: A foreign key, its bytes, and what its partition is to do.
+_Message = tuple[Any, bytes | None, Instruction]
+
+
+class SubscriptionSend(ForeignKeyOperator):
+    """Tells the other table's partitions which of its rows the left table's rows now point to."""
+
+    expands: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        topics: ForeignKeyTopics,
+        foreign_key: UserFunction,
+        left_join: bool,
+        versioned: bool,
+        primary_key_serde: SerdePort,
+        value_serde: SerdePort,
+        foreign_key_serde: SerdePort,
+    ) -> None:
+        super().__init__(topics)
+        self._extract = foreign_key
+        self._left_join = left_join
+        #: What a row asks for that points where it did before. Of a left join also to no key at all: the answer, which has no
+        #: value, is the row's result then.
+        self._asks = (
+            Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
+            if left_join
+            else Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
+        )
+        self._versioned = versioned
+        self._serdes = (primary_key_serde, value_serde, foreign_key_serde)
+
+    def init(self, context: NodeContext) -> None:
+        """Give the serdes their names."""
+        super().init(context)
+        primary_key, value, foreign_key = self._serdes
+        self._primary_key = self.named(primary_key, "-pk")
+        self._value = self.named(value, "-vh")
+        self._foreign_key = self.named(foreign_key, "-fk")
+        # All inputs of a task have its number, also where a change comes out of a cache and not from a record.
+        self._partition = int(context.task_id.rpartition("_")[2])
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the subscriptions, by foreign key."""
+        batch = joinable(self, batch, versioned=self._versioned)
+        old_values: Sequence[Any] = batch.old_values or [None] * len(batch)
+        calls: Iterator[tuple[Any, Any]]
+        if all(map(is_, old_values, repeat(None))):  # most rows are new
+            new_targets = map(self._target, batch.keys, batch.values)
+            calls = zip(repeat(None), new_targets)
+        else:
+            calls = map(self._targets, batch.keys, old_values, batch.values)
+        targets, kept = collect_each(self, self._extract.name, calls, batch)
+        if kept is not None:
+            batch, old_values = batch.take(kept), [old_values[index] for index in kept]
+        if not len(batch):
+            return None
+        failed: Failed = {}
+        before, after = map(list, zip(*targets, strict=True))
+        before_bytes = self._foreign_key.write_all(before, failed)
+        after_bytes = self._foreign_key.write_all(after, failed)
+        if not failed and self._all_ask(batch.values, before_bytes, after_bytes):
+            return self._asked(batch, after, after_bytes)
+        changes = zip(
+            old_values, batch.values, before, before_bytes, after, after_bytes, strict=True
+        )
+        lists = [
+            [] if index in failed else self._messages(*change)
+            for index, change in enumerate(changes)
+        ]
+        if not self._left_join and has_none(after):
+            self._drop_null_targets(batch, after, failed)
+        return self._subscriptions(batch, lists, failed)
+
+    @staticmethod
+    def _all_ask(
+        values: Sequence[Any], before: Sequence[bytes | None], after: Sequence[bytes | None]
+    ) -> bool:
+        """Return whether all rows are there and point somewhere, to where they did before if they were."""
+        return (
+            not has_none(values)
+            and not has_none(after)
+            and all(old is None or old == new for old, new in zip(before, after, strict=True))
+        )
+
+    def _asked(
+        self, batch: RecordBatch, targets: list[Any], target_bytes: list[bytes | None]
+    ) -> RecordBatch | None:
+        """Return the subscriptions of rows that each send one, which is to be kept."""
+        failed: Failed = {}
+        key_bytes = self._primary_key.keys_of(batch)
+        if key_bytes is None:
+            key_bytes = self._primary_key.write_all(batch.keys, failed)
+        hashes = _hashes(self._value.write_all(batch.values, failed))
+        if failed:
+            whole = self.whole(batch, failed)
+            batch = batch.take(whole)
+            targets, target_bytes, key_bytes, hashes = (
+                [column[index] for index in whole]
+                for column in (targets, target_bytes, key_bytes, hashes)
+            )
+        subscriptions = subscriptions_of(
+            hashes, repeat(self._asks), cast("Sequence[bytes]", key_bytes), repeat(self._partition)
+        )
+        output = repeated(batch, [1] * len(batch)).with_keys(targets, subscriptions)
+        return self._foreign_key.note_keys(output, target_bytes)
+
+    def _subscriptions(
+        self, batch: RecordBatch, lists: list[list[_Message]], failed: Failed
+    ) -> RecordBatch | None:
+        """Return what each record sends as records, by foreign key."""
+
+        def of_senders(column: Sequence[Any]) -> list[Any]:
+            return [
+                item if messages else None for item, messages in zip(column, lists, strict=True)
+            ]
+
+        key_bytes = self._primary_key.keys_of(batch)
+        if key_bytes is None:
+            key_bytes = self._primary_key.write_all(of_senders(batch.keys), failed)
+        hashes = _hashes(self._value.write_all(of_senders(batch.values), failed))
+        if failed:
+            self.whole(batch, failed)
+            lists = [[] if index in failed else messages for index, messages in enumerate(lists)]
+        flat = list(chain.from_iterable(lists))
+        if not flat:
+            return None
+        subscriptions = [
+            Subscription(row_hash, message[2], cast("bytes", data), self._partition)
+            for messages, row_hash, data in zip(lists, hashes, key_bytes, strict=True)
+            for message in messages
+        ]
+        output = spread(batch, lists).with_keys([target for target, _, _ in flat], subscriptions)
+        return self._foreign_key.note_keys(output, [data for _, data, _ in flat])
+
+    def _drop_null_targets(self, batch: RecordBatch, after: Sequence[Any], failed: Failed) -> None:
+        """Count the rows whose foreign key is None."""
+        without = [
+            index
+            for index, (value, target) in enumerate(zip(batch.values, after, strict=True))
+            if value is not None and target is None and index not in failed
+        ]
+        if without:
+            self.context.dropped(len(without), "null foreign key", batch, without[0])
+
+    def _messages(
+        self,
+        old: Any,
+        new: Any,
+        before: Any,
+        before_bytes: bytes | None,
+        after: Any,
+        after_bytes: bytes | None,
+    ) -> list[_Message]:
+        """Return what a row that was `old` and is `new` sends; `before` and `after` is the foreign key."""
+        if old is None and new is None:
+            return []
+        moved = before is not None and before_bytes != after_bytes
+        forget = (before, before_bytes, Instruction.DELETE_KEY_NO_PROPAGATE)
+        if self._left_join:
+            asked = (after, after_bytes, self._asks)
+            return [forget, asked] if moved else [asked]
+        if after is None:
+            gone = (before, before_bytes, Instruction.DELETE_KEY_AND_PROPAGATE)
+            return [] if before is None else [gone]
+        if moved:
+            # Nobody knows whether the row had a result; a missing row of the other table has to delete it.
+            asked = (after, after_bytes, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)
+            return [forget, asked]
+        return [(after, after_bytes, self._asks)]
+
+    def _targets(self, key: Any, old: Any, new: Any) -> tuple[Any, Any]:
+        """Return the foreign key of a row before and after a change."""
+        return self._target(key, old), self._target(key, new)
+
+    def _target(self, key: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        extract = self._extract
+        return extract.call(key, value) if extract.takes_key else extract.call(value)
+
+
+class SubscriptionReceive(ForeignKeyOperator):
+    """Keeps the subscriptions by foreign key, and gives them on to be answered."""
+
+    _buffer: CommitBuffer
+
+    def __init__(
+        self, topics: ForeignKeyTopics, store_name: str, foreign_key_serde: SerdePort
+    ) -> None:
+        super().__init__(topics)
+        self._store_name = store_name
+        self._foreign_key_serde = foreign_key_serde
+
+    def init(self, context: NodeContext) -> None:
+        """Look up the store."""
+        super().init(context)
+        self._buffer = context.store(self._store_name).buffer
+        self._foreign_key = self.named(self._foreign_key_serde, "-fk")
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the same subscriptions."""
+        if has_none(batch.keys) or has_none(batch.values):
+            addressed = list(map(_is_addressed, batch.keys, batch.values))
+            batch = self.kept(batch, addressed, "null key")
+        failed: Failed = {}
+        key_bytes = self._foreign_key.keys_of(batch)
+        if key_bytes is None:
+            key_bytes = self._foreign_key.write_all(batch.keys, failed)
+        if failed:
+            whole = self.whole(batch, failed)
+            batch, key_bytes = batch.take(whole), [key_bytes[index] for index in whole]
+        timestamps = batch.timestamps
+        subscriptions: Sequence[Subscription] = batch.values
+        if has_none(key_bytes):  # a row that points nowhere waits for nothing
+            there = [data is not None for data in key_bytes]
+            key_bytes, timestamps = (
+                list(compress(key_bytes, there)),
+                list(compress(timestamps, there)),
+            )
+            subscriptions = list(compress(subscriptions, there))
+        rows = combined_keys(cast("Sequence[bytes]", key_bytes), map(_primary_key, subscriptions))
+        kept: list[Subscription | None] = [
+            None if subscription.instruction in _FORGETTING else subscription
+            for subscription in subscriptions
+        ]
+        if rows and not self._buffer.put_all(rows, kept, timestamps):
+            for row in zip(rows, kept, timestamps, strict=True):
+                self._buffer.put(*row)
+        return batch
+
+
+def _is_addressed(key: Any, subscription: Subscription | None) -> bool:
+    return subscription is not None and (
+        key is not None
+        or subscription.instruction is Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
+    )
+
+
+class _Responding(ForeignKeyOperator):
+    """What makes responses: both of the other table's serdes, and the left key's."""
+
+    def __init__(
+        self,
+        topics: ForeignKeyTopics,
+        primary_key_serde: SerdePort,
+        foreign_value_serde: SerdePort,
+    ) -> None:
+        super().__init__(topics)
+        self._response_serdes = (primary_key_serde, foreign_value_serde)
+
+    def init(self, context: NodeContext) -> None:
+        """Give the serdes their names."""
+        super().init(context)
+        primary_key, foreign_value = self._response_serdes
+        self._primary_key = self.named(primary_key, "-pk")
+        self._foreign_value = self.of_response(foreign_value)
+
+    def responses(
+        self, batch: RecordBatch, keys: list[Any], key_bytes: list[bytes | None], values: list[Any]
+    ) -> RecordBatch:
+        """Return the batch with responses by primary key in the place of its records."""
+        return self._primary_key.note_keys(batch.with_keys(keys, values), key_bytes)
+
+
+class SubscriptionJoin(_Responding):
+    """Answers subscriptions from the other table."""
+
+    def __init__(
+        self,
+        topics: ForeignKeyTopics,
+        foreign_table: TableView,
+        primary_key_serde: SerdePort,
+        foreign_value_serde: SerdePort,
+    ) -> None:
+        super().__init__(topics, primary_key_serde, foreign_value_serde)
+        self._view = foreign_table
+
+    def init(self, context: NodeContext) -> None:
+        """Bind the view of the other table."""
+        super().init(context)
+        self._foreign_table = self._view.init(context)
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the responses, by primary key; a result is as new as the newer of both rows."""
+        silent = Instruction.DELETE_KEY_NO_PROPAGATE
+        answered = [subscription.instruction is not silent for subscription in batch.values]
+        if not all(answered):
+            batch = batch.select(answered)
+        if not len(batch):
+            return None
+        batch, rows, times = look_up(self, self._foreign_table, batch)
+        only_with_row = Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
+        answered = [
+            row is not None or subscription.instruction is not only_with_row
+            for subscription, row in zip(batch.values, rows, strict=True)
+        ]
+        if not all(answered):
+            batch = batch.select(answered)
+            rows, times = list(compress(rows, answered)), list(compress(times, answered))
+        return self._answers(batch, rows, times) if len(batch) else None
+
+    def _answers(
+        self, batch: RecordBatch, rows: Sequence[Any], times: Sequence[int]
+    ) -> RecordBatch:
+        gone = Instruction.DELETE_KEY_AND_PROPAGATE
+        failed: Failed = {}
+        values = self._foreign_value.write_all(
+            [
+                None if subscription.instruction is gone else row
+                for subscription, row in zip(batch.values, rows, strict=True)
+            ],
+            failed,
+        )
+        key_bytes = list(map(_primary_key, batch.values))
+        keys = self._primary_key.read_all(key_bytes, failed)
+        partitions = map(attrgetter("primary_partition"), batch.values)
+        responses = responses_of(map(_hash, batch.values), values, partitions)
+        output = self.responses(batch, keys, key_bytes, responses)
+        output.timestamps = list(map(max, batch.timestamps, times))
+        return output.take(self.whole(batch, failed)) if failed else output
+
+
+class ForeignTableJoin(_Responding):
+    """Answers all subscriptions to a row of the other table again when the row has changed."""
+
+    expands: ClassVar[bool] = True
+
+    _buffer: CommitBuffer
+
+    def __init__(
+        self,
+        topics: ForeignKeyTopics,
+        store_name: str,
+        versioned: bool,
+        foreign_key_serde: SerdePort,
+        primary_key_serde: SerdePort,
+        foreign_value_serde: SerdePort,
+    ) -> None:
+        super().__init__(topics, primary_key_serde, foreign_value_serde)
+        self._store_name = store_name
+        self._versioned = versioned
+        self._foreign_key_serde = foreign_key_serde
+
+    def init(self, context: NodeContext) -> None:
+        """Look up the subscriptions."""
+        super().init(context)
+        self._buffer = context.store(self._store_name).buffer
+        self._foreign_key = self.named(self._foreign_key_serde, "-fk")
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the responses, by primary key; they are as new as the change."""
+        batch = joinable(self, batch, versioned=self._versioned)
+        key_bytes = self._foreign_key.keys_of(batch)
+
+        def answer(index: int) -> list[tuple[Any, bytes, Response]]:
+            data = (
+                self._foreign_key(batch.keys[index])
+                if key_bytes is None
+                else cast("bytes", key_bytes[index])
+            )
+            return list(self._answers(key_prefix(data), batch.values[index]))
+
+        lists: list[list[tuple[Any, bytes, Response]]] = [[] for _ in range(len(batch))]
+        for index, answers in self.each(batch, answer):
+            lists[index] = answers
+        flat = list(chain.from_iterable(lists))
+        if not flat:
+            return None
+        return self.responses(
+            spread(batch, lists),
+            [key for key, _, _ in flat],
+            [data for _, data, _ in flat],
+            [response for _, _, response in flat],
+        )
+
+    def _answers(self, prefix: bytes, row: Any) -> Iterator[tuple[Any, bytes, Response]]:
+        value: bytes | None = None
+        for key, subscription, _ in self._buffer.iterate(prefix, prefix_end(prefix)):
+            if row is not None and value is None:
+                value = self._foreign_value(row)
+            primary_key = key[len(prefix) :]
+            response = Response(subscription.hash, value, subscription.primary_partition)
+            yield self._primary_key.read(primary_key), primary_key, response
+
+
+class ResponseJoin(ForeignKeyOperator):
+    """Joins responses with the left rows that asked for them."""
+
+    def __init__(
+        self,
+        topics: ForeignKeyTopics,
+        table: TableView,
+        joiner: UserFunction,
+        left_join: bool,
+        value_serde: SerdePort,
+        foreign_value_serde: SerdePort,
+    ) -> None:
+        super().__init__(topics)
+        self._view = table
+        self._joiner = joiner
+        self._left_join = left_join
+        self._serdes = (value_serde, foreign_value_serde)
+
+    def init(self, context: NodeContext) -> None:
+        """Bind the view of the left table."""
+        super().init(context)
+        value, foreign_value = self._serdes
+        self._value = self.named(value, "-vh")
+        self._foreign_value = self.of_response(foreign_value)
+        self._table = self._view.init(context)
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the results; answers to what the left row was before are dropped."""
+        if has_none(batch.keys) or has_none(batch.values):
+            has_both = [
+                key is not None and response is not None
+                for key, response in zip(batch.keys, batch.values, strict=True)
+            ]
+            batch = self.kept(batch, has_both, "null key or value")
+        if not len(batch):
+            return None
+        batch, rows, _ = look_up(self, self._table, batch)
+        failed: Failed = {}
+        hashes = _hashes(self._value.write_all(rows, failed))
+        if failed:
+            whole = self.whole(batch, failed)
+            batch = batch.take(whole)
+            rows, hashes = [rows[index] for index in whole], [hashes[index] for index in whole]
+        current = list(map(eq, map(_hash, batch.values), hashes))
+        if not all(current):
+            rows = list(compress(rows, current))
+            batch = self.kept(batch, current, "response to an older row")
+        return self._results(batch, rows) if len(batch) else None
+
+    def _results(self, batch: RecordBatch, rows: Sequence[Any]) -> RecordBatch | None:
+        """Join rows with the answers to them."""
+        failed: Failed = {}
+        foreign_bytes = [response.foreign_value for response in batch.values]
+        foreign = self._foreign_value.read_all(foreign_bytes, failed)
+        if failed:
+            whole = self.whole(batch, failed)
+            batch = batch.take(whole)
+            rows, foreign_bytes, foreign = (
+                [column[index] for index in whole] for column in (rows, foreign_bytes, foreign)
+            )
+        joiner = self._joiner
+        calls: Iterator[Any]
+        if has_none(foreign_bytes):
+            calls = map(self._joined, batch.keys, rows, foreign_bytes, foreign)
+        elif joiner.takes_key:
+            calls = map(joiner.call, batch.keys, rows, foreign)
+        else:
+            calls = map(joiner.call, rows, foreign)
+        results, kept = collect_each(self, self._joiner.name, calls, batch)
+        if not results:
+            return None
+        return (batch if kept is None else batch.take(kept)).with_values(results)
+
+    def _joined(self, key: Any, row: Any, foreign_bytes: bytes | None, foreign: Any) -> Any:
+        if foreign_bytes is None and (row is None or not self._left_join):
+            return None
+        joiner = self._joiner
+        return joiner.call(key, row, foreign) if joiner.takes_key else joiner.call(row, foreign)

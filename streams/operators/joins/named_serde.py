@@ -1,0 +1,85 @@
+"""A serde under one topic's name, for whole columns: which of their items fail, the caller is told."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from state_stores.ports import SerdePort
+from streams.operators.tables.table_view import Failed
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.record_batch import RecordBatch, has_none
+
+
+class NamedSerde:
+    """One serde under one topic's name, as an operator uses it."""
+
+    def __init__(self, serde: SerdePort, topic: str) -> None:
+        self._serde = serde
+        self._topic = topic
+
+    def __call__(self, value: Any) -> bytes:
+        """Return the bytes of a value, which must have some."""
+        data = self._serde.serialize(self._topic, value)
+        if data is None:
+            raise ValueError(f"{self._serde!r} made None of a {type(value).__name__}")
+        return data
+
+    def read(self, data: bytes) -> Any:
+        """Return the value of some bytes."""
+        return self._serde.deserialize(self._topic, data)
+
+    def write_all(self, values: Sequence[Any], failed: Failed) -> list[bytes | None]:
+        """Return the bytes of each value, None for None; `failed` takes the errors of others that have none."""
+        every = partial(self._serde.serialize_batch, self._topic)
+        return _column(every, self, values, failed)
+
+    def read_all(self, data: Sequence[bytes | None], failed: Failed) -> list[Any]:
+        """Return the value of each, None for None; `failed` takes the errors of those that can't be read."""
+        every = partial(self._serde.deserialize_batch, self._topic)
+        return _column(every, self.read, data, failed, may_be_none=True)
+
+    def keys_of(self, batch: RecordBatch) -> Sequence[bytes | None] | None:
+        """Return the batch's serialised keys where they are this serde's; else None."""
+        return batch.key_bytes if batch.key_serde is self._serde else None
+
+    def note_keys(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> RecordBatch:
+        """Return the batch with its keys' bytes, which a sink with the same serde need not make again."""
+        if self._serde.canonical:
+            batch.key_bytes, batch.key_serde = key_bytes, self._serde
+        return batch
+
+
+def _column(
+    every: Callable[[list[Any]], list[Any]],
+    one: Callable[[Any], Any],
+    items: Sequence[Any],
+    failed: Failed,
+    *,
+    may_be_none: bool = False,
+) -> list[Any]:
+    """Return what a serde makes of each item that is not None: of all at once, or one by one to find those it fails on."""
+    present = [item for item in items if item is not None]
+    try:
+        made = every(present)
+    except FAILURES:  # whatever a serde raises, the record behind it is found below
+        made = None
+    if made is not None and (may_be_none or not has_none(made)):
+        return made if len(made) == len(items) else filled_in(items, made)
+    column: list[Any] = [None] * len(items)
+    for index, item in enumerate(items):
+        if item is not None:
+            try:
+                column[index] = one(item)
+            except FAILURES as error:  # the caller decides
+                failed.setdefault(index, error)
+    return column
+
+
+def filled_in(items: Sequence[Any], made: Iterable[Any]) -> list[Any]:
+    """Return what was made of the items that are not None, in their places.
+
+    >>> filled_in(["a", None, "b"], [1, 2])
+    [1, None, 2]
+    """
+    each = iter(made)
+    return [None if item is None else next(each) for item in items]

@@ -1,0 +1,593 @@
+"""Joins of two streams: records of one key whose timestamps are near each other.
+
+Each side puts its records into a window store of its own (`JoinWindow`) and looks for partners in the other side's
+(`StreamJoin`). Rules are those of Kafka Streams' KStreamJoinWindow, KStreamKStreamJoin and KStreamKStreamSelfJoin: a null
+value is dropped, and so is a null key, except on a side that an outer join keeps (KIP-962), where it comes out at once; a
+result has the larger of the two timestamps; a record without a partner comes out with its own timestamp once the window
+is over, in the place of the record that made it so; what the store has let go of finds nobody.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, compress, groupby, islice, repeat
+from operator import lt
+from typing import Any, NamedTuple, cast
+
+from state_stores.ports import SerdePort
+from state_stores.stores.window_store import WindowStore
+from streams.operators.joins.non_joined import NonJoinedSettings, NonJoinedStore
+from streams.operators.stateful import MaterializedOperator
+from streams.user_functions import UserFunction
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.record_batch import JointRecords, RecordBatch, has_none
+
+#: Timestamp and value of each partner of a record, in the order of time.
+Partners = Sequence[tuple[int, Any]]
+
+
+class JoinSide(NamedTuple):
+    """How far from its own timestamp a side looks for partners (ms), and how long its records wait for one."""
+
+    is_left: bool
+    before_ms: int
+    after_ms: int
+    grace_ms: int
+
+
+class _Pairs(NamedTuple):
+    """Records that have partners, a pair for each partner: the record, the partner's time and its value."""
+
+    indices: list[int]
+    times_ms: Sequence[int]
+    values: list[Any]
+
+
+class _Trail:
+    """What the puts of a joint batch did to a store, one after the other, for readers that are between them.
+
+    Args:
+        observed_ms: The store's time before the batch.
+    """
+
+    def __init__(self, observed_ms: int) -> None:
+        self._observed_ms = observed_ms
+        #: The places and times of the puts, and the store's time after each as far as somebody asked.
+        self._places: list[int] = []
+        self._times_ms: list[int] = []
+        self._latest_ms: list[int] = []
+        #: The place of each row.
+        self._rows: dict[bytes, int] = {}
+
+    def add_all(
+        self, places: Sequence[int], disk_keys: Sequence[bytes], times_ms: Sequence[int]
+    ) -> None:
+        """Note the rows that were put for many records, in the order of their places."""
+        self._places += places
+        self._times_ms += times_ms
+        self._rows.update(zip(disk_keys, places, strict=True))
+
+    def pass_time(self, place: int, time_ms: int) -> None:
+        """Note a put that leaves no row and may move the store's time."""
+        self._places.append(place)
+        self._times_ms.append(time_ms)
+
+    def observed_ms(self, place: int) -> int:
+        """Return the store's time before the record at this place."""
+        if len(self._latest_ms) <= len(self._times_ms):
+            self._latest_ms = list(accumulate(self._times_ms, max, initial=self._observed_ms))
+        return self._latest_ms[bisect_left(self._places, place)]
+
+    def before(self, places: Iterable[int], disk_keys: Iterable[bytes]) -> list[bool]:
+        """Return of each row whether it is there before the record at its place."""
+        return list(map(lt, map(self._rows.get, disk_keys, repeat(-1)), places))
+
+
+class _OverWindows(MaterializedOperator):
+    """An operator over a window store that retains duplicates."""
+
+    needs_whole_task = "it joins two streams, whose records wait for each other by one time"
+
+    store: WindowStore[Any, Any]
+
+    def init(self, context: NodeContext) -> None:
+        """Look up the store."""
+        Operator.init(self, context)
+        self.store = context.store(self._store_name)
+        self.buffer = self.store.buffer
+
+    def with_any_key_bytes(self, batch: RecordBatch) -> tuple[RecordBatch, list[bytes | None]]:
+        """Return the records whose key is None or serialises, and those keys; others went to the processing handler."""
+        if batch.key_bytes is not None and batch.key_serde is self.buffer.spec.key_serde:
+            return batch, batch.key_bytes
+        if not has_none(batch.keys):
+            batch, key_bytes = self.with_key_bytes(batch)
+            return batch, cast("list[bytes | None]", key_bytes)
+        pieces = [self._piece(batch, index) for index in range(len(batch))]
+        kept = [index for index, piece in enumerate(pieces) if piece is not None]
+        return batch.take(kept), [piece[0] for piece in pieces if piece is not None]
+
+    def _piece(self, batch: RecordBatch, index: int) -> tuple[bytes | None] | None:
+        if batch.keys[index] is None:
+            return (None,)
+        _, key_bytes = self.with_key_bytes(batch.single(index))
+        return (key_bytes[0],) if key_bytes else None
+
+    def canonical(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> RecordBatch:
+        """Return the batch with its serialised keys, so that the join need not make them again."""
+        serde = self.buffer.spec.key_serde
+        if batch.key_bytes is not None or not serde.canonical:
+            return batch
+        batch = batch.with_values(batch.values)
+        batch.key_bytes, batch.key_serde = key_bytes, serde
+        return batch
+
+    def put(self, batch: RecordBatch, index: int, key_bytes: bytes) -> bool:
+        """Put one record into the store, return whether it is there; one that does not serialise goes to the handler."""
+        timestamp = batch.timestamps[index]
+        try:
+            kept = self.store.put_bytes(key_bytes, batch.values[index], timestamp, timestamp)
+        except FAILURES as error:  # the value's serde failed: the processing handler decides
+            self.context.failed(batch, index, error)
+            return False
+        if not kept:  # which the store counts
+            self.context.expired(
+                f"too late to be kept for later partners in store {self._store_name}", batch, index
+            )
+            seen = self.store.observed_stream_time_ms
+            self.tell_late(
+                batch,
+                index,
+                f"came too late to be kept for later partners in store {self._store_name}: stream time is {seen}",
+            )
+        return kept
+
+
+class JoinWindow(_OverWindows):
+    """Keeps the records of one side for the other to find, and gives them on."""
+
+    takes_joint = True
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the same records."""
+        batch, key_bytes = self.with_any_key_bytes(batch)
+        if not len(batch):
+            return None
+        source, observed_ms = batch.source, self.store.observed_stream_time_ms
+        trail: _Trail | None = None
+        if isinstance(source, JointRecords):
+            trail = source.notes[self._store_name] = _Trail(observed_ms)
+        disk_keys = self._put_all(batch, key_bytes)
+        if disk_keys is None:
+            self._put_each(batch, key_bytes, trail)
+        elif trail is not None:
+            trail.add_all(_places(batch), disk_keys, batch.timestamps)
+        return self.canonical(batch, key_bytes)
+
+    def _put_all(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> list[bytes] | None:
+        """Put all records at once and return their disk keys; None if each needs a look."""
+        if has_none(key_bytes):
+            return None
+        try:
+            return self.store.add_all(
+                cast("list[bytes]", key_bytes), batch.values, batch.timestamps
+            )
+        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
+            return None
+
+    def _put_each(
+        self, batch: RecordBatch, key_bytes: Sequence[bytes | None], trail: _Trail | None
+    ) -> None:
+        store = self.store
+        places = () if trail is None else _places(batch)
+        for index, data in enumerate(key_bytes):
+            if data is None or not self.put(batch, index, data) or trail is None:
+                continue
+            timestamp = batch.timestamps[index]
+            if batch.values[index] is not None:
+                row = store.disk_key(data, timestamp, store.buffer.seq)
+                trail.add_all((places[index],), (row,), (timestamp,))
+            elif not store.buffer.spec.persistent:
+                trail.pass_time(places[index], timestamp)
+
+
+def _places(batch: RecordBatch) -> list[int]:
+    """Return the place of each record of a joint batch."""
+    assert batch.order is not None, "a joint batch has an order"
+    return [position[0] for position in batch.order]
+
+
+def _asking(batch: RecordBatch, key_bytes: Sequence[bytes | None]) -> Sequence[int]:
+    """Return the records that look for partners: those with a key and a value."""
+    every = range(len(batch))
+    if not has_none(key_bytes) and not has_none(batch.values):
+        return every
+    return [
+        index for index in every if key_bytes[index] is not None and batch.values[index] is not None
+    ]
+
+
+class _Results:
+    """Results in the order they come, each with the record it comes from."""
+
+    def __init__(self) -> None:
+        self.indices: list[int] = []
+        self.values: list[Any] = []
+        self.timestamps: list[int] = []
+        #: Key and key bytes of the results that do not have those of the record they come from.
+        self.foreign: dict[int, tuple[Any, bytes]] = {}
+
+    def add(self, index: int, value: Any, timestamp: int) -> None:
+        """Add a result."""
+        self.indices.append(index)
+        self.values.append(value)
+        self.timestamps.append(timestamp)
+
+    def batch(self, inputs: RecordBatch, key_serde: Any) -> RecordBatch | None:
+        """Return the results as records."""
+        if not self.indices:
+            return None
+        output = inputs.take(self.indices)
+        output.values, output.timestamps = self.values, self.timestamps
+        if output.order is not None:
+            output.order = [(*position, number) for number, position in enumerate(output.order)]
+        for place, (key, key_bytes) in self.foreign.items():
+            output.keys[place] = key
+            if output.key_bytes is not None:
+                output.key_bytes[place] = key_bytes
+        if self.foreign and output.key_serde is not key_serde:
+            output.key_bytes = output.key_serde = None
+        return output
+
+
+class StreamJoin(_OverWindows):
+    """One side of a join: finds the partners of its records in the other side's store.
+
+    `keeps` says that its records come out without a partner, too; `non_joined` is there if those of any side do.
+    """
+
+    expands = True
+
+    def __init__(
+        self,
+        other_store: str,
+        joiner: UserFunction,
+        side: JoinSide,
+        keeps: bool,
+        non_joined: NonJoinedSettings | None,
+        left_serde: SerdePort,
+        right_serde: SerdePort,
+    ) -> None:
+        super().__init__(other_store)
+        self._joiner = joiner
+        self._side = side
+        self._keeps = keeps
+        self._settings = non_joined
+        self._serdes = (left_serde, right_serde)
+        self._non_joined: NonJoinedStore | None = None
+        # What waits is told by both sides' records in turn.
+        self.takes_joint = non_joined is None
+
+    def init(self, context: NodeContext) -> None:
+        """Look up the stores."""
+        super().init(context)
+        settings = self._settings
+        if settings is not None:
+            self._non_joined = NonJoinedStore(
+                settings,
+                context.store(settings.store_name),
+                (self.buffer.spec.key_serde, *self._serdes),
+                is_left=self._side.is_left,
+            )
+
+    def times(self) -> tuple[int, ...]:
+        """Return the time of both sides and of what waits; the left one has them."""
+        return self._non_joined.times() if self._non_joined and self._side.is_left else ()
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        """Go on with what `times` gave."""
+        if self._non_joined and self._side.is_left:
+            self._non_joined.restore_times(times)
+        else:
+            super().restore_times(times)
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the results of the records, and of those that are due now."""
+        batch, key_bytes = self.with_any_key_bytes(batch)
+        if not len(batch):
+            return None
+        asking = _asking(batch, key_bytes)
+        pairs = self._pairs(batch, key_bytes, asking)
+        if self._non_joined is None:
+            output = self._join_found(batch, pairs)
+            dropped = (
+                sorted(set(range(len(batch))).difference(asking))
+                if len(asking) < len(batch)
+                else []
+            )
+        else:
+            partners, results = self._partners(batch, pairs), _Results()
+            dropped = self._join_waiting(self._non_joined, batch, key_bytes, partners, results)
+            output = results.batch(batch, self.buffer.spec.key_serde)
+        if dropped:
+            self.context.dropped(len(dropped), "null key or value", batch, dropped[0])
+        return output
+
+    def _join_waiting(
+        self,
+        waiting: NonJoinedStore,
+        batch: RecordBatch,
+        key_bytes: Sequence[bytes | None],
+        partners: Sequence[Partners],
+        results: _Results,
+    ) -> list[int]:
+        """Add the results of records that may wait for a partner; return those that joins drop."""
+        waiting.begin()
+        waiting.prefetch(
+            (data, start)
+            for data, found in zip(key_bytes, partners, strict=True)
+            if data is not None
+            for start, _ in found
+        )
+        dropped: list[int] = []
+        for index, found in enumerate(partners):
+            try:
+                if not self._join(waiting, batch, index, key_bytes[index], found, results):
+                    dropped.append(index)
+            except FAILURES as error:  # user code or a serde: the processing handler decides
+                self.context.failed(batch, index, error)
+        return dropped
+
+    def _pairs(
+        self, batch: RecordBatch, key_bytes: Sequence[bytes | None], asking: Sequence[int]
+    ) -> _Pairs:
+        """Return the records at `asking` with the partners that are there at their turn."""
+        buffer, source = self.store.buffer, batch.source
+        trail: _Trail | None = None
+        if isinstance(source, JointRecords):
+            trail = source.notes.get(self._store_name)
+        times: Sequence[int] = batch.timestamps
+        keys = cast("Sequence[bytes]", key_bytes)
+        places: Sequence[int] = () if trail is None else _places(batch)
+        if len(asking) < len(batch):
+            times, keys = [times[index] for index in asking], [keys[index] for index in asking]
+        before_ms, after_ms, live_ms = (
+            self._side.before_ms,
+            self._side.after_ms,
+            buffer.live_from_ms,
+        )
+        lows = [time - before_ms for time in times]
+        if min(lows, default=live_ms) < live_ms:
+            lows = [
+                # Perhaps it was live at this record's turn.
+                low if low >= live_ms else max(low, self._live_from_ms(trail, places, index))
+                for index, low in zip(asking, lows, strict=True)
+            ]
+        highs = [max(0, time + after_ms) for time in times]
+        found = buffer.rows_of_each(keys, lows, highs)
+        rows = [*chain.from_iterable(found)]
+        indices = [*chain.from_iterable(map(repeat, asking, map(len, found)))]
+        if trail is not None and rows:
+            there = trail.before(map(places.__getitem__, indices), rows)
+            rows, indices = list(compress(rows, there)), list(compress(indices, there))
+        values = buffer.get_many(rows)
+        if has_none(values):
+            there = [value is not None for value in values]
+            rows, indices = list(compress(rows, there)), list(compress(indices, there))
+            values = list(compress(values, there))
+        return _Pairs(indices, buffer.layout.times_of(rows), values)
+
+    def _live_from_ms(self, trail: _Trail | None, places: Sequence[int], index: int) -> int:
+        """Return the smallest time that had not expired at the turn of a record."""
+        buffer = self.store.buffer
+        if trail is None:
+            return buffer.live_from_ms
+        return buffer.layout.live_from_ms(trail.observed_ms(places[index]))
+
+    @staticmethod
+    def _partners(batch: RecordBatch, pairs: _Pairs) -> list[Partners]:
+        """Return the partners of each record."""
+        partners: list[Partners] = [()] * len(batch)
+        stop = 0
+        for index, each in groupby(pairs.indices):
+            start, stop = stop, stop + len(list(each))
+            partners[index] = list(
+                zip(pairs.times_ms[start:stop], pairs.values[start:stop], strict=True)
+            )
+        return partners
+
+    def _join_found(self, batch: RecordBatch, pairs: _Pairs) -> RecordBatch | None:
+        """Return the results of records that do not wait: those with partners."""
+        indices, times_ms, others = pairs
+        if not indices:
+            return None
+        output = batch.take(indices)
+        output.timestamps = list(map(max, output.timestamps, times_ms))
+        sides = (output.values, others) if self._side.is_left else (others, output.values)
+        columns = (output.keys, *sides) if self._joiner.takes_key else sides
+        results, left_out = self._call_each(batch, indices, columns)
+        if left_out:
+            output = output.take([place for place in range(len(indices)) if place not in left_out])
+        output.values = results
+        if output.order is not None:
+            output.order = [(*position, number) for number, position in enumerate(output.order)]
+        return output if len(output) else None
+
+    def _call_each(
+        self, batch: RecordBatch, indices: Sequence[int], columns: Sequence[Sequence[Any]]
+    ) -> tuple[list[Any], set[int]]:
+        """Call the joiner for each pair; return the results, and the places of the pairs that have none.
+
+        A record whose call fails goes to the processing handler, and its other pairs are left out.
+        """
+        results: list[Any] = []
+        left_out: set[int] = set()
+        arguments = [iter(column) for column in columns]
+        calls = map(self._joiner.call, *arguments)
+        while True:
+            error: Exception | None = None
+            try:
+                results.extend(calls)
+            except FAILURES as raised:  # user code: the processing handler decides
+                error = raised
+            place = len(results) + len(left_out)
+            if place == len(indices):
+                return results, left_out
+            if error is None:  # an escaped StopIteration looks like the end of the pairs
+                name = self._joiner.name
+                error = RuntimeError(f"{name} raised StopIteration; give next() a default")
+            self.context.failed(batch, indices[place], error)
+            behind = bisect_right(indices, indices[place], place)
+            left_out.update(range(place, behind))
+            others = behind - place - 1  # the arguments of the one that failed are taken
+            for argument in arguments:
+                next(islice(argument, others, others), None)
+
+    def _join(
+        self,
+        waiting: NonJoinedStore,
+        batch: RecordBatch,
+        index: int,
+        key_bytes: bytes | None,
+        partners: Partners,
+        results: _Results,
+    ) -> bool:
+        """Add the results of one record; return False if it is one that joins drop."""
+        key, value, timestamp = batch.keys[index], batch.values[index], batch.timestamps[index]
+        waiting.tracker.stream_time_ms = max(waiting.tracker.stream_time_ms, timestamp)
+        if key_bytes is None or value is None:
+            if value is None or not self._keeps:
+                return False
+            results.add(index, self._joined(key, value, None), timestamp)
+            return True
+        if timestamp == waiting.tracker.stream_time_ms:
+            self._add_due(waiting, batch, index, results)
+        for start, other in partners:
+            waiting.found_partner(key_bytes, start, timestamp)
+            results.add(index, self._joined(key, value, other), max(timestamp, start))
+        if self._keeps and not partners:
+            # One whose window is over comes out at once: it would only be in the way of those that wait.
+            if max(0, timestamp + self._side.after_ms) < waiting.tracker.stream_time_ms:
+                results.add(index, self._joined(key, value, None), timestamp)
+            else:
+                waiting.keep(key_bytes, value, timestamp)
+        return True
+
+    def _joined(self, key: Any, value: Any, other: Any) -> Any:
+        left, right = (value, other) if self._side.is_left else (other, value)
+        return _call(self._joiner, key, left, right)
+
+    def _add_due(
+        self, waiting: NonJoinedStore, batch: RecordBatch, index: int, results: _Results
+    ) -> None:
+        """Add the records without a partner that are due, if it is time to look for them."""
+        if not waiting.may_be_due(self._side.after_ms + self._side.grace_ms):
+            return
+        now_ms = self.context.now_ms()
+        if now_ms < waiting.tracker.next_look_ms:
+            return
+        waiting.tracker.next_look_ms = now_ms + self.context.emit_interval_ms
+        for record in waiting.due(batch.timestamps[index]):
+            try:
+                value = _call(self._joiner, record.key, record.left, record.right)
+            except FAILURES as error:  # user code: the processing handler decides
+                # Only that one result is lost; the record that made it due goes on.
+                self.context.failed(batch, index, error)
+                continue
+            results.foreign[len(results.indices)] = (record.key, record.key_bytes)
+            results.add(index, value, record.timestamp)
+
+
+class SelfJoin(_OverWindows):
+    """A stream joined with itself over one store: each record with those before it, in both roles, and with itself.
+
+    The records enter the store here, after they were joined, because the node before only gives them on.
+    A record without a key has no partner: it comes out alone in the roles that the join keeps.
+    """
+
+    expands = True
+
+    def __init__(
+        self,
+        store_name: str,
+        joiner: UserFunction,
+        before_ms: int,
+        after_ms: int,
+        retention_ms: int,
+        keeps_left: bool = False,
+        keeps_right: bool = False,
+    ) -> None:
+        super().__init__(store_name)
+        self._joiner = joiner
+        self._keeps = (keeps_left, keeps_right)
+        self._before_ms = before_ms
+        self._after_ms = after_ms
+        self._retention_ms = retention_ms
+        self._stream_time_ms = -1
+
+    def times(self) -> tuple[int, ...]:
+        """Return the largest timestamp so far."""
+        return (self._stream_time_ms,)
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        """Go on with what `times` gave."""
+        (self._stream_time_ms,) = times
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the results of the records."""
+        batch, key_bytes = self.with_any_key_bytes(batch)
+        results = _Results()
+        for index, data in enumerate(key_bytes):
+            key, value, timestamp = batch.keys[index], batch.values[index], batch.timestamps[index]
+            if value is None or (data is None and not any(self._keeps)):
+                self.context.dropped(1, "null key or value", batch, index)
+                if data is not None:
+                    self.put(batch, index, data)  # in memory it moves the store's time
+                continue
+            try:
+                found = (
+                    self._alone(value, timestamp)
+                    if data is None
+                    else self._joined(key, value, timestamp, data)
+                )
+                for joined, joined_ms in found:
+                    results.add(index, joined, joined_ms)
+            except FAILURES as error:  # user code: the processing handler decides
+                self.context.failed(batch, index, error)
+            if data is not None:
+                self.put(batch, index, data)
+        return results.batch(batch, self.buffer.spec.key_serde)
+
+    def _alone(self, value: Any, timestamp: int) -> Iterable[tuple[Any, int]]:
+        keeps_left, keeps_right = self._keeps
+        if keeps_left:
+            yield _call(self._joiner, None, value, None), timestamp
+        if keeps_right:
+            yield _call(self._joiner, None, None, value), timestamp
+
+    def _joined(
+        self, key: Any, value: Any, timestamp: int, key_bytes: bytes
+    ) -> Iterable[tuple[Any, int]]:
+        itself = _call(self._joiner, key, value, value)
+        self._stream_time_ms = max(self._stream_time_ms, timestamp)
+        is_live = timestamp > self._stream_time_ms - self._retention_ms + 1
+        for start, other in self._near(key_bytes, timestamp, self._before_ms, self._after_ms):
+            yield _call(self._joiner, key, value, other), max(timestamp, start)
+        for start, other in self._near(key_bytes, timestamp, self._after_ms, self._before_ms):
+            if is_live and start > timestamp:
+                # So that these results, too, come in the order of time.
+                yield itself, timestamp
+                is_live = False
+            yield _call(self._joiner, key, other, value), max(timestamp, start)
+        if is_live:
+            yield itself, timestamp
+
+    def _near(self, key_bytes: bytes, timestamp: int, before_ms: int, after_ms: int) -> Partners:
+        first, last = max(0, timestamp - before_ms), max(0, timestamp + after_ms)
+        return [
+            (start, value) for start, value, _ in self.store.fetch_bytes(key_bytes, first, last)
+        ]
+
+
+def _call(joiner: UserFunction, key: Any, left: Any, right: Any) -> Any:
+    return joiner.call(key, left, right) if joiner.takes_key else joiner.call(left, right)

@@ -1,0 +1,190 @@
+"""Joins of a stream with a table: each record looks up the row of its key.
+
+Rules are those of Kafka Streams' KStreamKTableJoinProcessor: a null value is dropped, and so is a null key, except in a
+left join (KIP-962), where it has no row. A result has the record's own time. Of a versioned table, the row is the one
+that stood at the record's time (KIP-914). With `grace` (KIP-923) records wait in a buffer until the time is past
+theirs by the grace, so that rows that come late are found; see `streams.operators.joins.join_buffer`.
+"""
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+from state_stores.ports import SerdePort
+from streams.operators.joins.join_buffer import JoinBuffer, Waiting
+from streams.operators.stateless import collect_each
+from streams.operators.tables.table_view import BoundView, TableView
+from streams.user_functions import UserFunction
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.record_batch import RecordBatch, has_none
+
+
+class StreamTableJoin(Operator):
+    """Joins each record with the row of its key as the table stands now, or stood then if it is versioned."""
+
+    needs_whole_task = ""
+
+    _table: BoundView
+
+    def __init__(
+        self, view: TableView, store_names: tuple[str, ...], joiner: UserFunction, left: bool
+    ) -> None:
+        self._view = view
+        self._store_names = store_names
+        self._joiner = joiner
+        self._left = left
+        #: Serde of the table's keys, if all its rows come from one store.
+        self._key_serde: SerdePort | None = None
+
+    def init(self, context: NodeContext) -> None:
+        """Bind the view of the table."""
+        super().init(context)
+        self._table = self._view.init(context)
+        if len(self._store_names) == 1:
+            buffer = context.store(self._store_names[0]).buffer
+            self._key_serde, self._topic = buffer.spec.key_serde, buffer.topic
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the results, with one look-up for the whole batch."""
+        batch = self.joinable(batch)
+        return self.joined(batch) if len(batch) else None
+
+    def joinable(self, batch: RecordBatch) -> RecordBatch:
+        """Return the records that can have a result; the others are dropped and counted."""
+        null_keys = not self._left and has_none(batch.keys)
+        if not null_keys and not has_none(batch.values):
+            return batch
+        flags = [
+            value is not None and (self._left or key is not None)
+            for key, value in zip(batch.keys, batch.values, strict=True)
+        ]
+        kept = batch.select(flags)
+        self.context.dropped(len(batch) - len(kept), "null key or value", batch, flags.index(False))
+        return kept
+
+    def joined(self, batch: RecordBatch) -> RecordBatch:
+        """Look up the row of each record and return the results."""
+        batch, rows = self._look_up(batch)
+        if not self._left and has_none(rows):
+            found = [row is not None for row in rows]
+            batch, rows = batch.select(found), [row for row in rows if row is not None]
+        joiner = self._joiner
+        calls = (
+            map(joiner.call, batch.keys, batch.values, rows)
+            if joiner.takes_key
+            else map(joiner.call, batch.values, rows)
+        )
+        results, kept = collect_each(self, joiner.name, calls, batch)
+        return (batch if kept is None else batch.take(kept)).with_values(results)
+
+    def _look_up(self, batch: RecordBatch) -> tuple[RecordBatch, list[Any]]:
+        failed: dict[int, Exception] = {}
+        if self._table.versioned:
+            rows, _ = self._table.get_as_of(batch.keys, batch.timestamps, failed=failed)
+        else:
+            rows, _ = self._table.get_many(batch.keys, self._key_bytes(batch), failed=failed)
+        if not failed:
+            return batch, rows
+        for index in sorted(failed):
+            self.context.failed(batch, index, failed[index])
+        kept = [index for index in range(len(batch)) if index not in failed]
+        return batch.take(kept), [rows[index] for index in kept]
+
+    def _key_bytes(self, batch: RecordBatch) -> Sequence[bytes | None] | None:
+        """Return the serialised keys as the table has them, or None if the view has to find out itself."""
+        if self._key_serde is None:
+            return None
+        if batch.key_bytes is not None and batch.key_serde is self._key_serde:
+            return batch.key_bytes
+        if has_none(batch.keys):
+            return None
+        try:
+            return self._key_serde.serialize_batch(self._topic, batch.keys)
+        except FAILURES:  # whatever a serde raises, the view finds the key it raises it for
+            return None
+
+
+class BufferedStreamTableJoin(StreamTableJoin):
+    """Joins records once the time is past theirs by the grace; the table is versioned.
+
+    A record that is older than the buffer's time by more than the grace is joined at once, and so is a record without a
+    key, which no row can come for. Results come in the order of time, then of serialised keys.
+    """
+
+    expands = True
+    needs_whole_task = "its records wait for the time of all keys"
+
+    def __init__(
+        self,
+        view: TableView,
+        store_names: tuple[str, ...],
+        joiner: UserFunction,
+        left: bool,
+        buffer_name: str,
+        grace_ms: int,
+        *serdes: SerdePort,
+    ) -> None:
+        super().__init__(view, store_names, joiner, left)
+        self._buffer_name = buffer_name
+        self._grace_ms = grace_ms
+        #: Of keys and of values.
+        self._serdes = serdes
+
+    def init(self, context: NodeContext) -> None:
+        """Bind the view and the buffer."""
+        super().init(context)
+        self._buffer = JoinBuffer(context.store(self._buffer_name), self._grace_ms, *self._serdes)
+
+    def times(self) -> tuple[int, ...]:
+        """Return the buffer's time and the number of its last record."""
+        return self._buffer.times()
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        """Go on with what `times` gave."""
+        self._buffer.restore_times(times)
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the results of the records that are due now."""
+        batch = self.joinable(batch)
+        if not len(batch):
+            return None
+        self._buffer.begin(max(batch.timestamps))
+        triggers: list[int] = []
+        due: list[Waiting] = []
+        for index, key in enumerate(batch.keys):
+            record = Waiting(
+                key, batch.values[index], batch.timestamps[index], batch.headers_of(index)
+            )
+            released = [record]
+            if key is not None:
+                try:
+                    waits = self._buffer.put(record, batch.metadata_of(index))
+                except FAILURES as error:  # a serde failed: the processing handler decides
+                    self.context.failed(batch, index, error)
+                    continue
+                if waits:
+                    released = self._buffer.release()
+            triggers.extend(repeat(index, len(released)))
+            due += released
+        self._buffer.end(batch.timestamps[-1])
+        return self.joined(_released(batch, triggers, due)) if due else None
+
+
+def _released(batch: RecordBatch, triggers: Sequence[int], due: Sequence[Waiting]) -> RecordBatch:
+    """Return the records that are due, each in the place of the one that made it so."""
+    output = batch.take(triggers)
+    with_headers = any(record.headers for record in due)
+    order = output.order
+    if order is not None:
+        # Several may be due to one record, and are numbered below it.
+        order = [(*position, number) for number, position in enumerate(order)]
+    return RecordBatch(
+        [record.key for record in due],
+        [record.value for record in due],
+        [record.timestamp for record in due],
+        [record.headers for record in due] if with_headers else None,
+        output.rows,
+        output.source,
+        order=order,
+    )

@@ -1,0 +1,304 @@
+"""`suppress`: holds the changes of a table back, so that of many changes of a row only the last one goes on.
+
+Rules are Kafka Streams' (KTableSuppressProcessor, InMemoryTimeOrderedKeyValueChangeBuffer): stream time is the largest
+timestamp this operator has seen; a row's place in the order of emission is given by its first change and kept by later
+ones; rows of equal time are emitted in the order of their serialised keys; what is emitted is the last value with its
+timestamp and headers. Three things differ: the rows are kept on disk; a window closes by the one rule its aggregation
+has, so there are no two final results; and the old value of an emitted change is the one that was emitted last, not
+the one the table had last, so that an aggregation below subtracts what it added.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from state_stores.buffers.commit_buffer import CommitBuffer
+from state_stores.layout.stored_values import read_row
+from state_stores.stores.windowed import Windowed
+from streams.definitions.suppressed import BufferConfig
+from streams.errors import StreamsError
+from streams.operators.stateful import MaterializedOperator, TableOperator
+from streams.operators.tables.suppress_buffer import SuppressBuffer, Taken
+from streams.operators.tables.table_view import (
+    NO_TIMESTAMP,
+    BoundView,
+    Failed,
+    Rows,
+    TableView,
+    not_versioned,
+)
+from streams.serdes.buffered import Buffered, BufferedSerde, Context
+from streams.windows import Windows
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Output
+from tasks.processing.engine.record_batch import RecordBatch
+
+#: No stream time yet.
+_NO_TIME = -1
+
+#: (key, timestamp) of a row's first change -> its time in the order of emission.
+TimeOf = Callable[[Any, int], int]
+
+
+def first_change(_key: Any, timestamp: int) -> int:
+    """Return the timestamp of a row's first change as its time."""
+    return timestamp
+
+
+def window_end(key: Any, _timestamp: int) -> int:
+    """Return the end of a row's window as its time, as Kafka Streams' WindowEndTimeDefinition."""
+    if not isinstance(key, Windowed):
+        raise TypeError(
+            f"suppress until_window_closes needs keys of type Windowed, not {type(key).__name__}"
+        )
+    return key.end
+
+
+def closing_delay_ms(windows: Iterable[Windows]) -> int:
+    """Return how long after its end a window is closed (ms): by the latest of several rules."""
+    return max(each.closes_at(0) for each in windows)
+
+
+class _Emitted(msgspec.Struct):
+    """The columns of what is emitted while a batch goes in."""
+
+    taken: list[Taken] = msgspec.field(default_factory=list[Taken])
+    indices: list[int] = msgspec.field(default_factory=list[int])
+
+
+class Suppress(MaterializedOperator):
+    """Holds rows back until they are due, or until there are too many."""
+
+    expands = True
+    needs_whole_task = "it holds rows back by the time and the number of all keys"
+
+    def __init__(
+        self,
+        store_name: str,
+        time_of: TimeOf,
+        limit_ms: int | None,
+        config: BufferConfig,
+        final: bool,
+    ) -> None:
+        super().__init__(store_name)
+        self._time_of = time_of
+        #: How long after its time a row is due; None for never.
+        self._limit_ms = limit_ms
+        self._config = config
+        #: Final results come once, so a window whose row was deleted has nothing to take back.
+        self._drops_tombstones = final
+        self._observed = _NO_TIME
+        #: Made with the first batch, when the store is restored.
+        self._held_rows: SuppressBuffer | None = None
+
+    def init(self, context: NodeContext) -> None:
+        """Look up the store of what is held back."""
+        TableOperator.init(self, context)
+        self.buffer = context.store(self._store_name).buffer
+        serde = self.buffer.spec.value_serde
+        assert isinstance(serde, BufferedSerde)
+        self._serde = serde
+
+    def times(self) -> tuple[int, ...]:
+        """Return the stream time this operator has seen."""
+        return (self._observed,)
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        """Go on with the stream time before a restart."""
+        (self._observed,) = times
+
+    def rows_erased(self, store: str) -> None:
+        """Count and index the held rows again, with the next batch."""
+        if store == self._store_name:
+            self._held_rows = None
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Hold the changes back, and return the rows that are due."""
+        batch = self.without_nulls(batch, values=False)
+        batch, key_bytes = self.with_key_bytes(batch)
+        if not len(batch):
+            return None
+        if self._held_rows is None:
+            limited = self._config.byte_limit is not None
+            self._held_rows = SuppressBuffer(
+                self.buffer, counts_headers=limited and self._serde.counts_headers
+            )
+        rows, emitted = self._held_rows, _Emitted()
+        self.buffer.fetch(key_bytes)
+        for index, data in enumerate(key_bytes):
+            self._observed = max(self._observed, batch.timestamps[index])
+            try:
+                rows.put(data, self._row(rows.get(data), batch, index))
+            except FAILURES as error:  # a serde: the processing handler decides
+                self.context.failed(batch, index, error)
+                continue
+            self._emit(rows, index, emitted)
+        return self._output(batch, emitted)
+
+    def _row(self, held: Buffered | None, batch: RecordBatch, index: int) -> Buffered:
+        topic, serde = self.buffer.topic, self._serde
+        new = serde.value_bytes(topic, batch.values[index])
+        old_value = None if batch.old_values is None else batch.old_values[index]
+        if held is None:
+            time = self._time_of(batch.keys[index], batch.timestamps[index])
+            prior = old = serde.value_bytes(topic, old_value)
+        else:
+            time, prior = held.time, held.prior
+            # It is sent to nobody, but counts for the size as in Kafka Streams, which keeps it.
+            limited = self._config.byte_limit is not None
+            old = serde.value_bytes(topic, old_value) if limited else None
+        timestamp, headers = batch.timestamps[index], batch.headers_of(index)
+        source = batch.metadata_of(index)
+        context = (
+            Context(timestamp, headers=headers)
+            if source is None
+            else Context(timestamp, *source, headers)
+        )
+        return Buffered(time, context, prior, old, new)
+
+    def _emit(self, rows: SuppressBuffer, index: int, emitted: _Emitted) -> None:
+        if self._limit_ms is not None:
+            due = self._observed - self._limit_ms
+            while (time := rows.first_time) is not None and time <= due:
+                self._take(rows, index, emitted)
+        while self._is_full(rows) and rows.first_time is not None:
+            if not self._config.emits_early:
+                raise self._too_full(rows)
+            self._take(rows, index, emitted)
+
+    def _take(self, rows: SuppressBuffer, index: int, emitted: _Emitted) -> None:
+        taken = rows.take_first()
+        if taken.row.new is None and self._drops_tombstones:
+            return
+        emitted.taken.append(taken)
+        emitted.indices.append(index)
+
+    def _is_full(self, rows: SuppressBuffer) -> bool:
+        records, size = self._config.record_limit, self._config.byte_limit
+        return (records is not None and rows.records > records) or (
+            size is not None and rows.size_bytes > size
+        )
+
+    def _too_full(self, rows: SuppressBuffer) -> StreamsError:
+        limits = {"records": self._config.record_limit, "bytes": self._config.byte_limit}
+        held = {"records": rows.records, "bytes": rows.size_bytes}
+        figures = " and ".join(
+            f"{held[unit]} of at most {limit} {unit}"
+            for unit, limit in limits.items()
+            if limit is not None
+        )
+        return StreamsError(
+            f"{self.context.node_name}: suppress holds {figures}, and its buffer is to shut down when full; give it "
+            "more room (with_max_records, with_max_bytes, BufferConfig.unbounded()), or emit_early_when_full()"
+        )
+
+    def _keys_of(self, key_bytes: Sequence[bytes]) -> list[Any]:
+        spec, topic = self.buffer.spec, self.buffer.topic
+        try:
+            return list(spec.key_serde.deserialize_batch(topic, key_bytes))
+        except FAILURES:  # for one it tells the reason
+            decode = spec.key_serde.deserialize
+            return [read_row(spec.name, decode, topic, each, each) for each in key_bytes]
+
+    def _output(self, batch: RecordBatch, emitted: _Emitted) -> RecordBatch | None:
+        taken = emitted.taken
+        if not taken:
+            return None
+        spec, topic = self.buffer.spec, self.buffer.topic
+        value = partial(self._serde.stored, spec.name)
+        output = batch.take(emitted.indices)
+        key_bytes = [item.key_bytes for item in taken]
+        headers = [item.row.context.headers for item in taken]
+        old_values = None
+        if self.sends_old_values:
+            old_values = [value(topic, item.row.prior, item.key_bytes) for item in taken]
+        return RecordBatch(
+            self._keys_of(key_bytes),
+            [value(topic, item.row.new, item.key_bytes) for item in taken],
+            [item.row.context.timestamp for item in taken],
+            headers if any(headers) else None,
+            output.rows,
+            output.source,
+            old_values=old_values,
+            order=_numbered(output.order, emitted.indices),
+            key_bytes=list[bytes | None](key_bytes) if spec.key_serde.canonical else None,
+            key_serde=spec.key_serde if spec.key_serde.canonical else None,
+        )
+
+
+def _numbered(order: list[Any] | None, indices: Sequence[int]) -> list[Any] | None:
+    """Number what comes out below the record it came out with."""
+    if order is None:
+        return None
+    numbered: list[Any] = []
+    position, before = 0, -1
+    for index, place in zip(indices, order, strict=True):
+        position = position + 1 if index == before else 0
+        before = index
+        numbered.append((*place, position))
+    return numbered
+
+
+# -- view --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SuppressedView(TableView):
+    """The rows of a table as downstream of `suppress` knows them: while a row is held back, the one sent before."""
+
+    parent: TableView
+    store_name: str
+
+    def init(self, context: NodeContext) -> BoundView:
+        """Return the view over the task's view of the parent."""
+        return _SuppressedRows(self.parent.init(context), context.store(self.store_name).buffer)
+
+
+class _SuppressedRows(BoundView):
+    def __init__(self, parent: BoundView, rows: CommitBuffer) -> None:
+        self._parent = parent
+        self._rows = rows
+
+    @property
+    def versioned(self) -> bool:
+        return False
+
+    def get_many(
+        self,
+        keys: Sequence[Any],
+        key_bytes: Sequence[bytes | None] | None = None,
+        *,
+        failed: Failed | None = None,
+    ) -> Rows:
+        values, timestamps = self._parent.get_many(keys, key_bytes, failed=failed)
+        values, timestamps = list(values), list(timestamps)
+        serde, topic = self._rows.spec.value_serde, self._rows.topic
+        assert isinstance(serde, BufferedSerde)
+        for index, key in enumerate(keys):
+            if key is None or (failed is not None and index in failed):
+                continue
+            try:
+                data = self._rows.spec.key_serde.serialize(topic, key)
+                held: Buffered | None = None if data is None else self._rows.get(data)
+                if held is not None:
+                    values[index] = serde.stored(
+                        self._rows.spec.name, topic, held.prior, data or b""
+                    )
+                    timestamps[index] = NO_TIMESTAMP  # nobody knows when it was sent
+            except FAILURES as error:
+                if failed is None:
+                    raise
+                failed[index] = error
+        return values, timestamps
+
+    def get_as_of(
+        self,
+        keys: Sequence[Any],  # noqa: ARG002 - the views' common signature
+        timestamps: Sequence[int],  # noqa: ARG002 - as above
+        *,
+        failed: Failed | None = None,  # noqa: ARG002 - as above
+    ) -> Rows:
+        raise not_versioned(self._rows.spec.name)

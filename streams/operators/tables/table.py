@@ -1,0 +1,180 @@
+"""Tables: a stream read as changes of rows, and filters and mappers on rows.
+
+Rules are those of Kafka Streams' KTableSource, KTableFilter and KTableMapValues: a null key is dropped, a null value
+deletes the row, a row that a filter rejects becomes a tombstone downstream.
+"""
+
+from typing import Any
+
+from streams.operators.stateful import MaterializedOperator, previous_values
+from streams.operators.stateless import call_each, deciding
+from streams.operators.tables.table_view import RowFunction, row_filter, row_mapper
+from streams.user_functions import UserFunction
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext, Operator, Output
+from tasks.processing.engine.record_batch import RecordBatch, has_none
+
+
+class TableSource(MaterializedOperator):
+    """Reads a stream as a table: the last value of a key is its row.
+
+    Without a store (nothing reads the table) the changes pass through.
+    """
+
+    def __init__(self, store_name: str | None) -> None:
+        super().__init__(store_name or "")
+
+    def init(self, context: NodeContext) -> None:
+        """Look up the store, if there is one."""
+        if self._store_name:
+            super().init(context)
+        else:
+            Operator.init(self, context)
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the changes."""
+        batch = self.without_nulls(batch, values=False)
+        if not len(batch) or not self._store_name:
+            return batch
+        batch, key_bytes = self.with_key_bytes(batch)
+        if not len(batch):
+            return None
+        return self._set_all(batch, key_bytes) or self.update_each(batch, key_bytes, _row)
+
+    def _set_all(self, batch: RecordBatch, key_bytes: list[bytes]) -> RecordBatch | None:
+        """Set all rows at once and return the changes; None, and nothing is done, if each needs a look."""
+        buffer, old_values = self.buffer, None
+        if self.held is not None or self._versions is not None:
+            return None
+        if self.sends_old_values:
+            buffer.fetch(key_bytes)
+            if not buffer.are_decoded(key_bytes):
+                return None
+            old_values = list(map(buffer.values.__getitem__, key_bytes))
+            before = dict(zip(key_bytes, old_values, strict=True))
+            if len(before) < len(key_bytes):  # what comes again replaces what came before
+                old_values = previous_values(before, key_bytes, batch.values)
+            if self.skips_absent and has_none(batch.values):
+                return None
+        try:
+            done = buffer.put_all(key_bytes, batch.values, batch.timestamps)
+        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
+            return None
+        return self.changes(batch, batch.values, batch.timestamps, old_values) if done else None
+
+
+def _row(_key: Any, value: Any, _data: bytes, timestamp: int) -> tuple[Any, int]:
+    return value, timestamp
+
+
+class _ComputedTable(TableSource):
+    """A table whose rows are a function of another table's rows."""
+
+    def __init__(self, function: UserFunction, row: RowFunction, store_name: str | None) -> None:
+        super().__init__(store_name)
+        self._function = function
+        self._row = row
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the changes: new values by the function, and old ones if they are asked for."""
+        batch = self.without_nulls(batch, values=False)
+        if self.sends_old_values and not self._store_name:
+            return self._both(batch)
+        results, batch = call_for_rows(self, self._function, batch)
+        return super().process(batch.with_values(self.row_values(batch, results)))
+
+    def row_values(self, batch: RecordBatch, results: list[Any]) -> list[Any]:
+        """Return the rows' values, given what the function returned for each row that is not deleted."""
+        del batch
+        return results
+
+    def _both(self, batch: RecordBatch) -> RecordBatch:
+        """Compute new and old values, record by record; without a store the old ones are the function's, too."""
+        values: list[Any] = []
+        old_values: list[Any] = []
+        keep: list[bool] = []
+        assert batch.old_values is not None, "the parent was asked for old values"
+        rows = zip(batch.keys, batch.values, batch.old_values, strict=True)
+        for index, (key, value, old) in enumerate(rows):
+            try:
+                new_row = None if value is None else self._row(key, value)
+            except FAILURES as error:  # user code: the processing handler decides
+                self.context.failed(batch, index, error)
+                keep.append(False)
+                continue
+            old_row, known = self._old_row(key, old)
+            absent = new_row is None and old_row is None and known
+            keep.append(not (absent and self.skips_absent))
+            if keep[-1]:
+                values.append(new_row)
+                old_values.append(old_row)
+        kept = batch if all(keep) else batch.select(keep)
+        return kept.with_values(values, old_values)
+
+    def _old_row(self, key: Any, old: Any) -> tuple[Any, bool]:
+        """Return what downstream was sent for a row that had the value `old`, and whether that can be told.
+
+        A row on which the function fails was left out when it was new, and the handler asked; the next change of its
+        key must not be lost for it, so it is not asked again.
+        """
+        if old is None:
+            return None, True
+        try:
+            return self._row(key, old), True
+        except FAILURES:  # user code, as above
+            return None, False
+
+
+class TableFilter(_ComputedTable):
+    """Rejects rows: downstream sees a tombstone where the predicate does not hold.
+
+    Where the table before says what a row was, a row that was rejected before and still is goes unmentioned; not so
+    for a versioned table, whose older versions would be missed.
+    """
+
+    def __init__(
+        self, predicate: UserFunction, negate: bool, store_name: str | None, versioned: bool = False
+    ) -> None:
+        super().__init__(deciding(predicate), row_filter(predicate, negate), store_name)
+        self._negate = negate
+        self.skips_absent = not versioned
+
+    def row_values(self, batch: RecordBatch, results: list[Any]) -> list[Any]:
+        """Return each row's value, None for those rejected."""
+        wanted = not self._negate
+        return [
+            value if value is not None and bool(flag) is wanted else None
+            for value, flag in zip(batch.values, results, strict=True)
+        ]
+
+
+class TableMapValues(_ComputedTable):
+    """Maps rows; a deleted row stays deleted."""
+
+    def __init__(self, function: UserFunction, store_name: str | None) -> None:
+        super().__init__(function, row_mapper(function), store_name)
+
+
+def call_for_rows(
+    operator: Operator, function: UserFunction, batch: RecordBatch
+) -> tuple[list[Any], RecordBatch]:
+    """Call a function for every row that is not deleted; None stands for the others."""
+    if not has_none(batch.values):
+        results, kept = call_each(operator, function, batch)
+        return results, batch if kept is None else batch.take(kept)
+    present = [index for index, value in enumerate(batch.values) if value is not None]
+    column: list[Any] = [None] * len(batch)
+    if not present:
+        return column, batch
+    rows = batch.take(present)
+    results, kept = call_each(operator, function, rows)
+    succeeded = present if kept is None else [present[index] for index in kept]
+    for index, result in zip(succeeded, results, strict=True):
+        column[index] = result
+    if len(succeeded) == len(present):
+        return column, batch
+    failed = set(present).difference(succeeded)
+    keep = [index not in failed for index in range(len(batch))]
+    return [value for value, kept_row in zip(column, keep, strict=True) if kept_row], batch.select(
+        keep
+    )

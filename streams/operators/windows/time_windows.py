@@ -1,0 +1,187 @@
+"""count, reduce and aggregate over windows that have their place on the time axis: tumbling, hopping, calendar.
+
+Rules are those of Kafka Streams' KStreamWindowAggregate: a null key is dropped, a null value is not (it counts, and
+the functions see None).
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, compress
+from typing import Any, cast
+
+from state_stores.layout.segments import SEGMENT_BYTES
+from state_stores.stores.windowed import Windowed
+from streams.operators.aggregate import CountsInPlace
+from streams.operators.windows.windowed import NO_TIME, Change, Fold, WindowedOperator
+from streams.windows import EmitStrategy, FixedWindows, TimeWindows
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import Output
+from tasks.processing.engine.record_batch import RecordBatch
+
+
+class TimeWindowAggregate(WindowedOperator):
+    """Folds the values of a key and window into an aggregate."""
+
+    def __init__(
+        self,
+        store_name: str,
+        windows: FixedWindows,
+        fold: Fold,
+        emit: EmitStrategy,
+        windowed_serde: Any = None,
+    ) -> None:
+        super().__init__(store_name, windows, fold, emit, windowed_serde)
+        self._windows = windows
+        #: The latest start written since the last commit may be later than what the store has seen.
+        self._latest_start = NO_TIME
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the new aggregates, or the final ones of windows that closed."""
+        batch = self.without_nulls(batch, values=False)
+        batch, key_bytes = self.with_key_bytes(batch)
+        return self._fold_each(batch, key_bytes) if len(batch) else None
+
+    def _fold_each(self, batch: RecordBatch, key_bytes: Sequence[bytes]) -> RecordBatch | None:
+        starts = self._open_starts(batch)
+        data = [
+            [self._store.disk_key(key, start) for start in row]
+            for key, row in zip(key_bytes, starts, strict=True)
+        ]
+        rows = list(chain.from_iterable(data))
+        self._note_later_windows(rows, list(chain.from_iterable(starts)))
+        self.buffer.fetch(rows)
+
+        def changes_of(index: int) -> list[Change]:
+            return [
+                self._change(batch, index, start, at)
+                for start, at in zip(starts[index], data[index], strict=True)
+            ]
+
+        return self.each(batch, changes_of)
+
+    def _note_later_windows(self, data: Sequence[bytes], starts: Sequence[int]) -> None:
+        """Of these store keys those of windows later than any seen are known not to be there.
+
+        A key range doesn't know what was seen before it began.
+        """
+        seen = max(self._latest_start, self._segments.observed_stream_time_ms)
+        if not starts or self._segments.in_range or max(starts) <= seen:
+            return
+        # Another operator of a cogroup may have written some since the last commit.
+        known = self.buffer.timestamps
+        fresh = {
+            at for at, start in zip(data, starts, strict=True) if start > seen and at not in known
+        }
+        self.buffer.values.update(dict.fromkeys(fresh))
+        self.buffer.timestamps.update(dict.fromkeys(fresh, NO_TIME))
+        self._latest_start = max(starts)
+
+    def _open_starts(self, batch: RecordBatch) -> list[Sequence[int]]:
+        """Return the starts of each record's windows that are open at its turn."""
+        windows, late, first_late = self._windows, 0, 0
+        letters = self.context.late_letter is not None
+        column: list[Sequence[int]] = []
+        turns = zip(batch.timestamps, self.times_of(batch), strict=True)
+        for index, (timestamp, time) in enumerate(turns):
+            try:
+                starts = list(windows.starts_for(timestamp))
+            except FAILURES as error:  # a time that no calendar has, or windows of the user's own
+                self.context.failed(batch, index, error)
+                starts = []
+            if starts and windows.closes_at(windows.end_of(starts[0])) <= time:
+                open_ones = [
+                    start for start in starts if windows.closes_at(windows.end_of(start)) > time
+                ]
+                first_late = first_late if late else index
+                late += len(starts) - len(open_ones)
+                if letters:
+                    self.tell_windows(batch, index, len(starts) - len(open_ones), time)
+                starts = open_ones
+            column.append(starts)
+        if late:
+            self.late(late, batch, first_late)
+        return column
+
+    def _change(self, batch: RecordBatch, index: int, start: int, data: bytes) -> Change:
+        key, timestamp = batch.keys[index], batch.timestamps[index]
+        old = self.buffer.get(data)
+        if old is not None:
+            timestamp = max(timestamp, self.buffer.timestamp(data))
+        new = self._fold.added(key, batch.values[index], old)
+        window = Windowed(key, start, self._windows.end_of(start))
+        return Change(window, data, new, timestamp, self.old_value(data))
+
+    def closed(self, after: int, until: int) -> Iterable[Change]:
+        """Return the last result of each window that closes at a stream time after < time <= until."""
+        windows = self._windows
+        first, last = windows.closed_starts(after - windows.grace_ms, until - windows.grace_ms)
+        time_of = self._segments.layout.time_of
+        return self.rows_between(
+            first, last, lambda data: (start := time_of(data), windows.end_of(start))
+        )
+
+
+class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
+    """Counts the records of a key and window; in place where each record is in one window."""
+
+    def process(self, batch: RecordBatch) -> Output:
+        """Return the new counts, or the final ones of windows that closed."""
+        batch = self.without_nulls(batch, values=False)
+        batch, key_bytes = self.with_key_bytes(batch)
+        if not len(batch):
+            return None
+        windows = self._windows
+        if (
+            self._on_close
+            or not isinstance(windows, TimeWindows)
+            or windows.size_ms != windows.advance_ms
+            or (windows.offset_ms and min(batch.timestamps) < windows.offset_ms)
+        ):
+            return self._fold_each(batch, key_bytes)
+        size, before, offset = windows.size_ms, self._stream_time, windows.offset_ms
+        starts = (
+            [timestamp - (timestamp - offset) % size for timestamp in batch.timestamps]
+            if offset
+            else [timestamp - timestamp % size for timestamp in batch.timestamps]
+        )
+        data = self._disk_keys(key_bytes, starts)
+        self._note_later_windows(data, starts)
+        if not self.counts_in_place(data):
+            return self._fold_each(batch, key_bytes)
+        positions = batch.position_times()
+        self._stream_time = max(before, *batch.timestamps) if positions is None else positions[-1]
+        if min(starts) + size + windows.grace_ms <= self._stream_time:
+            times = self.running_times(batch, before) if positions is None else positions
+            closed = size + windows.grace_ms
+            open_ones = [start + closed > time for start, time in zip(starts, times, strict=True)]
+            if not all(open_ones):
+                self.late(open_ones.count(False), batch, open_ones.index(False))
+                if self.context.late_letter is not None:
+                    for index in [at for at, is_open in enumerate(open_ones) if not is_open]:
+                        self.tell_windows(batch, index, 1, times[index])
+                batch = batch.select(open_ones)
+                starts, data = list(compress(starts, open_ones)), list(compress(data, open_ones))
+                if not data:
+                    return None
+        output = self.count_in_place(batch.with_keys(self._windowed(batch, starts)), data)
+        if output is not None:
+            output.key_bytes, output.key_serde = self.forwarded_key_bytes(data)
+        return output
+
+    def _disk_keys(self, key_bytes: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
+        """Return the store's key of each record: what stands before and after the key is made once per window."""
+        edges: dict[int, tuple[bytes, bytes]] = {}
+        for start in set(starts):
+            empty = self._store.disk_key(b"", start)
+            edges[start] = (empty[:SEGMENT_BYTES], empty[SEGMENT_BYTES:])
+        if len(edges) == 1:
+            ((before, after),) = edges.values()
+            return [before + key + after for key in key_bytes]
+        return [
+            edges[start][0] + key + edges[start][1]
+            for key, start in zip(key_bytes, starts, strict=True)
+        ]
+
+    def _windowed(self, batch: RecordBatch, starts: Sequence[int]) -> list[Any]:
+        """Return the windowed key of each record."""
+        size = cast("TimeWindows", self._windows).size_ms
+        return list(map(Windowed, batch.keys, starts, map(size.__add__, starts)))

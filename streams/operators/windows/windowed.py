@@ -1,0 +1,377 @@
+"""What windowed aggregations share: folding, stream time, late records, results on update and on close.
+
+Rules are Kafka Streams' (AbstractKStreamTimeWindowAggregateProcessor, KStreamSessionWindowAggregate): the stream time
+is the largest timestamp this operator has seen (in a key range: that the whole task has seen at the record's position);
+a record for a window that is closed at that time is dropped and
+counted, once for each such window; a result's timestamp is the larger of the old result's and the record's. With
+results on close nothing is forwarded until a window is closed, and then its last result, once.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from state_stores.buffers.headers_buffer import HeadersBuffer
+from state_stores.buffers.segmented_buffer import SegmentedBuffer
+from state_stores.layout.segments import SEGMENT_BYTES, TIME_MAX
+from state_stores.layout.stored_values import unreadable
+from state_stores.stores.windowed import Windowed
+from streams.operators.stateful import MaterializedOperator
+from streams.operators.stateless import spread
+from streams.operators.windows.due_rows import DueRows, Place
+from streams.windows import EmitStrategy, Windows
+from tasks.processing.api.handlers import FAILURES
+from tasks.processing.engine.operator import NodeContext
+from tasks.processing.engine.record_batch import RecordBatch
+
+#: No stream time yet.
+NO_TIME = -1
+
+
+class Fold(msgspec.Struct, frozen=True):
+    """How values become an aggregate.
+
+    Attributes:
+        start: `start()` -> the aggregate before the first value; None where the first value is the aggregate.
+        step: `step(key, value, aggregate)` -> the new aggregate, which may be None.
+        merge: `merge(key, aggregate1, aggregate2)` -> the aggregate of two sessions; None where there are no sessions.
+    """
+
+    start: Callable[[], Any]
+    step: Callable[[Any, Any, Any], Any]
+    merge: Callable[[Any, Any, Any], Any] | None = None
+
+    def added(self, key: Any, value: Any, aggregate: Any) -> Any:
+        """Return the aggregate with one more value; an aggregate of None starts anew."""
+        return self.step(key, value, self.start() if aggregate is None else aggregate)
+
+
+def counting() -> Fold:
+    """Return the fold that counts.
+
+    >>> counting().added("a", "any value", None)
+    1
+    """
+    return Fold(int, lambda _key, _value, total: total + 1, lambda _key, one, two: one + two)
+
+
+def reducing(reducer: Callable[[Any, Any], Any]) -> Fold:
+    """Return the fold of `reduce`: the first value is the first result.
+
+    >>> reducing(max).added("a", 3, None), reducing(max).added("a", 3, 5)
+    (3, 5)
+    """
+
+    def step(_key: Any, value: Any, aggregate: Any) -> Any:
+        return value if aggregate is None else reducer(aggregate, value)
+
+    def merge(_key: Any, one: Any, two: Any) -> Any:
+        return two if one is None else reducer(one, two)
+
+    return Fold(_nothing, step, merge)
+
+
+def _nothing() -> None:
+    return None
+
+
+class Change(NamedTuple):
+    """One change of one window; `data` is the store's key."""
+
+    key: Windowed[Any]
+    data: bytes
+    value: Any
+    timestamp: int
+    old_value: Any
+
+
+class WindowedOperator(MaterializedOperator):
+    """An operator that keeps a table of windows."""
+
+    expands = True
+    keys_out = "windowed"
+    observes_time = True
+
+    #: Whether a cached deletion has the time of the record that brought it about, as in Kafka Streams,
+    #: whose cache keeps no other time of a row without a value. A deleted session has its end's.
+    deletes_at_record = True
+
+    #: How many bytes at the end of a disk key are not in the windowed key: a window's sequence number.
+    _bytes_left_out = 4
+
+    def __init__(
+        self,
+        store_name: str,
+        windows: Windows,
+        fold: Fold,
+        emit: EmitStrategy,
+        windowed_serde: Any = None,
+    ) -> None:
+        super().__init__(store_name)
+        self._closes_at = windows.closes_at
+        self._retention_ms = windows.retention_ms
+        self._fold = fold
+        self._on_close = emit == "on_window_close"
+        if self._on_close:
+            self.needs_whole_task = "it emits when windows close, and one range alone can't tell"
+        #: Serde of the results' keys, if it is known that the stores' bytes are its bytes.
+        self._windowed_serde = windowed_serde
+        self._stream_time = NO_TIME
+        #: How many windows records came too late for.
+        self._late_windows = 0
+        #: The stream time up to which results of closed windows were emitted.
+        self._emitted_time = NO_TIME
+        #: The batch that `each` goes through, and the record at its turn.
+        self._batch: RecordBatch | None = None
+        self._turn = 0
+        self._next_emit_ms = 0
+
+    def init(self, context: NodeContext) -> None:
+        """Look up the store."""
+        super().init(context)
+        self._store: Any = context.store(self._store_name)
+        self._segments: SegmentedBuffer = self._store.buffer
+        self._due = DueRows(self._places)
+
+    def holds_back(self) -> bool:
+        """Return whether a cache may hold results back: not the final ones."""
+        return not self._on_close
+
+    # -- times -----------------------------------------------------------------------------------------------------
+
+    def times(self) -> tuple[int, ...]:
+        """Return the largest timestamp seen, and the stream time up to which final results were emitted."""
+        return (self._stream_time, self._emitted_time)
+
+    def restore_times(self, times: tuple[int, ...]) -> None:
+        """Go on with what `times` gave before a restart."""
+        self._stream_time, self._emitted_time = times
+        self._due = DueRows(self._places)
+
+    @property
+    def observed_time_ms(self) -> int:
+        """Return the largest timestamp seen, -1 before the first record."""
+        return self._stream_time
+
+    def times_at(self, position_ms: int) -> tuple[int, ...]:
+        """Return what `times` would give if all records before a position were done, whose time is `position_ms`."""
+        return (position_ms, self._emitted_time)
+
+    def times_of(self, batch: RecordBatch) -> list[int]:
+        """Return the stream time at the turn of each record."""
+        positions = batch.position_times()
+        return self.running_times(batch, self._stream_time) if positions is None else positions
+
+    @staticmethod
+    def running_times(batch: RecordBatch, before: int) -> list[int]:
+        """Return the largest timestamp up to and with each record, where that before the first is `before`."""
+        return list(islice(accumulate(batch.timestamps, max, initial=before), 1, None))
+
+    def is_closed(self, end: int) -> bool:
+        """Return whether a window that ends at `end` is closed at the stream time."""
+        return self._closes_at(end) <= self._stream_time
+
+    # -- processing ------------------------------------------------------------------------------------------------
+
+    def each(
+        self, batch: RecordBatch, changes_of: Callable[[int], Sequence[Change]]
+    ) -> RecordBatch | None:
+        """Apply to each record, at its turn, what `changes_of` its index gives; return what is to be forwarded now.
+
+        All of a record's changes are computed before the first one is stored.
+        """
+        if isinstance(self.buffer, HeadersBuffer):
+            changes_of = self.buffer.following(batch.headers, changes_of)
+        results: list[list[Change]] = []
+        self._batch = batch
+        for index, time in enumerate(self.times_of(batch)):
+            self._turn = index
+            noted: list[Change] = []
+            results.append(noted)
+            self._stream_time = time
+            try:
+                for change in changes_of(index):
+                    self.put(batch, index, change, noted)
+            except FAILURES as error:  # user code, or a serde: the processing handler decides
+                self.context.failed(batch, index, error)
+            self.emit_closed(noted)
+        self._batch = None
+        return self.forwarded(batch, results)
+
+    def each_record(
+        self, batch: RecordBatch, changes_of: Callable[[Any, Any, bytes, int], Sequence[Change]]
+    ) -> RecordBatch | None:
+        """Do what `each` does with what `changes_of` a key, a value, the key's bytes and a timestamp gives."""
+        batch, key_bytes = self.with_key_bytes(batch)
+        keys, values, timestamps = batch.keys, batch.values, batch.timestamps
+
+        def changes(index: int) -> Sequence[Change]:
+            return changes_of(keys[index], values[index], key_bytes[index], timestamps[index])
+
+        def changes_with_letters(index: int) -> Sequence[Change]:
+            before = self._late_windows
+            made = changes(index)
+            if self._late_windows > before:
+                self.tell_windows(batch, index, self._late_windows - before, self._stream_time)
+            return made
+
+        if not len(batch):
+            return None
+        return self.each(
+            batch, changes if self.context.late_letter is None else changes_with_letters
+        )
+
+    def old_value(self, data: bytes) -> Any:
+        """Return the value of a window before a change, if somebody asked for it: an object of its own."""
+        return self.buffer.get(data) if self.sends_old_values else None
+
+    # -- results ---------------------------------------------------------------------------------------------------
+
+    def put(self, batch: RecordBatch, index: int, change: Change, results: list[Change]) -> None:
+        """Store a change that the record at `index` made, and hold it back or note it to be forwarded."""
+        held = self.held
+        existed = held is not None and self.buffer.exists(change.data)
+        timestamp = change.timestamp
+        if held is not None and change.value is None and self.deletes_at_record:
+            timestamp = batch.timestamps[index]
+        self.buffer.put(change.data, change.value, timestamp)
+        if held is not None:
+            if self.sends_old_values:
+                self.held_old.setdefault(change.data, change.old_value)
+            held.changed(change.key, change.data, existed=existed)
+            self.note_headers(batch, (index,), (change.data,))
+        elif self._on_close:
+            self._due.add(self._segments.layout.time_of(change.data), change.data)
+        else:
+            results.append(change)
+
+    def forwarded(self, batch: RecordBatch, results: Sequence[list[Change]]) -> RecordBatch | None:
+        """Return the noted changes, one list per record of the batch."""
+        changes = list(chain.from_iterable(results))
+        if not changes:
+            return None
+        keys, data, values, timestamps, old_values = map(list, zip(*changes, strict=True))
+        output = self.with_windows(spread(batch, results), keys, data, values, timestamps)
+        output.old_values = old_values if self.sends_old_values else None
+        return output
+
+    def with_windows(
+        self,
+        batch: RecordBatch,
+        keys: list[Windowed[Any]],
+        data: list[bytes],
+        values: list[Any],
+        timestamps: list[int],
+    ) -> RecordBatch:
+        """Return the batch with changes in place of its records, one each; `data` are the store's keys."""
+        output = batch.with_keys(keys, values)
+        output.timestamps = timestamps
+        output.key_bytes, output.key_serde = self.forwarded_key_bytes(data)
+        return output
+
+    def forwarded_key_bytes(self, data: Sequence[bytes]) -> tuple[list[bytes | None] | None, Any]:
+        """Return the serialised windowed keys: a disk key without its segment and without what the serde leaves out."""
+        serde = self._windowed_serde
+        if serde is None or not serde.canonical:
+            return None, None
+        cut = slice(SEGMENT_BYTES, -self._bytes_left_out or None)
+        return [key[cut] for key in data], serde
+
+    def late(self, windows: int, batch: RecordBatch, first: int) -> None:
+        """Count windows that records came too late for; `first` is the first of them in the batch."""
+        self._late_windows += windows
+        self.context.dropped(windows, "late record for a closed window", batch, first)
+
+    def late_in_turn(self) -> None:
+        """Count a window that the record at its turn came too late for (`each`)."""
+        assert self._batch is not None, "called while a record has its turn"
+        self.late(1, self._batch, self._turn)
+
+    def tell_windows(self, batch: RecordBatch, index: int, windows: int, time: int) -> None:
+        """Have a record that came too late for some windows kept, if somebody wants that."""
+        closed = "a window" if windows == 1 else f"{windows} windows"
+        self.tell_late(batch, index, f"came too late for {closed}: stream time is {time}")
+
+    # -- results on close ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def closed(self, after: int, until: int) -> Iterable[Change]:
+        """Return the last result of each window that closes at a stream time after < time <= until."""
+
+    def emit_closed(self, results: list[Change]) -> None:
+        """Note the final results of windows that have closed since the last time, if it is time to look."""
+        if self._on_close and self._emitted_time < self._stream_time and self._is_time():
+            results += self._newly_closed()
+
+    def _newly_closed(self) -> list[Change]:
+        """Return the results of windows that have closed since the last time, in their closing order."""
+        changes = self.closed(self._emitted_time, self._stream_time)
+        self._emitted_time = self._stream_time
+        return sorted(changes, key=self.closing_order)
+
+    def closing_order(self, change: Change) -> tuple[Any, ...]:
+        """Return the place of a final result among those of windows that close together."""
+        return (change.key.end, change.key.start, change.data)
+
+    def _is_time(self) -> bool:
+        interval = self.context.emit_interval_ms
+        if interval:
+            now = self.context.now_ms()
+            if now < self._next_emit_ms:
+                return False
+            self._next_emit_ms = now + interval
+        return True
+
+    def flush(self, limit: int | None = None) -> RecordBatch | None:
+        """Return what is held back; before a commit also final results that the store may lose with it."""
+        if not self._on_close:
+            return super().flush(limit)
+        # The first time of a row that has not been emitted, and the last one that the store may forget at a commit.
+        first_due = self._emitted_time - self._retention_ms
+        forgotten = self._stream_time - self._segments.spec.retention_ms
+        if limit is not None or self._emitted_time >= self._stream_time or first_due > forgotten:
+            return None
+        changes = self._newly_closed()
+        if not changes:
+            return None
+        keys, data, values, timestamps, _ = map(list, zip(*changes, strict=True))
+        key_bytes, serde = self.forwarded_key_bytes(data)
+        return RecordBatch(
+            keys,
+            values,
+            timestamps,
+            None,
+            range(len(keys)),
+            None,
+            old_values=[None] * len(keys) if self.sends_old_values else None,
+            key_bytes=key_bytes,
+            key_serde=serde,
+        )
+
+    def rows_between(
+        self, first: int, last: int, window_of: Callable[[bytes], tuple[int, int]]
+    ) -> Iterator[Change]:
+        """Yield the rows of all keys whose time (a window's start, a session's end) is from `first` to `last`."""
+        if first > last:
+            return
+        layout, serde, topic = self._segments.layout, self.buffer.spec.key_serde, self.buffer.topic
+        rows = self._due.take(first, last)
+        self.buffer.fetch(rows)
+        for data in rows:
+            value = self.buffer.get(data)
+            if value is not None:  # a session that was merged away
+                key_bytes = layout.key_of(data)
+                try:
+                    key = serde.deserialize(topic, key_bytes)
+                except FAILURES as error:
+                    raise unreadable(self.buffer.spec.name, error, key_bytes) from error
+                timestamp = self.buffer.timestamp(data)
+                yield Change(Windowed(key, *window_of(data)), data, value, timestamp, None)
+
+    def _places(self, first: int) -> Iterator[Place]:
+        time_of = self._segments.layout.time_of
+        rows = self._segments.scan_range(None, None, first, TIME_MAX)
+        return ((time_of(data), data) for data, _, _ in rows)

@@ -1,0 +1,1 @@
+"""Processes beside the worker: supervisor, watchdog, restore helper."""

@@ -1,0 +1,292 @@
+"""A user's program as commands get it: `MODULE:TOPOLOGY`, its own settings, and what the command line adds.
+
+MODULE is an importable name or the path of a .py file; TOPOLOGY a `Topology`, a `StreamsBuilder`, or a function without
+parameters that returns one. The module may have `config`, a `StreamsConfig` or a dict of its options: these count as
+given to the constructor, so they win over the environment and the settings file, and the command line wins over them.
+
+Everything that is wrong raises `ConfigError` with what was probably meant.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, cast
+
+import msgspec
+
+from streams.config import StreamsConfig
+from streams.config.sources import KEYWORD, TABLES, collect, settings_file
+from streams.config.suggestions import did_you_mean
+from streams.dsl.builder import StreamsBuilder
+from streams.errors import ConfigError, StreamsError
+from streams.topology.topology import Topology
+from streams.user_functions import raised_at
+
+_USUAL_NAME: Final = "topology"
+_EXAMPLE: Final = "write MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology"
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What a module holds for us, not yet built.
+
+    Attributes:
+        target: The `MODULE:TOPOLOGY` it was loaded from.
+        source: The object the target names.
+        defaults: The module's own `config`.
+    """
+
+    target: str
+    source: object
+    defaults: StreamsConfig | Mapping[str, Any]
+
+    def config(
+        self, overrides: Mapping[str, Any] | None = None, config_file: str | None = None
+    ) -> StreamsConfig:
+        """Return the settings to run with, see `effective_config`."""
+        return effective_config(self.defaults, overrides, config_file)
+
+    def topology(self, config: StreamsConfig | None = None) -> Topology:
+        """Return the topology; a builder is built with the settings that shape it."""
+        found = self.source
+        if not isinstance(found, Topology | StreamsBuilder):
+            assert callable(found), "load_program checked that"
+            found = _called(cast("Callable[[], object]", found), self.target)
+        if isinstance(found, StreamsBuilder):
+            return found.build(config)
+        assert isinstance(found, Topology), "_called checked that"
+        return found
+
+
+def load_program(target: str) -> Program:
+    """Import a program; raises `ConfigError` if there is none of that name."""
+    module_name, separator, name = target.rpartition(":")
+    if not separator:
+        module_name, name = target, ""
+    if not module_name or ":" in module_name:
+        raise ConfigError(f"{target!r} names no module; {_EXAMPLE}")
+    module = _imported(module_name)
+    if not name:
+        found = ", ".join(f"{module_name}:{each}" for each in _candidates(module))
+        hint = f"it has {found}" if found else _EXAMPLE
+        raise ConfigError(f"{target!r} names a module but no topology in it; {hint}")
+    source = getattr(module, name, None)
+    if source is None:
+        raise ConfigError(f"{module_name!r} has no {name!r}{_hint(name, module)}")
+    if not (isinstance(source, Topology | StreamsBuilder) or callable(source)):
+        raise ConfigError(
+            f"{target!r} is of type {type(source).__name__}, not a Topology, a StreamsBuilder or a function that returns one"
+            f"{_hint(name, module)}"
+        )
+    return Program(target=target, source=source, defaults=_defaults(module, module_name))
+
+
+def effective_config(
+    defaults: StreamsConfig | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    config_file: str | None = None,
+) -> StreamsConfig:
+    """Return a program's settings under those of the command line.
+
+    Args:
+        defaults: The program's own.
+        overrides: What the command line says; tables (`consumer`, ...) are merged key by key.
+        config_file: A settings file to read instead of the usual one.
+    """
+    changes = dict(overrides or {})
+    if isinstance(defaults, StreamsConfig):
+        if config_file is None:
+            return defaults.replace(**_merged(_tables_of(defaults, changes), changes))
+        defaults = _keywords(defaults)
+    options = _merged(defaults, changes)
+    if config_file is None:
+        return StreamsConfig(**options)
+    return StreamsConfig.from_toml(config_file, **options)
+
+
+def named(
+    defaults: StreamsConfig | Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    config_file: str | None = None,
+) -> bool:
+    """Return whether any source of settings gives an application_id; commands that only look do without."""
+    if isinstance(defaults, StreamsConfig):
+        return True
+    file = settings_file(os.environ) if config_file is None else Path(config_file).expanduser()
+    options = _merged(defaults, overrides)
+    return "application_id" in collect(StreamsConfig.model_fields, options, file).values
+
+
+def _merged(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(options)
+    for option, value in changes.items():
+        below = merged.get(option)
+        if option in TABLES and isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[option] = {**below, **value}
+        else:
+            merged[option] = value
+    return merged
+
+
+def _tables_of(config: StreamsConfig, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the client tables that a change is merged into, since `replace` takes tables whole."""
+    return {
+        option: dict(getattr(config, option))
+        for option in TABLES
+        if option in changes and isinstance(getattr(config, option), Mapping)
+    }
+
+
+def _keywords(config: StreamsConfig) -> dict[str, Any]:
+    """Return what a config was given by keyword: the part of it that wins over a settings file."""
+    found: dict[str, Any] = {}
+    for option in StreamsConfig.model_fields:
+        value = getattr(config, option)
+        if isinstance(value, Mapping):
+            table = cast("Mapping[str, Any]", value)
+            kept = {k: v for k, v in table.items() if config.source_of(f"{option}.{k}") == KEYWORD}
+            if kept:
+                found[option] = kept
+        elif config.source_of(option) == KEYWORD:
+            found[option] = value
+    return found
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module by name, or a file by path."""
+    name = name.removeprefix("./")
+    path = Path(name)
+    try:
+        if name.endswith(".py"):
+            return _imported_file(path)
+        # Commands are started where the program is, as `python app.py` would be.
+        if str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(_dotted(name, path))
+    except StreamsError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is None or not _is_part(error.name, path, name):
+            raise ConfigError(
+                f"{name!r} could not be imported: it needs {error.name or error}, which is not installed here{_at(error)}"
+            ) from error
+        raise ConfigError(f"there is no module {name!r}{_file_hint(path)}") from None
+    except Exception as error:  # the user's own code, which may raise anything
+        raise ConfigError(f"{name!r} could not be imported: {_told(error)}") from error
+
+
+def _dotted(name: str, path: Path) -> str:
+    """Return the name of a module that may be given as a path below this folder."""
+    dotted = name.replace("/", ".")
+    if not all(dotted.split(".")):  # Python would take it for a module beside this one
+        raise ConfigError(f"there is no module {name!r}{_file_hint(path)}")
+    return dotted
+
+
+def _told(error: BaseException) -> str:
+    """Return an error of the user's code with where it was raised."""
+    return f"{type(error).__name__}: {error}{_at(error)}"
+
+
+def _at(error: BaseException) -> str:
+    place = raised_at(error)
+    return f" ({place})" if place else ""
+
+
+def _is_part(missing: str, path: Path, name: str) -> bool:
+    module = path.stem if name.endswith(".py") else name.replace("/", ".")
+    return module == missing or module.startswith(f"{missing}.")
+
+
+def _imported_file(path: Path) -> ModuleType:
+    file = path.absolute()
+    if not file.is_file():
+        raise ConfigError(f"there is no file {str(path)!r}{_file_hint(path)}")
+    root, name = file.parent, file.stem
+    while (root / "__init__.py").is_file():
+        root, name = root.parent, f"{root.name}.{name}"
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ is not None and Path(known.__file__) == file:
+        return known
+    if known is not None or _is_taken(name, file):
+        raise ConfigError(
+            f"{str(path)!r} has the name of another module, {name!r}; give the file another name"
+        )
+    return importlib.import_module(name)
+
+
+def _is_taken(name: str, file: Path) -> bool:
+    """Return whether importing a file by its name would find something else."""
+    spec = importlib.util.find_spec(name)
+    return spec is None or spec.origin is None or Path(spec.origin) != file
+
+
+def _defaults(module: ModuleType, name: str) -> StreamsConfig | Mapping[str, Any]:
+    config = getattr(module, "config", {})
+    if isinstance(config, StreamsConfig | Mapping):
+        return cast("StreamsConfig | Mapping[str, Any]", config)
+    if isinstance(config, ModuleType):  # a package's own submodule of that name
+        return {}
+    raise ConfigError(
+        f"`config` of {name!r} is of type {type(config).__name__}; make it a StreamsConfig or a dict of its options, or "
+        "give it another name"
+    )
+
+
+def _called(function: Callable[[], object], target: str) -> Topology | StreamsBuilder:
+    try:
+        result = function()
+    except StreamsError:
+        raise
+    except (Exception, SystemExit) as error:
+        inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+        if isinstance(error, TypeError) and not inside:
+            raise ConfigError(
+                f"{target!r} could not be called without arguments ({error}); give its parameters defaults"
+            ) from None
+        # The same would happen at every restart, so it ends the command as a module that can't be imported does.
+        raise ConfigError(f"{target!r} raised {_told(error)}; mend the function") from error
+    if not isinstance(result, Topology | StreamsBuilder):
+        raise ConfigError(
+            f"{target!r} returned an object of type {type(result).__name__}; return a Topology or a StreamsBuilder"
+        )
+    return result
+
+
+def _candidates(module: ModuleType) -> list[str]:
+    """Return the names in a module that may be topologies, the surest first."""
+    sure = [
+        name for name, value in vars(module).items() if isinstance(value, Topology | StreamsBuilder)
+    ]
+    if callable(getattr(module, _USUAL_NAME, None)):
+        sure.append(_USUAL_NAME)
+    return sorted(set(sure))
+
+
+def _hint(name: str, module: ModuleType) -> str:
+    found = _candidates(module)
+    known = [*found, *(each for each in vars(module) if not each.startswith("_"))]
+    near = did_you_mean(name, [each for each in known if each != name])
+    if near:
+        return f"; {near}"
+    return f"; there is {', '.join(found)}" if found else "; it has no topology"
+
+
+def _file_hint(path: Path) -> str:
+    """Return what file was probably meant by a path that leads nowhere."""
+    if path.with_suffix(".py").is_file():
+        return f"; did you mean {path.with_suffix('.py')}?"
+    dotted = Path(*str(path).split(".")).with_suffix(".py") if path.suffix != ".py" else path
+    if dotted != path and dotted.is_file():
+        return f"; did you mean {dotted}?"
+    if path.parent.is_dir():
+        files = {each.name: each for each in path.parent.glob("*.py")}
+        near = did_you_mean(path.name, files)
+        if near:
+            return f"; did you mean {path.parent / near.removeprefix('did you mean ')}"
+    return "; give an importable name or the path of a .py file"

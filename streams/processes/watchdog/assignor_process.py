@@ -1,0 +1,219 @@
+"""Asks assignors: built-in ones at once, a user's in a child process with a time limit.
+
+User code may loop or crash; here it would take the beats of every member of the program with it. The child gets the
+question on its standard input and answers on its standard output; whatever the user's code prints goes to standard error.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from rebalance.assignors.builtin import resolve
+from rebalance.assignors.task_assignor import (
+    Assignment,
+    AssignmentMember,
+    AssignmentRequest,
+    validated,
+)
+from rebalance.model import TaskId, TaskShape
+from streams.config.names import import_object
+from streams.errors import ConfigError, StreamsError
+
+_COMMAND: Final = (sys.executable, "-m", "streams.processes.watchdog.assignor_process")
+
+#: What colours a terminal, moves its cursor, renames its window: all of it is for a terminal, and nothing for people.
+_ESCAPES: Final = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")
+
+
+class _Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An `AssignmentMember` with task ids as text."""
+
+    name: str
+    threads: int = 1
+    host: str = ""
+    rack: str | None = None
+    tags: dict[str, str] = {}
+    owned: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
+    on_disk: tuple[str, ...] = ()
+    lags: dict[str, int] = {}
+
+
+class _Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child reads: an `AssignmentRequest`, and where to find the assignor."""
+
+    number: int
+    members: tuple[_Member, ...]
+    tasks: dict[str, TaskShape]
+    num_standby_replicas: int
+    acceptable_recovery_lag: int
+    assignor: str
+    import_path: tuple[str, ...]
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the child writes; `error` says why there is no assignment."""
+
+    owners: dict[str, str] = {}
+    standbys: dict[str, tuple[str, ...]] = {}
+    error: str = ""
+
+
+class AssignorFailedError(StreamsError):
+    """A user's assignor raised, took too long, or answered what can't be carried out."""
+
+
+class Assignors:
+    """Answers requests for an assignment.
+
+    Args:
+        assignor: The only one that is ever asked: the name that this process was started with.
+        timeout_s: How long a user's assignor may take.
+        import_path: Where its module may be, besides what a new process knows.
+    """
+
+    def __init__(self, assignor: str, timeout_s: float, import_path: Sequence[str]) -> None:
+        self._assignor = assignor
+        self._timeout_s = timeout_s
+        self._import_path = tuple(import_path)
+
+    def assign(self, request: AssignmentRequest) -> Assignment:
+        """Return where tasks belong; raises `AssignorFailedError`, `AssignmentRefusedError`, ValueError."""
+        if request.assignor != self._assignor:
+            raise AssignorFailedError(
+                f"task_assignor {request.assignor!r} is not the one that this process was started with "
+                f"({self._assignor!r}); no other is imported"
+            )
+        if ":" in request.assignor:
+            answer = self._ask_child(request)
+        else:
+            answer = resolve(request.assignor).assign(request)
+        return validated(request, answer)
+
+    def _ask_child(self, request: AssignmentRequest) -> Assignment:
+        question = msgspec.json.encode(_question(request, self._import_path))
+        try:
+            child = subprocess.run(  # noqa: S603 - our own program, without a shell
+                _COMMAND,
+                input=question,
+                stdout=subprocess.PIPE,
+                timeout=self._timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise AssignorFailedError(
+                f"task_assignor {request.assignor} took more than {self._timeout_s:g} s and was ended"
+            ) from None
+        try:
+            answer = msgspec.json.decode(child.stdout, type=_Answer)
+        except msgspec.MsgspecError:
+            raise AssignorFailedError(
+                f"task_assignor {request.assignor}: its process ended with code {child.returncode} and no answer"
+            ) from None
+        if answer.error:
+            raise AssignorFailedError(
+                f"task_assignor {request.assignor}: {_in_words(answer.error)}"
+            )
+        return Assignment(
+            owners={TaskId.parse(task): member for task, member in answer.owners.items()},
+            standbys={TaskId.parse(task): members for task, members in answer.standbys.items()},
+        )
+
+
+def _in_words(text: str) -> str:
+    r"""Return a text on one line, without what would steer the terminal that an alarm is shown on.
+
+    >>> _in_words("\x1b[1;31mno\x1b[0m such\n  rack\x07")
+    'no such rack'
+    """
+    plain = _ESCAPES.sub("", text)
+    return " ".join("".join(each if each.isprintable() else " " for each in plain).split())
+
+
+def _question(request: AssignmentRequest, import_path: tuple[str, ...]) -> _Question:
+    return _Question(
+        number=request.number,
+        members=tuple(
+            _Member(
+                name=member.name,
+                threads=member.threads,
+                host=member.host,
+                rack=member.rack,
+                tags=dict(member.tags),
+                owned=tuple(map(str, sorted(member.owned))),
+                copies=tuple(map(str, sorted(member.copies))),
+                on_disk=tuple(map(str, sorted(member.on_disk))),
+                lags={str(task): lag for task, lag in sorted(member.lags.items())},
+            )
+            for member in request.members
+        ),
+        tasks={str(task): shape for task, shape in sorted(request.tasks.items())},
+        num_standby_replicas=request.num_standby_replicas,
+        acceptable_recovery_lag=request.acceptable_recovery_lag,
+        assignor=request.assignor,
+        import_path=import_path,
+    )
+
+
+def _request(question: _Question) -> AssignmentRequest:
+    return AssignmentRequest(
+        number=question.number,
+        members=tuple(
+            AssignmentMember(
+                name=member.name,
+                threads=member.threads,
+                host=member.host,
+                rack=member.rack,
+                tags=member.tags,
+                owned=frozenset(map(TaskId.parse, member.owned)),
+                copies=frozenset(map(TaskId.parse, member.copies)),
+                on_disk=frozenset(map(TaskId.parse, member.on_disk)),
+                lags={TaskId.parse(task): lag for task, lag in member.lags.items()},
+            )
+            for member in question.members
+        ),
+        tasks={TaskId.parse(task): shape for task, shape in question.tasks.items()},
+        num_standby_replicas=question.num_standby_replicas,
+        acceptable_recovery_lag=question.acceptable_recovery_lag,
+        assignor=question.assignor,
+    )
+
+
+def _answer(question: _Question) -> _Answer:
+    """Ask the user's object: an assignor, a class of one, or a function of the request."""
+    sys.path += [each for each in question.import_path if each not in sys.path]
+    request = _request(question)
+    try:
+        found: Any = import_object(question.assignor)
+        assignor = found() if isinstance(found, type) else found
+        ask = getattr(assignor, "assign", assignor)
+        given: Any = ask(request)
+        if not isinstance(given, Assignment):
+            return _Answer(error=f"it returned {given!r:.200}; return an Assignment")
+        assignment = validated(request, given)
+    except ConfigError as error:  # it can't be imported
+        return _Answer(error=str(error))
+    except Exception as error:  # noqa: BLE001 - the user's code: whatever it raises is the answer
+        return _Answer(error=f"{type(error).__name__}: {error}")
+    return _Answer(
+        owners={str(task): member for task, member in assignment.owners.items()},
+        standbys={str(task): members for task, members in assignment.standbys.items()},
+    )
+
+
+def main() -> None:
+    """Answer the question on standard input."""
+    answers = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    answer = _answer(msgspec.json.decode(sys.stdin.buffer.read(), type=_Question))
+    with os.fdopen(answers, "wb") as pipe:
+        pipe.write(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The topology: its nodes, checks and description."""

@@ -1,0 +1,341 @@
+"""What a topology looks like: Kafka Streams' text, a Mermaid flowchart, or plain values.
+
+The text is that of Kafka Streams' `TopologyDescription`, so that both can be compared line by line.
+Nodes with more below them come first, then names decide. Neighbours, topics and stores are in Kafka
+Streams' order as well, which depends on hash codes (`streams.topology.java_order`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from streams.topology.java_order import TreeOrder, hash_order
+from streams.topology.nodes import parents_of
+from tasks.key_ranges.keyed_analysis import cutting
+from tasks.processing.api.topology_spec import (
+    GlobalStoreSpec,
+    NodeSpec,
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+    SubtopologySpec,
+    TopologySpec,
+)
+from tasks.processing.engine.execution import execution_mode
+
+NodeType = Literal["source", "processor", "sink"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDescription:
+    """One node: what it reads, writes or keeps, and its neighbours.
+
+    `topics` of a source; `pattern` of a source that reads by regular expression; `topic` of a sink, None where a
+    function (`extractor`, its name) chooses; `stores` of a processor.
+    """
+
+    type: NodeType
+    name: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    topic: str | None = None
+    extractor: str | None = None
+    stores: tuple[str, ...] = ()
+    predecessors: tuple[str, ...] = ()
+    successors: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        match self.type:
+            case "source":
+                topics = f"[{', '.join(self.topics)}]" if self.pattern is None else self.pattern
+                head = f"Source: {self.name} (topics: {topics})"
+            case "processor":
+                head = f"Processor: {self.name} (stores: [{', '.join(self.stores)}])"
+            case "sink":
+                target = (
+                    f"extractor class: {self.extractor}"
+                    if self.topic is None
+                    else f"topic: {self.topic}"
+                )
+                head = f"Sink: {self.name} ({target})"
+        after = "" if self.type == "sink" else f"\n      --> {_listed(self.successors)}"
+        before = "" if self.type == "source" else f"\n      <-- {_listed(self.predecessors)}"
+        return head + after + before
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the node as plain values, without what its type does not have."""
+        own: dict[str, Any]
+        match self.type:
+            case "source" if self.pattern is None:
+                own = {"topics": list(self.topics)}
+            case "source":
+                own = {"pattern": self.pattern}
+            case "processor":
+                own = {"stores": list(self.stores)}
+            case "sink" if self.topic is None:
+                own = {"extractor": self.extractor}
+            case "sink":
+                own = {"topic": self.topic}
+        links = {"predecessors": list(self.predecessors), "successors": list(self.successors)}
+        return {"type": self.type, "name": self.name, **own, **links}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtopologyDescription:
+    """One sub-topology: its nodes in the order of the text, and how it runs if that was asked for.
+
+    `execution` says whether it runs in batches, `key_ranges` whether its tasks may be cut ("keyed"), and why not.
+    """
+
+    id: int
+    nodes: tuple[NodeDescription, ...]
+    execution: str | None = None
+    key_ranges: str | None = None
+
+    def __str__(self) -> str:
+        execution = "" if self.execution is None else f"    Execution: {self.execution}\n"
+        if self.key_ranges is not None:
+            execution += f"    Key ranges: {self.key_ranges}\n"
+        return (
+            f"Sub-topology: {self.id}\n{execution}"
+            + "".join(f"    {node}\n" for node in self.nodes)
+            + "\n"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sub-topology as plain values."""
+        execution = {} if self.execution is None else {"execution": self.execution}
+        if self.key_ranges is not None:
+            execution["key_ranges"] = self.key_ranges
+        return {"id": self.id, **execution, "nodes": [node.to_dict() for node in self.nodes]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalStoreDescription:
+    """A global store: the node that reads its topic and the node that writes it. It makes no tasks."""
+
+    id: int
+    source: NodeDescription
+    processor: NodeDescription
+
+    def __str__(self) -> str:
+        nodes = f"    {self.source}\n    {self.processor}\n"
+        return f"Sub-topology: {self.id} for global store (will not generate tasks)\n{nodes}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the global store as plain values."""
+        return {
+            "id": self.id,
+            "source": self.source.to_dict(),
+            "processor": self.processor.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyDescription:
+    """A topology described; `str()` gives Kafka Streams' text.
+
+    >>> from streams import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> builder.stream("in", key_serde=str, value_serde=str).to("out")
+    >>> description = builder.build().describe()
+    >>> print(str(description).strip())
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000000 (topics: [in])
+          --> KSTREAM-SINK-0000000001
+        Sink: KSTREAM-SINK-0000000001 (topic: out)
+          <-- KSTREAM-SOURCE-0000000000
+    """
+
+    subtopologies: tuple[SubtopologyDescription, ...]
+    global_stores: tuple[GlobalStoreDescription, ...] = ()
+
+    @classmethod
+    def of(cls, spec: TopologySpec, *, execution: bool = False) -> "TopologyDescription":
+        """Return the description of a topology, with how each sub-topology runs if `execution` is true."""
+        return cls(
+            tuple(_described(sub, execution) for sub in spec.subtopologies),
+            tuple(map(_described_global, spec.global_stores)),
+        )
+
+    def __str__(self) -> str:
+        parts = {part.id: str(part) for part in self.subtopologies}
+        parts |= {part.id: str(part) for part in self.global_stores}
+        return "Topologies:\n " + "".join(f"  {text}" for _, text in sorted(parts.items()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists, dicts and strings, as for JSON.
+
+        >>> from streams import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str, name="read").to("out", name="write")
+        >>> builder.build().describe().to_dict()["subtopologies"][0]["nodes"][1]
+        {'type': 'sink', 'name': 'write', 'topic': 'out', 'predecessors': ['read'], 'successors': []}
+        """
+        subtopologies = [sub.to_dict() for sub in self.subtopologies]
+        global_stores = [each.to_dict() for each in self.global_stores]
+        return {"subtopologies": subtopologies} | (
+            {"global_stores": global_stores} if global_stores else {}
+        )
+
+    def to_mermaid(self) -> str:
+        """Return a Mermaid flowchart: a box per sub-topology, topics as stadiums, stores as cylinders.
+
+        >>> from streams import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str, name="read").to("out", name="write")
+        >>> print(builder.build().describe().to_mermaid())
+        flowchart TB
+          topic0(["in"])
+          topic1(["out"])
+          subgraph sub0["Sub-topology 0"]
+            node0["read"]
+            node1["write"]
+          end
+          topic0 --> node0
+          node0 --> node1
+          node1 --> topic1
+        """
+        return _Mermaid().draw(self.subtopologies, self.global_stores)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "none"
+
+
+def _described(spec: SubtopologySpec, execution: bool) -> SubtopologyDescription:
+    links = _Links({node.name: parents_of(node) for node in spec.nodes})
+    nodes = {node.name: _node(node) for node in spec.nodes}
+    return SubtopologyDescription(
+        id=spec.id,
+        nodes=tuple(
+            replace(
+                nodes[name],
+                predecessors=tuple(links.predecessors[name]),
+                successors=tuple(links.successors[name]),
+            )
+            for name in sorted(nodes, key=lambda name: (-links.sizes[name], name))
+        ),
+        execution=str(execution_mode(spec)) if execution else None,
+        key_ranges=str(cutting(spec)) if execution else None,
+    )
+
+
+class _Links:
+    """The neighbours of each node in Kafka Streams' order.
+
+    InternalTopologyBuilder.describeSubtopology connects the nodes in the order of a hash map. It sorts
+    neighbours by the number of nodes connected below them at that moment. A node that is reached on
+    two paths counts twice.
+    """
+
+    def __init__(self, parents: Mapping[str, Iterable[str]]) -> None:
+        self.sizes = dict.fromkeys(parents, 1)
+        self.predecessors = {name: TreeOrder(self._before) for name in parents}
+        self.successors = {name: TreeOrder(self._before) for name in parents}
+        for name in hash_order(parents):
+            for parent in parents[name]:
+                self.predecessors[name].add(parent)
+                self.successors[parent].add(name)
+                self._grow(parent, self.sizes[name])
+
+    def _before(self, one: str, other: str) -> bool:
+        return (-self.sizes[one], one) < (-self.sizes[other], other)
+
+    def _grow(self, name: str, by: int) -> None:
+        self.sizes[name] += by
+        for above in self.predecessors[name]:
+            self._grow(above, by)
+
+
+def _described_global(spec: GlobalStoreSpec) -> GlobalStoreDescription:
+    source, processor = _node(spec.source), _node(spec.processor)
+    return GlobalStoreDescription(
+        id=spec.id,
+        source=replace(source, successors=(processor.name,)),
+        processor=replace(processor, predecessors=(source.name,)),
+    )
+
+
+def _node(node: NodeSpec) -> NodeDescription:
+    match node:
+        case SourceSpec():
+            pattern = None if node.pattern is None else node.pattern.pattern
+            topics = tuple(hash_order(node.topics))
+            return NodeDescription(type="source", name=node.name, topics=topics, pattern=pattern)
+        case ProcessorSpec():
+            # Kafka Streams keeps topics and stores in a HashSet, and prints that.
+            stores = tuple(hash_order(node.stores))
+            return NodeDescription(type="processor", name=node.name, stores=stores)
+        case SinkSpec():
+            if isinstance(node.topic, str):
+                return NodeDescription(type="sink", name=node.name, topic=node.topic)
+            return NodeDescription(type="sink", name=node.name, extractor=_function(node.topic))
+
+
+def _function(function: Callable[..., Any]) -> str:
+    """Return a function's name without an address, so that the text is the same at every start."""
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else type(function).__qualname__
+
+
+class _Mermaid:
+    """Collects the lines of a flowchart. Ids are made up, because names may be reserved words there."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, str] = {}
+        self._boxes: list[str] = []
+        self._links: list[str] = []
+        self._count = 0
+
+    def draw(
+        self,
+        subtopologies: Sequence[SubtopologyDescription],
+        global_stores: Sequence[GlobalStoreDescription],
+    ) -> str:
+        """Return the whole flowchart."""
+        for sub in subtopologies:
+            title = f"Sub-topology {sub.id}"
+            if sub.execution is not None:
+                title += f" ({sub.execution})"
+            self._draw_box(sub.id, title, sub.nodes)
+        for each in global_stores:
+            self._draw_box(each.id, f"Global store {each.id}", (each.source, each.processor))
+        topics = [f"  {node_id}([{_label(topic)}])" for topic, node_id in self._topics.items()]
+        return "\n".join(["flowchart TB", *topics, *self._boxes, *self._links])
+
+    def _draw_box(self, number: int, title: str, nodes: Sequence[NodeDescription]) -> None:
+        ids = {node.name: f"node{self._count + index}" for index, node in enumerate(nodes)}
+        self._count += len(ids)
+        names = sorted({store for node in nodes for store in node.stores})
+        stores = {name: f"store{number}_{index}" for index, name in enumerate(names)}
+        self._boxes += [
+            f"  subgraph sub{number}[{_label(title)}]",
+            *(f"    {node_id}[{_label(name)}]" for name, node_id in ids.items()),
+            *(f"    {node_id}[({_label(name)})]" for name, node_id in stores.items()),
+            "  end",
+        ]
+        for node in nodes:
+            self._link(node, ids, stores)
+
+    def _link(
+        self, node: NodeDescription, ids: Mapping[str, str], stores: Mapping[str, str]
+    ) -> None:
+        me = ids[node.name]
+        read = node.topics if node.pattern is None else (f"/{node.pattern}/",)
+        self._links += [f"  {self._topic(topic)} --> {me}" for topic in read]
+        self._links += [f"  {me} --> {ids[child]}" for child in node.successors]
+        self._links += [f"  {me} -.- {stores[store]}" for store in node.stores]
+        if node.type == "sink":
+            written = f"{node.extractor}(…)" if node.topic is None else node.topic
+            self._links.append(f"  {me} --> {self._topic(written)}")
+
+    def _topic(self, name: str) -> str:
+        return self._topics.setdefault(name, f"topic{len(self._topics)}")
+
+
+def _label(text: str) -> str:
+    """Return quoted text; Mermaid writes a quote, and what would look like its own markup, as entities."""
+    escaped = text.replace("#", "#35;").replace('"', "#quot;")
+    return f'"{escaped.replace("<", "#lt;").replace(">", "#gt;")}"'

@@ -1,0 +1,266 @@
+"""The part of `Topology` for stores that are filled from a topic: global ones, and read-only ones of a task (KIP-813)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from inspect import isclass, iscoroutinefunction
+from typing import Any, Final, NamedTuple, Self
+
+from state_stores.spec import StoreKind
+from streams.definitions.materialized import StoreBuilder
+from streams.definitions.names import check_name, where
+from streams.definitions.node_arguments import check_store_builder, check_supplier, source_spec
+from streams.errors import TopologyError
+from streams.serdes import SerdeLike
+from streams.user_functions import caller_location
+from tasks.processing.api.processor import Processor
+from tasks.processing.api.topology_spec import (
+    GlobalStoreSpec,
+    NodeSpec,
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+    TimestampExtractor,
+)
+
+#: The kinds of read-only stores: those that a table may have.
+_READ_ONLY_KINDS: Final = (
+    StoreKind.KEY_VALUE,
+    StoreKind.TIMESTAMPED_KEY_VALUE,
+    StoreKind.VERSIONED,
+)
+
+
+class TopologyStores(ABC):
+    """Adds `add_global_store` and `add_read_only_state_store` to a topology."""
+
+    _nodes: dict[str, NodeSpec]
+    _stores: dict[str, StoreBuilder]
+
+    def __init__(self) -> None:
+        #: Source and processor of each global store, by its name; `table` says that no processor of the user's writes it.
+        self._global_stores: dict[str, _GlobalNodes] = {}
+        #: The processor that fills each read-only store, by the store's name.
+        self._read_only_stores: dict[str, str] = {}
+
+    @abstractmethod
+    def add_node(self, node: NodeSpec) -> None:
+        """Add a node whose parents and stores are there; raises `TopologyError` where it does not fit."""
+
+    @abstractmethod
+    def add_store(self, builder: StoreBuilder) -> None:
+        """Add a store; the same store twice is one."""
+
+    def add_global_store(
+        self,
+        builder: StoreBuilder,
+        source_name: str,
+        topic: str,
+        processor_name: str,
+        supplier: Callable[[], Processor[Any, Any, Any, Any]],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+    ) -> Self:
+        """Add a store that every process fills from all partitions of a topic; every processor may read it.
+
+        Args:
+            builder: The key-value store. It has no changelog: the topic is one.
+            source_name: Name of the node that reads the topic.
+            topic: The topic; nothing else of the topology may read it.
+            processor_name: Name of the node that writes the store.
+            supplier: The `Processor` class of that node. It forwards nothing and schedules nothing.
+            key_serde: Serde of keys; the configured default if not given.
+            value_serde: Serde of values, likewise.
+
+        >>> from streams import Stores, Topology
+        >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float, logging=False)
+        >>> Topology().add_global_store(rates, "read", "rates", "keep", Processor).store_names
+        ('rates',)
+        """
+        location = caller_location()
+        context = where(f"add_global_store {processor_name!r}", location)
+        check_name(topic, "topic", context)
+        check_name(processor_name, "processor_name", context)
+        check_supplier(supplier, context, Processor)
+        source = source_spec(
+            name=check_name(source_name, "source_name", context),
+            topics=topic,
+            serdes=(key_serde, value_serde),
+            timestamp_extractor=None,
+            offset_reset=None,
+            call="add_global_store",
+            location=location,
+        )
+        self.add_global(check_store_builder(builder, context), source, processor_name, supplier)
+        return self
+
+    def add_read_only_state_store(
+        self,
+        builder: StoreBuilder,
+        source_name: str,
+        topic: str,
+        processor_name: str,
+        supplier: Callable[[], Processor[Any, Any, Any, Any]],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+    ) -> Self:
+        """Add a store that each task fills from its partition of a topic, which is the store's changelog as well (KIP-813).
+
+        The topic is read from its beginning. Only this processor writes the store; others that are connected to it read
+        it. A lost store is restored by giving the processor the records up to the committed offset again, so it must
+        depend on nothing else, and the topic should be compacted.
+
+        Args:
+            builder: The store: keys and values, with or without timestamps or versions.
+            source_name: Name of the node that reads the topic; other nodes may have it as a parent too.
+            topic: The topic.
+            processor_name: Name of the node that writes the store.
+            supplier: The `Processor` class of that node. It forwards nothing; what it schedules is not called while
+                the store is restored.
+            key_serde: Serde of keys; the configured default if not given.
+            value_serde: Serde of values, likewise.
+            timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
+
+        Raises:
+            TopologyError: A store that forgets by itself (of windows or sessions, with a ttl or `max_entries`), or a
+                processor whose `process` is a coroutine function.
+
+        >>> from streams import Stores, Topology
+        >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float)
+        >>> Topology().add_read_only_state_store(rates, "read", "rates", "keep", Processor).store_names
+        ('rates',)
+        """
+        location = caller_location()
+        context = where(f"add_read_only_state_store {processor_name!r}", location)
+        check_name(topic, "topic", context)
+        check_name(processor_name, "processor_name", context)
+        check_supplier(supplier, context, Processor)
+        _check_plain(supplier, context)
+        source = source_spec(
+            name=check_name(source_name, "source_name", context),
+            topics=topic,
+            serdes=(key_serde, value_serde),
+            timestamp_extractor=timestamp_extractor,
+            offset_reset="earliest",
+            call="add_read_only_state_store",
+            location=location,
+        )
+        spec = check_store_builder(builder, context).spec
+        if spec.kind not in _READ_ONLY_KINDS or spec.ttl_ms or spec.max_entries:
+            raise TopologyError(
+                f"{context}: store {spec.name!r} can't be read-only: that is for stores of keys and values, with or without "
+                "timestamps or versions, which forget nothing by themselves; keep a window, a session or a store with ttl "
+                "or max_entries in a store of a processor (add_state_store)"
+            )
+        kept = replace(spec, logging=False, changelog_config={}, source_topic=topic)
+        self.add_node(source)
+        self.add_store(StoreBuilder(spec=kept, location=builder.location or location))
+        self._read_only_stores[spec.name] = processor_name
+        self.add_node(
+            ProcessorSpec(
+                name=processor_name,
+                supplier=supplier,
+                parents=(source.name,),
+                stores=(spec.name,),
+                location=location,
+            )
+        )
+        return self
+
+    def add_global(
+        self,
+        builder: StoreBuilder,
+        source: SourceSpec,
+        processor: str,
+        supplier: Callable[[], Any],
+        *,
+        table: bool = False,
+    ) -> None:
+        """Add a global store with its two nodes; of a `table`, the supplier is the DSL's."""
+        context = where(repr(processor), source.location)
+        spec = builder.spec
+        if spec.kind not in (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE):
+            raise TopologyError(
+                f"{context}: store {spec.name!r} is of kind {spec.kind}, but global stores hold keys and values; make it "
+                "with Stores.key_value() or Stores.timestamped_key_value()"
+            )
+        if spec.ttl_ms is not None:
+            raise TopologyError(
+                f"{context}: store {spec.name!r} has a ttl, but nothing tells a global store the time; leave ttl= out and let "
+                "the topic's retention delete old records"
+            )
+        if spec.keeps_headers:
+            raise TopologyError(
+                f"{context}: store {spec.name!r} keeps headers, which nobody could read from a global store; leave headers= "
+                "out, or make it with Stores.timestamped_key_value()"
+            )
+        kept = replace(spec, logging=False, caching=False, changelog_config={})
+        self.add_node(source)
+        self.add_store(replace(builder, spec=kept, location=builder.location or source.location))
+        self.add_node(
+            ProcessorSpec(
+                name=processor,
+                supplier=supplier,
+                parents=(source.name,),
+                stores=(spec.name,),
+                location=source.location,
+            )
+        )
+        self._global_stores[spec.name] = _GlobalNodes(source.name, processor, table)
+
+    def reads_only(self, processor: str, store: str, context: str) -> frozenset[str]:
+        """Return the store if this processor may only read it; raises `TopologyError` if it can't have it at all."""
+        filled = {name: kept for kept, name in self._read_only_stores.items()}.get(processor, store)
+        if filled != store:
+            raise TopologyError(
+                f"{context}: {processor!r} fills the read-only store {filled!r}, which is restored by running it again, so it "
+                f"can't use store {store!r} too; use another processor"
+            )
+        reads = self._read_only_stores.get(store, processor) != processor
+        return frozenset((store,)) if reads else frozenset()
+
+    def _global_spec(self, index: int, store: str) -> GlobalStoreSpec:
+        nodes = self._global_stores[store]
+        source, processor = self._nodes[nodes.source], self._nodes[nodes.processor]
+        assert isinstance(source, SourceSpec)
+        assert isinstance(processor, ProcessorSpec)
+        return GlobalStoreSpec(
+            id=index,
+            source=source,
+            processor=processor,
+            store=self._stores[store].spec,
+            table=nodes.table,
+        )
+
+    def check_parents_give_on(self, node: ProcessorSpec | SinkSpec, context: str) -> None:
+        """Raise `TopologyError` for a parent that only fills a store."""
+        for store, nodes in self._global_stores.items():
+            for parent in {nodes.source, nodes.processor}.intersection(node.parents):
+                raise TopologyError(
+                    f"{context}: parent {parent!r} belongs to the global store {store!r}, which gives nothing on; read "
+                    "the store with get_state_store(), or read the topic as a stream of another topology"
+                )
+        for store, processor in self._read_only_stores.items():
+            if processor in node.parents:
+                raise TopologyError(
+                    f"{context}: parent {processor!r} fills the read-only store {store!r} and gives nothing on; take its "
+                    "source as the parent, or read the store with get_state_store()"
+                )
+
+
+def _check_plain(supplier: Callable[[], Any], context: str) -> None:
+    made: Any = supplier if isclass(supplier) else supplier()
+    if iscoroutinefunction(made.process):
+        raise TopologyError(
+            f"{context}: the processor of a read-only store is run again to restore it, so its `process` must be a plain "
+            "function, not an async one"
+        )
+
+
+class _GlobalNodes(NamedTuple):
+    source: str
+    processor: str
+    table: bool

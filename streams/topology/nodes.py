@@ -1,0 +1,89 @@
+"""How the nodes of a topology fit together: parents, topics, and which of them belong together. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from streams.definitions.names import did_you_mean
+from streams.errors import TopologyError
+from tasks.processing.api.topology_spec import NodeSpec, ProcessorSpec, SinkSpec, SourceSpec
+
+
+def parents_of(node: NodeSpec) -> tuple[str, ...]:
+    """Return the names of the nodes above a node."""
+    return () if isinstance(node, SourceSpec) else node.parents
+
+
+def connected_groups(nodes: Mapping[str, NodeSpec]) -> list[list[str]]:
+    """Return the nodes that belong together by edges or stores, groups and nodes in the order they were added."""
+    group_of: dict[str, str] = {}
+
+    def root(member: str) -> str:
+        while (above := group_of[member]) != member:
+            group_of[member] = group_of[above]
+            member = above
+        return member
+
+    for name, node in nodes.items():
+        group_of[f"node {name}"] = f"node {name}"
+        links = parents_of(node)
+        stores = node.stores if isinstance(node, ProcessorSpec) else ()
+        for link in (*(f"node {n}" for n in links), *(f"store {s}" for s in stores)):
+            group_of.setdefault(link, link)
+            group_of[root(link)] = root(f"node {name}")
+    groups: dict[str, list[str]] = {}
+    for name in nodes:
+        groups.setdefault(root(f"node {name}"), []).append(name)
+    return list(groups.values())
+
+
+def check_parents_exist(
+    node: ProcessorSpec | SinkSpec, nodes: Mapping[str, NodeSpec], context: str
+) -> None:
+    """Raise `TopologyError` unless every parent is there and gives something on."""
+    if not node.parents:
+        raise TopologyError(f"{context}: it has no parent; name at least one node")
+    for name in node.parents:
+        parent = nodes.get(name)
+        if name == node.name:
+            raise TopologyError(f"{context}: it can't be its own parent; name another node")
+        if parent is None:
+            raise TopologyError(
+                f"{context}: parent {name!r} is not in the topology{did_you_mean(name, nodes)} "
+                "(parents are added before their children)"
+            )
+        if isinstance(parent, SinkSpec):
+            raise TopologyError(
+                f"{context}: parent {name!r} is a sink, which gives nothing on; name the node before it"
+            )
+
+
+def check_read_once(node: SourceSpec, nodes: Iterable[NodeSpec], context: str) -> None:
+    """Raise `TopologyError` for a topic that another source reads too, or that is given twice."""
+    for other in nodes:
+        if not isinstance(other, SourceSpec):
+            continue
+        for topic in node.topics:
+            if _reads(other, topic):
+                raise TopologyError(
+                    f"{context}: topic {topic!r} is read already by {other.name!r}"
+                    f"{made_at(other.location)}; read it once and use that node twice"
+                )
+        for topic in other.topics:
+            if _reads(node, topic):
+                raise TopologyError(
+                    f"{context}: the pattern {node.name!r} reads also matches topic {topic!r}, which {other.name!r}"
+                    f"{made_at(other.location)} reads; make the pattern narrower"
+                )
+    for topic in node.topics:
+        if node.topics.count(topic) > 1:
+            raise TopologyError(f"{context}: topic {topic!r} is given twice; leave one out")
+
+
+def _reads(source: SourceSpec, topic: str) -> bool:
+    return topic in source.topics or (
+        source.pattern is not None and source.pattern.fullmatch(topic) is not None
+    )
+
+
+def made_at(location: str) -> str:
+    """Return the user's line for a message, in brackets."""
+    return f" ({location})" if location else ""

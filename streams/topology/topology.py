@@ -1,0 +1,514 @@
+"""`Topology`: sources, processors, sinks and stores by name, and the checks that make a runnable graph of them.
+
+The DSL fills one through `StreamsBuilder`; the Processor API fills it by hand. Parents must exist before their
+children, so a graph can't have cycles. Every error names the node and the user's line that made it. Nothing here runs
+records: `spec()` hands the result to the tasks as plain values.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any, Self
+
+from state_stores.spec import StoreSpec
+from streams.definitions.checks import check_callable, check_flag
+from streams.definitions.default_serdes import (
+    DefaultSerdes,
+    serdes_or_default,
+    settled_node,
+    settled_store,
+)
+from streams.definitions.default_stores import kept_as_set
+from streams.definitions.materialized import StoreBuilder
+from streams.definitions.names import check_name, did_you_mean, where
+from streams.definitions.node_arguments import (
+    PARTITIONER,
+    TopicChooser,
+    check_parents,
+    check_store_builder,
+    check_supplier,
+    check_target,
+    connected_stores,
+    made_wrapper,
+    one_or_more,
+    source_spec,
+    wrapped_node,
+)
+from streams.errors import TopologyError
+from streams.serdes import SerdeLike
+from streams.topology.description import TopologyDescription
+from streams.topology.filled_stores import TopologyStores
+from streams.topology.nodes import (
+    check_parents_exist,
+    check_read_once,
+    connected_groups,
+    made_at,
+    parents_of,
+)
+from streams.user_functions import caller_location
+from tasks.processing.api.processor import Processor
+from tasks.processing.api.topology_spec import (
+    GlobalStoreSpec,
+    NodeSpec,
+    OffsetReset,
+    Partitioner,
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+    SubtopologySpec,
+    TimestampExtractor,
+    TopologySpec,
+)
+
+
+class Topology(TopologyStores):
+    """A graph of named sources, processors and sinks, with the stores that processors share (Kafka Streams' Topology).
+
+    Every method that adds something returns the topology, and raises `TopologyError`, with its own name and your line,
+    for a name that is taken, a parent or a store that is not there, and for what is no serde, no builder or no supplier.
+
+    >>> from streams import Processor, Topology
+    >>> class Shout(Processor[str, str, str, str]):
+    ...     def process(self, record):
+    ...         self.context.forward(record.replace(value=record.value.upper()))
+    >>> topology = Topology()
+    >>> _ = topology.add_source("lines", "text", key_serde=str, value_serde=str)
+    >>> _ = topology.add_processor("shout", Shout, ["lines"])
+    >>> _ = topology.add_sink("loud", "shouted", ["shout"], key_serde=str, value_serde=str)
+    >>> print(str(topology.describe()).strip())
+    Topologies:
+       Sub-topology: 0
+        Source: lines (topics: [text])
+          --> shout
+        Processor: shout (stores: [])
+          --> loud
+          <-- lines
+        Sink: loud (topic: shouted)
+          <-- shout
+    """
+
+    def __init__(self) -> None:
+        #: In the order they were added, which is topological.
+        self._nodes: dict[str, NodeSpec] = {}
+        self._stores: dict[str, StoreBuilder] = {}
+        super().__init__()
+        #: Bare names of the topics between sub-topologies, with their partition counts.
+        self._repartition_topics: dict[str, int | None] = {}
+        self._repartition_configs: dict[str, Mapping[str, str]] = {}
+        #: Sources whose topics a join reads, and which must agree in their partition counts.
+        self._copartitioned: list[frozenset[str]] = []
+
+    # -- the Processor API -----------------------------------------------------------------------------------------
+
+    def add_source(
+        self,
+        name: str,
+        topics: str | Sequence[str] | re.Pattern[str],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+    ) -> Self:
+        """Add a node that reads topics.
+
+        Args:
+            name: The node's name.
+            topics: A topic, a list of topics, or a regular expression that matches whole names.
+            key_serde: Serde of keys; the configured default if not given.
+            value_serde: Serde of values, likewise.
+            timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
+            offset_reset: Where to begin if the group has no committed offset: "earliest", "latest", a `timedelta` (with the
+                first record that is at most this old), or "none" (that is an error).
+
+        >>> Topology().add_source("read", ["a", "b"]).source_topics
+        ('a', 'b')
+        """
+        location = caller_location()
+        self.add_node(
+            source_spec(
+                name=check_name(name, "name", where("add_source", location)),
+                topics=topics,
+                serdes=(key_serde, value_serde),
+                timestamp_extractor=timestamp_extractor,
+                offset_reset=offset_reset,
+                call="add_source",
+                location=location,
+            )
+        )
+        return self
+
+    def add_processor(
+        self,
+        name: str,
+        supplier: Callable[[], Processor[Any, Any, Any, Any]],
+        parents: str | Sequence[str],
+    ) -> Self:
+        """Add a node of your own.
+
+        Args:
+            name: The node's name; `context.forward(record, child=name)` sends to it.
+            supplier: The `Processor` class, or a function that makes a new one at each call (one per task). Stores that
+                it brings along in `stores` are added and connected.
+            parents: The nodes it gets records from.
+
+        >>> _ = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
+        """
+        location = caller_location()
+        context = where(f"add_processor {name!r}", location)
+        check_name(name, "name", context)
+        check_supplier(supplier, context, Processor)
+        spec = ProcessorSpec(
+            name=name, supplier=supplier, parents=check_parents(parents, context), location=location
+        )
+        brought = connected_stores(supplier, context)
+        self.add_node(spec)
+        for builder in brought:
+            self.add_store(replace(builder, location=builder.location or location))
+            self._connect(name, builder.spec.name, context)
+        return self
+
+    def add_sink(
+        self,
+        name: str,
+        topic: str | TopicChooser,
+        parents: str | Sequence[str],
+        *,
+        key_serde: SerdeLike[Any] | None = None,
+        value_serde: SerdeLike[Any] | None = None,
+        partitioner: Partitioner | None = None,
+    ) -> Self:
+        """Add a node that writes to a topic.
+
+        Args:
+            name: The node's name.
+            topic: The topic, or a function of (key, value, record context) that names it for each record.
+            parents: The nodes it gets records from.
+            key_serde: Serde of keys; the configured default if not given.
+            value_serde: Serde of values, likewise.
+            partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for Kafka's default.
+
+        >>> _ = Topology().add_source("read", "in").add_sink("write", "out", ["read"])
+        """
+        location = caller_location()
+        context = where(f"add_sink {name!r}", location)
+        check_name(name, "name", context)
+        key, value = serdes_or_default(key_serde, value_serde, context)
+        spec = SinkSpec(
+            name=name,
+            topic=check_target(topic, context),
+            parents=check_parents(parents, context),
+            key_serde=key,
+            value_serde=value,
+            partitioner=check_callable(partitioner, "partitioner", PARTITIONER, context),
+            location=location,
+        )
+        self.add_node(spec)
+        return self
+
+    def add_state_store(self, builder: StoreBuilder, processors: str | Sequence[str] = ()) -> Self:
+        """Add a store and connect it to processors (more can be connected later).
+
+        >>> from streams import Stores
+        >>> counts = Stores.key_value("counts", key_serde=str, value_serde=int)
+        >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
+        >>> topology.add_state_store(counts, ["work"]).store_names
+        ('counts',)
+        """
+        location = caller_location()
+        context = where("add_state_store", location)
+        builder = check_store_builder(builder, context)
+        self.add_store(replace(builder, location=builder.location or location))
+        for processor in one_or_more(processors, "processors", context):
+            self._connect(processor, builder.spec.name, context)
+        return self
+
+    def connect_processor_and_state_stores(
+        self, processor: str, stores: str | Sequence[str]
+    ) -> Self:
+        """Let a processor use stores that were added before; `TopologyError` for one that is global, which needs no such word.
+
+        >>> from streams import Stores
+        >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
+        >>> _ = topology.add_state_store(Stores.key_value("seen", key_serde=str, value_serde=int))
+        >>> _ = topology.connect_processor_and_state_stores("work", ["seen"])
+        """
+        context = where("connect_processor_and_state_stores", caller_location())
+        names = one_or_more(stores, "stores", context)
+        if not names:
+            raise TopologyError(f"{context}: no store is named; give at least one")
+        for store in names:
+            self._connect(processor, store, context)
+        return self
+
+    # -- what the DSL adds -----------------------------------------------------------------------------------------
+
+    def add_node(self, node: NodeSpec) -> None:
+        """Add a node whose parents and stores are there; raises `TopologyError` where it does not fit."""
+        context = where(repr(node.name), node.location)
+        if (other := self._nodes.get(node.name)) is not None:
+            raise TopologyError(
+                f"{context}: the topology has a node of this name already"
+                f"{made_at(other.location)}; give one of the two another name="
+            )
+        if isinstance(node, SourceSpec):
+            check_read_once(node, self._nodes.values(), context)
+        else:
+            check_parents_exist(node, self._nodes, context)
+            self.check_parents_give_on(node, context)
+        if not isinstance(node, ProcessorSpec):
+            self._nodes[node.name] = node
+            return
+        self._nodes[node.name] = replace(node, stores=())
+        for store in node.stores:
+            self._connect(node.name, store, context)
+
+    def add_store(self, builder: StoreBuilder) -> None:
+        """Add a store; the same store twice is one."""
+        name = builder.spec.name
+        other = self._stores.get(name)
+        if other is not None and other.spec is not builder.spec:
+            raise TopologyError(
+                f"{where(f'store {name!r}', builder.location)}: there is another store of this name"
+                f"{made_at(other.location)}; give one of the two another name"
+            )
+        self._stores.setdefault(name, builder)
+
+    def add_repartition_topic(
+        self, name: str, partitions: int | None, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Declare an internal topic by its bare name; None leaves the partition count to the running side."""
+        self._repartition_topics[name] = partitions
+        if config:
+            self._repartition_configs[name] = dict(config)
+
+    def store_spec(self, name: str) -> StoreSpec:
+        """Return a store that was added."""
+        return self._stores[name].spec
+
+    def copartition(self, nodes: Iterable[str], context: str) -> None:
+        """Have all topics above these nodes have equal partition counts: a join brings their keys together.
+
+        Raises `TopologyError`, which begins with `context`, if two of them were declared with unequal ones.
+        """
+        above = set(nodes)
+        for name, node in reversed(self._nodes.items()):  # children stand behind their parents
+            if name in above and not isinstance(node, SourceSpec):
+                above.update(node.parents)
+        sources = {
+            name: node
+            for name, node in self._nodes.items()
+            if name in above and isinstance(node, SourceSpec)
+        }
+        self._copartitioned.append(frozenset(sources))
+        topics = {topic for node in sources.values() if node.internal for topic in node.topics}
+        counts = {topic: self._repartition_topics.get(topic) for topic in sorted(topics)}
+        given = {topic: count for topic, count in counts.items() if count is not None}
+        if len(set(given.values())) > 1:
+            said = ", ".join(f"{topic}: {count}" for topic, count in given.items())
+            raise TopologyError(
+                f"{context}: topics whose keys come together need equal partition counts, but partitions= differ "
+                f"({said}); give all the same"
+            )
+
+    def settle_serdes(self, defaults: DefaultSerdes | None) -> None:
+        """Put the configured serdes, and kinds of stores, where none was given.
+
+        Raises `TopologyError` where there is no serde to put.
+        """
+        key = None if defaults is None else defaults.default_key_serde
+        value = None if defaults is None else defaults.default_value_serde
+        suppliers = None if defaults is None else defaults.dsl_store_suppliers
+        store_format = None if defaults is None else defaults.dsl_store_format
+        self._nodes = {name: settled_node(node, key, value) for name, node in self._nodes.items()}
+        users = {
+            store: node
+            for node in self._nodes.values()
+            if isinstance(node, ProcessorSpec)
+            for store in node.stores
+        }
+        self._stores = {
+            name: kept_as_set(
+                replace(builder, spec=settled_store(builder, users.get(name), key, value)),
+                suppliers,
+                store_format,
+            )
+            for name, builder in self._stores.items()
+        }
+
+    def wrap_processors(self, config: object) -> None:
+        """Put the `processor_wrapper_class` of the settings around every processor and operator."""
+        wrapper = made_wrapper(config)
+        if wrapper is not None:
+            self._nodes = {name: wrapped_node(node, wrapper) for name, node in self._nodes.items()}
+
+    def check(self) -> None:
+        """Raise `TopologyError` for what can only be seen in the whole: that nothing is read."""
+        if not self._nodes:
+            raise TopologyError(
+                "the topology is empty: nothing is read from any topic; start with stream() or table() of a "
+                "StreamsBuilder, or with Topology.add_source()"
+            )
+
+    # -- what others read ------------------------------------------------------------------------------------------
+
+    @property
+    def source_topics(self) -> tuple[str, ...]:
+        """Return the topics that are read from outside, sorted (not the internal ones, and no patterns).
+
+        >>> Topology().add_source("read", "in").source_topics
+        ('in',)
+        """
+        sources = (node for node in self._nodes.values() if isinstance(node, SourceSpec))
+        return tuple(
+            sorted(topic for node in sources if not node.internal for topic in node.topics)
+        )
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Return the names of all stores, sorted.
+
+        >>> Topology().store_names
+        ()
+        """
+        return tuple(sorted(self._stores))
+
+    def describe(self, execution: bool = False) -> TopologyDescription:
+        """Return the topology described: `str()` of it is Kafka Streams' text.
+
+        Args:
+            execution: Also say how each sub-topology runs: in batches, or record by record and why; and whether its tasks
+                may be cut into key ranges, or why not.
+
+        >>> topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
+        >>> print(str(topology.describe(execution=True)).strip())
+        Topologies:
+           Sub-topology: 0
+            Execution: batch
+            Key ranges: keyed
+            Source: read (topics: [in])
+              --> none
+        """
+        check_flag(execution, "execution", "describe")
+        return TopologyDescription.of(self.draft(), execution=execution)
+
+    def spec(self, config: DefaultSerdes | None = None) -> TopologySpec:
+        """Return the topology as the tasks run it, complete and checked.
+
+        Args:
+            config: Gives the default serdes (those that `build(config)` settled stay) and the processor wrapper.
+
+        >>> topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
+        >>> topology.spec().subtopologies[0].sources[0].topics
+        ('in',)
+        """
+        self.check()
+        settled = copy(self)
+        settled.settle_serdes(config)
+        settled.wrap_processors(config)
+        return settled.draft()
+
+    def hash(self) -> str:
+        """Return a hash of the structure: the same for the same nodes, topics and stores in every process.
+
+        Serdes, functions, caches and settings of topics are not part of it.
+
+        >>> Topology().add_source("a", "in").hash() == Topology().add_source("a", "in").hash()
+        True
+        """
+        structure = self.describe().to_dict()
+        for sub in structure["subtopologies"]:
+            for node in sub["nodes"]:
+                node.pop("extractor", None)
+                # A group compares hashes while it is upgraded: these orders stay as they were.
+                node["predecessors"] = list(dict.fromkeys(parents_of(self._nodes[node["name"]])))
+                if "topics" in node:
+                    node["topics"].sort()
+        structure["stores"] = [
+            [name, self._stores[name].spec.kind, self._stores[name].spec.logging]
+            for name in self.store_names
+        ]
+        structure["repartition_topics"] = sorted(self._repartition_topics.items())
+        text = json.dumps(structure, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def draft(self) -> TopologySpec:
+        """Return the topology as it stands: unchecked, and with placeholders for serdes that are not settled."""
+        subtopologies: list[SubtopologySpec] = []
+        global_stores: list[GlobalStoreSpec] = []
+        kept = {nodes.source: store for store, nodes in self._global_stores.items()}
+        for index, names in enumerate(connected_groups(self._nodes)):
+            if names[0] in kept:  # a sub-topology by number, but one that makes no tasks
+                global_stores.append(self._global_spec(index, kept[names[0]]))
+                continue
+            nodes = tuple(self._nodes[name] for name in names)
+            used = {
+                store for node in nodes if isinstance(node, ProcessorSpec) for store in node.stores
+            }
+            stores = tuple(builder.spec for name, builder in self._stores.items() if name in used)
+            subtopologies.append(
+                SubtopologySpec(
+                    id=index,
+                    nodes=nodes,
+                    stores=stores,
+                    copartition_groups=self._copartition_groups(nodes),
+                )
+            )
+        return TopologySpec(
+            subtopologies=tuple(subtopologies),
+            repartition_topics=dict(self._repartition_topics),
+            global_stores=tuple(global_stores),
+            repartition_configs=dict(self._repartition_configs),
+        )
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _copartition_groups(self, nodes: Sequence[NodeSpec]) -> tuple[frozenset[str], ...]:
+        """Return the groups of topics that these nodes, a sub-topology, need equal partition counts of."""
+        topics = {node.name: node.topics for node in nodes if isinstance(node, SourceSpec)}
+        groups = [
+            frozenset(topic for source in group for topic in topics[source])
+            for group in self._copartitioned
+            if group <= topics.keys()
+        ]
+        return tuple(dict.fromkeys(group for group in groups if len(group) > 1))
+
+    def _connect(self, processor: str, store: str, context: str) -> None:
+        if store not in self._stores:
+            raise TopologyError(
+                f"{context}: store {store!r} is not in the topology{did_you_mean(store, self._stores)} "
+                "(stores are added with add_state_store())"
+            )
+        if store in self._global_stores:
+            raise TopologyError(
+                f"{context}: store {store!r} is global, which every processor can read; don't connect it"
+            )
+        node = self._nodes.get(processor)
+        if node is None:
+            raise TopologyError(
+                f"{context}: processor {processor!r} is not in the topology"
+                f"{did_you_mean(processor, self._nodes)}"
+            )
+        if not isinstance(node, ProcessorSpec):
+            kind = "source" if isinstance(node, SourceSpec) else "sink"
+            raise TopologyError(
+                f"{context}: {processor!r} is a {kind}, which can't use store {store!r}; name a processor"
+            )
+        if store not in node.stores:
+            reads = self.reads_only(processor, store, context)
+            self._nodes[processor] = replace(
+                node, stores=(*node.stores, store), reads=node.reads | reads
+            )
+
+
+def given_topology(topology: object, what: str) -> Topology:
+    """Return the topology that `what` was given; raises `TopologyError` for anything else, such as a builder."""
+    if isinstance(topology, Topology):
+        return topology
+    step = "give builder.build()"
+    if not hasattr(topology, "build"):
+        step = "give what StreamsBuilder.build() returns, or a Topology of your own"
+    raise TopologyError(f"{what}: the topology is of type {type(topology).__name__}; {step}")

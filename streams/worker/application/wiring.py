@@ -1,0 +1,186 @@
+"""Joins the parts of one worker: clients, state directory, topics, and what the loop is told of the settings."""
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from rebalance.assignors.fixed import fixed_tasks
+from rebalance.model import TaskId
+from rebalance.protocol.task_status import RunningCall
+from state_stores.spec import StoreKind
+from state_stores.state_directory import StateDirectory
+from streams.config import StreamsConfig
+from streams.errors import ConfigError, StreamsError
+from streams.graph.store_identity import named_operators
+from streams.kafka.clients import KafkaClients
+from streams.topology.key_placement import KeyCheck, checked_topics
+from streams.worker.application.application import Application
+from streams.worker.application.run_options import RunOptions
+from streams.worker.application.task_factory import error_handlers
+from streams.worker.application.topic_limits import KafkaTopics
+from tasks.internal_topics import ApplicationPlan
+from tasks.key_ranges.keyed_analysis import cutting
+from tasks.loop.worker_ports import WorkerPorts
+from tasks.ports import Admin
+from tasks.processing.api.topology_spec import TopologySpec
+from tasks.restore.run_ports import RunSettings
+from tasks.worker_settings import RECOMMIT_MS_MAX, WorkerSettings, recommit_interval_ms
+
+_log = logging.getLogger("tidewheel")
+
+#: How long before it is due a commit may begin (`WorkerSettings.early_ms`): what was handed over then is with the brokers when it is.
+EARLY_MS = 25
+
+
+def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: None) -> KafkaClients:
+    """Return what makes the clients of a worker; `on_wait` is called while a producer waits for the cluster."""
+    # Brokers of the same rack are read from; what the user says himself wins.
+    rack = {} if config.rack_id is None else {"client.rack": config.rack_id}
+    return KafkaClients(
+        bootstrap_servers=config.bootstrap_servers,
+        application_id=config.application_id,
+        consumer={**rack, **config.consumer},
+        producer=config.producer,
+        admin=config.admin,
+        on_wait=on_wait,
+    )
+
+
+def take_slot(config: StreamsConfig, wanted: int | None, stack: ExitStack) -> StateDirectory:
+    """Return a slot of the state directory, held until the stack is closed; None wants the lowest free one."""
+    slot = StateDirectory.acquire(
+        Path(config.state_dir),
+        config.application_id,
+        slot=wanted,
+        exclusive=config.state_dir_exclusive,
+    )
+    stack.callback(slot.close)
+    for holder in slot.others:
+        _log.warning(
+            "slot %d of %s is held by %s; taking slot %d",
+            holder.slot,
+            slot.path.parent,
+            holder,
+            slot.slot,
+        )
+    return slot
+
+
+def fixed_assignment(plan: ApplicationPlan, options: RunOptions) -> frozenset[TaskId]:
+    """Return the tasks of this worker where no group places them (N13)."""
+    chosen = options.tasks
+    if chosen is None:
+        return fixed_tasks(plan.tasks, slot=options.slot or 0, workers=options.workers)
+    return frozenset(chosen)
+
+
+def fixed_transactional_id(config: StreamsConfig, slot: int) -> str:
+    """Return the id of the producer where no group gives one: that of the place, so that a restart fences its past."""
+    instance = "" if config.group_instance_id is None else f"{config.group_instance_id}-"
+    return f"{config.application_id}-fixed-{instance}{slot}"
+
+
+def range_threads(config: StreamsConfig) -> int:
+    """Return how many threads key ranges run in; with 1 there are none, and the loop's thread does all."""
+    threads = config.num_stream_threads
+    return config.parallelising_factor if threads == "auto" else threads
+
+
+def check_custom_stores(spec: TopologySpec, config: StreamsConfig) -> None:
+    """Raise `ConfigError` where threads of key ranges would run a task with a custom store: they run ahead of commits."""
+    for store in (each for subtopology in spec.subtopologies for each in subtopology.stores):
+        if store.kind is StoreKind.CUSTOM and range_threads(config) > 1:
+            raise ConfigError(
+                f"store {store.name!r} is a custom one (Stores.custom), which can't be used where key ranges run in "
+                f"{range_threads(config)} threads; set num_stream_threads=1 (and share the work among more processes), or "
+                "keep its data in another store of Stores"
+            )
+
+
+def whole_tasks(spec: TopologySpec, config: StreamsConfig) -> list[str]:
+    """Return what to say of sub-topologies whose tasks are not cut although the factor asks for it, each with the reason."""
+    if range_threads(config) == 1 or config.parallelising_factor == 1:
+        return []
+    said = [(each.id, cutting(each)) for each in spec.subtopologies]
+    return [
+        f"tasks of sub-topology {number} are not cut into key ranges, so parallelising_factor="
+        f"{config.parallelising_factor} does nothing for them: {found.reason}"
+        for number, found in said
+        if not found.keyed
+    ]
+
+
+def worker_settings(
+    application: Application, transactional_id: str, *, recommit_ms: int
+) -> WorkerSettings:
+    """Return what the loop needs to know."""
+    config = application.config
+    return WorkerSettings(
+        application_id=config.application_id,
+        transactional_id=transactional_id,
+        siblings=application.options.workers - 1 if application.is_fixed else 0,
+        topology_hash=application.topology_hash,
+        commit_interval_ms=config.commit_interval_ms,
+        early_ms=EARLY_MS,
+        cache_max_bytes=config.statestore_cache_max_bytes,
+        uncommitted_max_bytes=config.statestore_uncommitted_max_bytes,
+        buffered_bytes_per_partition=config.buffered_bytes_per_partition,
+        buffered_records_per_partition=config.buffered_records_per_partition,
+        max_poll_records=config.max_poll_records,
+        repartition_purge_interval_ms=config.repartition_purge_interval_ms,
+        auto_offset_reset=config.auto_offset_reset,
+        accept_offsets=config.accept_offsets,
+        operators=named_operators(application.spec),
+        acceptable_recovery_lag=config.acceptable_recovery_lag,
+        status_interval_ms=config.heartbeat_interval_ms // 2,
+        threads=range_threads(config),
+        recommit_ms=recommit_ms,
+        drain_timeout_ms=config.drain_timeout_ms,
+        hang_timeout_ms=config.worker_hang_timeout_ms,
+        max_call_ms=config.max_call_ms,
+        handlers=error_handlers(config),
+    )
+
+
+def recommit_interval(admin: Admin) -> int:
+    """Return how often quiet partitions are committed again (ms), by what brokers say, if they say it."""
+    try:
+        retention_ms = admin.offsets_retention_ms()
+    except StreamsError as error:
+        _log.info(
+            "quiet partitions are committed again every %d hours, whatever the brokers' offsets.retention.minutes, which "
+            "can't be read: %s",
+            RECOMMIT_MS_MAX // 3_600_000,
+            error,
+        )
+        return RECOMMIT_MS_MAX
+    return recommit_interval_ms(retention_ms)
+
+
+def worker_ports(
+    application: Application,
+    clients: KafkaClients,
+    admin: Admin,
+    slot: StateDirectory,
+    plan: ApplicationPlan,
+    global_call: Callable[[], RunningCall | None],
+) -> WorkerPorts:
+    """Return the clients that the loop uses; files of restores are put into its slot."""
+    runs = application.runs
+    timeout_ms = application.transaction_timeout_ms
+    at_least_once = application.config.processing_guarantee == "at_least_once"
+    return WorkerPorts(
+        make_source=clients.source,
+        make_input_reader=clients.input_reader,
+        make_producer=lambda each: clients.transactional_producer(each, timeout_ms),
+        make_sink_producer=clients.sink_producer if at_least_once else None,
+        make_reader=clients.changelog_reader,
+        admin=admin,
+        topics=KafkaTopics(admin),
+        clock=application.clock,
+        runs=None if runs is None else RunSettings(maker=runs, directory=slot.restore_directory),
+        on_record=application.options.on_record,
+        input_check=KeyCheck(checked_topics(plan), application.config.input_partitioners),
+        global_call=global_call,
+    )

@@ -1,0 +1,76 @@
+"""The global stores of a running process: wired to Kafka and to the disk, restored before any task runs."""
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from rebalance.protocol.task_status import RunningCall
+from state_stores.ports import Database
+from state_stores.state_directory import StateDirectory
+from streams.config import StreamsConfig
+from streams.worker.application.task_factory import make_global_stores
+from tasks.call_watch import Limits
+from tasks.internal_topics import ApplicationPlan
+from tasks.ports import Admin, ChangelogReader, Clock
+from tasks.restore.global_stores import GlobalStores
+from tasks.restore.global_updater import GlobalUpdater
+from tasks.restore.state_updater import RestoreEvent
+
+
+class RunningGlobalStores:
+    """Fills the global stores of one process from `restore` until the stack it was given is closed."""
+
+    def __init__(
+        self,
+        plan: ApplicationPlan,
+        config: StreamsConfig,
+        slot: StateDirectory,
+        *,
+        open_database: Callable[[Path, list[str]], Database],
+        make_reader: Callable[[], ChangelogReader],
+        admin: Admin,
+        clock: Clock,
+        on_event: Callable[[RestoreEvent], None],
+    ) -> None:
+        self.stores: GlobalStores = make_global_stores(
+            plan,
+            config,
+            directory=slot.global_directory,
+            open_database=open_database,
+            now_ms=clock.now_ms,
+        )
+        self._updater = GlobalUpdater(
+            self.stores,
+            admin=admin,
+            make_reader=make_reader,
+            clock=clock,
+            wipe=slot.remove_global_directory,
+            on_event=on_event,
+            limits=Limits.of(config.worker_hang_timeout_ms, config.max_call_ms),
+        )
+
+    @property
+    def call(self) -> RunningCall | None:
+        """Return the call of user code that the thread of the stores has been in for long."""
+        watch = self._updater.watch
+        return None if watch is None else watch.call
+
+    def restore(self, stack: ExitStack, stopped: threading.Event) -> bool:
+        """Restore and begin to follow; returns False if `stopped` was set before all was restored."""
+        stack.callback(self._updater.close)
+        self._updater.start()
+        return self._updater.wait(stopped)
+
+    def check(self) -> None:
+        """Raise what keeps the stores from being kept up, if anything does."""
+        self._updater.check()
+
+    def metrics(self) -> dict[str, float]:
+        """Return the figures of the global stores."""
+        remaining = float(self._updater.remaining_records)
+        call = self.call
+        return self.stores.figures() | {
+            "restore-remaining-records-total": remaining,
+            "longest-call-ms": 0.0 if call is None else float(call.ms),
+        }

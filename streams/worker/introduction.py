@@ -1,0 +1,147 @@
+"""What a worker says of itself to the watchdog: who it is, what it could run, how to reach the cluster."""
+
+import logging
+import os
+import socket
+import sys
+from typing import Final
+
+import msgspec
+
+from rebalance.leader.decision import CoordinatorSettings
+from rebalance.producer_ids import group_id
+from rebalance.protocol.messages import (
+    MESSAGE_BYTES_MAX,
+    DiskCopy,
+    Join,
+    SeenTask,
+    encode_message,
+)
+from state_stores.state_directory import StateDirectory
+from streams.config import StreamsConfig
+from streams.console_log import LogLevel, configured_format
+from streams.errors import ConfigError
+from streams.processes.watchdog.hello import Hello
+from streams.worker.application.application import Application
+from streams.worker.application.wiring import range_threads
+from streams.worker.group_membership import member_name, partition_counts, task_shapes
+from tasks.internal_topics import ApplicationPlan
+
+#: So much of a message is left for what the watchdog adds, and for topics that are found later.
+_SPARE_BYTES: Final = 8 * 1024
+
+
+def introduce(
+    application: Application,
+    plan: ApplicationPlan,
+    slot: StateDirectory,
+    *,
+    incarnation: str,
+    process_id: str,
+    alone: bool,
+    on_disk: tuple[DiskCopy, ...],
+) -> Hello:
+    """Return the first words of a worker.
+
+    Args:
+        application: What runs.
+        plan: The tasks there are on this cluster.
+        slot: Its state.
+        incarnation: Of this life; never used before.
+        process_id: Of the host program.
+        alone: Whether the program has no other worker.
+        on_disk: What its slot has of the tasks' state.
+    """
+    config = application.config
+    return Hello(
+        join=fitting(_join(application, plan, slot, incarnation, process_id, on_disk, alone=alone)),
+        bootstrap_servers=config.bootstrap_servers,
+        consumer=dict(config.consumer),
+        producer=dict(config.producer),
+        admin=dict(config.admin),
+        replication_factor=config.replication_factor,
+        heartbeat_interval_ms=config.heartbeat_interval_ms,
+        worker_hang_timeout_ms=config.worker_hang_timeout_ms,
+        max_call_ms=config.max_call_ms,
+        coordinator=CoordinatorSettings(
+            acceptable_recovery_lag=config.acceptable_recovery_lag,
+            max_warmup_replicas=config.max_warmup_replicas,
+            num_standby_replicas=config.num_standby_replicas,
+            task_move_interval_ms=config.task_move_interval_ms,
+            heartbeat_interval_ms=config.heartbeat_interval_ms,
+            settling_ms=config.settling_ms,
+        ),
+        import_path=tuple(sys.path),
+        log_level=log_level_here(),
+        log_format=configured_format(),
+    )
+
+
+def log_level_here() -> LogLevel:
+    """Return the least level that this process logs, for its helpers to log no more."""
+    effective = logging.getLogger("tidewheel").getEffectiveLevel()
+    if effective <= logging.DEBUG:
+        return "debug"
+    if effective <= logging.INFO:
+        return "info"
+    return "warning" if effective <= logging.WARNING else "error"
+
+
+def _join(
+    application: Application,
+    plan: ApplicationPlan,
+    slot: StateDirectory,
+    incarnation: str,
+    process_id: str,
+    on_disk: tuple[DiskCopy, ...],
+    *,
+    alone: bool,
+) -> Join:
+    config = application.config
+    shapes = task_shapes(plan, config.application_id)
+    return Join(
+        app=config.application_id,
+        member=member_name(config.group_instance_id, slot.member_id, slot.slot, alone=alone),
+        incarnation=incarnation,
+        transactional_ids=(transactional_id(config, incarnation, 0),),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        process_id=process_id,
+        endpoint=config.application_server,
+        rack=config.rack_id,
+        tags=dict(config.client_tags),
+        threads=range_threads(config),
+        static=config.group_instance_id is not None,
+        topology_hash=application.topology_hash.hex(),
+        assignor=config.task_assignor,
+        tasks=tuple(
+            SeenTask(task=str(task), stateful=shape.stateful, changelogs=shape.changelogs)
+            for task, shape in shapes.items()
+        ),
+        partitions=partition_counts(plan),
+        on_disk=on_disk,
+        session_timeout_ms=config.session_timeout_ms,
+        rejoin_timeout_ms=config.rejoin_timeout_ms,
+    )
+
+
+def fitting(join: Join) -> Join:
+    """Return a join that readers of the inbox don't drop for its size (H23): if need be with less of what is on the disk.
+
+    That only helps to place tasks. Raises `ConfigError` if the tasks alone are too many: the group would never hear of this worker.
+    """
+    limit = MESSAGE_BYTES_MAX - _SPARE_BYTES
+    while (size := len(encode_message(join))) > limit:
+        if not join.on_disk:
+            raise ConfigError(
+                f"{join.app} has {len(join.tasks)} tasks, too many for a group: a worker names them all when it joins, which "
+                f"takes {size:,} bytes where {limit:,} are allowed. Give topics fewer partitions, split the application, or place "
+                "tasks by hand (--fixed-assignment)"
+            )
+        join = msgspec.structs.replace(join, on_disk=join.on_disk[: len(join.on_disk) // 2])
+    return join
+
+
+def transactional_id(config: StreamsConfig, incarnation: str, number: int) -> str:
+    """Return the `number`th transactional id of an incarnation."""
+    return group_id(config.application_id, incarnation, number)

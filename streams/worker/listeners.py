@@ -1,0 +1,65 @@
+"""What programs may give to be told how stores are restored and how copies of them follow."""
+
+from collections.abc import Callable
+from inspect import isclass
+from typing import Any, Protocol, runtime_checkable
+
+from streams.definitions.checks import check_callable
+from streams.errors import StreamsError
+from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
+
+
+@runtime_checkable
+class RestoreListener(Protocol):
+    """Told how restoring goes on.
+
+    >>> class Progress:
+    ...     def on_restore(self, event: RestoreEvent) -> None:
+    ...         print(event.store, event.restored)
+    >>> isinstance(Progress(), RestoreListener)
+    True
+    """
+
+    def on_restore(self, event: RestoreEvent) -> None:
+        """Called from the restoring thread: keep it short."""
+        ...
+
+
+@runtime_checkable
+class StandbyUpdateListener(Protocol):
+    """Told how copies of stores (standbys and learners) follow their changelogs.
+
+    >>> class Promotions:
+    ...     def on_standby_update(self, event: StandbyUpdateEvent) -> None:
+    ...         if event.reason == "PROMOTED":
+    ...             print(event.task_id, event.store, event.end - event.position)
+    >>> isinstance(Promotions(), StandbyUpdateListener)
+    True
+    """
+
+    def on_standby_update(self, event: StandbyUpdateEvent) -> None:
+        """Called from the restoring thread: keep it short."""
+        ...
+
+
+def called(
+    listener: Any, setter: str, parameters: str, method: str = ""
+) -> Callable[..., Any] | None:
+    """Return what is called of a listener: a function, or where it has one its `method`; None for none.
+
+    >>> called(5, "set_state_listener", "(new, old)")
+    Traceback (most recent call last):
+    ...
+    state_stores.errors.StreamsError: set_state_listener: the listener is of type int, not a function; give a callable of 2 parameters: (new, old)
+    """
+    what = f"the listener (a function, or an object with {method})" if method else "the listener"
+    if isclass(listener):
+        name = listener.__name__
+        raise StreamsError(
+            f"{setter}: {what} is the class {name}; give an object of it, as in {name}()"
+        )
+    function = getattr(listener, method, listener) if method else listener
+    checked: Callable[..., Any] | None = check_callable(
+        function, what, parameters, setter, error=StreamsError
+    )
+    return checked

@@ -1,0 +1,74 @@
+"""The figures of a process: what `KafkaStreams.metrics()` says."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from streams.worker.stream_thread import StreamThread
+from tasks.call_watch import longest_ms
+from tasks.loop.stream_worker import StreamWorker
+from tasks.task.active_task import ActiveTask
+
+
+def figures_of(threads: Sequence[StreamThread], elapsed_s: float) -> dict[str, Any]:
+    """Return the figures of all threads together.
+
+    Args:
+        threads: The workers of the process.
+        elapsed_s: Seconds since the start.
+    """
+    figures: dict[str, Any] = {}
+    stores = [each.life.globals for each in threads if each.life is not None]
+    for globals_ in stores[:1]:  # each thread has all of them
+        if globals_ is not None:
+            figures["global-stores"] = globals_.metrics()
+    workers = [each.worker for each in threads if each.worker is not None]
+    if workers:
+        figures |= _loops(workers, elapsed_s)
+    return figures
+
+
+def _drops(tasks: Iterable[ActiveTask]) -> dict[str, dict[str, int]]:
+    """Return how many records were dropped, by operator and reason."""
+    counts: dict[str, dict[str, int]] = {}
+    for task in tasks:
+        for (node, reason), drop in task.counters.drops.items():
+            reasons = counts.setdefault(node, {})
+            reasons[reason] = reasons.get(reason, 0) + drop.count
+    return counts
+
+
+def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
+    counters = [worker.metrics for worker in workers]
+    updaters = [worker.updater for worker in workers if worker.updater is not None]
+    lags = {partition: lag for worker in workers for partition, lag in worker.lags().items()}
+    # Copied at once: the loops take tasks in and let them go meanwhile.
+    tasks = {task_id: task for worker in workers for task_id, task in list(worker.tasks.items())}
+    processed = sum(each.processed for each in counters)
+    times = [each.commit_times for each in counters]
+    commits = sum(each.number for each in times)
+    commit_s = sum(each.total_s for each in times)
+    return {
+        "poll-records-total": sum(each.consumed for each in counters),
+        "process-total": processed,
+        "process-rate": processed / elapsed_s if elapsed_s else 0.0,
+        "commit-total": commits,
+        "commit-latency-avg": commit_s / commits * 1000 if commits else 0.0,
+        "commit-latency-max": max(each.longest_s for each in times) * 1000,
+        "longest-call-ms": max(longest_ms(each.call_watch) for each in workers),
+        "rolled-back-total": sum(each.rolled_back for each in counters),
+        "records-lag": sum(lags.values()),
+        "restore-total": sum(each.restored_records for each in updaters),
+        "restore-rate": sum(each.restore_rate for each in updaters),
+        "restore-remaining-records-total": sum(each.remaining_records for each in updaters),
+        "restore-remaining-seconds": max(
+            (each.restore_remaining_s for each in updaters), default=0.0
+        ),
+        "restore-waits": {
+            str(task_id): text for each in updaters for task_id, text in sorted(each.waits.items())
+        },
+        "dropped-records-total": sum(task.dropped for task in tasks.values()),
+        "skipped-records-total": sum(task.skipped for task in tasks.values()),
+        "dropped-records": _drops(tasks.values()),
+        "tasks": {str(task_id): task.metrics() for task_id, task in sorted(tasks.items())},
+        "lag": {str(partition): lag for partition, lag in sorted(lags.items())},
+    }

@@ -1,0 +1,41 @@
+"""The restore helpers of a program: how many there may be, and what they are told."""
+
+import os
+import sys
+
+from streams.config import StreamsConfig
+from streams.processes.restore_helper.host import HostRestoreHelper
+from streams.processes.restore_helper.messages import Begin
+from streams.worker.application.run_options import RunOptions
+from streams.worker.introduction import log_level_here
+
+
+def restore_helpers(config: StreamsConfig, options: RunOptions) -> HostRestoreHelper:
+    """Return the helpers of this process; none is started before there is something to do."""
+
+    def begin(run_bytes: int) -> Begin:
+        return Begin(
+            application_id=config.application_id,
+            bootstrap_servers=config.bootstrap_servers,
+            rack_id=config.rack_id,
+            consumer=dict(config.consumer),
+            run_bytes=run_bytes,
+            snapshot_location=config.snapshot_location,
+            import_path=tuple(sys.path),
+            log_level=log_level_here(),
+        )
+
+    return HostRestoreHelper(
+        begin,
+        snapshots=config.snapshot_location is not None,
+        readers=_readers(os.cpu_count() or 1, options.workers),
+    )
+
+
+def _readers(cores: int, workers: int) -> int:
+    """Return how many helpers a worker process may have: two fill a broker's connection, and all share the cores.
+
+    >>> _readers(8, 1), _readers(2, 1), _readers(2, 2), _readers(1, 1)
+    (2, 2, 1, 1)
+    """
+    return max(min(cores // max(workers, 1), 2), 1)

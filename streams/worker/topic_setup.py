@@ -1,0 +1,230 @@
+"""Gets the topics of an application ready: waits for sources or creates them, creates what is the application's own."""
+
+import logging
+import threading
+from collections.abc import Collection, Mapping
+
+from rebalance.model import TaskId
+from streams.config import StreamsConfig
+from streams.definitions.names import where
+from streams.errors import ConfigError, StreamsError, TopologyError
+from streams.topology.key_placement import with_input_partitioners
+from streams.topology.topology import Topology
+from streams.worker.application.run_options import RunOptions
+from tasks.internal_topics import (
+    LIMITS,
+    MESSAGE_BYTES,
+    ApplicationPlan,
+    changelog_topic,
+    configure_command,
+    internal_prefix,
+    limits_too_low,
+    missing_source_topics,
+    plan_application,
+    with_message_bytes,
+)
+from tasks.key_ranges.progress_vector import Progress
+from tasks.ports import Admin, Clock, NewTopic
+from tasks.processing.api.topology_spec import SinkSpec, TopologySpec
+
+_log = logging.getLogger("tidewheel")
+
+_WAIT_S = 1.0
+_REMIND_S = 30.0
+#: Kafka's limit (Topic.MAX_NAME_LENGTH).
+_NAME_MAX = 249
+
+
+def spec_of(topology: Topology, config: StreamsConfig) -> TopologySpec:
+    """Return a topology as an application of these settings runs it.
+
+    Raises what `Topology.spec` does, and `TopologyError` if the name of an internal topic is longer than Kafka allows, or
+    if a sink names one.
+    """
+    spec = with_input_partitioners(topology.spec(config), config.input_partitioners)
+    prefix = internal_prefix(config.application_id)
+    internal: dict[str, str] = {}
+    for sub in spec.subtopologies:
+        internal |= {
+            changelog_topic(
+                config.application_id, store.name
+            ): f"the changelog of store {store.name}"
+            for store in sub.stores
+            if store.logging
+        } | {
+            prefix + topic: f"the repartition topic of {source.name}"
+            for source in sub.sources
+            if source.internal
+            for topic in source.topics
+        }
+    for topic, what in internal.items():
+        if len(topic) > _NAME_MAX:
+            raise TopologyError(
+                f"{what} would be called {topic}, which has {len(topic)} characters; Kafka allows {_NAME_MAX}: "
+                f"shorten the name, or application_id ({len(config.application_id)} characters)"
+            )
+    for node in (each for sub in spec.subtopologies for each in sub.nodes):
+        if not isinstance(node, SinkSpec) or node.internal or not isinstance(node.topic, str):
+            continue
+        if (whose := internal.get(node.topic)) is not None:
+            raise TopologyError(
+                f"{where(repr(node.name), node.location)}: topic {node.topic!r} is {whose} of this very application, which "
+                "nothing else may write; choose another topic"
+            )
+    return spec
+
+
+def prepare_topics(
+    spec: TopologySpec,
+    config: StreamsConfig,
+    admin: Admin,
+    *,
+    options: RunOptions,
+    topology_hash: bytes,
+    stopped: threading.Event,
+    clock: Clock,
+) -> ApplicationPlan | None:
+    """Return the plan of the application once all its topics exist, or None if it was stopped while waiting.
+
+    Raises `MissingSourceTopicError` for source topics that are not there (unless they are waited for or created), and
+    `StreamsError` for internal topics of another shape, and for changelogs that must have been deleted.
+    """
+    topics = _source_topics(spec, admin, options, stopped, clock)
+    if topics is None:
+        return None
+    return plan_with_topics(spec, config, admin, topics, topology_hash, options.tasks or ())
+
+
+def plan_with_topics(
+    spec: TopologySpec,
+    config: StreamsConfig,
+    admin: Admin,
+    topics: Mapping[str, int],
+    topology_hash: bytes,
+    tasks: Collection[TaskId] = (),
+) -> ApplicationPlan:
+    """Return the plan of the application on a cluster with these topics, and create the internal ones that are missing.
+
+    Raises as `prepare_topics` does, and `ConfigError` before anything is created if some of `tasks` are none of the plan's. A sub-topology whose pattern matches nothing yet needs no topics.
+    """
+    plan = plan_application(
+        spec,
+        config.application_id,
+        topics,
+        replication_factor=config.replication_factor,
+        factor=config.parallelising_factor,
+        repartition_config=config.repartition_topic_config,
+    )
+    unknown = sorted(set(tasks).difference(plan.tasks))
+    if unknown:
+        raise ConfigError(
+            f"--tasks names {', '.join(map(str, unknown))}, but the application's tasks are "
+            f"{', '.join(map(str, plan.tasks))}"
+        )
+    internal = [
+        topic for topic in (*plan.repartition_topics, *plan.changelog_topics) if topic.partitions
+    ]
+    if internal:
+        plan = _with_limits_of_inputs(plan, config, admin, topics)
+        internal = [
+            topic
+            for topic in (*plan.repartition_topics, *plan.changelog_topics)
+            if topic.partitions
+        ]
+    wanted = [topic for topic in internal if topic.name not in topics]
+    _check_deleted(plan, topics, config.application_id, topology_hash, admin)
+    if wanted:
+        _log.info(
+            "creating internal topics: %s",
+            ", ".join(f"{t.name} ({t.partitions} partitions)" for t in wanted),
+        )
+        admin.create_topics(wanted)
+    return plan
+
+
+def _with_limits_of_inputs(
+    plan: ApplicationPlan, config: StreamsConfig, admin: Admin, topics: Mapping[str, int]
+) -> ApplicationPlan:
+    """Return the plan with internal topics that take what its inputs hold; warn about existing ones that do not."""
+    names = {topic.name for topic in (*plan.repartition_topics, *plan.changelog_topics)}
+    inputs = {
+        topic for each in plan.subtopologies.values() for topic in each.topic_partitions
+    } - names
+    existing = names.intersection(topics)
+    described = admin.describe_topics(sorted(inputs | existing), config=LIMITS)
+    largest = [
+        int(found.config[MESSAGE_BYTES])
+        for name, found in described.items()
+        if name in inputs and MESSAGE_BYTES in found.config
+    ]
+    if largest:
+        plan = with_message_bytes(plan, max(largest))
+    for topic in (*plan.repartition_topics, *plan.changelog_topics):
+        if topic.name not in described:
+            continue
+        limits = limits_too_low(topic, described[topic.name].config)
+        if limits:
+            settings = ",".join(f"{name}={value}" for name, value in limits.items())
+            _log.warning(
+                "internal topic %s refuses records that its inputs may hold, because of %s: the application would end with "
+                "an error at such a record. Raise them: %s",
+                topic.name,
+                ", ".join(f"{name} {described[topic.name].config[name]}" for name in limits),
+                configure_command(topic.name, settings, config.bootstrap_servers),
+            )
+    return plan
+
+
+def _check_deleted(
+    plan: ApplicationPlan,
+    topics: Mapping[str, int],
+    application_id: str,
+    topology_hash: bytes,
+    admin: Admin,
+) -> None:
+    """Raise if changelogs are missing although this very topology has committed, which it does only after making them.
+
+    Made anew, they would be empty, and the state would go on from nothing at offsets that say otherwise. Only commits of
+    the sub-topology whose changelog it is count: one whose pattern matched nothing until now has never had any.
+    """
+    #: Input topic -> the changelogs that were there when its records were committed.
+    missing: dict[str, set[str]] = {}
+    for subtopology in plan.subtopologies.values():
+        names = {
+            changelog_topic(application_id, store.name)
+            for store in subtopology.spec.stores
+            if store.logging
+        }
+        for topic in subtopology.topic_partitions if names - topics.keys() else ():
+            missing.setdefault(topic, set()).update(names - topics.keys())
+    if not missing:
+        return
+    for partition, committed in admin.committed(application_id, None, stable=False).items():
+        progress = Progress.decode(committed.metadata, committed_offset=committed.offset)
+        gone = missing.get(partition.topic)
+        if gone and progress is not None and progress.topology_hash == topology_hash:
+            raise StreamsError(
+                f"changelog {', '.join(sorted(gone))} does not exist any more, but this topology has committed offset "
+                f"{committed.offset} of {partition}: its state would be lost without a word. Bring the topic back, or "
+                "run `tidewheel reset` to process the input again"
+            )
+
+
+def _source_topics(
+    spec: TopologySpec, admin: Admin, options: RunOptions, stopped: threading.Event, clock: Clock
+) -> Mapping[str, int] | None:
+    next_reminder_s = clock.monotonic_s()
+    while True:
+        topics = admin.list_topics()
+        missing = sorted(missing_source_topics(spec, topics))
+        if missing and options.create_topics:
+            _log.info("creating source topics: %s", ", ".join(missing))
+            admin.create_topics([NewTopic(name=name, partitions=-1) for name in missing])
+            continue
+        if not missing or not options.wait_for_topics:
+            return topics
+        if clock.monotonic_s() >= next_reminder_s:
+            _log.warning("waiting for source topics: %s", ", ".join(missing))
+            next_reminder_s = clock.monotonic_s() + _REMIND_S
+        if stopped.wait(_WAIT_S):
+            return None

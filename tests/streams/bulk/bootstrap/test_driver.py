@@ -1,0 +1,580 @@
+"""Loading a store: what it leaves behind, what it refuses, and that a kill anywhere does no harm."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from rebalance.group import Group, replay
+from rebalance.leader.bootstrapping import BOOTSTRAP_HOLD, may_write
+from rebalance.model import TopicPartition
+from rebalance.protocol.messages import Beat
+from rebalance.protocol.records import decode_record
+from streams import Serdes, StreamsBuilder, StreamsError
+from streams.bulk.bootstrap.driver import BootstrapDriver, BootstrapReport
+from streams.bulk.bootstrap.group_log_writer import GroupBooks
+from streams.bulk.bootstrap.other_stores import stores_beside
+from streams.bulk.bootstrap.plan import InputOffsets, parse_input_offsets, target_of
+from streams.bulk.bootstrap.writer import SupersededError, WriteOrder, write_partition
+from streams.errors import FencedError
+from streams.group.topics import GroupTopics
+from streams.kafka.admin.group_log import state_topic
+from tasks.internal_topics import ApplicationPlan, plan_application
+from tasks.key_ranges.progress_vector import Progress
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
+from tests.rebalance.leader.group_logs import LogBook, producer_id
+from tests.streams.bulk.local_job import FakeWriterPorts, KilledProducer, LocalJob
+from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
+
+NOW_MS = 1_700_000_000_000
+STORE, CHANGELOG = "counts", "shop-counts-changelog"
+ROWS = [{"key": f"k{number}", "value": number} for number in range(40)]
+FROM_END = parse_input_offsets("latest")
+
+
+class Killed(BaseException):
+    """The process is gone: nothing catches this."""
+
+
+class Kill:
+    """Kills at the `at`th effect; counts them all."""
+
+    def __init__(self, at: int = 1 << 30) -> None:
+        self.at = at
+        self.count = 0
+        self.last = ""
+
+    def __call__(self, effect: str) -> None:
+        """Note an effect that is about to happen."""
+        self.count += 1
+        self.last = effect
+        if self.count == self.at:
+            raise Killed(effect)
+
+
+class Leader(KilledProducer):
+    """A leader's transactions."""
+
+    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Write records in one transaction."""
+        self.begin()
+        where = TopicPartition(state_topic(APP), 0)
+        self.produce_changelog(where, keys, values, [0] * len(keys))
+        self.commit(APP, {})
+
+
+class KilledAdmin(GroupAdmin):
+    """Tells of its orders before they happen."""
+
+    def __init__(self, broker: FakeBroker, before: Kill) -> None:
+        super().__init__(broker)
+        self._before = before
+
+    def fence(self, transactional_ids: Sequence[str]) -> None:
+        self._before(f"fence {', '.join(transactional_ids)}")
+        super().fence(transactional_ids)
+
+
+def plan_of(*stores: str) -> ApplicationPlan:
+    """Return a topology that counts the same input in each of these stores."""
+    builder = StreamsBuilder()
+    stream = builder.stream("orders", key_serde=Serdes.string(), value_serde=Serdes.string())
+    grouped = stream.group_by_key()
+    for each in stores:
+        grouped.count(store=each)
+    return plan_application(builder.build().spec(None), APP, {"orders": 2})
+
+
+class Shop:
+    """An application on a fake cluster: two input partitions with five records each, and no state yet.
+
+    Args:
+        beside: More stores that count the same.
+    """
+
+    def __init__(self, *beside: str) -> None:
+        self.group = FakeGroup(topics=False)
+        self.broker = self.group.broker
+        self.broker.create_topic("orders", 2)
+        for number in range(10):
+            self.broker.send("orders", b"v", b"k", partition=number % 2)
+        self.broker.create_topic(CHANGELOG, 2, {"cleanup.policy": "compact"})
+        self.attempts = 0
+        self.plan = plan_of(STORE, *beside)
+        self.target = target_of(self.plan, APP, STORE)
+
+    def books(self, kill: Kill) -> GroupBooks:
+        """Return the group's books."""
+        admin = KilledAdmin(self.broker, kill)
+        topics = GroupTopics(
+            APP, admin, FakeChangelogReader(self.broker), FakeChangelogReader(self.broker)
+        )
+        books = GroupBooks(
+            APP,
+            admin=admin,
+            topics=topics,
+            writer=lambda: Leader(self.broker, f"{APP}-leader", kill),
+            sink=lambda: FakeSinkProducer(self.broker),
+            now_ms=lambda: NOW_MS,
+            pause=lambda _: None,
+        )
+        books.open(-1)
+        return books
+
+    def ports(self, kill: Kill | None = None) -> FakeWriterPorts:
+        """Return what attempts to write need."""
+        return FakeWriterPorts(self.broker, self.state, kill or Kill())
+
+    def driver(
+        self,
+        rows: Sequence[Mapping[str, Any]] = ROWS,
+        kill: Kill | None = None,
+        order_by: str | None = None,
+    ) -> BootstrapDriver:
+        """Return the next run of the command."""
+        self.attempts += 1
+        kill = kill or Kill()
+        return BootstrapDriver(
+            self.target,
+            books=self.books(kill),
+            admin=KilledAdmin(self.broker, kill),
+            producer=lambda name: KilledProducer(self.broker, name, kill),
+            job=LocalJob(self.target, rows, self.ports(kill), order_by),
+            attempt=f"b{self.attempts}",
+            topology_hash=b"topology",
+            now_ms=lambda: NOW_MS,
+            beside=stores_beside(self.plan, APP, self.target),
+            has_records=self.has_records,
+        )
+
+    def has_records(self, where: TopicPartition, start: int, end: int) -> bool:
+        """Return whether a range has records."""
+        return any(
+            each.partition == where.partition and start <= each.offset < end
+            for each in self.broker.records(where.topic)
+        )
+
+    def load(
+        self,
+        rows: Sequence[Mapping[str, Any]] = ROWS,
+        asked: InputOffsets = FROM_END,
+        *,
+        replace: bool = False,
+        order_by: str | None = None,
+    ) -> BootstrapReport:
+        """Run the command."""
+        return self.driver(rows, order_by=order_by).run(asked, replace=replace)
+
+    def state(self) -> Group:
+        """Return the group as its log tells it."""
+        found = (decode_record(each.value) for each in self.broker.records(state_topic(APP)))
+        return replay(record for record in found if record is not None)
+
+    def content(self) -> dict[str, int]:
+        """Return what a store holds that is restored from the changelog; each key in the partition of its task."""
+        rows: dict[bytes, bytes] = {}
+        for each in self.broker.records(CHANGELOG):
+            assert each.key is not None
+            rows.pop(each.key, None)
+            if each.value is not None:
+                rows[each.key] = each.value
+        return {key.decode(): int.from_bytes(value) for key, value in rows.items()}
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """Return where input goes on."""
+        found = FakeAdmin(self.broker).committed(APP, None, stable=True)
+        return {each: offset.offset for each, offset in found.items()}
+
+
+def as_content(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return what a store with these rows holds."""
+    return {row["key"]: row["value"] for row in rows}
+
+
+def test_a_store_is_loaded_and_the_group_goes_on_from_the_offsets() -> None:
+    """Every row is in the partition of its key, offsets are committed, nothing is held any more."""
+    shop = Shop()
+    report = shop.load()
+    assert shop.content() == as_content(ROWS)
+    assert shop.committed() == {TopicPartition("orders", 0): 5, TopicPartition("orders", 1): 5}
+    assert (report.rows, report.deleted, report.again) == (40, 0, False)
+    assert report.changelog_end == FakeAdmin(shop.broker).end_offsets(
+        shop.target.changelog_partitions
+    )
+    assert shop.state().about.held == ""
+
+
+def test_what_is_committed_names_topic_and_topology() -> None:
+    """So that a topic that is made anew is noticed, and the producer that committed can be fenced."""
+    shop = Shop()
+    shop.load()
+    where = TopicPartition("orders", 0)
+    offset, metadata = FakeAdmin(shop.broker).committed(APP, [where], stable=True)[where]
+    progress = Progress.decode(metadata, committed_offset=offset)
+    assert progress is not None
+    assert progress.topic_id == shop.broker.topics["orders"].topic_id
+    assert (progress.topology_hash, progress.transactional_id) == (
+        b"topology",
+        "shop-bootstrap-counts",
+    )
+
+
+def effects(rows: Sequence[Mapping[str, Any]] = ROWS) -> int:
+    """Return how many effects a whole run has."""
+    kill = Kill()
+    Shop().driver(rows, kill).run(FROM_END)
+    return kill.count
+
+
+@pytest.mark.parametrize("at", range(1, effects() + 1))
+def test_killed_before_any_effect_nobody_sees_half_a_store_and_a_rerun_finishes(at: int) -> None:
+    """As long as rows are missing the group is held; the rerun has other rows, and the store has exactly those."""
+    shop = Shop()
+    with pytest.raises(Killed):
+        shop.driver(kill=Kill(at)).run(FROM_END)
+    shop.broker.send("orders", b"late", b"k", partition=0)
+    group = shop.state()
+    is_over = not group.about.held and "counts" in group.bootstraps
+    if shop.content() and not is_over:
+        assert group.about.held.startswith(BOOTSTRAP_HOLD)
+    began = bool(group.bootstraps)
+    other = [{"key": "k1", "value": 7}, {"key": "new", "value": 8}]
+    report = shop.load(other, replace=is_over)
+    assert shop.content() == as_content(other)
+    assert report.again == (began and not is_over)
+    assert shop.state().about.held == ""
+    pinned = began and not is_over
+    assert shop.committed()[TopicPartition("orders", 0)] == (5 if pinned else 6)
+
+
+@pytest.mark.parametrize("first", range(1, effects() + 1, 3))
+def test_killed_twice_a_third_run_finishes(first: int) -> None:
+    """Whatever the two have left behind."""
+    for second in range(1, effects(), 4):
+        shop = Shop()
+        for at in (first, second):
+            with pytest.raises(Killed):
+                shop.driver(kill=Kill(at)).run(FROM_END, replace=True)
+        shop.load(ROWS[5:], replace=True)
+        assert shop.content() == as_content(ROWS[5:])
+        assert shop.state().about.held == ""
+
+
+def test_an_attempt_that_was_paused_before_it_began_writes_nothing_when_all_is_over() -> None:
+    """It reads in the group's log that it comes too late (the SIGSTOP of the issue, at its worst place)."""
+    shop = Shop()
+    shop.load()
+    late = WriteOrder(target=shop.target, attempt="b1", starts=(0, 0), deleted_at_ms=NOW_MS)
+    with pytest.raises(SupersededError):
+        write_partition(late, 0, [(b"k0", b"stale", 1)], shop.ports(), lambda _: None)
+    assert shop.content() == as_content(ROWS)
+
+
+def test_an_attempt_that_was_paused_in_the_middle_is_fenced() -> None:
+    """What it had open is aborted; what it writes when it goes on is not taken."""
+    shop = Shop()
+    driver = shop.driver()
+    job = driver._job
+    assert isinstance(job, LocalJob)
+    attempts: list[Callable[[], object]] = []
+
+    def write(order: WriteOrder) -> Any:
+        paused = KilledProducer(shop.broker, shop.target.writer_id(0), Kill())
+        paused.init()
+        assert may_write(shop.state(), STORE, order.attempt)
+        paused.begin()
+        where = TopicPartition(CHANGELOG, 0)
+        paused.produce_changelog(where, [b"k0"], [b"stale"], [1])
+
+        def go_on() -> None:
+            paused.produce_changelog(where, [b"k1"], [b"stale"], [1])
+            paused.commit(APP, {})
+
+        attempts.append(go_on)
+        return LocalJob.write(job, order)
+
+    job.write = write  # type: ignore[method-assign] # as above
+    driver.run(FROM_END)
+    with pytest.raises(FencedError):
+        attempts[0]()
+    assert shop.content() == as_content(ROWS)
+
+
+def test_an_attempt_that_comes_late_and_is_paused_after_it_asked_is_fenced() -> None:
+    """It was let in because the run was writing still; when that is over, nothing of it counts."""
+    shop = Shop()
+    driver = shop.driver()
+    job = driver._job
+    assert isinstance(job, LocalJob)
+    late = KilledProducer(shop.broker, shop.target.writer_id(0), Kill())
+
+    def write(order: WriteOrder) -> Any:
+        reports = LocalJob.write(job, order)
+        late.init()
+        assert may_write(shop.state(), STORE, order.attempt)
+        return reports
+
+    job.write = write  # type: ignore[method-assign] # as above
+    driver.run(FROM_END)
+    late.begin()
+    late.produce_changelog(TopicPartition(CHANGELOG, 0), [b"k0"], [b"stale"], [1])
+    with pytest.raises(FencedError):
+        late.commit(APP, {})
+    assert shop.content() == as_content(ROWS)
+
+
+def test_what_a_failed_attempt_has_committed_is_taken_back_by_the_next() -> None:
+    """A task that Spark tries again may get other rows: those of the last attempt count, and no others."""
+    shop = Shop()
+    driver = shop.driver()
+    job = driver._job
+    assert isinstance(job, LocalJob)
+
+    def write(order: WriteOrder) -> Any:
+        first = [(b"other", b"stale", 1), (b"k0", b"stale", 1)]
+        write_partition(order, 0, first, shop.ports(), lambda _: None)
+        return LocalJob.write(job, order)
+
+    job.write = write  # type: ignore[method-assign] # as above
+    report = driver.run(FROM_END)
+    assert shop.content() == as_content(ROWS)
+    assert report.deleted in (1, 2), "`other`, and k0 unless it is of that partition"
+
+
+def test_a_run_that_was_paused_while_another_one_finished_commits_nothing() -> None:
+    """Its offsets would else send a running group back to where its input was."""
+    shop = Shop()
+    driver = shop.driver()
+    job = driver._job
+    assert isinstance(job, LocalJob)
+    write = job.write
+
+    def after_another(order: WriteOrder) -> Any:
+        reports = write(order)
+        shop.load(ROWS[:3], parse_input_offsets("earliest"))
+        return reports
+
+    job.write = after_another  # type: ignore[method-assign] # as above
+    with pytest.raises(StreamsError, match=r"Another run .* has taken over") as raised:
+        driver.run(FROM_END)
+    assert "stays held" not in str(raised.value)
+    assert shop.committed() == {TopicPartition("orders", 0): 0, TopicPartition("orders", 1): 0}
+    assert shop.content() == as_content(ROWS[:3])
+
+
+def test_members_that_are_alive_are_not_disturbed() -> None:
+    """The command is refused and has written nothing: the leader goes on."""
+    shop = Shop()
+    shop.books(Kill())
+    book = LogBook()
+    book.after(NOW_MS - book.now_ms)
+    book.leader("p1").about("0_0", "0_1").member("a").member("b")
+    shop.group.write(book)
+    beat = Beat(app=APP, member="a", incarnation="a-1", leader_epoch=1, seq=1, state_offset=0)
+    shop.group.hear(NOW_MS - 1_000, beat)
+    before = shop.broker.topics[state_topic(APP)].logs[0].end
+    with pytest.raises(StreamsError, match="members of the group are alive: a; stop them first"):
+        shop.load()
+    assert shop.broker.topics[state_topic(APP)].logs[0].end == before
+    assert shop.broker.fenced == []
+
+
+def test_members_that_were_killed_are_fenced_first() -> None:
+    """They are in the log and silent: their producers are of no use any more, and they own nothing."""
+    shop = Shop()
+    shop.books(Kill())
+    book = LogBook()
+    book.leader("p1").about("0_0", "0_1").member("a")
+    shop.group.write(book)
+    shop.load()
+    assert shop.broker.fenced[0] == producer_id("a")
+    assert not shop.state().members
+
+
+def test_content_is_replaced_only_if_that_is_asked_for() -> None:
+    """A finished load says so when it is run again; replacing deletes what the rows do not have."""
+    shop = Shop()
+    shop.load()
+    with pytest.raises(StreamsError, match="was loaded before and is complete"):
+        shop.load(ROWS[:2])
+    report = shop.load([*ROWS[:2], {"key": "new", "value": 1}], replace=True)
+    assert shop.content() == {"k0": 0, "k1": 1, "new": 1}
+    assert (report.rows, report.deleted) == (3, 38)
+    again = shop.load(ROWS[:1], replace=True)
+    assert (again.rows, again.deleted) == (1, 2), "keys that are gone are not deleted once more"
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([*ROWS, {"key": "k3", "value": 1}], "several rows have the same key, such as 'k3'"),
+        ([{"key": "k1", "value": "text"}], "the row of key 'k1' does not fit the store's serdes"),
+        ([{"key": None, "value": 1}], "a row has no key"),
+    ],
+)
+def test_bad_rows_are_told_before_anything_is_written(
+    rows: list[dict[str, Any]], told: str
+) -> None:
+    """The group goes on as if nothing had been."""
+    shop = Shop()
+    with pytest.raises(StreamsError, match=told) as raised:
+        shop.load(rows)
+    assert "Nothing was written" in str(raised.value)
+    assert shop.content() == {}
+    assert shop.state().about.held == ""
+    assert shop.load().rows == 40
+
+
+@pytest.mark.parametrize("kind", [AssertionError, KeyboardInterrupt])
+def test_a_check_that_ends_in_any_way_lets_the_group_go_on(kind: type[BaseException]) -> None:
+    """Nothing was written then: not by a mistake of ours, and not where somebody presses Ctrl-C."""
+    shop = Shop()
+    driver = shop.driver()
+    told: list[str] = []
+    driver._tell = lambda each: told.append(each.text)
+
+    def interrupted(existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Any:
+        raise kind(existing, timestamp_ms)
+
+    driver._job.check = interrupted  # type: ignore[method-assign] # as above
+    with pytest.raises(kind):
+        driver.run(FROM_END)
+    assert told[-1] == "Nothing was written"
+    assert shop.state().about.held == ""
+    assert shop.load().rows == 40
+
+
+def test_what_goes_wrong_before_the_check_lets_the_group_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cluster is asked for more between the beginning and the check; nothing is written then either."""
+    shop = Shop()
+    driver = shop.driver()
+    fence = KilledAdmin.fence
+
+    def broken(admin: KilledAdmin, ids: Sequence[str]) -> None:
+        if ids == [shop.target.writer_id(0), shop.target.writer_id(1)]:
+            raise StreamsError("the coordinator is away")
+        fence(admin, ids)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KilledAdmin, "fence", broken)
+        with pytest.raises(StreamsError, match=r"coordinator is away\. Nothing was written"):
+            driver.run(FROM_END)
+    assert shop.state().about.held == ""
+    assert shop.load().rows == 40
+
+
+def test_who_interrupts_the_writing_is_told_that_the_group_stays_held() -> None:
+    """And what ends that."""
+    shop = Shop()
+    driver = shop.driver()
+    told: list[str] = []
+    driver._tell = lambda each: told.append(each.text)
+
+    def interrupted(order: WriteOrder) -> Any:
+        raise KeyboardInterrupt(order.attempt)
+
+    driver._job.write = interrupted  # type: ignore[method-assign] # as above
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(FROM_END)
+    assert told[-1].startswith(
+        "The group shop stays held until a run of `tidewheel bootstrap counts`"
+    )
+    assert shop.state().about.held
+    assert shop.load().rows == 40
+
+
+def test_of_several_rows_the_last_by_a_column_may_win() -> None:
+    """`order_by` decides, not where the rows stand."""
+    shop = Shop()
+    rows = [
+        {"key": "a", "value": 3, "version": 3},
+        {"key": "a", "value": 9, "version": 9},
+        {"key": "a", "value": 5, "version": 5},
+        {"key": "b", "value": 1, "version": None},
+    ]
+    shop.load(rows, order_by="version")
+    assert shop.content() == {"a": 9, "b": 1}
+
+
+def test_rows_without_a_value_are_left_out_and_counted() -> None:
+    """They are no rows of a table; replacing deletes their keys."""
+    shop = Shop()
+    report = shop.load([*ROWS[:3], {"key": "gone", "value": None}])
+    assert (report.rows, report.left_out) == (3, 1)
+    report = shop.load([{"key": "k0", "value": None}, *ROWS[1:3]], replace=True)
+    assert shop.content() == {"k1": 1, "k2": 2}
+
+
+def test_a_row_that_the_cluster_refuses_is_told_and_leaves_the_group_held() -> None:
+    """Rows before it may be written already; the next run deletes them."""
+    shop = Shop()
+    shop.broker.refuse(CHANGELOG, lambda record: record.key == b"k7")
+    with pytest.raises(StreamsError, match="refuses a row of store counts") as raised:
+        shop.load()
+    assert "The group shop stays held until" in str(raised.value)
+    assert shop.state().about.held
+    rows = [row for row in ROWS if row["key"] != "k7"]
+    shop.load(rows)
+    assert shop.content() == as_content(rows)
+
+
+def test_a_snapshot_is_made_while_the_group_is_held() -> None:
+    """And of all rows; if it fails, the next run makes it."""
+    shop = Shop()
+    seen: list[tuple[bool, int]] = []
+
+    def publish() -> None:
+        seen.append((bool(shop.state().about.held), len(shop.content())))
+        if len(seen) == 1:
+            raise StreamsError("the place is full")
+
+    for number in range(2):
+        driver = shop.driver()
+        driver._publish = publish
+        if number:
+            driver.run(FROM_END)
+        else:
+            with pytest.raises(StreamsError, match="the place is full"):
+                driver.run(FROM_END)
+    assert seen == [(True, 40), (True, 40)]
+    assert not shop.state().about.held
+
+
+def test_a_frame_that_is_another_one_each_time_is_found_out() -> None:
+    """Counted against what was checked; the group stays held."""
+    shop = Shop()
+    driver = shop.driver()
+    job = driver._job
+    assert isinstance(job, LocalJob)
+    write = job.write
+
+    def changed(order: WriteOrder) -> Any:
+        job._sorted[0].pop()
+        return write(order)
+
+    job.write = changed  # type: ignore[method-assign] # as above
+    with pytest.raises(StreamsError, match="another one each time"):
+        driver.run(FROM_END)
+    assert shop.state().about.held
+
+
+def test_who_else_writes_to_the_changelog_is_found_out() -> None:
+    """Counted against the log; the group stays held."""
+    shop = Shop()
+    driver = shop.driver()
+    job = driver._job
+    assert isinstance(job, LocalJob)
+    write = job.write
+
+    def disturbed(order: WriteOrder) -> Any:
+        reports = write(order)
+        shop.broker.send(CHANGELOG, b"x", b"x", partition=0)
+        return reports
+
+    job.write = disturbed  # type: ignore[method-assign] # as above
+    with pytest.raises(StreamsError, match="somebody else has written"):
+        driver.run(FROM_END)
+    assert shop.state().about.held

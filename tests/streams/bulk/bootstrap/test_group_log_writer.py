@@ -1,0 +1,121 @@
+"""Steps in a group's log by somebody who is no member, while members lead in between."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from rebalance.group import Group, snapshot
+from rebalance.model import TopicPartition
+from rebalance.ports import LeadershipLostError
+from rebalance.protocol.records import AnyRecord, LeaderClaim
+from streams import StreamsError
+from streams.bulk.bootstrap.group_log_writer import GroupBooks
+from streams.group.topics import GroupTopics
+from streams.kafka.admin.group_log import inbox_topic, state_topic
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
+from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
+from tests.streams.group.fake_group import APP, FakeGroup, FakeLeader
+
+
+class RacingLeader(FakeLeader):
+    """Somebody else claims just before it writes, as long as the test says so."""
+
+    def __init__(self, group: FakeGroup, races: list[Callable[[], None]]) -> None:
+        super().__init__(group.broker)
+        self._races = races
+
+    def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Write, unless somebody is faster."""
+        if self._races:
+            self._races.pop()()
+            raise LeadershipLostError("fenced")
+        super().write(keys, values)
+
+    def close(self) -> None:
+        """Let go."""
+
+
+def books_of(
+    group: FakeGroup, races: list[Callable[[], None]], pauses: list[float] | None = None
+) -> GroupBooks:
+    """Return the group's books."""
+    broker = group.broker
+    admin = FakeAdmin(broker)
+    topics = GroupTopics(APP, admin, FakeChangelogReader(broker), FakeChangelogReader(broker))  # type: ignore[arg-type] # asks for no time
+    return GroupBooks(
+        APP,
+        admin=admin,
+        topics=topics,
+        writer=lambda: RacingLeader(group, races),
+        sink=lambda: FakeSinkProducer(broker),
+        now_ms=lambda: 0,
+        pause=(pauses if pauses is not None else []).append,
+    )
+
+
+def claimed_by(leader: str) -> Callable[[Group], list[AnyRecord]]:
+    """Return what claims the group as it is."""
+
+    def make(group: Group) -> list[AnyRecord]:
+        epoch = group.leader_epoch + 1
+        return [LeaderClaim(leader_epoch=epoch, leader=leader), *snapshot(group, epoch)]
+
+    return make
+
+
+def overtaken(books: GroupBooks) -> None:
+    """Have a member claim the group."""
+    books.step(claimed_by("member"))
+
+
+def test_a_step_that_a_member_was_faster_than_is_made_again_from_what_that_one_wrote() -> None:
+    """Its epoch is above the member's, and it is written once."""
+    group = FakeGroup()
+    other = books_of(group, [])
+    pauses: list[float] = []
+    books = books_of(group, [lambda: overtaken(other)], pauses)
+    after = books.step(claimed_by("command"))
+    assert (after.leader, after.leader_epoch) == ("command", 2)
+    assert books.group() == other.group() == after
+    assert len(pauses) == 1
+
+
+def test_who_is_never_fast_enough_gives_up_and_has_done_nothing() -> None:
+    """It says so."""
+    group = FakeGroup()
+    books = books_of(group, [lambda: None] * 100)
+    with pytest.raises(StreamsError, match="others claimed the leadership of group shop each time"):
+        books.step(claimed_by("command"))
+    assert books.group() == Group()
+
+
+def test_what_a_step_refuses_is_not_written() -> None:
+    """The error is the caller's."""
+    group = FakeGroup()
+    books = books_of(group, [])
+
+    def refuse(_: Group) -> list[AnyRecord]:
+        raise StreamsError("no")
+
+    with pytest.raises(StreamsError, match="no"):
+        books.step(refuse)
+    assert group.broker.topics[state_topic(APP)].logs[0].end == 0
+
+
+def test_missing_topics_are_made_unless_a_group_has_lost_them() -> None:
+    """A commit under a task's epoch shows that there was a group: then an operator has to set it up again."""
+    group = FakeGroup(topics=False)
+    books_of(group, []).open(-1)
+    assert {state_topic(APP), inbox_topic(APP)} <= group.broker.topics.keys()
+    group.broker.delete_topic(state_topic(APP))
+    metadata = Progress(
+        task_epoch=4,
+        transactional_id="shop-a-1-0",
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=(RangeProgress(0, 3),),
+    ).encode()
+    group.broker.groups[APP][TopicPartition("orders", 0)] = CommittedOffset(3, metadata)
+    with pytest.raises(StreamsError, match="run `tidewheel group recover` first"):
+        books_of(group, []).open(-1)

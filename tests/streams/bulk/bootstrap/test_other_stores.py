@@ -1,0 +1,291 @@
+"""Loading one store does not miscount the others: which these are, and when offsets must not move."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from rebalance.model import TopicPartition
+from streams import Serdes, StreamsBuilder, StreamsConfig
+from streams.bulk.bootstrap.driver import BootstrapRefused
+from streams.bulk.bootstrap.other_stores import (
+    StoreBeside,
+    moves_of,
+    refusal_of_moves,
+    stores_beside,
+)
+from streams.bulk.bootstrap.plan import parse_input_offsets, target_of
+from streams.dsl.kstream import KStream
+from streams.errors import StreamsError
+from tasks.internal_topics import ApplicationPlan, plan_application
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
+from tests.fakes.clients import FakeAdmin
+from tests.streams.bulk.bootstrap.test_driver import CHANGELOG, FROM_END, ROWS, Kill, Killed, Shop
+from tests.streams.group.fake_group import APP
+
+BESIDE = "shop-totals-changelog"
+FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
+EARLIEST = parse_input_offsets("earliest")
+
+
+# -- which stores -------------------------------------------------------------------------------------------------------
+
+
+def stream(builder: StreamsBuilder, topic: str) -> KStream[str, str]:
+    """Return the stream of a topic of texts."""
+    return builder.stream(topic, key_serde=Serdes.string(), value_serde=Serdes.string())
+
+
+def plan_of(builder: StreamsBuilder) -> ApplicationPlan:
+    """Return a topology as it runs."""
+    spec = builder.build(StreamsConfig(application_id=APP)).spec(None)
+    return plan_application(spec, APP, {"orders": 2, "clicks": 2})
+
+
+def beside(plan: ApplicationPlan, store: str) -> dict[str, set[str]]:
+    """Return the stores beside one, and the topics that reach them."""
+    found = stores_beside(plan, APP, target_of(plan, APP, store))
+    return {each.name: set(each.topics) for each in found}
+
+
+def test_stores_of_the_same_input_count_and_those_of_others_do_not() -> None:
+    """Also those without which nothing could be known, because they have no changelog, do not."""
+    builder = StreamsBuilder()
+    orders = stream(builder, "orders").group_by_key()
+    orders.count(store="counts")
+    orders.count(store="totals")
+    stream(builder, "clicks").group_by_key().count(store="clicked")
+    plan = plan_of(builder)
+    assert beside(plan, "counts") == {"totals": {"orders"}}
+    assert beside(plan, "clicked") == {}
+    found = stores_beside(plan, APP, target_of(plan, APP, "counts"))[0]
+    assert found.changelog == (TopicPartition(BESIDE, 0), TopicPartition(BESIDE, 1))
+
+
+def test_stores_before_and_behind_repartition_topics_count() -> None:
+    """What is behind gets the records that are made again; what is before is computed from the same input."""
+    builder = StreamsBuilder()
+    first = stream(builder, "orders").group_by_key().count(store="first")
+    moved = first.to_stream().group_by(lambda key, count: key[0], key_serde=Serdes.string())
+    moved.count(store="second")
+    plan = plan_of(builder)
+    assert beside(plan, "first") == {"second": {"orders"}}
+    between = "shop-second-repartition"
+    assert beside(plan, "second") == {"first": {"orders"}}
+    assert {each.topic for each in target_of(plan, APP, "second").between} == {between}
+
+
+def test_stores_that_read_one_repartition_topic_count() -> None:
+    """Its offsets go to its end when one of them is loaded: the other one must have had all of it."""
+    builder = StreamsBuilder()
+    moved = stream(builder, "orders").repartition(name="moved", partitions=2).group_by_key()
+    moved.count(store="counts")
+    moved.count(store="totals")
+    between = "shop-moved-repartition"
+    assert beside(plan_of(builder), "counts") == {"totals": {"orders", between}}
+
+
+# -- which offsets ------------------------------------------------------------------------------------------------------
+
+
+def at(offset: int, *, ahead: int | None = None) -> CommittedOffset:
+    """Return a commit; of two key ranges if one is ahead."""
+    second = () if ahead is None else (RangeProgress(1 << 31, ahead),)
+    progress = Progress(
+        task_epoch=0,
+        transactional_id="shop-1",
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=(RangeProgress(0, offset), *second),
+    )
+    return CommittedOffset(offset, progress.encode())
+
+
+@pytest.mark.parametrize(
+    ("committed", "new", "span"),
+    [
+        pytest.param({FIRST: at(7)}, 7, None, id="the same"),
+        pytest.param({FIRST: at(7)}, 3, (3, 7), id="seen again"),
+        pytest.param({FIRST: at(7)}, 9, (7, 9), id="missed"),
+        pytest.param({FIRST: CommittedOffset(7, "another's")}, 3, (3, 7), id="without our text"),
+        pytest.param({FIRST: at(7, ahead=9)}, 7, (7, 9), id="a range ahead sees it again"),
+        pytest.param({FIRST: at(1)}, 2, None, id="deleted meanwhile"),
+        pytest.param({FIRST: at(1)}, 5, (2, 5), id="partly deleted"),
+        pytest.param({}, 2, (2, 10), id="lost: nobody knows what was seen"),
+        pytest.param({SECOND: at(1)}, 2, None, id="never read, at its start"),
+        pytest.param({SECOND: at(1)}, 6, (2, 6), id="never read, missed"),
+    ],
+)
+def test_what_lies_between_comes_again_or_is_missed(
+    committed: Mapping[TopicPartition, CommittedOffset], new: int, span: tuple[int, int] | None
+) -> None:
+    """The log goes from 2 to 10."""
+    (move,) = moves_of({FIRST: new}, committed, {FIRST: 2}, {FIRST: 10})
+    start, end = move.span
+    assert (move.span if start < end else None) == span
+
+
+def refusal(
+    committed: Mapping[TopicPartition, CommittedOffset], *topics: str, count: int = 1
+) -> str | None:
+    """Return why all partitions of orders, in which something is committed, must not go to 0."""
+    plan = plan_of_two()
+    partitions = [TopicPartition("orders", number) for number in range(count)]
+    moves = moves_of(
+        dict.fromkeys(partitions, 0),
+        committed,
+        dict.fromkeys(partitions, 0),
+        dict.fromkeys(partitions, 40),
+    )
+    one = StoreBeside(name="totals", changelog=(), topics=frozenset(topics))
+    return refusal_of_moves(target_of(plan, APP, "counts"), moves, [one])
+
+
+def plan_of_two() -> ApplicationPlan:
+    """Return two stores of one input."""
+    builder = StreamsBuilder()
+    orders = stream(builder, "orders").group_by_key()
+    orders.count(store="counts")
+    orders.count(store="totals")
+    return plan_of(builder)
+
+
+def test_a_refusal_names_stores_offsets_and_the_next_step() -> None:
+    """Where committed offsets can't be given as they are, the application has to come to rest first."""
+    told = refusal({FIRST: at(20)}, "orders") or ""
+    assert told.startswith("store totals has content of the same input")
+    assert "(orders-0: committed 20, new 0)" in told
+    assert (
+        "Either give the offsets that are committed (file:PATH), or run `tidewheel reset`" in told
+    )
+    apart = refusal({FIRST: at(20, ahead=30)}, "orders") or ""
+    assert "orders-0: committed 20 (key ranges up to 30), new 0" in apart
+    assert "Either run the application until it has processed its input" in apart
+    assert "orders-0: nothing is committed, new 0" in (refusal({}, "orders") or "")
+    assert refusal({FIRST: at(20)}, "clicks") is None
+
+
+def test_a_refusal_of_many_partitions_stays_readable() -> None:
+    """Eight are named, the others counted."""
+    committed = {TopicPartition("orders", number): at(20) for number in range(50)}
+    told = refusal(committed, "orders", count=50) or ""
+    assert "orders-7" in told
+    assert "orders-8" not in told
+    assert "and 42 more" in told
+
+
+# -- the command --------------------------------------------------------------------------------------------------------
+
+
+class SharedShop(Shop):
+    """Another store counts the same input; it has content, and the group has committed half of the input."""
+
+    def __init__(self) -> None:
+        super().__init__("totals")
+        self.broker.create_topic(BESIDE, 2, {"cleanup.policy": "compact"})
+
+    def run_once(self, *offsets: int) -> None:
+        """Leave behind what a run leaves that came to these offsets."""
+        self.broker.send(BESIDE, b"3", b"k", partition=0)
+        for where, offset in zip((FIRST, SECOND), offsets, strict=False):
+            FakeAdmin(self.broker).alter_committed(APP, {where: offset})
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("asked", [EARLIEST, FROM_END])
+def test_a_store_is_not_loaded_at_the_cost_of_another(asked: object, replace: bool) -> None:
+    """Nothing is touched, whatever may be replaced: `replace` is of the loaded store."""
+    shop = SharedShop()
+    shop.run_once(3, 3)
+    with pytest.raises(BootstrapRefused, match=r"store totals .*orders-0: committed 3, new [05]"):
+        shop.load(asked=asked, replace=replace)  # type: ignore[arg-type] # as parametrized
+    assert shop.content() == {}
+    assert shop.committed() == {FIRST: 3, SECOND: 3}
+    assert not shop.state().bootstraps
+    assert shop.broker.fenced == []
+
+
+def test_with_the_committed_offsets_it_is_loaded() -> None:
+    """The other store goes on where it was."""
+    shop = SharedShop()
+    shop.run_once(3, 3)
+    shop.load(asked=parse_input_offsets({"orders": {0: 3, 1: 3}}))
+    assert len(shop.content()) == len(ROWS)
+    assert shop.committed() == {FIRST: 3, SECOND: 3}
+
+
+def test_times_that_the_other_store_goes_by_are_kept() -> None:
+    """Else it would take late records that it has dropped. Where input moves (no other store has content) they are begun anew."""
+    times: list[tuple[int, tuple[int, ...]]] = []
+    for offset in (3, 2):
+        shop = SharedShop()
+        if offset == 3:
+            shop.run_once(3, 3)
+        progress = Progress(
+            task_epoch=0,
+            transactional_id="shop-1",
+            topic_id=shop.broker.topics["orders"].topic_id,
+            topology_hash=b"topology",
+            ranges=(RangeProgress(0, 3),),
+            stream_time_ms=77,
+            operator_times_ms=(55, 66),
+        )
+        shop.broker.groups[APP][FIRST] = CommittedOffset(3, progress.encode())
+        shop.load(asked=parse_input_offsets({"orders": {0: offset, 1: 3}}))
+        at, metadata = shop.broker.groups[APP][FIRST]
+        found = Progress.decode(metadata, committed_offset=at)
+        assert found is not None
+        assert (at, found.transactional_id) == (offset, "shop-bootstrap-counts")
+        times.append((found.stream_time_ms, found.operator_times_ms))
+    assert times == [(77, (55, 66)), (-1, ())]
+
+
+def test_offsets_between_which_no_record_lies_are_the_same() -> None:
+    """What a producer writes in transactions ends with a marker, and who has read all may stand before it."""
+    shop = SharedShop()
+    shop.run_once(5, 5)
+    leader = shop.ports().producer("elsewhere")
+    leader.init()
+    leader.begin()
+    leader.produce_changelog(FIRST, [b"k"], [b"v"], [0])
+    leader.commit(APP, {})
+    FakeAdmin(shop.broker).alter_committed(APP, {FIRST: 6})
+    shop.load(asked=FROM_END)
+    assert shop.committed() == {FIRST: 7, SECOND: 5}
+
+
+def test_of_a_fresh_application_one_store_after_the_other_is_loaded() -> None:
+    """The first one finds the second one empty; the second one finds its own offsets committed, and no others will do."""
+    shop = SharedShop()
+    shop.load(asked=parse_input_offsets({"orders": {0: 2, 1: 4}}))
+    shop.target = target_of(shop.plan, APP, "totals")
+    with pytest.raises(StreamsError, match=r"store counts .*orders-0: committed 2, new 0"):
+        shop.load(asked=EARLIEST)
+    shop.load(asked=parse_input_offsets({"orders": {0: 2, 1: 4}}))
+    assert shop.committed() == {FIRST: 2, SECOND: 4}
+    assert shop.broker.records(BESIDE)
+    assert shop.broker.records(CHANGELOG)
+
+
+def test_lost_offsets_are_refused() -> None:
+    """The other store has content, and nobody knows any more of which input."""
+    shop = SharedShop()
+    shop.run_once()
+    with pytest.raises(StreamsError, match="orders-0: nothing is committed, new 0"):
+        shop.load(asked=EARLIEST)
+
+
+def test_a_killed_run_is_finished_with_what_it_was_let_in_with() -> None:
+    """Input that came meanwhile does not keep the next run from ending the hold."""
+    shop = SharedShop()
+    shop.run_once(5, 5)
+    kill = Kill()
+    shop_of_effects = SharedShop()
+    shop_of_effects.run_once(5, 5)
+    shop_of_effects.driver(kill=kill).run(FROM_END)
+    with pytest.raises(Killed):
+        shop.driver(kill=Kill(kill.count - 2)).run(FROM_END)
+    assert shop.state().about.held
+    shop.broker.send("orders", b"v", b"k", partition=0)
+    assert shop.load(asked=FROM_END).again
+    assert shop.committed() == {FIRST: 5, SECOND: 5}

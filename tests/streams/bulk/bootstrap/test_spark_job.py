@@ -1,0 +1,48 @@
+"""What executors do with rows, without Spark: encode them, and go through a partition's rows twice."""
+
+from typing import Any
+
+from streams.bulk.bootstrap.rows import RowEncoder, columns_of
+from streams.bulk.bootstrap.spark_job import check_place, place_rows
+from tests.streams.bulk.bootstrap.test_rows import NOW_MS, SPECS
+
+SPEC = SPECS["key-value"]
+
+
+def placed(rows: list[dict[str, Any]]) -> list[Any]:
+    """Return rows at their places, sorted as they arrive there."""
+    encoder = RowEncoder(
+        spec=SPEC,
+        topic="shop-counts-changelog",
+        partitions=1,
+        columns=columns_of(("key", "value"), SPEC),
+        default_timestamp_ms=NOW_MS,
+    )
+    return sorted(place_rows(encoder, rows, lambda _: None), key=lambda row: row[0])
+
+
+def test_a_row_that_can_not_be_encoded_ends_its_task_and_is_told_by_the_first_partition() -> None:
+    """Spark would try a task that raises again and again; what it says comes with the rows instead."""
+    rows = placed(
+        [{"key": "a", "value": 1}, {"key": "b", "value": "text"}, {"key": "c", "value": 2}]
+    )
+    assert len(rows) == 2
+    told: list[int] = []
+    found = check_place(SPEC, False, 0, rows, told.append)
+    assert "the row of key 'b' does not fit" in found.problem
+    assert (found.rows, told) == (1, [2])
+
+
+def test_rows_without_a_value_are_counted_where_they_were() -> None:
+    """Each task that has encoded some says how many; they are no rows of any partition."""
+    some: list[dict[str, Any]] = [{"key": "a", "value": 1}, {"key": "b", "value": None}]
+    rows = sorted(placed(some) + placed([{"key": "c", "value": None}] * 2), key=lambda row: row[0])
+    found = check_place(SPEC, False, 0, rows, lambda _: None)
+    assert (found.rows, found.left_out, found.problem) == (1, 3, "")
+
+
+def test_a_key_twice_is_a_problem_of_its_partition() -> None:
+    """Found before anything is written."""
+    rows = placed([{"key": "a", "value": 1}, {"key": "a", "value": 2}])
+    assert "same key" in check_place(SPEC, False, 0, rows, lambda _: None).problem
+    assert check_place(SPEC, True, 0, rows, lambda _: None).rows == 1

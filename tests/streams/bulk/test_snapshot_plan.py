@@ -1,0 +1,156 @@
+"""What a snapshot reads: on top of what there is where that is valid, cut into parts that miss nothing."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_stores.bulk_restore.manifest import ChangelogFacts, PartitionRuns, Run
+from state_stores.restore import StoreTime
+from streams.bulk.snapshot_plan import cut, plan_partition, to_merge
+
+_NOW_MS = 10**12
+_DAY_MS = 86_400_000
+
+_FACTS = ChangelogFacts(
+    topic="app-counts-changelog",
+    topic_id=bytes(15) + b"1",
+    partition_count=2,
+    partition=1,
+    log_start=0,
+    log_end=1_000,
+    stable_end=1_000,
+    tombstone_retention_ms=_DAY_MS,
+    now_ms=_NOW_MS,
+)
+
+
+def _run(from_offset: int, to_offset: int, file_bytes: int = 100) -> Run:
+    return Run(
+        partition=1,
+        from_offset=from_offset,
+        to_offset=to_offset,
+        file="f",
+        rows=1,
+        deletes=0,
+        file_bytes=file_bytes,
+        sha256="0" * 64,
+        first_key=b"a",
+        last_key=b"b",
+    )
+
+
+def _runs(to_offset: int = 600, *, age_ms: int = 1_000, runs: int = 1) -> PartitionRuns:
+    return PartitionRuns(
+        partition=1,
+        from_offset=0,
+        to_offset=to_offset,
+        log_start=0,
+        caught_up_at_ms=_NOW_MS - age_ms,
+        complete_from_zero=True,
+        runs=tuple(_run(0, to_offset) for _ in range(runs)),
+        time=StoreTime(),
+    )
+
+
+@given(
+    first=st.integers(0, 10**6), size=st.integers(0, 10**7), records_per_task=st.integers(1, 10**6)
+)
+def test_parts_cover_the_range_once(first: int, size: int, records_per_task: int) -> None:
+    """Every offset is in one part, and no part is empty."""
+    parts = cut(first, first + size, records_per_task)
+    bounds = [bound for part in parts for bound in part]
+    assert all(begin < end for begin, end in parts)
+    assert [end for _, end in parts[:-1]] == [begin for begin, _ in parts[1:]]
+    assert (bounds[0], bounds[-1]) == (first, first + size) if size else not parts
+
+
+def test_a_snapshot_that_may_be_followed_is_gone_on_from() -> None:
+    """Only what came since is read."""
+    plan = plan_partition(_FACTS, _runs(), None)
+    assert plan.kept == _runs()
+    assert plan.ranges == ((600, 1_000),)
+    assert not plan.is_on_nothing
+    assert "400 offsets more" in plan.reason
+
+
+@pytest.mark.parametrize(
+    ("kept_by_ms", "slowest_ms", "observed_ms", "expected"),
+    [
+        (None, None, 90, None),
+        (None, 40, 90, 40),
+        (None, 90, 90, None),
+        (None, 99, 90, None),
+        (None, -1, 90, -1),
+        (60, 40, 90, 60),
+        (30, 40, 90, 40),
+        (30, None, 90, None),
+    ],
+)
+def test_K3_what_runs_leave_out_is_what_any_of_them_do(
+    kept_by_ms: int | None, slowest_ms: int | None, observed_ms: int, expected: int | None
+) -> None:
+    """Those that are gone on from too: by the slowest key range when each was made."""
+    before = (
+        None if kept_by_ms is None else msgspec.structs.replace(_runs(), expired_by_ms=kept_by_ms)
+    )
+    plan = plan_partition(_FACTS, before, None, slowest_ms=slowest_ms)
+    assert plan.expired_by_ms(observed_ms) == expected
+
+
+def test_nothing_new_is_nothing_to_read() -> None:
+    """A snapshot at the end of the log stays, however old it is."""
+    plan = plan_partition(_FACTS, _runs(1_000, age_ms=10 * _DAY_MS), None)
+    assert plan.kept is not None
+    assert plan.ranges == ()
+    assert plan.offsets == 0
+
+
+def test_a_snapshot_older_than_tombstones_is_made_anew() -> None:
+    """Deletes behind it may be compacted away, so all of the log is read."""
+    plan = plan_partition(_FACTS, _runs(age_ms=_DAY_MS), None)
+    assert plan.kept is None
+    assert plan.ranges == ((0, 1_000),)
+    assert "tombstones" in plan.reason
+
+
+def test_a_snapshot_that_the_log_has_left_behind_is_made_anew() -> None:
+    """Records between its end and the log's start are gone."""
+    plan = plan_partition(replace(_FACTS, log_start=700), _runs(), None)
+    assert plan.ranges == ((700, 1_000),)
+    assert plan.from_offset == 700
+
+
+def test_a_refused_snapshot_is_not_gone_on_from() -> None:
+    """The reason is told."""
+    plan = plan_partition(_FACTS, _runs(), "topic app-counts-changelog was recreated since")
+    assert plan.kept is None
+    assert plan.reason == "in full: topic app-counts-changelog was recreated since"
+
+
+def test_runs_on_an_empty_stretch_lie_on_nothing() -> None:
+    """Where the stretch before has no row, the next one's deletes have nothing to delete."""
+    assert plan_partition(_FACTS, _runs(runs=0), None).is_on_nothing
+
+
+def test_runs_are_merged_once_they_outgrow_the_first() -> None:
+    """Small ones may pile up to eight; large ones may not."""
+    small = [_run(0, 1, 1_000), *(_run(1, 2, 10) for _ in range(7))]
+    assert not to_merge(small)
+    assert to_merge([*small, _run(2, 3, 10)])
+    assert to_merge([_run(0, 1, 100), _run(1, 2, 101)])
+    assert not to_merge([_run(0, 1, 100)])
+    assert not to_merge([])
+
+
+def test_F1_a_snapshot_ends_where_an_open_transaction_begins() -> None:
+    """Nothing behind it can be read; runs that are there already stay."""
+    facts = replace(_FACTS, stable_end=700)
+    plan = plan_partition(facts, _runs(600), None)
+    assert (plan.ranges, plan.to_offset) == (((600, 700),), 700)
+    plan = plan_partition(facts, None, None)
+    assert (plan.ranges, plan.to_offset) == (((0, 700),), 700)
+    plan = plan_partition(replace(facts, stable_end=600), _runs(600), None)
+    assert (plan.ranges, plan.to_offset) == ((), 600)

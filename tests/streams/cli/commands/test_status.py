@@ -1,0 +1,352 @@
+"""`tidewheel status`: what it prints, and its exit codes."""
+
+import json
+import re
+from dataclasses import replace
+from typing import NoReturn
+
+import pytest
+from rich.console import Console
+
+from rebalance.model import TopicPartition
+from rebalance.protocol.records import encode_record, record_key
+from rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
+from streams.cli import main
+from streams.cli.group_access import access_to
+from streams.cli.group_view import status_view
+from streams.config import StreamsConfig
+from streams.errors import StreamsError
+from streams.exit_codes import ExitCode
+from streams.kafka.admin.group_log import state_topic
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
+from tests.fakes.clients import FakeTransactionalProducer
+from tests.rebalance.leader.group_logs import scale_out, two_members
+from tests.streams.group.fake_group import APP, FakeGroup, beat, use
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that is wide enough for every column."""
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("FORCE_COLOR", "")
+    monkeypatch.setattr("streams.cli.commands.status.wants_json", lambda *, asked: asked)
+
+
+@pytest.fixture
+def learning(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
+    """`c` learns 0_1 from `b`."""
+    book = two_members().member("c")
+    book.target({"0_0": "a", "0_1": "c", "0_2": "a", "0_3": "b"}, "c joined")
+    book.step({"0_1": ("c-1", 7)}, {"0_0": ("b-1", 8)}, parked=("0_3",)).after(2_000)
+    group = FakeGroup()
+    group.write(book)
+    group.beats(book.now_ms - 100, "a", "b")
+    active = TaskStatus(task="0_1", role="active", epoch=1, state="RUNNING", lag=1_234, rate=2_000)
+    learner = TaskStatus(
+        task="0_1",
+        role="learner",
+        epoch=7,
+        state="RESTORING",
+        changelog={"shop-counts-changelog-1": 750_000},
+        ends={"shop-counts-changelog-1": 1_000_000},
+        lag=250_000,
+        rate=50_000.0,
+    )
+    group.hear(book.now_ms - 50, beat("b", active), beat("c", learner))
+    use(monkeypatch, group, book.now_ms)
+    return group
+
+
+@pytest.mark.usefixtures("wide", "learning")
+def test_S5_people_see_phase_members_tasks_and_learners(capsys: pytest.CaptureFixture[str]) -> None:
+    """One screen, no alarm, exit code 0."""
+    assert main(["status", "shop"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
+    assert "shop  SYNC (RECONCILING)  3 members, 4 tasks" in said
+    assert "led by p1 (epoch 1, heard 100 ms ago), target 2, step 2" in said
+    assert ["b", "h-b", "ACTIVE", "2", "0", "1", "50 ms ago", "2.9 s"] in rows
+    assert ["0_1", "b", "WARMING → c", "1", "2.6 s", "1,234", "2,000"] in rows
+    assert any(
+        row[:3] == ["0_1", "c", "FOLLOWING"] and row[4:7] == ["250,000", "50,000", "5.0 s"]
+        for row in rows
+    )
+    assert "waiting for a place among the learners (max_warmup_replicas): 0_3" in said
+
+
+@pytest.mark.usefixtures("learning")
+def test_programs_get_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    """Everything in plain values."""
+    assert main(["status", "--application-id", "shop", "--json"]) == ExitCode.OK
+    told = json.loads(capsys.readouterr().out)
+    assert told["phase"] == "SYNC (RECONCILING)"
+    assert [each["member"] for each in told["members"]] == ["a", "b", "c"]
+    assert told["learners"][0]["eta_s"] == 5.0
+    assert told["alarms"] == []
+
+
+def test_N5_a_group_is_seen_when_nobody_is_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
+) -> None:
+    """From its log alone, with what is wrong; then the exit code is 1."""
+    del wide
+    book = scale_out()
+    group = FakeGroup()
+    group.write(book)
+    use(monkeypatch, group, book.now_ms + 3_600_000)
+    assert main(["status", "shop"]) == ExitCode.FAILED
+    said = capsys.readouterr().out
+    assert "shop  RUNNING  3 members, 4 tasks" in said
+    assert "! nobody leads (p1: not heard)" in said
+    assert "(stale)" in said
+    assert all(connection.closed for connection in group.connections)
+
+
+def test_an_application_without_a_group_says_what_to_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The name, the cluster."""
+    use(monkeypatch, FakeGroup(topics=False), 0)
+    assert main(["status", "shop", "--bootstrap-servers", "k:1"]) == ExitCode.FAILED
+    assert "application shop has no group on k:1: there is no topic shop-group-state" in (
+        capsys.readouterr().err
+    )
+
+
+def test_without_a_name_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """And says how."""
+    assert main(["status"]) == ExitCode.USAGE
+    assert "Give its MODULE:TOPOLOGY, its id, or --application-id" in capsys.readouterr().err
+
+
+def test_only_what_is_committed_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A leader's open transaction is not there yet, and does not hold the command up; one that stays is an alarm."""
+    book = two_members()
+    group = FakeGroup()
+    group.write(book)
+    group.beats(book.now_ms, "a", "b")
+    held = two_members().about(held="not yet").entries[-1].record
+    producer = FakeTransactionalProducer(group.broker, f"{APP}-leader")
+    producer.init()
+    producer.begin()
+    producer.produce_changelog(
+        TopicPartition(state_topic(APP), 0), [record_key(held)], [encode_record(held)], [0]
+    )
+    use(monkeypatch, group, book.now_ms)
+    monkeypatch.setattr("streams.group.standing.STANDING_S", 0.0)
+    assert main(["status", "shop", "--json"]) == ExitCode.FAILED
+    assert json.loads(capsys.readouterr().out)["phase"] == "RUNNING"
+    producer.commit(APP, {})
+    assert main(["status", "shop", "--json"]) == ExitCode.FAILED
+    assert json.loads(capsys.readouterr().out)["phase"] == "NOT_READY"
+
+
+def told_by_the_first(row: TaskStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have two members speak, the first one of a task."""
+    book = two_members()
+    group = FakeGroup()
+    group.write(book)
+    group.beats(book.now_ms - 100, "b")
+    group.hear(book.now_ms - 50, beat("a", row))
+    use(monkeypatch, group, book.now_ms)
+
+
+def test_K2_status_and_top_name_the_record_that_holds_up_a_range(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
+) -> None:
+    """How many ranges a task has, and of one that is stuck key hash, offset and age: as text, as a line, as JSON."""
+    stuck = TaskStatus(
+        task="0_0",
+        role="active",
+        epoch=1,
+        state="RUNNING",
+        lag=7,
+        rate=2_000,
+        range_count=16,
+        ranges=((0x2B, 4711, 61_000),),
+    )
+    told_by_the_first(stuck, monkeypatch)
+    sentence = "task 0_0 at a has a record in hand: key hash 0000002b, offset 4711, for 1 min 1 s"
+
+    assert main(["status", "shop"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert sentence in said
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
+    assert any(row[:2] == ["0_0", "a"] and row[-1] == "16" for row in rows if row)
+
+    assert main(["top", "shop", "--count", "1"]) == ExitCode.OK
+    assert f"\n  {sentence}" in capsys.readouterr().out
+
+    assert main(["status", "shop", "--json"]) == ExitCode.OK
+    task = json.loads(capsys.readouterr().out)["tasks"][0]
+    assert task["range_count"] == 16
+    assert task["ranges"] == [{"key_hash": 43, "offset": 4711, "age_ms": 61_000}]
+
+
+def test_K6_status_and_top_name_the_coroutine_that_blocks_a_loop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
+) -> None:
+    """Function, node, record and age: as text, as a line, as JSON."""
+    told = BlockingCoroutine(
+        function="Shop.process (shop.py:12)", ms=61_000, first_hash=1 << 30, node="shop",
+        topic="orders", partition=3, offset=4711, key_hash=0x4000002B,
+    )  # fmt: skip
+    rows = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", blocking=told)
+    told_by_the_first(rows, monkeypatch)
+    sentence = (
+        "task 0_0 at a blocks the event loop that key ranges share: Shop.process (shop.py:12), for 1 min 1 s, node shop, "
+        "orders-3 offset 4711, key hash 4000002b"
+    )
+
+    assert main(["status", "shop"]) == ExitCode.OK
+    assert sentence in capsys.readouterr().out
+    assert main(["top", "shop", "--count", "1"]) == ExitCode.OK
+    assert f"\n  {sentence}" in capsys.readouterr().out
+    assert main(["top", "shop", "--count", "1", "--ranges"]) == ExitCode.OK
+    assert f"\n  {sentence}" in capsys.readouterr().out
+    assert main(["status", "shop", "--json"]) == ExitCode.OK
+    tasks = {each["task"]: each for each in json.loads(capsys.readouterr().out)["tasks"]}
+    assert tasks["0_1"]["blocked"] is None
+    assert tasks["0_0"]["blocked"] == {
+        "function": "Shop.process (shop.py:12)",
+        "age_ms": 61_000,
+        "first": "40000000",
+        "node": "shop",
+        "topic": "orders",
+        "partition": 3,
+        "offset": 4711,
+        "key_hash": 0x4000002B,
+    }
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
+    """A group whose task 0_1 is cut into two ranges; it has committed them."""
+    book = two_members().about(*(f"0_{number}" for number in range(4)), partitions={"orders": 2})
+    group = FakeGroup()
+    group.write(book)
+    group.beats(book.now_ms - 100, "a")
+    told = TaskStatus(
+        task="0_1", role="active", epoch=1, state="RUNNING", input={"orders-1": 900}, range_count=2,
+        busiest=((0x80000000, 97),),
+    )  # fmt: skip
+    group.hear(book.now_ms - 50, beat("b", told))
+    commit(group, 0x80000000, 900)
+    use(monkeypatch, group, book.now_ms)
+    return group
+
+
+def commit(group: FakeGroup, second: int, offset: int) -> None:
+    """Commit partition 1 of orders: the first range is at 400, the second one, from its first hash on, at an offset."""
+    progress = Progress(
+        task_epoch=1,
+        transactional_id=f"{APP}-b-0",
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=(RangeProgress(0, 400), RangeProgress(second, offset)),
+    )
+    group.broker.groups[APP][TopicPartition("orders", 1)] = CommittedOffset(400, progress.encode())
+
+
+MAP = [
+    {
+        "task": "0_1",
+        "topic": "orders",
+        "partition": 1,
+        "hash": "crc32",
+        "committed": 400,
+        "ranges": [
+            {"first": "00000000", "last": "7fffffff", "offset": 400, "ahead": 0, "busy": None},
+            {"first": "80000000", "last": "ffffffff", "offset": 900, "ahead": 500, "busy": 97},
+        ],
+    }
+]
+
+
+@pytest.mark.usefixtures("wide", "cut")
+def test_K2_status_shows_the_map_of_key_ranges(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bounds, offsets and how far each is ahead: in JSON always, as a table if asked."""
+    assert main(["status", "shop", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["key_ranges"] == MAP
+
+    assert main(["status", "shop", "--ranges"]) == ExitCode.OK
+    said = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
+    at = rows.index(["0_1", "orders-1", "00000000-7fffffff", "400", "0", "-"])
+    assert rows[at + 1] == ["", "", "80000000-ffffffff", "900", "500", "97 %"]
+
+    assert main(["status", "shop"]) == ExitCode.OK
+    assert "key hashes" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("wide", "learning")
+def test_status_says_that_there_are_no_ranges_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rather than nothing, if it was asked for them."""
+    assert main(["status", "shop", "--ranges"]) == ExitCode.OK
+    assert "no key ranges: nothing has been committed yet" in capsys.readouterr().out
+
+
+def test_K2_top_reads_the_map_at_every_look(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cut: FakeGroup
+) -> None:
+    """As a line a range, or in the JSON of each look, with the commits that came meanwhile and another cut."""
+
+    def sleep(_: float) -> bool:
+        commit(cut, 0x40000000, 1_000)
+        return False
+
+    monkeypatch.setattr("streams.cli.commands.top._sleep", sleep)
+    assert main(["top", "shop", "--count", "2", "--json"]) == ExitCode.OK
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["key_ranges"] == MAP
+    assert [each["last"] for each in second["key_ranges"][0]["ranges"]] == ["3fffffff", "ffffffff"]
+    assert second["key_ranges"][0]["ranges"][1]["offset"] == 1_000
+
+    assert main(["top", "shop", "--count", "1", "--ranges"]) == ExitCode.OK
+    line = "task 0_1 range 40000000-ffffffff of orders-1: offset 1000, 600 ahead"
+    assert f"\n  {line}\n" in capsys.readouterr().out
+
+
+def test_K2_ranges_that_cannot_be_read_any_more_are_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cut: FakeGroup
+) -> None:
+    """Ranges as they were are not told for those of now; the look says why there are none."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise StreamsError("not allowed to read offsets")
+
+    def sleep(_: float) -> bool:
+        monkeypatch.setattr(cut.connections[-1].admin, "committed", refuse)
+        return False
+
+    monkeypatch.setattr("streams.cli.commands.top._sleep", sleep)
+    assert main(["top", "shop", "--count", "2", "--json"]) == ExitCode.OK
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["key_ranges"] == MAP
+    assert second["key_ranges"] is None
+    assert [each["name"] for each in second["alarms"]] == ["not-checked"]
+
+
+def test_K2_on_a_screen_the_most_uneven_partitions_come_first(cut: FakeGroup, wide: None) -> None:
+    """In `top`, where what does not fit is cut off; in `status` they come by task."""
+    del wide
+    with access_to(StreamsConfig(application_id=APP, bootstrap_servers="k:1")) as access:
+        access.shows_ranges = True
+        status = access.look()
+    assert status.key_ranges is not None
+    (uneven,) = status.key_ranges
+    even = replace(uneven, partition=0, task="0_0", ranges=uneven.ranges[:1])
+    status = replace(status, key_ranges=(even, uneven))
+
+    def order(first: int | None) -> list[str]:
+        console = Console(width=160)
+        with console.capture() as shown:
+            console.print(status_view(status, tasks_first=first))
+        return re.findall(r"orders-\d", shown.get())
+
+    assert order(None) == ["orders-0", "orders-1"]
+    assert order(5) == ["orders-1", "orders-0"]
+    assert all(connection.closed for connection in cut.connections)

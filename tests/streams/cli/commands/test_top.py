@@ -1,0 +1,261 @@
+"""`tidewheel top`: looks one after the other."""
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from streams.cli import main
+from streams.cli.group_access import GroupAccess
+from streams.errors import StreamsError
+from streams.exit_codes import ExitCode
+from streams.group.status import GroupStatus
+from tests.rebalance.leader.group_logs import LogBook, two_members
+from tests.streams.group.fake_group import FakeGroup, use
+
+ROOT = Path(__file__).parents[3]
+
+#: Back from the alternate screen.
+_BACK = b"\x1b[?1049l"
+#: A second is what is promised, and a call that must not be waited for lasts four.
+_AT_ONCE_S = 3.5
+
+
+@pytest.fixture
+def book(monkeypatch: pytest.MonkeyPatch) -> LogBook:
+    """A settled group of which `top` is asked."""
+    book = two_members()
+    group = FakeGroup()
+    group.write(book)
+    group.beats(book.now_ms, "a", "b")
+    use(monkeypatch, group, book.now_ms)
+
+    def sleep(_: float) -> bool:
+        if book.leader_epoch == 1:
+            book.leader("p2").member("c")
+            group.write(book)
+        return False
+
+    monkeypatch.setattr("streams.cli.commands.top._sleep", sleep)
+    return book
+
+
+@pytest.mark.usefixtures("book")
+def test_each_look_is_a_line_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """And sees what came since the one before."""
+    assert main(["top", "shop", "--count", "2"]) == ExitCode.OK
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("  !")]
+    assert [line.split("  ", 1)[1] for line in lines] == [
+        "shop RUNNING  members 2  tasks 4/4  learners 0  lag -  rate -  alarms 0",
+        "shop IN_REBALANCE (ASSIGNING)  members 3  tasks 4/4  learners 0  lag -  rate -  alarms 1",
+    ]
+    assert lines[0].startswith("2026-11-21 12:00:01.000Z  ")
+
+
+@pytest.mark.usefixtures("book")
+def test_each_look_is_an_object_with_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `status` prints it."""
+    assert main(["top", "shop", "--count", "2", "--json"]) == ExitCode.OK
+    looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [look["leader"] for look in looks] == ["p1", "p2"]
+
+
+@pytest.mark.usefixtures("book")
+def test_brokers_that_are_away_do_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says so, and looks again."""
+    real: Callable[..., GroupStatus] = GroupAccess.look
+    away = iter([True, False])
+
+    def look(access: GroupAccess, *, ask_brokers: bool) -> GroupStatus:
+        if next(away):
+            raise StreamsError("list topics: nobody there")
+        return real(access, ask_brokers=ask_brokers)
+
+    monkeypatch.setattr(GroupAccess, "look", look)
+    assert main(["top", "shop", "--count", "2"]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "can't be read: list topics: nobody there"
+    assert "shop IN_REBALANCE (ASSIGNING)" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--interval", "0"], "--interval 0: at least 0.1 s"),
+        (["--count", "0"], "--count 0: look at"),
+    ],
+)
+def test_nonsense_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is asked."""
+    assert main(["top", "shop", *arguments]) == ExitCode.USAGE
+    assert message in capsys.readouterr().err
+
+
+_ON_A_TERMINAL = """
+import sys
+import pytest
+from confluent_kafka.admin import AdminClient
+from streams.cli import main
+from streams.cli.group_access import GroupAccess
+from tests.rebalance.leader.group_logs import two_members
+from tests.streams.group.fake_group import FakeGroup, use
+
+book = two_members()
+group = FakeGroup()
+group.write(book)
+group.beats(book.now_ms, "a", "b")
+with pytest.MonkeyPatch.context() as patch:
+    use(patch, group, book.now_ms)
+    if sys.argv[1:]:
+        look, client, looks = GroupAccess.look, AdminClient({"bootstrap.servers": sys.argv[1]}), []
+
+        def stuck(access, **given):
+            looks.append(look(access, **given))
+            if len(looks) > 1:
+                print("stuck", file=sys.stderr, flush=True)
+                client.list_topics(timeout=20)
+            return looks[-1]
+
+        patch.setattr(GroupAccess, "look", stuck)
+    raise SystemExit(main(["top", "shop", "--interval", "0.1"]))
+"""
+
+_TOP = """
+import sys
+from streams.cli import main
+
+raise SystemExit(main(["top", "shop", "--bootstrap-servers", sys.argv[1]]))
+"""
+
+
+#: On a terminal Ctrl-C is heard, also when the tests themselves were started in the background, where it is ignored.
+_HEARS_CTRL_C = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
+class Terminal:
+    """A program on a terminal of its own; what it shows, and how it leaves the terminal."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        self.ours, theirs = pty.openpty()
+        self.before = termios.tcgetattr(self.ours)
+        self.shown = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _HEARS_CTRL_C + program, *arguments],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "TERM": "xterm",
+                "COLUMNS": "140",
+                "LINES": "40",
+            },
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+
+    def see(self, wanted: bytes) -> bytes:
+        """Read on until something is shown; return what was."""
+        read = _read_until(self.ours, wanted)
+        self.shown += read
+        return read
+
+    def ctrl_c(self) -> tuple[int, float]:
+        """Interrupt the program; return its exit code, and how many seconds it took to go."""
+        began_s = time.monotonic()
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(30)
+        return code, time.monotonic() - began_s
+
+    def close(self) -> None:
+        """End the program, if it has not ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.ours)
+
+
+@pytest.fixture
+def on_a_terminal() -> Iterator[Callable[..., Terminal]]:
+    """Start programs on terminals."""
+    with contextlib.ExitStack() as opened:
+
+        def start(program: str, *arguments: str) -> Terminal:
+            terminal = Terminal(program, *arguments)
+            opened.callback(terminal.close)
+            return terminal
+
+        yield start
+
+
+@pytest.fixture
+def silent_broker() -> Iterator[str]:
+    """Somebody listens, and never says a word: a broker that was stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.slow
+def test_q_leaves_the_live_view(on_a_terminal: Callable[..., Terminal]) -> None:
+    """On a real terminal, which is as it was before afterwards."""
+    terminal = on_a_terminal(_ON_A_TERMINAL)
+    assert b"RUNNING" in terminal.see(b"q to leave")
+    os.write(terminal.ours, b"q")
+    assert b"Traceback" not in terminal.see(_BACK)
+    assert terminal.process.wait(10) == ExitCode.OK
+
+
+@pytest.mark.slow
+def test_ctrl_c_waits_for_no_look(
+    on_a_terminal: Callable[..., Terminal], silent_broker: str
+) -> None:
+    """A look is under way that brokers do not answer, in a call that no signal interrupts; the terminal is as it was before."""
+    terminal = on_a_terminal(_ON_A_TERMINAL, silent_broker)
+    terminal.see(b"stuck")
+    code, took_s = terminal.ctrl_c()
+    assert code == ExitCode.OK
+    assert took_s < _AT_ONCE_S
+    assert b"Traceback" not in terminal.see(_BACK)
+    assert termios.tcgetattr(terminal.ours) == terminal.before
+
+
+@pytest.mark.slow
+def test_ctrl_c_waits_for_no_broker(
+    on_a_terminal: Callable[..., Terminal], silent_broker: str
+) -> None:
+    """It looks for one, for up to ten seconds; a call then lasts four."""
+    terminal = on_a_terminal(_TOP, silent_broker)
+    terminal.see(b"trying on")
+    code, took_s = terminal.ctrl_c()
+    assert code == ExitCode.OK
+    assert took_s < _AT_ONCE_S
+
+
+def _read_until(descriptor: int, wanted: bytes) -> bytes:
+    read = b""
+    deadline_s = time.monotonic() + 20
+    while wanted not in read and time.monotonic() < deadline_s:
+        if select.select([descriptor], [], [], 0.1)[0]:
+            with contextlib.suppress(OSError):  # the other end is closed
+                read += os.read(descriptor, 65_536)
+    assert wanted in read, read.decode(errors="replace")
+    return read

@@ -1,0 +1,48 @@
+"""Which isolation level a query of a store has: by its call, by the setting, and what is refused."""
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from streams import (
+    IsolationLevel,
+    KafkaStreams,
+    RunOptions,
+    StreamsBuilder,
+    StreamsConfig,
+    StreamsError,
+)
+
+
+def app(**settings: Any) -> KafkaStreams:
+    """Return an application with a store, not started."""
+    builder = StreamsBuilder()
+    builder.table("in", key_serde=str, value_serde=str, store="rows")
+    config = StreamsConfig(application_id="app", bootstrap_servers="unused:9092", **settings)
+    return KafkaStreams(builder.build(), config, options=RunOptions())
+
+
+@pytest.mark.parametrize(
+    ("setting", "call", "level"),
+    [
+        (None, None, "read_committed"),
+        (None, "read_uncommitted", "read_uncommitted"),
+        ("read_uncommitted", None, "read_uncommitted"),
+        (IsolationLevel.READ_UNCOMMITTED, "read_committed", "read_committed"),
+        ("read_committed", IsolationLevel.READ_UNCOMMITTED, "read_uncommitted"),
+    ],
+)
+def test_the_call_wins_over_the_setting(setting: Any, call: Any, level: str) -> None:
+    """Without either, queries read what is committed."""
+    settings = {} if setting is None else {"default_interactive_query_isolation_level": setting}
+    with patch("streams.kafka_streams.store_view") as view:
+        app(**settings).store("rows", isolation_level=call)
+    assert view.call_args.kwargs["level"] is IsolationLevel(level)
+
+
+@pytest.mark.parametrize("wrong", ["READ_UNCOMMITTED", "serializable", 1, True])
+def test_another_level_is_refused_by_the_call(wrong: Any) -> None:
+    """Not when something is read."""
+    with pytest.raises(StreamsError, match="'read_committed' or 'read_uncommitted'"):
+        app().store("rows", isolation_level=wrong)

@@ -1,0 +1,192 @@
+"""`retrying`: how often, how long, what it gives up on, and what becomes of the record then."""
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from streams import Serdes, StreamsBuilder, StreamsConfig, TopologyError, retrying
+from streams.definitions.retrying import _Waits
+from streams.testing import TopologyTestDriver
+from tasks.processing.api.coroutines import close_loop, wait_for
+
+STRING = Serdes.string()
+
+
+class Flaky:
+    """Fails as often as it is told for each value, then answers."""
+
+    def __init__(self, failures: int, error: type[Exception] = OSError) -> None:
+        self.failures = failures
+        self.error = error
+        self.calls: list[Any] = []
+
+    def __call__(self, value: str) -> str:
+        self.calls.append(value)
+        if self.calls.count(value) <= self.failures:
+            raise self.error(f"call {self.calls.count(value)} of {value}")
+        return value.upper()
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the waits, in seconds, which take no time; their random part is the largest there is."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    def nap(seconds: float) -> None:
+        if threading.get_ident() == own:
+            waits.append(seconds)
+        else:  # of Spark, say, which other tests of this process have started
+            real(seconds)
+
+    own, real = threading.get_ident(), time.sleep
+    monkeypatch.setattr("streams.definitions.retrying.time.sleep", nap)
+    monkeypatch.setattr("streams.definitions.retrying.asyncio.sleep", sleep)
+    monkeypatch.setattr("streams.definitions.retrying.random.uniform", lambda _least, most: most)
+    return waits
+
+
+def in_async(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a coroutine function that does the same."""
+
+    async def awaited(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return awaited
+
+
+def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function, or wait for its coroutine."""
+    result = function(*arguments)
+    try:
+        return wait_for(result) if inspect.iscoroutine(result) else result
+    finally:
+        close_loop()
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+class TestBoth:
+    """What holds for plain functions and for coroutine functions."""
+
+    def test_it_is_called_until_it_answers(self, kind: str, waited: list[float]) -> None:
+        flaky = Flaky(2)
+        function = flaky if kind == "plain" else in_async(flaky)
+        assert called(retrying(function, attempts=5, backoff=100), "a") == "A"
+        assert flaky.calls == ["a"] * 3
+        assert waited == [0.1, 0.2], "twice as long each time"
+
+    def test_the_last_error_is_raised(self, kind: str, waited: list[float]) -> None:
+        flaky = Flaky(9)
+        function = flaky if kind == "plain" else in_async(flaky)
+        limited = retrying(function, attempts=4, backoff=timedelta(seconds=1), max_backoff=1_500)
+        with pytest.raises(OSError, match="call 4 of a"):
+            called(limited, "a")
+        assert waited == [1.0, 1.5, 1.5]
+
+    def test_other_errors_are_raised_at_once(self, kind: str, waited: list[float]) -> None:
+        flaky = Flaky(9, KeyError)
+        function = flaky if kind == "plain" else in_async(flaky)
+        with pytest.raises(KeyError):
+            called(retrying(function, attempts=4, on=(OSError, TimeoutError)), "a")
+        assert flaky.calls == ["a"]
+        assert waited == []
+
+    def test_the_processing_handler_gets_the_last_error(
+        self, kind: str, waited: list[float]
+    ) -> None:
+        """One record that fails for good is skipped, the others go on."""
+        flaky = Flaky(2)
+        function = flaky if kind == "plain" else in_async(flaky)
+        builder = StreamsBuilder()
+        stream = builder.stream("in", key_serde=STRING, value_serde=STRING)
+        answers = stream.map_values(retrying(function, attempts=2))
+        answers.to("few", key_serde=STRING, value_serde=STRING)
+        config = StreamsConfig(
+            application_id="app",
+            bootstrap_servers="unused:9092",
+            processing_exception_handler="continue",
+        )
+        with TopologyTestDriver(builder.build(config), config) as driver:
+            driver.create_input_topic("in", key_serde=STRING, value_serde=STRING).pipe_batch(
+                [("k", "a", 1), ("k", "a", 2)]
+            )
+            output = driver.create_output_topic("few", key_serde=STRING, value_serde=STRING)
+            assert [(each.value, each.timestamp) for each in output.read_records()] == [("A", 2)]
+        assert len(waited) == 1, "before the second call of the first record"
+
+
+def test_waits_differ_but_not_much() -> None:
+    """Each is between a half of its length and all of it."""
+    waits = [next(iter(_Waits(2, 8.0, 10.0))) for _ in range(200)]
+    assert all(wait is not None and 4.0 <= wait <= 8.0 for wait in waits)
+    assert len(set(waits)) > 1
+
+
+def test_it_is_a_decorator_too() -> None:
+    """With arguments in brackets; the function keeps its name and signature."""
+
+    @retrying(attempts=2)
+    async def ask(key: str, value: str) -> str:
+        return key + value
+
+    assert ask.__name__ == "ask"
+    assert list(inspect.signature(ask).parameters) == ["key", "value"]
+    assert inspect.iscoroutinefunction(ask)
+    assert called(ask, "a", "b") == "ab"
+
+
+def test_a_call_that_takes_too_long_is_cancelled_and_made_again(waited: list[float]) -> None:
+    """The time-out holds for each call."""
+    cancelled: list[int] = []
+
+    async def stuck(value: str) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(len(cancelled))
+            raise
+        return value
+
+    with pytest.raises(TimeoutError):
+        called(retrying(stuck, attempts=3, timeout=5), "a")
+    assert cancelled == [0, 1, 2]
+    assert len(waited) == 2
+
+
+def test_a_coroutine_that_is_cancelled_is_not_called_again() -> None:
+    """Its range is given up."""
+    calls: list[str] = []
+
+    async def gives_up(value: str) -> None:
+        calls.append(value)
+        raise asyncio.CancelledError
+
+    async def run() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await retrying(gives_up, attempts=5)("a")
+
+    asyncio.run(run())
+    assert calls == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"attempts": 0}, "attempts=0"),
+        ({"attempts": True}, "attempts=True"),
+        ({"backoff": -1}, "backoff"),
+        ({"timeout": 5}, "can't be stopped"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], message: str) -> None:
+    """When the topology is built, not when the first record comes."""
+    with pytest.raises(TopologyError, match=message):
+        retrying(str.upper, **arguments)

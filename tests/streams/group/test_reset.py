@@ -1,0 +1,300 @@
+"""What a reset does, as a plan; and that it does it, on a cluster of fakes and a real folder."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rebalance.model import TopicPartition
+from state_stores.state_directory import StateDirectory
+from streams import ConfigError, StreamsBuilder, StreamsError, Topology
+from streams.cli.commands.reset import parse_position
+from streams.group.reset import (
+    LocalSlot,
+    OffsetMove,
+    ResetFacts,
+    ResetScope,
+    execute_reset,
+    gather_facts,
+    input_partitions,
+    plan_reset,
+    scope_of,
+)
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset
+from tasks.restore.offset_origin import StartRules
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin
+
+ORDERS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+TOPICS = {
+    "orders": 2,
+    "out": 1,
+    "shop-totals-repartition": 2,
+    "shop-totals-changelog": 2,
+    "shop-old-changelog": 2,
+    "shop-eu-counts-changelog": 2,
+    "shopping-changelog": 1,
+    "shop-group-state": 1,
+}
+
+
+def _topology() -> Topology:
+    builder = StreamsBuilder()
+    stream = builder.stream("orders", key_serde=str, value_serde=str)
+    grouped = stream.group_by(lambda value: value, key_serde=str, value_serde=str)
+    grouped.count(store="totals").to_stream().to("out")
+    return builder.build()
+
+
+def _metadata(transactional_id: str, offset: int) -> str:
+    return Progress(
+        task_epoch=0,
+        transactional_id=transactional_id,
+        topic_id=bytes(16),
+        topology_hash=bytes(8),
+        ranges=(RangeProgress(0, offset),),
+    ).encode()
+
+
+def _facts(**changes: object) -> ResetFacts:
+    facts = ResetFacts(
+        topics=TOPICS,
+        committed={
+            ORDERS[0]: CommittedOffset(40, _metadata("shop-fixed-0", 40)),
+            TopicPartition("shop-totals-repartition", 0): CommittedOffset(
+                9, _metadata("shop-fixed-1", 9)
+            ),
+        },
+        targets={ORDERS[0]: 3, ORDERS[1]: 0},
+    )
+    return replace(facts, **changes)  # type: ignore[arg-type]  # each test changes what it is about
+
+
+def test_with_a_topology_exactly_its_own_topics_are_deleted() -> None:
+    """Others that look alike are left alone and named."""
+    plan = plan_reset(scope_of("shop", _topology()), _facts())
+    assert plan.topics == (
+        "shop-totals-repartition",
+        "shop-totals-changelog",
+        "shop-group-state",
+    )
+    assert "shop-eu-counts-changelog, shop-old-changelog" in plan.notes[0]
+    assert plan.refusals == ()
+
+
+def test_with_only_the_name_topics_are_found_by_it() -> None:
+    """Except those of other applications whose names begin alike."""
+    plan = plan_reset(ResetScope(application_id="shop"), _facts(others=frozenset({"shop-eu"})))
+    assert plan.topics == (
+        "shop-totals-repartition",
+        "shop-old-changelog",
+        "shop-totals-changelog",
+        "shop-group-state",
+    )
+    assert any("other applications have these names: shop-eu" in note for note in plan.notes)
+
+
+def test_offsets_move_from_what_was_committed_to_the_target() -> None:
+    """Also where nothing was committed yet."""
+    plan = plan_reset(scope_of("shop", _topology()), _facts())
+    assert plan.offsets == (
+        OffsetMove(partition=ORDERS[0], before=40, after=3),
+        OffsetMove(partition=ORDERS[1], before=None, after=0),
+    )
+
+
+def test_every_producer_that_committed_is_fenced_and_no_other() -> None:
+    """Metadata is data from outside: an id of another application in it counts for nothing."""
+    committed = {
+        **_facts().committed,
+        ORDERS[1]: CommittedOffset(1, _metadata("bank-fixed-0", 1)),
+        TopicPartition("orders", 2): CommittedOffset(1, "something else"),
+    }
+    plan = plan_reset(scope_of("shop", _topology()), _facts(committed=committed))
+    assert plan.transactional_ids == ("shop-fixed-0", "shop-fixed-1")
+
+
+def test_members_of_the_group_that_speak_are_in_the_way() -> None:
+    """H18: wherever they are; the message names them."""
+    plan = plan_reset(scope_of("shop", _topology()), _facts(speaking=("a", "b")))
+    assert plan.refusals == (
+        "members of shop were alive a few seconds ago: a, b; stop the application everywhere first",
+    )
+
+
+def test_a_live_application_is_not_reset() -> None:
+    """Members in the group or a held slot; the message names the holder."""
+    held = LocalSlot(slot=0, path=Path("/state/shop/0"), problem="slot 0 is held by process 7 on a")
+    plan = plan_reset(scope_of("shop", _topology()), _facts(members=2, slots=(held,)))
+    assert plan.refusals == (
+        "slot 0 is held by process 7 on a",
+        "group shop has 2 live members; stop the application first",
+    )
+
+
+def test_workers_with_a_fixed_assignment_are_seen_wherever_they_are() -> None:
+    """No group speaks of them and their state may lie elsewhere: they show themselves, with the id of their producer."""
+    live = _facts(fixed={"shop-fixed-b-0": "10.0.0.7", "shop-fixed-0": "10.0.0.5"})
+    (refusal,) = plan_reset(scope_of("shop", _topology()), live).refusals
+    assert "alive: shop-fixed-0 at 10.0.0.5, shop-fixed-b-0 at 10.0.0.7; stop them first" in refusal
+    assert "--force" in refusal
+
+
+def test_force_ends_workers_with_a_fixed_assignment_and_nobody_else() -> None:
+    """Also one that has not committed anything yet is fenced; what else lives is still in the way."""
+    live = _facts(fixed={"shop-fixed-b-0": "10.0.0.7", "bank-fixed-0": "10.0.0.6"})
+    plan = plan_reset(scope_of("shop", _topology()), live, force=True)
+    assert plan.refusals == ()
+    assert plan.transactional_ids == ("shop-fixed-0", "shop-fixed-1", "shop-fixed-b-0")
+    assert any("end with FencedError: bank-fixed-0 at" in note for note in plan.notes)
+    speaking = replace(live, speaking=("a",))
+    assert plan_reset(scope_of("shop", _topology()), speaking, force=True).refusals
+
+
+def test_inputs_are_what_the_topology_reads_and_what_was_committed() -> None:
+    """Internal topics are no inputs."""
+    scope = scope_of("shop", _topology())
+    committed = [TopicPartition("clicks", 0), TopicPartition("shop-totals-repartition", 0)]
+    found = input_partitions(scope, {**TOPICS, "clicks": 1}, committed)
+    assert found == [TopicPartition("clicks", 0), *ORDERS]
+
+
+def test_source_topics_that_do_not_exist_are_named() -> None:
+    """Nothing can be set for them."""
+    plan = plan_reset(scope_of("shop", _topology()), _facts(topics={}, targets={}, committed={}))
+    assert plan.is_empty
+    assert "source topics that do not exist: orders" in plan.notes
+
+
+def test_an_application_of_which_nothing_was_found_may_be_a_slip() -> None:
+    """Nothing is done, and nobody takes that for a reset."""
+    facts = _facts(committed={}, targets={})
+    plan = plan_reset(ResetScope(application_id="shpo"), facts)
+    assert plan.is_empty
+    assert "nothing of an application shpo was found" in plan.notes[0]
+    found = plan_reset(ResetScope(application_id="shop"), facts)
+    assert not any("nothing of an application" in note for note in found.notes)
+
+
+class _Admin(FakeAdmin):
+    """A fake that also knows times."""
+
+    def offsets_at(
+        self, partitions: Sequence[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return the time, as if there were a record a millisecond."""
+        return dict.fromkeys(partitions, timestamp_ms)
+
+    def fixed_workers(self, application_id: str) -> dict[str, str]:
+        """Return nobody."""
+        assert application_id
+        return {}
+
+
+@pytest.fixture
+def cluster() -> FakeBroker:
+    """A cluster on which the application `shop` has run, and another of a similar name."""
+    broker = FakeBroker()
+    for topic, partitions in TOPICS.items():
+        broker.create_topic(topic, partitions)
+    for _ in range(5):
+        broker.send("orders", b"x", partition=0)
+    broker.groups["shop"] = dict(_facts().committed)
+    broker.groups["shop-eu"] = {ORDERS[0]: CommittedOffset(1, "")}
+    return broker
+
+
+def _used_state(state_dir: Path) -> None:
+    for slot in (0, 1):
+        with StateDirectory.acquire(state_dir, "shop", slot=slot) as directory:
+            (directory.task_directory("0_0") / "data").write_text("x")
+
+
+@pytest.mark.parametrize(("to", "after"), [("earliest", 0), ("latest", 5), (4, 4)])
+def test_a_reset_leaves_nothing_but_the_new_offsets(
+    cluster: FakeBroker, tmp_path: Path, to: str, after: int
+) -> None:
+    """Topics, state and old offsets are gone; a second reset finds nothing more to delete."""
+    _used_state(tmp_path)
+    admin, scope = _Admin(cluster), ResetScope(application_id="shop")
+    position = parse_position(str(to))
+    plan = plan_reset(scope, gather_facts(scope, admin, tmp_path, position))
+    assert [slot.tasks for slot in plan.slots] == [("0_0",), ("0_0",)]
+    execute_reset(plan, admin, tmp_path)
+    committed = cluster.groups["shop"][ORDERS[0]]
+    assert committed.offset == after
+    # A start follows no offset but those of the application itself.
+    assert StartRules(group_id="shop").own(committed)
+    assert not any(partition.topic.startswith("shop") for partition in cluster.groups["shop"])
+    assert set(cluster.topics) == {
+        "orders",
+        "out",
+        "shop-eu-counts-changelog",
+        "shopping-changelog",
+    }
+    assert cluster.fenced == ["shop-fixed-0", "shop-fixed-1"]
+    assert not list(tmp_path.rglob("data"))
+    again = plan_reset(scope, gather_facts(scope, admin, tmp_path, position))
+    assert (again.topics, again.slots) == ((), ())
+
+
+def test_a_plan_touches_nothing(cluster: FakeBroker, tmp_path: Path) -> None:
+    """Facts are only read."""
+    _used_state(tmp_path)
+    before = {**cluster.groups}, set(cluster.topics)
+    scope = scope_of("shop", _topology())
+    plan_reset(scope, gather_facts(scope, _Admin(cluster), tmp_path, "earliest"))
+    assert ({k: v for k, v in cluster.groups.items() if v}, set(cluster.topics)) == before
+    assert len(list(tmp_path.rglob("data"))) == 2
+
+
+def test_a_held_slot_is_found_and_left_alone(cluster: FakeBroker, tmp_path: Path) -> None:
+    """The refusal names the process that holds it, and executing raises."""
+    _used_state(tmp_path)
+    admin, scope = _Admin(cluster), scope_of("shop", _topology())
+    with StateDirectory.acquire(tmp_path, "shop", slot=1):
+        plan = plan_reset(scope, gather_facts(scope, admin, tmp_path, "earliest"))
+        (refusal,) = plan.refusals
+        assert "slot 1" in refusal
+        assert "process" in refusal
+        with pytest.raises(StreamsError, match="slot 1"):
+            execute_reset(plan, admin, tmp_path)
+    assert len(list(tmp_path.rglob("data"))) == 2
+
+
+def test_a_slot_taken_after_the_plan_stops_the_reset_before_it_begins(
+    cluster: FakeBroker, tmp_path: Path
+) -> None:
+    """Nothing is deleted while somebody may be using it."""
+    _used_state(tmp_path)
+    admin, scope = _Admin(cluster), scope_of("shop", _topology())
+    plan = plan_reset(scope, gather_facts(scope, admin, tmp_path, "earliest"))
+    with (
+        StateDirectory.acquire(tmp_path, "shop", slot=1),
+        pytest.raises(StreamsError, match="slot 1"),
+    ):
+        execute_reset(plan, admin, tmp_path)
+    assert "shop-totals-changelog" in cluster.topics
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("earliest", "earliest"),
+        ("1700000000000", 1_700_000_000_000),
+        ("2023-11-14T22:13:20", 1_700_000_000_000),
+        ("2023-11-14T23:13:20+01:00", 1_700_000_000_000),
+    ],
+)
+def test_times_are_utc_unless_they_say_otherwise(text: str, position: str | int) -> None:
+    """In ISO 8601 or as ms since the epoch."""
+    assert parse_position(text) == position
+
+
+@pytest.mark.parametrize("text", ["9" * 25, "soon", "2023-13-01"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """Also a number that no client could send."""
+    with pytest.raises(ConfigError, match="write earliest, latest, a time"):
+        parse_position(text)

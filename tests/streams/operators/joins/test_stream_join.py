@@ -1,0 +1,493 @@
+"""Joins of two streams: against a model, in batches, and where they differ from the plain case.
+
+What is pinned by hand is what Kafka Streams' KStreamKStreamJoinTest, -LeftJoinTest, -OuterJoinTest and -SelfJoinTest pin;
+`tests/golden/test_joins.py` has what it does with random input.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from streams import (
+    ErrorResponse,
+    JoinWindows,
+    KStream,
+    Materialized,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+)
+from streams.operators.joins.non_joined import NonJoinedSettings, NonJoinedStore, SharedTime
+from streams.testing import TopologyTestDriver
+
+JSON = Serdes.json()
+#: Topic, key, value, timestamp.
+Row = tuple[str, Any, Any, int]
+Result = tuple[Any, Any, int]
+Program = Callable[[KStream[Any, Any], KStream[Any, Any]], KStream[Any, Any]]
+
+
+def driver_of(program: Program, **options: Any) -> TopologyTestDriver:
+    """Return a driver over a join of topics "left" and "right"."""
+    builder = StreamsBuilder()
+    left, right = (
+        builder.stream(topic, key_serde=JSON, value_serde=JSON) for topic in ("left", "right")
+    )
+    program(left, right).to("out", key_serde=JSON, value_serde=JSON)
+    record_by_record = options.pop("record_by_record", False)
+    config = StreamsConfig(
+        application_id="joins",
+        bootstrap_servers="unused:9092",
+        statestore_cache_max_bytes=0,
+        **options,
+    )
+    return TopologyTestDriver(builder.build(config), config, record_by_record=record_by_record)
+
+
+def pipe(driver: TopologyTestDriver, rows: Sequence[Row], *, batches: bool = False) -> list[Result]:
+    """Pipe records, those of one topic that follow each other as one batch if asked; return what came out."""
+    output = driver.create_output_topic("out", key_serde=JSON, value_serde=JSON)
+    topics = {
+        topic: driver.create_input_topic(topic, key_serde=JSON, value_serde=JSON)
+        for topic in ("left", "right")
+    }
+    for topic, run in groupby(rows, key=lambda row: row[0]):
+        records = [row[1:] for row in run]
+        if batches:
+            topics[topic].pipe_batch(records)
+        else:
+            for record in records:
+                topics[topic].pipe_input(*record)
+    return [(record.key, record.value, record.timestamp) for record in output.read_records()]
+
+
+def run(program: Program, rows: Sequence[Row], **options: Any) -> list[Result]:
+    """Return what comes out of a join."""
+    with driver_of(program, **options) as driver:
+        return pipe(driver, rows)
+
+
+def pair(left: Any, right: Any) -> list[Any]:
+    """Join two values."""
+    return [left, right]
+
+
+KINDS: dict[str, Callable[[JoinWindows], Program]] = {
+    "inner": lambda within: lambda left, right: left.join(right, pair, within=within),
+    "left": lambda within: lambda left, right: left.left_join(right, pair, within=within),
+    "outer": lambda within: lambda left, right: left.outer_join(right, pair, within=within),
+    "self": lambda within: lambda left, _: left.join(left, pair, within=within),
+}
+
+
+# -- laws ----------------------------------------------------------------------------------------------------------------
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["left", "right"]),
+        st.sampled_from(["a", "b", None]),
+        st.one_of(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=2), st.none()),
+        st.integers(0, 60),
+    ),
+    max_size=25,
+)
+WINDOWS = st.builds(
+    JoinWindows,
+    before=st.integers(0, 10),
+    after=st.integers(0, 10),
+    grace=st.integers(0, 60),
+)
+
+
+@settings(max_examples=15)
+@given(rows=ROWS, within=WINDOWS, kind=st.sampled_from(sorted(KINDS)))
+def test_batches_give_what_single_records_give(
+    rows: list[Row], within: JoinWindows, kind: str
+) -> None:
+    """Whatever is late, null, out of order or without a partner."""
+    program = KINDS[kind](within)
+    single = run(program, rows, record_by_record=True)
+    with driver_of(program) as driver:
+        assert pipe(driver, rows, batches=True) == single
+    event(f"{kind}, {'some' if single else 'no'} results")
+
+
+def pipe_together(driver: TopologyTestDriver, rows: Sequence[Row], cut: int) -> list[Result]:
+    """Pipe records of both topics `cut` at a time, so that both inputs are buffered; return what came out."""
+    output = driver.create_output_topic("out", key_serde=JSON, value_serde=JSON)
+    for start in range(0, len(rows), cut):
+        for topic in ("left", "right"):
+            source = driver.create_input_topic(topic, key_serde=JSON, value_serde=JSON)
+            raws = [
+                source._raw(key, value, timestamp, ())
+                for name, key, value, timestamp in rows[start : start + cut]
+                if name == topic
+            ]
+            if raws:
+                driver._enqueue(topic, raws)
+        driver._settle()
+    return [(record.key, record.value, record.timestamp) for record in output.read_records()]
+
+
+TOGETHER: dict[str, Callable[[JoinWindows], Program]] = {
+    **KINDS,
+    "merged": lambda within: lambda left, right: left.join(right, pair, within=within).merge(left),
+    "derived": lambda within: (
+        lambda left, right: (
+            left.merge(right.filter(_is_odd))
+            .flat_map_values(lambda value: [value, 13, value])
+            .join(right.filter_not(_is_odd), picky, within=within, value_serde=JSON)
+        )
+    ),
+    "expanded": lambda within: (
+        lambda left, right: (
+            left.filter_not(_is_odd)
+            .flat_map_values(lambda value: [value, 13, value])
+            .join(right, picky, within=within, value_serde=JSON)
+        )
+    ),
+}
+
+
+def _is_odd(_key: Any, value: Any) -> bool:
+    return isinstance(value, int) and value % 2 == 1
+
+
+@settings(max_examples=40)
+@given(rows=ROWS, within=WINDOWS, kind=st.sampled_from(sorted(TOGETHER)), cut=st.integers(2, 25))
+def test_inputs_that_come_together_give_what_single_records_give(
+    rows: list[Row], within: JoinWindows, kind: str, cut: int
+) -> None:
+    """Whichever side a record comes from, it finds what has come before it, and nothing that comes after."""
+    program = TOGETHER[kind](within)
+    results: list[list[Result]] = []
+    failures: list[list[tuple[Any, ...]]] = []
+    for record_by_record in (True, False):
+        handled: list[tuple[Any, ...]] = []
+
+        def handler(
+            context: Any, record: Any, _error: Exception, handled: list[tuple[Any, ...]] = handled
+        ) -> ErrorResponse:
+            at = (context.topic, context.partition, context.offset)
+            handled.append((context.node, *at, context.raw_value, repr(record.value)))
+            return ErrorResponse(action="continue")
+
+        with driver_of(
+            program, record_by_record=record_by_record, processing_exception_handler=handler
+        ) as driver:
+            results.append(pipe_together(driver, rows, cut))
+        failures.append(sorted(handled))
+    assert results[0] == results[1]
+    assert failures[0] == failures[1]
+    event(f"{kind}, {'some' if results[0] else 'no'} results")
+
+
+def model_of(rows: Sequence[Row], within: JoinWindows) -> list[tuple[str, Any, Any, int]]:
+    """Return every pair of records that are near each other, if none is ever too late."""
+    kept = [row for row in rows if row[1] is not None and row[2] is not None]
+    return [
+        (key, value, other, max(timestamp, other_time))
+        for topic, key, value, timestamp in kept
+        for other_topic, other_key, other, other_time in kept
+        if topic == "left"
+        and other_topic == "right"
+        and key == other_key
+        and timestamp - within.before_ms <= other_time <= timestamp + within.after_ms
+    ]
+
+
+@settings(max_examples=15)
+@given(rows=ROWS, before=st.integers(-5, 10), after=st.integers(5, 10))
+def test_an_inner_join_finds_every_pair_that_is_near(
+    rows: list[Row], before: int, after: int
+) -> None:
+    """Once each, whichever side comes first, as long as the grace reaches back to all of them."""
+    within = JoinWindows(before=before, after=after, grace=100)
+    found = run(KINDS["inner"](within), rows)
+    told = [(key, left, right, timestamp) for key, (left, right), timestamp in found]
+    assert sorted(map(repr, told)) == sorted(map(repr, model_of(rows, within)))
+
+
+@settings(max_examples=15)
+@given(rows=ROWS, within=WINDOWS)
+def test_in_the_order_of_time_a_record_is_in_pairs_or_alone(
+    rows: list[Row], within: JoinWindows
+) -> None:
+    """Each record with a value comes out of an outer join, without a partner only if it never finds one, and then once."""
+    numbered: list[Row] = [
+        (topic, key, None if value is None else number, timestamp)
+        for number, (topic, key, value, timestamp) in enumerate(
+            sorted(rows, key=lambda row: row[3])
+        )
+    ]
+    end: Row = ("left", "end", "end", 10_000)
+    found = run(KINDS["outer"](within), [*numbered, end])
+    pairs = model_of(numbered, within)
+    paired = {value for _, left, right, _ in pairs for value in (left, right)}
+    alone = [
+        (key, [value, None] if topic == "left" else [None, value], timestamp)
+        for topic, key, value, timestamp in numbered
+        if value is not None and value not in paired
+    ]
+    expected = [(key, [left, right], timestamp) for key, left, right, timestamp in pairs] + alone
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
+    event("somebody alone" if alone else "nobody alone")
+
+
+# -- what is due, and when it is looked for -----------------------------------------------------------------------------
+
+
+def test_without_partner_and_a_null_key_a_kept_side_comes_out_at_once() -> None:
+    """KIP-962: a left join keeps the left side's null keys, an outer join both sides'; null values never come out."""
+    rows: list[Row] = [
+        ("left", None, 1, 5),
+        ("right", None, 2, 6),
+        ("left", None, None, 7),
+        ("left", "a", None, 8),
+    ]
+    within = JoinWindows(10)
+    assert run(KINDS["inner"](within), rows) == []
+    assert run(KINDS["left"](within), rows) == [(None, [1, None], 5)]
+    assert run(KINDS["outer"](within), rows) == [(None, [1, None], 5), (None, [None, 2], 6)]
+    with driver_of(KINDS["left"](within)) as driver:
+        pipe(driver, rows)
+        assert driver.metrics()["0_0"]["dropped-records-total"] == 3
+
+
+def test_what_is_looked_for_at_most_once_per_interval_comes_with_a_later_record() -> None:
+    """The wall clock decides; a look counts from the moment it is made, also where there is nothing to find."""
+    with driver_of(KINDS["left"](JoinWindows(10)), emit_interval_ms=1_000) as driver:
+        assert pipe(driver, [("left", "a", 1, 0), ("left", "a", 2, 20)]) == []
+        driver.advance_wall_clock_time(1_000)
+        assert pipe(driver, [("left", "a", 3, 22)]) == [("a", [1, None], 0)]
+        assert pipe(driver, [("left", "a", 4, 40)]) == []
+        driver.advance_wall_clock_time(999)
+        assert pipe(driver, [("left", "a", 5, 60)]) == []
+        driver.advance_wall_clock_time(1)
+        due = [("a", [n, None], time) for n, time in ((2, 20), (3, 22), (4, 40), (5, 60))]
+        assert pipe(driver, [("left", "a", 6, 80)]) == due
+
+
+def test_a_left_join_looks_again_where_its_last_look_ended() -> None:
+    """As Kafka Streams does: what waits behind the newest record comes out when that is due, or another one waits."""
+    rows: list[Row] = [("left", "a", 0, 0), ("left", "b", 1, 5), ("left", "c", 2, 9)]
+    with driver_of(KINDS["left"](JoinWindows(10))) as driver:
+        assert pipe(driver, rows) == []
+        # The look ends at 9; the partner keeps this record from waiting itself.
+        assert pipe(driver, [("right", "c", 0, 11)]) == [("a", [0, None], 0), ("c", [2, 0], 11)]
+        assert pipe(driver, [("right", "x", 0, 17)]) == []
+        assert pipe(driver, [("right", "x", 0, 20)]) == [("b", [1, None], 5)]
+
+
+# -- what the user's code and serdes do ---------------------------------------------------------------------------------
+
+
+def test_the_key_comes_first_if_the_joiner_takes_it() -> None:
+    """On both sides, and for records without a partner."""
+
+    def told(key: Any, left: Any, right: Any) -> list[Any]:
+        return [key, left, right]
+
+    def program(left: KStream[Any, Any], right: KStream[Any, Any]) -> KStream[Any, Any]:
+        return left.left_join(right, told, within=JoinWindows(10))
+
+    rows: list[Row] = [
+        ("left", "a", 1, 0),
+        ("right", "a", 2, 1),
+        ("left", "b", 3, 2),
+        ("left", "c", 4, 50),
+    ]
+    assert run(program, rows) == [("a", ["a", 1, 2], 1), ("b", ["b", 3, None], 2)]
+
+
+def picky(left: Any, right: Any) -> list[Any]:
+    """Refuse 13."""
+    if 13 in (left, right):
+        raise ValueError("unlucky")
+    return [left, right]
+
+
+def test_a_joiner_that_fails_costs_one_record_its_results() -> None:
+    """Those made before stand, the next records go on, and what waits without a partner loses only its own."""
+
+    def program(left: KStream[Any, Any], right: KStream[Any, Any]) -> KStream[Any, Any]:
+        return left.left_join(right, picky, within=JoinWindows(10))
+
+    handled: list[tuple[str | None, int | None]] = []
+
+    def handler(context: Any, _record: Any, _error: Exception) -> ErrorResponse:
+        handled.append((context.topic, context.offset))
+        return ErrorResponse(action="continue")
+
+    rows: list[Row] = [
+        ("right", "a", 1, 0),
+        ("right", "a", 13, 1),
+        ("right", "a", 2, 2),
+        ("left", "a", 7, 3),
+        ("left", "b", 13, 4),
+        ("left", "b", 8, 5),
+        ("left", "c", 9, 50),
+    ]
+    found = run(program, rows, processing_exception_handler=handler)
+    assert found == [("a", [7, 1], 3), ("b", [8, None], 5)]
+    assert handled == [("left", 0), ("left", 3)]
+
+
+def without_13_and_14(left: Any, right: Any) -> list[Any]:
+    """Refuse 13, and let an iterator's end escape at 14."""
+    if 14 in (left, right):
+        next(iter(()))
+    return picky(left, right)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["left", "right"]),
+            st.sampled_from("ab"),
+            st.sampled_from([1, 2, 13, 14]),
+            st.integers(0, 30),
+        ),
+        max_size=20,
+    )
+)
+def test_records_that_fail_in_a_batch_are_those_that_fail_alone(rows: list[Row]) -> None:
+    """An inner join calls the joiner for all pairs of a batch: the others' results stand, and each record fails once."""
+
+    def program(left: KStream[Any, Any], right: KStream[Any, Any]) -> KStream[Any, Any]:
+        return left.join(right, without_13_and_14, within=JoinWindows(10, grace=100))
+
+    runs: list[Any] = []
+    for batches in (False, True):
+        handled: list[tuple[str | None, int | None]] = []
+
+        def handler(
+            context: Any, _record: Any, _error: Exception, handled: list[Any] = handled
+        ) -> ErrorResponse:
+            handled.append((context.topic, context.offset))
+            return ErrorResponse(action="continue")
+
+        with driver_of(program, processing_exception_handler=handler) as driver:
+            runs.append((pipe(driver, rows, batches=batches), handled))
+    assert runs[0] == runs[1]
+    event(f"{len(runs[0][1])} fail")
+
+
+def test_a_value_that_the_joiner_changes_stays_as_it_was() -> None:
+    """Each result is made of values of its own, in a batch, too."""
+
+    def program(left: KStream[Any, Any], right: KStream[Any, Any]) -> KStream[Any, Any]:
+        return left.join(right, lambda n, seen: (seen.append(n), seen)[1], within=JoinWindows(10))
+
+    rows: list[Row] = [("right", "a", [], 0), ("left", "a", 1, 1), ("left", "a", 2, 2)]
+    with driver_of(program) as driver:
+        assert pipe(driver, rows, batches=True) == [("a", [1], 1), ("a", [2], 2)]
+
+
+def test_headers_are_those_of_the_record_that_made_the_result() -> None:
+    """Of the later partner, or of the record that showed that one without a partner is due."""
+    with driver_of(KINDS["left"](JoinWindows(10))) as driver:
+        left = driver.create_input_topic("left", key_serde=JSON, value_serde=JSON)
+        right = driver.create_input_topic("right", key_serde=JSON, value_serde=JSON)
+        left.pipe_input("a", 1, 0, headers=(("by", b"first"),))
+        right.pipe_input("a", 2, 1, headers=(("by", b"second"),))
+        left.pipe_input("b", 3, 2, headers=(("by", b"third"),))
+        left.pipe_input("c", 4, 50, headers=(("by", b"fourth"),))
+        output = driver.create_output_topic("out", key_serde=JSON, value_serde=JSON)
+        assert [record.headers for record in output.read_records()] == [
+            (("by", b"second"),),
+            (("by", b"fourth"),),
+        ]
+
+
+# -- the store of those without a partner -------------------------------------------------------------------------------
+
+
+def test_rows_are_kafka_streams() -> None:
+    """TimestampedKeyAndJoinSide and a list of LeftOrRightValue, as its own serialisers write them."""
+    with driver_of(KINDS["outer"](JoinWindows(10))) as driver:
+        pipe(driver, [("left", "a", 1, 3), ("left", "a", 2, 3), ("right", "b", 7, 3)])
+        rows = dict(driver.get_state_store("KSTREAM-OUTERSHARED-0000000004-store").all())
+    time = (3).to_bytes(8)
+    assert rows == {
+        time + b'\0"b"': b"\1" + b"\0\0\0\1" + b"\0\0\0\2" + b"\x007",
+        time + b'\1"a"': b"\1" + b"\0\0\0\2" + b"\0\0\0\2" + b"\x011" + b"\0\0\0\2" + b"\x012",
+    }
+
+
+def test_both_sides_of_a_task_share_their_time_and_tasks_do_not() -> None:
+    """The store is what they have in common."""
+    shared = NonJoinedSettings(
+        "KSTREAM-OUTERSHARED-0000000004-store", SharedTime(), 10, 10, is_outer=True
+    )
+    serdes = (JSON, JSON, JSON)
+    with (
+        driver_of(KINDS["outer"](JoinWindows(10))) as one,
+        driver_of(KINDS["outer"](JoinWindows(10))) as two,
+    ):
+        stores = [driver.get_state_store(shared.store_name) for driver in (one, two)]
+        left = NonJoinedStore(shared, stores[0], serdes, is_left=True)
+        right = NonJoinedStore(shared, stores[0], serdes, is_left=False)
+        elsewhere = NonJoinedStore(shared, stores[1], serdes, is_left=True)
+        left.restore_times((5, 3))
+        assert right.times() == (5, 3)
+        assert elsewhere.times() == (-1, -1)
+
+
+def test_after_a_start_without_times_the_rows_tell_how_old_they_are() -> None:
+    """What waited before is not forgotten."""
+    with driver_of(KINDS["left"](JoinWindows(10))) as driver:
+        pipe(driver, [("left", "a", 1, 3)])
+        shared = NonJoinedSettings(
+            "KSTREAM-OUTERSHARED-0000000004-store", SharedTime(), 10, 10, is_outer=False
+        )
+        store = driver.get_state_store(shared.store_name)
+        waiting = NonJoinedStore(shared, store, (JSON, JSON, JSON), is_left=True)
+        waiting.begin()
+        assert waiting.times() == (-1, 3)
+        waiting.tracker.stream_time_ms = 14
+        assert waiting.may_be_due(10)
+        assert [(each.key, each.left, each.timestamp) for each in waiting.due(14)] == [("a", 1, 3)]
+        waiting.tracker.earliest_ms = -1
+        waiting.begin()
+        assert list(waiting.due(14)) == []
+        assert waiting.times() == (14, -1)
+
+
+@pytest.mark.parametrize("record_by_record", [False, True])
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(("store_type", "found"), [("rocksdb", ["x-y"]), ("in_memory", [])])
+def test_a_null_value_moves_the_time_of_a_store_in_memory_alone(
+    store_type: Any, found: list[str], batched: bool, record_by_record: bool
+) -> None:
+    """As in Kafka Streams: what that time has expired finds nobody there."""
+    config = StreamsConfig(
+        application_id="t", bootstrap_servers="unused:9092", statestore_cache_max_bytes=0
+    )
+    builder = StreamsBuilder()
+    text: dict[str, Any] = {"key_serde": str, "value_serde": str}
+    left, right = (builder.stream(topic, **text) for topic in ("left", "right"))
+    left.join(
+        right,
+        lambda one, two: f"{one}-{two}",
+        within=JoinWindows(10),
+        store=Materialized(store_type=store_type),
+    ).to("out", **text)
+    with TopologyTestDriver(
+        builder.build(config), config, record_by_record=record_by_record
+    ) as driver:
+        rows: list[Any] = [("a", "x", 0), ("a", None, 60_000)]
+        source = driver.create_input_topic("left", **text)
+        if batched:
+            source.pipe_batch(rows)
+        else:
+            for row in rows:
+                source.pipe_input(*row)
+        driver.create_input_topic("right", **text).pipe_input("a", "y", 5)
+        assert driver.create_output_topic("out", **text).read_key_values() == [
+            ("a", text) for text in found
+        ]

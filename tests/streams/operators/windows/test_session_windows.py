@@ -1,0 +1,153 @@
+"""Sessions the quick way, taken where results are forwarded as they come, beside the general one: nothing differs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams import KStream, Materialized
+from streams.operators.windows.session_windows import SessionWindowAggregate
+from streams.testing import TopologyTestDriver
+from streams.windows import SessionWindows
+from tests.streams.operators.run import JSON, driver_of, outputs
+from tests.streams.operators.window_runs import KEYED, flat_key
+
+#: (key, value, timestamp); a value of 13 fails in the fold, one of 7 where sessions merge, one of 5 in the serde.
+Record = tuple[str | None, int, int]
+
+TIMES = st.one_of(st.integers(0, 40), st.integers(0, 40), st.integers(100, 140))
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "a", "b", None]),
+        st.sampled_from([1, 2, 3, 5, 7, 13]),
+        TIMES,
+    ),
+    min_size=1,
+    max_size=12,
+)
+BATCHES = st.lists(RECORDS, max_size=4)
+SESSIONS = st.builds(SessionWindows, st.sampled_from([1, 4, 10]), st.sampled_from([0, 3, 1_000]))
+
+
+def add(_key: str, value: int, total: Any) -> Any:
+    """Add a value; 5 makes what the serde refuses."""
+    if value == 13:
+        raise ValueError("no 13")
+    return object() if value == 5 else (total or 0) + value
+
+
+def merge(_key: str, one: Any, two: Any) -> Any:
+    """Add two sums; one of 7 can't be."""
+    if two == 7:
+        raise ValueError("no 7")
+    return (one or 0) + two
+
+
+def everything(
+    batches: Sequence[Sequence[Record]], windows: SessionWindows, *, longer: int, counts: bool
+) -> list[Any]:
+    """Return all that comes out of each batch, what is stored after it, and what was counted."""
+
+    def use(stream: KStream[Any, Any]) -> Any:
+        cut = stream.group_by_key(**KEYED).windowed_by(windows)
+        kept = Materialized("store", key_serde=JSON, retention=windows.retention_ms + longer)
+        table = (
+            cut.count(store=kept)
+            if counts
+            else cut.aggregate(lambda: None, add, merger=merge, store=kept, value_serde=JSON)
+        )
+        return table.to_stream(flat_key)
+
+    found: list[Any] = []
+    with driver_of(use, processing_exception_handler="continue") as driver:
+        output = driver.create_output_topic("out", key_serde=JSON, value_serde=JSON)
+        for batch in batches:
+            pipe(driver, batch)
+            stored = list(driver.get_state_store("store").fetch_range(None, None))
+            found.append((output.read_records(), stored))
+        found.append(
+            {
+                group: {name: value for name, value in metrics.items() if "dropped" in name}
+                for group, metrics in driver.metrics().items()
+            }
+        )
+    return found
+
+
+def pipe(driver: TopologyTestDriver, batch: Sequence[Record]) -> None:
+    """Pipe records as one batch."""
+    driver.create_input_topic("in", key_serde=JSON, value_serde=JSON).pipe_batch(batch)
+
+
+def never(_self: SessionWindowAggregate) -> bool:
+    """Take the general way."""
+    return False
+
+
+@pytest.mark.slow
+@given(BATCHES, SESSIONS, st.sampled_from([0, 20]), st.booleans())
+@settings(max_examples=60)
+def test_the_quick_way_does_what_the_general_one_does(
+    batches: Sequence[Sequence[Record]], windows: SessionWindows, longer: int, counts: bool
+) -> None:
+    """Results, rows, late records and those that fail, whatever the order of times."""
+    quick = everything(batches, windows, longer=longer, counts=counts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SessionWindowAggregate, "is_plain", never)
+        assert everything(batches, windows, longer=longer, counts=counts) == quick
+
+
+def test_results_on_update_go_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual count does not come by the general way at all; one whose results are held back does."""
+    ways: list[str] = []
+    general, quick = SessionWindowAggregate.each_record, SessionWindowAggregate.updated
+
+    def note_general(self: Any, *arguments: Any) -> Any:
+        ways.append("general")
+        return general(self, *arguments)
+
+    def note_quick(self: Any, *arguments: Any) -> Any:
+        ways.append("quick")
+        return quick(self, *arguments)
+
+    monkeypatch.setattr(SessionWindowAggregate, "each_record", note_general)
+    monkeypatch.setattr(SessionWindowAggregate, "updated", note_quick)
+
+    def use(stream: KStream[Any, Any]) -> Any:
+        return (
+            stream.group_by_key(**KEYED).windowed_by(SessionWindows(10)).count().to_stream(flat_key)
+        )
+
+    for cache_bytes in (0, 1 << 20):
+        with driver_of(use, statestore_cache_max_bytes=cache_bytes) as driver:
+            pipe(driver, [("a", 1, 1)])
+    assert ways == ["quick", "general"]
+
+
+@pytest.mark.parametrize(
+    ("store_type", "expected"),
+    [
+        ("rocksdb", [("c", 6), ("b", 8), ("a", 10), ("d", 10)]),
+        ("in_memory", [("a", 10), ("b", 8), ("c", 6), ("d", 10)]),
+    ],
+)
+def test_sessions_that_close_together_come_in_the_order_of_kafka_streams_stores(
+    store_type: Any, expected: list[Any]
+) -> None:
+    """All end at 10: on disk those that began earlier come first, in memory only keys count."""
+    rows = [("b", 8), ("a", 10), ("b", 10), ("c", 6), ("c", 10), ("d", 10), ("z", 100)]
+    with driver_of(
+        lambda stream: (
+            stream.group_by_key(key_serde=JSON, value_serde=JSON)
+            .windowed_by(SessionWindows(5))
+            .emit_strategy("on_window_close")
+            .count(store=Materialized(store_type=store_type, key_serde=JSON))
+            .to_stream(lambda key, _: [key.key, key.start, key.end])
+        )
+    ) as driver:
+        source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
+        for key, time in rows:
+            source.pipe_input(key, "x", time)
+        assert [(key[0], key[1]) for key, _, _ in outputs(driver)] == expected

@@ -1,0 +1,56 @@
+"""A helper that does nothing: `python -m tests.streams.processes.restore_helper.fake_helper`, for tests of whoever starts helpers.
+
+The name of the store that runs are ordered of says what it does.
+"""
+
+import os
+import socket
+import sys
+
+from state_stores.restore import StoreTime
+from streams.processes.restore_helper.messages import (
+    Failed,
+    FindSnapshot,
+    Forget,
+    Made,
+    MakeRuns,
+    Order,
+    Progressed,
+    Report,
+    SnapshotFound,
+    decode_begin,
+    decode_order,
+    encode,
+)
+
+
+def answers(order: Order, told: int) -> list[Report]:
+    """Return what is said to an order."""
+    match order:
+        case FindSnapshot():
+            return [SnapshotFound(number=order.number, snapshot=None)]
+        case Forget():
+            return []
+        case MakeRuns():
+            pass
+    if order.shape.name == "die":
+        os._exit(3)
+    if order.shape.name == "wait":
+        return [Progressed(number=order.number, position=1, records=1)]
+    if order.shape.name == "fail":
+        return [Failed(number=order.number, reason="as asked")]
+    return [Made(number=order.number, files=(), time=StoreTime(), records=told)]
+
+
+def main() -> None:
+    """Answer until the other end is gone."""
+    line = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    with line.makefile("rb") as lines:
+        begin = decode_begin(next(lines))
+        for each in lines:
+            for report in answers(decode_order(each), begin.run_bytes):
+                line.sendall(encode(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,378 @@
+"""What a helper makes of orders: whose turn it is, what it says, and that nothing is left of what is forgotten."""
+
+import os
+from pathlib import Path
+from threading import Semaphore
+
+import pytest
+
+from rebalance.model import TopicPartition
+from state_stores.bulk_restore.location import SnapshotLocation
+from state_stores.bulk_restore.manifest import PartitionRuns, Run
+from state_stores.bulk_restore.run_files import BuiltRuns
+from state_stores.bulk_restore.shape import StoreShape
+from state_stores.rocksdb.sorted_files import read_sorted_file
+from state_stores.spec import StoreKind, StoreSpec
+from streams import Serdes
+from streams.processes.restore_helper.helper import FIND_S, RestoreHelper
+from streams.processes.restore_helper.host import report_of
+from streams.processes.restore_helper.messages import (
+    Failed,
+    FindSnapshot,
+    Forget,
+    Made,
+    MakeRuns,
+    Progressed,
+    Report,
+    SnapshotFound,
+    decode_order,
+    decode_report,
+    encode,
+)
+from tasks.processing.engine.record_batch import SourceRecords
+from tasks.restore.run_ports import RunsMade
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeChangelogReader
+from tests.fakes.clock import FakeClock
+from tests.integration.cluster import until
+from tests.tasks.task.snapshots import take_snapshot
+
+SPEC = StoreSpec(
+    name="s", kind=StoreKind.KEY_VALUE, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()
+)
+LOG = "app-s-changelog"
+
+
+class Bench:
+    """A helper over a fake cluster."""
+
+    def __init__(
+        self,
+        folder: Path,
+        partitions: int = 1,
+        run_bytes: int = 1 << 20,
+        find_s: float = FIND_S,
+        location: SnapshotLocation | None = None,
+    ) -> None:
+        self.broker = FakeBroker()
+        self.broker.create_topic(LOG, partitions)
+        self.clock = FakeClock()
+        self.folder = folder
+        self.said: list[Report] = []
+        self.helper = RestoreHelper(
+            "app",
+            make_reader=lambda: FakeChangelogReader(self.broker),
+            location=lambda: location or SnapshotLocation(str(folder / "snapshots")),
+            say=self.said.append,
+            clock=self.clock,
+            run_bytes=run_bytes,
+            find_s=find_s,
+        )
+
+    def fill(self, records: int, partition: int = 0) -> None:
+        """Write records, every third a delete of the one before."""
+        for number in range(records):
+            key = b"%06d" % (number - (number % 3 == 2))
+            value = None if number % 3 == 2 else b"v" * 50
+            self.broker.send(LOG, value, key, timestamp=1, partition=partition)
+
+    def order(
+        self,
+        number: int,
+        to_offset: int,
+        *,
+        partition: int = 0,
+        urgent: bool = True,
+        snapshot: PartitionRuns | None = None,
+        from_offset: int = 0,
+    ) -> None:
+        """Give an order, which crosses the line as any."""
+        made = MakeRuns(
+            number=number,
+            shape=StoreShape.of(SPEC),
+            topic=LOG,
+            partition=partition,
+            snapshot=snapshot,
+            from_offset=from_offset,
+            to_offset=to_offset,
+            complete_from_zero=from_offset == 0,
+            urgent=urgent,
+            directory=str(self.folder / str(number)),
+        )
+        self.helper.take(decode_order(encode(made)))
+
+    def work(self, steps: int = 1_000) -> list[Report]:
+        """Let it work until it is idle; return what it said meanwhile, as it comes over the line."""
+        before = len(self.said)
+        while steps and not self.helper.is_idle:
+            self.helper.step()
+            steps -= 1
+        return [decode_report(encode(each)) for each in self.said[before:]]
+
+
+def rows(runs: BuiltRuns) -> dict[bytes, bytes | None]:
+    """Return what runs hold together."""
+    content: dict[bytes, bytes | None] = {}
+    for file in runs.files:
+        content.update(read_sorted_file(file.path))
+    return content
+
+
+def test_a_stretch_becomes_runs_up_to_its_end(tmp_path: Path) -> None:
+    """What was written since is not in them."""
+    bench = Bench(tmp_path)
+    bench.fill(30)
+    bench.order(1, 12)
+    (made,) = bench.work()
+    assert isinstance(made, Made)
+    report = report_of(made)
+    assert isinstance(report, RunsMade)
+    assert report.records == 12
+    assert sorted(rows(report.runs)) == [b"%06d" % number for number in (0, 3, 6, 9)]
+
+
+def test_a_stretch_larger_than_its_memory_is_several_runs_but_not_too_many(tmp_path: Path) -> None:
+    """A database reads badly from many files."""
+    bench = Bench(tmp_path, run_bytes=1_000)
+    bench.helper._make_reader = lambda: Slow(bench.broker)
+    bench.fill(600)
+    bench.order(1, 600)
+    (made,) = bench.work()
+    assert isinstance(made, Made)
+    assert 1 < len(made.files) <= 16
+    report = report_of(made)
+    assert isinstance(report, RunsMade)
+    assert sum(value is not None for value in rows(report.runs).values()) == 200
+
+
+class Slow(FakeChangelogReader):
+    """Gives a few records at a time."""
+
+    def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
+        return super().poll(min(max_records, 7), timeout_s)
+
+
+def test_a_snapshot_comes_before_what_is_read(tmp_path: Path) -> None:
+    """In one list of files, in the order of their offsets."""
+    bench = Bench(tmp_path)
+    bench.fill(9)
+    snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
+    bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
+    bench.helper._finders.shutdown(wait=True)
+    assert bench.said == [SnapshotFound(number=7, snapshot=snapshot)]
+    bench = Bench(tmp_path)
+    bench.fill(9)
+    bench.broker.send(LOG, None, b"%06d" % 0, timestamp=1, partition=0)
+    bench.order(1, 10, from_offset=9, snapshot=snapshot.partition(0))
+    (*_, made) = bench.work()
+    assert isinstance(made, Made)
+    assert [(each.run.from_offset, each.run.to_offset) for each in made.files] == [(0, 9), (9, 10)]
+    assert made.records == 4
+    report = report_of(made)
+    assert isinstance(report, RunsMade)
+    assert rows(report.runs)[b"%06d" % 0] is None
+
+
+def test_a_file_that_is_gone_is_the_snapshots_fault(tmp_path: Path) -> None:
+    """So the changelog can do without."""
+    bench = Bench(tmp_path)
+    bench.fill(9)
+    snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
+    for file in (tmp_path / "snapshots").rglob("*.sst"):
+        file.unlink()
+    bench.order(1, 9, from_offset=9, snapshot=snapshot.partition(0))
+    (*_, failed) = bench.work()
+    assert isinstance(failed, Failed)
+    assert failed.snapshot
+    assert "gone" in failed.reason
+
+
+class SlowLocation(SnapshotLocation):
+    """One whose files come in two parts, each when it is told to send it, and never to their end."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.sends = Semaphore(0)
+        self.sent = Semaphore(0)
+
+    def download(self, run: Run, to_dir: Path) -> Path:
+        """Copy a part whenever that is asked for."""
+        path = to_dir / f"{run.partition}-slow.sst"
+        for size in (1, 2):
+            self.sends.acquire()
+            path.write_bytes(b"x" * size)
+            self.sent.release()
+        self.sends.acquire()
+        raise OSError("nobody waits for it any more")
+
+
+def test_a_file_that_does_not_come_is_waited_for_while_others_do(tmp_path: Path) -> None:
+    """A location that hangs in the middle would keep the task from its changelog for ever; one that is slow may be so."""
+    location = SlowLocation(str(tmp_path / "snapshots"))
+    bench = Bench(tmp_path, location=location)
+    bench.fill(9)
+    snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
+    bench.order(1, 9, from_offset=9, snapshot=snapshot.partition(0))
+    bench.clock.advance(121_000)  # as long as nothing is to be done
+    bench.work(steps=2)
+    for _ in range(2):
+        bench.clock.advance(121_000)
+        location.sends.release()
+        assert location.sent.acquire(timeout=10)
+        assert not any(isinstance(each, Failed) for each in bench.work(steps=3))
+    bench.clock.advance(121_000)
+    failed = bench.work(steps=3)[-1]
+    assert isinstance(failed, Failed)
+    assert failed.snapshot
+    assert "sent nothing for 120 s" in failed.reason
+    location.sends.release()
+    bench.helper._bringers.shutdown(wait=True)
+
+
+def test_who_hangs_is_given_up_though_others_begin_to_wait(tmp_path: Path) -> None:
+    """Each that begins would else let the first one wait anew."""
+    location = SlowLocation(str(tmp_path / "snapshots"))
+    bench = Bench(tmp_path, partitions=2, location=location)
+    for partition in (0, 1):
+        bench.fill(9, partition)
+    snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
+    bench.order(1, 9, from_offset=9, snapshot=snapshot.partition(0))
+    bench.work(steps=2)
+    bench.clock.advance(100_000)
+    bench.order(2, 9, partition=1, from_offset=9, snapshot=snapshot.partition(1))
+    assert not any(isinstance(each, Failed) for each in bench.work(steps=2))
+    bench.clock.advance(21_000)
+    assert {each.number for each in bench.work(steps=3) if isinstance(each, Failed)} == {1, 2}
+    for _ in range(6):
+        location.sends.release()
+    bench.helper._bringers.shutdown(wait=True)
+
+
+def test_snapshots_are_found_while_others_are_brought(tmp_path: Path) -> None:
+    """A question that waited for files in line would be answered by nobody in time, and the changelog be read for nothing."""
+    location = SlowLocation(str(tmp_path / "snapshots"))
+    bench = Bench(tmp_path, partitions=5, location=location)
+    for partition in range(5):
+        bench.fill(9, partition)
+    snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
+    for partition in range(5):
+        part = snapshot.partition(partition)
+        bench.order(partition, 9, partition=partition, from_offset=9, snapshot=part)
+    bench.work(steps=2)
+    bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
+    until(lambda: SnapshotFound(number=7, snapshot=snapshot) in bench.said, "it is found")
+    for _ in range(15):
+        location.sends.release()
+    bench.helper._bringers.shutdown(wait=True)
+
+
+def test_a_location_that_can_not_be_read_has_no_snapshot(tmp_path: Path) -> None:
+    """The worker goes on with the changelog."""
+    bench = Bench(tmp_path)
+    (tmp_path / "snapshots").write_text("no directory")
+    bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
+    bench.helper._finders.shutdown(wait=True)
+    assert bench.said == [SnapshotFound(number=7, snapshot=None)]
+
+
+def test_a_location_that_does_not_answer_has_no_snapshot(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file system that hangs would keep the task from its changelog for ever."""
+    bench = Bench(tmp_path, find_s=0.1)
+    silent = tmp_path / "snapshots" / "app" / "s" / "manifests" / f"{1:010}-{'0' * 16}.json"
+    silent.parent.mkdir(parents=True)
+    os.mkfifo(silent)  # whoever opens it waits for somebody who writes
+    try:
+        bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
+        until(lambda: bench.said, "it is answered")
+        assert bench.said == [SnapshotFound(number=7, snapshot=None)]
+        assert "has not answered" in caplog.text
+    finally:
+        silent.open("wb").close()
+        bench.helper._finders.shutdown(wait=True)
+
+
+def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path) -> None:
+    """The others go on."""
+    bench = Bench(tmp_path, partitions=2)
+    for partition in (0, 1):
+        bench.fill(9, partition)
+    log = bench.broker.log_of(TopicPartition(LOG, 0))
+    assert log is not None
+    log.start = 5
+    bench.order(1, 9)
+    bench.order(2, 9, partition=1)
+    said = {report.number: report for report in bench.work()}
+    assert isinstance(said[1], Failed)
+    assert "offset 0" in said[1].reason
+    assert isinstance(said[2], Made)
+
+
+def test_a_stretch_that_does_not_move_on_is_given_up(tmp_path: Path) -> None:
+    """With the offset at which it stands, and what to look at."""
+    bench = Bench(tmp_path)
+    bench.fill(3)
+    bench.order(1, 10)
+    bench.work(steps=3)
+    bench.clock.advance(61_000)
+    said = bench.work()
+    assert isinstance(said[-1], Failed)
+    assert "offset 3" in said[-1].reason
+    assert "nothing came" in said[-1].reason
+
+
+def test_progress_is_told_now_and_then(tmp_path: Path) -> None:
+    """With the position and the number of records."""
+    bench = Bench(tmp_path)
+    bench.fill(3)
+    bench.order(1, 10)
+    for _ in range(5):
+        bench.helper.step()
+        bench.clock.advance(200)
+    told = [each for each in bench.said if isinstance(each, Progressed)]
+    assert 1 < len(told) < 5
+    assert (told[-1].position, told[-1].records) == (3, 3)
+
+
+def test_a_forgotten_order_leaves_nothing(tmp_path: Path) -> None:
+    """Whether it has begun or waits."""
+    bench = Bench(tmp_path, partitions=4)
+    for number in range(4):
+        bench.order(number, 10, partition=number)
+    bench.helper.step()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["0", "1"]
+    for number in range(4):
+        bench.helper.take(Forget(number=number))
+    assert bench.helper.is_idle
+    assert list(tmp_path.iterdir()) == []
+    assert bench.work() == []
+
+
+@pytest.mark.parametrize("copies_first", [False, True])
+def test_copies_wait_for_tasks_that_are_to_run_and_do_not_starve(
+    tmp_path: Path, *, copies_first: bool
+) -> None:
+    """Every fifth that begins is a copy's."""
+    bench = Bench(tmp_path, partitions=20)
+    for number in sorted(range(20), reverse=copies_first):
+        bench.fill(1, number)
+        bench.order(number, 1, partition=number, urgent=number < 15)
+    done = [report.number for report in bench.work() if isinstance(report, Made)]
+    assert len(done) == 20
+    turns = [number >= 15 for number in done]
+    assert 2 <= sum(turns[:12]) <= 3
+    assert not any(turns[:3])
+
+
+def test_one_partition_is_read_for_one_order_at_a_time(tmp_path: Path) -> None:
+    """Two members of one program may both want it."""
+    bench = Bench(tmp_path)
+    bench.fill(9)
+    bench.order(1, 9)
+    bench.order(2, 6)
+    made = bench.work()
+    assert [(each.number, each.records) for each in made if isinstance(each, Made)] == [
+        (1, 9),
+        (2, 6),
+    ]

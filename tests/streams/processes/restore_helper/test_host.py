@@ -1,0 +1,220 @@
+"""Helpers are started when there is something to do, told everything on their standard input, and replaced."""
+
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rebalance.model import TopicPartition
+from state_stores.spec import StoreKind, StoreSpec
+from streams import Serdes
+from streams.processes.restore_helper.host import MEMORY_BYTES, HostRestoreHelper
+from streams.processes.restore_helper.messages import Begin
+from tasks.restore.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
+
+CANARY = "canary-5e1c"
+_PATIENCE_S = 20.0
+_COMMAND = (sys.executable, "-m", "tests.streams.processes.restore_helper.fake_helper")
+
+
+def begin(run_bytes: int) -> Begin:
+    """Return what a helper is told first."""
+    return Begin(
+        application_id="app",
+        bootstrap_servers="unused:9092",
+        consumer={"sasl.password": CANARY},
+        run_bytes=run_bytes,
+    )
+
+
+@pytest.fixture
+def make_host() -> Iterator[Callable[..., HostRestoreHelper]]:
+    """Makes hosts of fake helpers, and closes them."""
+    hosts: list[HostRestoreHelper] = []
+
+    def make(**settings: Any) -> HostRestoreHelper:
+        hosts.append(
+            HostRestoreHelper(
+                begin, **{"snapshots": True, "readers": 2, "command": _COMMAND, **settings}
+            )
+        )
+        return hosts[-1]
+
+    yield make
+    for host in hosts:
+        host.close()
+
+
+def order(name: str, tmp_path: Path) -> RunOrder:
+    """Return an order for a store of this name."""
+    return RunOrder(
+        spec=StoreSpec(
+            name=name,
+            kind=StoreKind.KEY_VALUE,
+            key_serde=Serdes.string(),
+            value_serde=Serdes.string(),
+        ),
+        partition=TopicPartition("log", 0),
+        snapshot=None,
+        from_offset=0,
+        to_offset=1,
+        complete_from_zero=True,
+        urgent=True,
+        directory=tmp_path / name,
+    )
+
+
+class Told:
+    """What was told, in order."""
+
+    def __init__(self) -> None:
+        self._reports: queue.SimpleQueue[RunReport] = queue.SimpleQueue()
+
+    def __call__(self, report: RunReport) -> None:
+        self._reports.put(report)
+
+    def next(self) -> RunReport:
+        """Return the next report; waits for it."""
+        return self._reports.get(timeout=_PATIENCE_S)
+
+
+def test_an_order_is_carried_out_by_a_process_that_is_started_for_it(
+    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+) -> None:
+    """And no sooner; the memory is shared by all runs that are made at once."""
+    host = make_host()
+    assert host.pids() == []
+    told = Told()
+    host.make(order("counts", tmp_path), told)
+    made = told.next()
+    assert isinstance(made, RunsMade)
+    assert 0 < made.records * 4 == MEMORY_BYTES
+    assert len(host.pids()) == 1
+
+
+def test_secrets_are_told_by_the_socket_only(
+    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+) -> None:
+    """Arguments and environment can be read by others, and logs show what a message's repr shows."""
+    host = make_host()
+    told = Told()
+    host.make(order("wait", tmp_path), told)
+    assert isinstance(told.next(), RunProgress)
+    process = psutil.Process(*host.pids())
+    assert CANARY not in " ".join([*process.cmdline(), *process.environ().values()])
+    assert CANARY not in repr(begin(1))
+
+
+def test_a_second_helper_is_started_when_the_first_has_something_to_do(
+    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+) -> None:
+    """A third is not; an idle one is used again."""
+    host = make_host()
+    first = Told()
+    for _ in range(2):
+        host.make(order("counts", tmp_path), first)
+        assert isinstance(first.next(), RunsMade)
+    assert len(host.pids()) == 1
+    for _ in range(4):
+        told = Told()
+        host.make(order("wait", tmp_path), told)
+        assert isinstance(told.next(), RunProgress)
+    assert len(host.pids()) == 2
+
+
+def test_whoever_waits_for_a_helper_is_told_of_its_death(
+    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+) -> None:
+    """With the way it ended; the next order finds another one."""
+    host = make_host(readers=1)
+    waiting, dying, told = Told(), Told(), Told()
+    host.make(order("wait", tmp_path), waiting)
+    assert isinstance(waiting.next(), RunProgress)
+    host.make(order("die", tmp_path), dying)
+    for each in (waiting, dying):
+        report = each.next()
+        assert isinstance(report, RunsFailed)
+        assert "ended with code 3" in report.reason
+    host.make(order("counts", tmp_path), told)
+    assert isinstance(told.next(), RunsMade)
+
+
+def test_what_fails_says_why(make_host: Callable[..., HostRestoreHelper], tmp_path: Path) -> None:
+    """The helper lives on."""
+    host, told = make_host(), Told()
+    host.make(order("fail", tmp_path), told)
+    assert told.next() == RunsFailed(reason="as asked")
+    assert len(host.pids()) == 1
+
+
+def test_a_helper_without_anything_to_do_ends(
+    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+) -> None:
+    """After a while; one that works for long does not."""
+    host, told = make_host(idle_s=0.1, readers=1), Told()
+    host.make(order("wait", tmp_path), told)
+    assert isinstance(told.next(), RunProgress)
+    busy = psutil.Process(*host.pids())
+    with pytest.raises(psutil.TimeoutExpired):
+        busy.wait(0.5)
+    asked = order("counts", tmp_path)
+    host.make(asked, told)
+    assert isinstance(told.next(), RunsMade)
+    host.close()
+    other = make_host(idle_s=0.1)
+    other.make(asked, told)
+    assert isinstance(told.next(), RunsMade)
+    for pid in other.pids():
+        psutil.Process(pid).wait(_PATIENCE_S)
+    assert other.pids() == []
+    other.make(asked, told)  # and is started again
+    assert isinstance(told.next(), RunsMade)
+
+
+def test_a_forgotten_order_is_told_no_more_of(
+    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+) -> None:
+    """Its death neither; the directory of one that is done is deleted."""
+    host = make_host(readers=1)
+    waiting, told = Told(), Told()
+    forgotten, done = order("wait", tmp_path), order("counts", tmp_path)
+    host.make(forgotten, waiting)
+    assert isinstance(waiting.next(), RunProgress)
+    host.forget(forgotten)
+    host.make(done, told)
+    assert isinstance(told.next(), RunsMade)
+    done.directory.mkdir()
+    host.forget(done)
+    host.forget(done)
+    assert not done.directory.exists()
+    psutil.Process(*host.pids()).kill()
+    host.make(order("die", tmp_path), told)
+    assert isinstance(told.next(), RunsFailed)
+    with pytest.raises(queue.Empty):
+        waiting._reports.get_nowait()
+
+
+def test_a_snapshot_is_looked_for_once_for_all_that_ask_at_once(
+    make_host: Callable[..., HostRestoreHelper],
+) -> None:
+    """Tasks of one store ask one after the other."""
+    host = make_host()
+    all_told, found = threading.Event(), list[Any]()
+
+    def tell(snapshot: Any) -> None:
+        found.append(snapshot)
+        if len(found) == 10:
+            all_told.set()
+
+    for _ in range(10):
+        host.find_snapshot("counts", bytes(16), tell)
+    assert all_told.wait(_PATIENCE_S)
+    assert found == [None] * 10
+    host.find_snapshot("counts", bytes(16), tell)
+    assert len(found) == 11
+    assert len(host.pids()) == 1

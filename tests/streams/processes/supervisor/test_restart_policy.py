@@ -1,0 +1,163 @@
+"""What becomes of a worker that died, as values."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.model import TopicPartition
+from streams.exit_codes import ExitCode
+from streams.processes.supervisor.restart_policy import (
+    Crash,
+    CrashHistory,
+    GiveUp,
+    Restart,
+    RestartSettings,
+    judge,
+)
+
+SETTINGS = RestartSettings()
+PARTITION = TopicPartition("orders", 3)
+
+RESTARTABLE = [code for code in ExitCode if not code.is_final and code is not ExitCode.OK]
+
+crashes = st.builds(
+    Crash,
+    exit_code=st.sampled_from(RESTARTABLE),
+    message=st.just("broken"),
+    healthy_ms=st.sampled_from([0, 59_999, 60_000]),
+    partition=st.just(None),
+    offset=st.just(None),
+)
+
+
+def _crash(*, offset: int | None = None, healthy_ms: int = 0) -> Crash:
+    return Crash(
+        exit_code=ExitCode.RECORD_FAILED,
+        message="map failed",
+        healthy_ms=healthy_ms,
+        partition=None if offset is None else PARTITION,
+        offset=offset,
+    )
+
+
+def _decisions(*crashes: Crash) -> list[Restart | GiveUp]:
+    history = CrashHistory()
+    decisions: list[Restart | GiveUp] = []
+    for crash in crashes:
+        history, decision = judge(history, crash, SETTINGS)
+        decisions.append(decision)
+    return decisions
+
+
+def test_waits_double_from_one_second_to_sixty() -> None:
+    """1, 2, 4, 8, 16, 32, and then always 60 s."""
+    waits = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+    assert _decisions(*[_crash()] * 8) == [Restart(wait) for wait in waits]
+
+
+def test_a_healthy_minute_makes_the_next_wait_short_again() -> None:
+    """A worker that ran well for a minute has not failed in a row."""
+    decisions = _decisions(_crash(), _crash(), _crash(healthy_ms=60_000), _crash())
+    assert decisions == [Restart(1_000), Restart(2_000), Restart(1_000), Restart(2_000)]
+
+
+def test_the_fifth_crash_on_one_offset_ends_it_and_names_it() -> None:
+    """Topic, partition, offset and what to do are in the message."""
+    *before, last = _decisions(*[_crash(offset=42)] * 5)
+    assert all(isinstance(decision, Restart) for decision in before)
+    assert isinstance(last, GiveUp)
+    assert last.exit_code is ExitCode.CRASH_LOOP
+    assert last.message.startswith("5 crashes on topic orders, partition 3, offset 42: map failed")
+    assert "processing_exception_handler" in last.message
+
+
+def test_a_record_in_hand_of_silent_deaths_is_named_without_a_handler() -> None:
+    """No handler is asked about what ends a process, so the message names none."""
+    silent = Crash(
+        exit_code=ExitCode.FAILED, message="killed by SIGSEGV", silent=True, partition=PARTITION, offset=7
+    )  # fmt: skip
+    *before, last = _decisions(*[silent] * 5)
+    assert all(isinstance(decision, Restart) for decision in before)
+    assert isinstance(last, GiveUp)
+    assert last.exit_code is ExitCode.CRASH_LOOP
+    assert "topic orders, partition 3, offset 7: killed by SIGSEGV; correct" in last.message
+    assert "processing_exception_handler" not in last.message
+
+
+def test_time_does_not_excuse_an_offset_that_keeps_failing() -> None:
+    """Healthy minutes between crashes on one offset only mean that other partitions got on."""
+    decision = _decisions(*[_crash(offset=42, healthy_ms=70_000)] * 5)[-1]
+    assert isinstance(decision, GiveUp)
+
+
+def test_a_crash_further_on_counts_anew() -> None:
+    """The partition got past the record, so that one was not what brings workers down."""
+    decisions = _decisions(*[_crash(offset=42)] * 4, *[_crash(offset=43)] * 4)
+    assert all(isinstance(decision, Restart) for decision in decisions)
+
+
+def test_partitions_are_counted_apart() -> None:
+    """Two bad records that take turns are each found after five crashes."""
+    other = Crash(
+        exit_code=ExitCode.RECORD_FAILED,
+        message="map failed",
+        partition=TopicPartition("orders", 4),
+        offset=7,
+    )
+    decisions = _decisions(*[_crash(offset=42), other] * 5)
+    assert [isinstance(decision, GiveUp) for decision in decisions] == [False] * 8 + [True] * 2
+
+
+@pytest.mark.parametrize("code", [ExitCode.FENCED, ExitCode.USAGE, ExitCode.MISSING_SOURCE_TOPIC])
+def test_what_a_restart_cannot_help_is_never_restarted(code: ExitCode) -> None:
+    """Fenced, misconfigured, without its topics: the command ends with that code."""
+    assert _decisions(Crash(exit_code=code, message="no")) == [GiveUp(code, "no")]
+
+
+def test_without_restarts_the_first_crash_ends_it() -> None:
+    """For those whose platform restarts."""
+    _, decision = judge(CrashHistory(), _crash(offset=1), RestartSettings(enabled=False))
+    assert decision == GiveUp(ExitCode.RECORD_FAILED, "map failed")
+
+
+@given(st.lists(crashes, max_size=40))
+def test_a_wait_is_always_between_the_first_and_the_longest(sequence: list[Crash]) -> None:
+    """Whatever happens without an offset, the worker is started again, within a minute."""
+    for decision in _decisions(*sequence):
+        assert isinstance(decision, Restart)
+        assert SETTINGS.first_delay_ms <= decision.delay_ms <= SETTINGS.delay_max_ms
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=60))
+def test_gives_up_at_the_fifth_crash_in_a_row_on_a_partitions_offset(
+    places: list[tuple[int, int]],
+) -> None:
+    """A plain model: per partition the newest offset and how often it was met without another between."""
+    history = CrashHistory()
+    model: dict[int, tuple[int, int]] = {}
+    for partition, offset in places:
+        crash = Crash(
+            exit_code=ExitCode.RECORD_FAILED,
+            message="",
+            partition=TopicPartition("t", partition),
+            offset=offset,
+        )
+        history, decision = judge(history, crash, SETTINGS)
+        known, count = model.get(partition, (-1, 0))
+        model[partition] = (offset, count + 1 if known == offset else 1)
+        assert isinstance(decision, GiveUp) == (model[partition][1] >= 5)
+
+
+def test_the_history_does_not_grow_without_bound() -> None:
+    """Only so many partitions are remembered; those that failed last stay."""
+    history = CrashHistory()
+    for partition in range(1_100):
+        crash = Crash(
+            exit_code=ExitCode.RECORD_FAILED,
+            message="",
+            partition=TopicPartition("t", partition),
+            offset=0,
+        )
+        history, _ = judge(history, crash, SETTINGS)
+    assert len(history.by_partition) == 1_000
+    assert TopicPartition("t", 1_099) in history.by_partition

@@ -1,0 +1,172 @@
+"""Finding a user's program, and whose settings win."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streams import ConfigError, StreamsConfig, Topology
+from streams.processes.user_program import effective_config, load_program, named
+
+PROGRAM = """
+from streams import StreamsBuilder, Topology
+
+def build():
+    builder = StreamsBuilder()
+    builder.stream("in", key_serde=str, value_serde=str).to("out")
+    return builder
+
+topology = build().build()
+builder = build()
+number = 7
+config = {"application_id": "shop", "commit_interval_ms": 200, "consumer": {"fetch.min.bytes": 7}}
+
+def needs(argument):
+    return topology
+
+def returns_nothing():
+    return None
+
+def fails():
+    raise TypeError("the user's own")
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A program in a folder of its own, forgotten afterwards."""
+    path = tmp_path / "shop_program.py"
+    path.write_text(PROGRAM, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", ["topology", "builder", "build"])
+def test_a_topology_a_builder_and_a_function_are_all_programs(program: Path, name: str) -> None:
+    """By path or by module name; each gives a topology."""
+    for module in (str(program), "shop_program.py", "shop_program"):
+        assert load_program(f"{module}:{name}").topology().source_topics == ("in",)
+
+
+def test_a_file_inside_a_package_is_imported_as_part_of_it(program: Path, tmp_path: Path) -> None:
+    """So its relative imports work."""
+    package = tmp_path / "shop_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "parts.py").write_text("from shop_program import topology as parts\n")
+    (package / "job.py").write_text("from .parts import parts as topology\n")
+    assert isinstance(load_program("shop_package/job.py:topology").topology(), Topology)
+    assert "shop_package.job" in sys.modules
+    assert program.exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("shop_program.py:topolgy", "did you mean topology?"),
+        ("shop_program.py", "it has shop_program.py:builder, shop_program.py:topology"),
+        ("shop_progam.py:topology", "did you mean shop_program.py?"),
+        ("shop_program.pyy:topology", "there is no module 'shop_program.pyy'"),
+        ("nowhere:topology", "there is no module 'nowhere'"),
+        ("./shop_programm:topology", "there is no module 'shop_programm'"),
+        ("../shop_program:topology", "there is no module '../shop_program'"),
+        ("/nowhere:topology", "there is no module '/nowhere'"),
+        ("shop_program.py:", "it has shop_program.py:builder, shop_program.py:topology"),
+        (
+            "shop_program:number",
+            "is of type int, not a Topology, a StreamsBuilder or a function that returns one; there is",
+        ),
+        ("shop_program:needs", "give its parameters defaults"),
+        ("shop_program:returns_nothing", "returned an object of type NoneType"),
+        (":topology", "names no module"),
+        ("wc.py::topology", "names no module"),
+    ],
+)
+def test_a_target_that_is_none_says_what_was_meant(
+    program: Path, target: str, message: str
+) -> None:
+    """Always a ConfigError, which ends the command with 2."""
+    assert program.exists()
+    with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
+        load_program(target).topology()
+
+
+def test_an_error_inside_the_users_function_is_the_users(program: Path) -> None:
+    """It is not taken for a wrong signature; it is named, and kept as the cause."""
+    with pytest.raises(ConfigError, match="raised TypeError: the user's own") as caught:
+        load_program(f"{program}:fails").topology()
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_where_the_users_code_raised_is_told(program: Path, tmp_path: Path) -> None:
+    """File and line, of the user's own code even if a library raised; of a module, of a function, of a bad syntax."""
+    (tmp_path / "raising.py").write_text("import json\n\njson.loads('{')\n")
+    with pytest.raises(ConfigError, match=r"JSONDecodeError: .* \(raising\.py:3\)$"):
+        load_program("raising.py:topology")
+    (tmp_path / "misspelt.py").write_text("topology = (\n")
+    with pytest.raises(ConfigError, match=r"SyntaxError: .* \(misspelt\.py:1\)$"):
+        load_program("misspelt:topology")
+    line = PROGRAM.splitlines().index('    raise TypeError("the user\'s own")') + 1
+    with pytest.raises(ConfigError, match=rf"own \(shop_program\.py:{line}\); mend the function"):
+        load_program(f"{program}:fails").topology()
+
+
+def test_what_a_program_needs_and_is_not_installed_is_named(program: Path, tmp_path: Path) -> None:
+    """A module that is missing inside it is not taken for the program."""
+    (tmp_path / "needy.py").write_text("import not_installed_anywhere\n")
+    with pytest.raises(ConfigError, match="it needs not_installed_anywhere"):
+        load_program("needy:topology")
+    assert program.exists()
+
+
+def test_a_file_named_as_another_module_is_refused(program: Path, tmp_path: Path) -> None:
+    """It could not be imported without harm to the other."""
+    (tmp_path / "json.py").write_text("topology = None\n")
+    with pytest.raises(ConfigError, match="give the file another name"):
+        load_program("json.py:topology")
+    assert program.exists()
+
+
+def test_the_command_line_wins_over_the_program_and_that_over_the_environment(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And tables are merged key by key."""
+    monkeypatch.setenv("TIDEWHEEL_COMMIT_INTERVAL_MS", "300")
+    monkeypatch.setenv("TIDEWHEEL_NUM_STANDBY_REPLICAS", "2")
+    loaded = load_program(f"{program}:topology")
+    assert loaded.config().commit_interval_ms == 200
+    config = loaded.config({"commit_interval_ms": "1s", "consumer": {"fetch.max.bytes": "9"}})
+    assert config.commit_interval_ms == 1_000
+    assert config.num_standby_replicas == 2
+    assert dict(config.consumer) == {"fetch.min.bytes": 7, "fetch.max.bytes": "9"}
+
+
+def test_a_ready_config_keeps_its_sources_under_the_command_line(tmp_path: Path) -> None:
+    """With another settings file only what it was given by keyword stays above that file."""
+    file = tmp_path / "other.toml"
+    file.write_text('commit_interval_ms = 7\nnum_standby_replicas = 3\nconsumer = {"a.b" = 1}\n')
+    made = StreamsConfig(
+        application_id="shop", commit_interval_ms=5, consumer={"fetch.min.bytes": 1}
+    )
+    assert effective_config(made).commit_interval_ms == 5
+    config = effective_config(made, {"consumer": {"fetch.max.bytes": 2}})
+    assert dict(config.consumer) == {"fetch.min.bytes": 1, "fetch.max.bytes": 2}
+    config = effective_config(made, {}, str(file))
+    assert (config.commit_interval_ms, config.num_standby_replicas) == (5, 3)
+    assert dict(config.consumer) == {"fetch.min.bytes": 1, "a.b": 1}
+
+
+def test_a_name_may_come_from_any_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Commands that only look make do without one."""
+    monkeypatch.chdir(tmp_path)
+    assert not named({}, {})
+    assert named({"application_id": "a"}, {})
+    assert named({}, {"application_id": "a"})
+    assert named(StreamsConfig(application_id="a"), {})
+    monkeypatch.setenv("TIDEWHEEL_APPLICATION_ID", "a")
+    assert named({}, {})

@@ -1,0 +1,70 @@
+"""A watchdog whose control topics are in its own memory: `python -m ... HEARD --intake FD`.
+
+Every message of its inbox is written to the file HEARD when it is said: monotonic nanoseconds, a space, the message.
+"""
+
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rebalance.protocol.messages import AnyMessage, encode_message
+from rebalance.runtime.leadership import Executors, LeaderPorts
+from rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
+from streams.processes.watchdog import __main__, watchdog
+from streams.processes.watchdog.assignor_process import Assignors
+from streams.processes.watchdog.hello import Hello
+from streams.processes.watchdog.watchdog import MonotonicClock
+from tests.fakes.group_log import FakeControlTopics, FakeGroupAdmin, FakeGroupLog
+
+
+class _OverheardLog(FakeGroupLog):
+    def __init__(self, topics: FakeControlTopics, heard: Path) -> None:
+        super().__init__(topics)
+        self._heard = heard
+
+    def say(self, messages: Sequence[AnyMessage]) -> None:
+        super().say(messages)
+        with self._heard.open("ab") as file:
+            for message in messages:
+                file.write(b"%d %s\n" % (time.monotonic_ns(), encode_message(message)))
+
+
+def main() -> int:
+    """Look after workers."""
+    heard = Path(sys.argv[1])
+    topics = FakeControlTopics()
+    admin = FakeGroupAdmin()
+
+    def make_runtime(hello: Hello) -> GroupRuntime:
+        return GroupRuntime(
+            lambda: _OverheardLog(topics, heard),
+            ports=LeaderPorts(
+                fencer=admin,
+                ends=admin,
+                assign=Assignors(hello.join.assignor, 10.0, hello.import_path).assign,
+                executors=Executors(
+                    leader=ThreadPoolExecutor(1),
+                    fences=ThreadPoolExecutor(2),
+                    asks=ThreadPoolExecutor(1),
+                ),
+            ),
+            settings=RuntimeSettings(
+                app=hello.join.app,
+                process_id=secrets.token_hex(4),
+                heartbeat_interval_ms=hello.heartbeat_interval_ms,
+                session_timeout_ms=hello.join.session_timeout_ms,
+                coordinator=hello.coordinator,
+            ),
+            clock=MonotonicClock(),
+            was_used=admin.was_used,
+        )
+
+    watchdog.make_runtime = make_runtime
+    return __main__.main(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""The worker's side of the line: orders come, reports go, and a watchdog that dies is replaced."""
+
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rebalance.protocol.messages import Join
+from rebalance.protocol.orders import (
+    AnyOrder,
+    CopyReady,
+    DropCopy,
+    KeepCopy,
+    TasksSeen,
+    WantShutdown,
+    Welcome,
+    WorkerClosed,
+    WorkerLeaves,
+    WorkerStatus,
+    decode_report,
+    encode_line,
+)
+from streams.processes.watchdog.hello import Hello, decode_hello
+from streams.processes.watchdog.link import WatchdogLink
+from streams.processes.watchdog.shared_memory import SharedMemory
+
+PATIENCE_S = 10.0
+
+
+def _hello() -> Hello:
+    return Hello(
+        join=Join(
+            app="app",
+            member="m",
+            incarnation="m-1",
+            transactional_ids=("app-m-1-0",),
+            host="h",
+            pid=os.getpid(),
+            process_id="p",
+        ),
+        bootstrap_servers="none:1",
+        consumer={"sasl.password": "secret"},
+    )
+
+
+class _Watchdog:
+    """The other end of a line, played by the test."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self.fd = theirs.detach()
+        self._socket.settimeout(PATIENCE_S)
+        self._file = self._socket.makefile("rb")
+
+    def meet(self) -> tuple[Hello, SharedMemory]:
+        """Take in the first words."""
+        _, fds, _, _ = socket.recv_fds(self._socket, 1, 1)
+        return decode_hello(self._file.readline()), SharedMemory.adopt(fds[0])
+
+    def heard(self) -> object:
+        """Return the next report."""
+        return decode_report(self._file.readline())
+
+    def order(self, *orders: AnyOrder) -> None:
+        """Say orders."""
+        self._socket.sendall(b"".join(map(encode_line, orders)))
+
+    def die(self) -> None:
+        """Close the line."""
+        self._file.close()
+        self._socket.close()
+
+
+class _Watchdogs:
+    """Gives a link one watchdog after the other."""
+
+    def __init__(self) -> None:
+        self.made: list[_Watchdog] = []
+        self._more = threading.Condition()
+
+    def __call__(self) -> int:
+        with self._more:
+            self.made.append(_Watchdog())
+            self._more.notify_all()
+            return self.made[-1].fd
+
+    def wait_for(self, number: int) -> _Watchdog:
+        """Return the `number`th."""
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.made) >= number, PATIENCE_S)
+        return self.made[number - 1]
+
+
+@pytest.fixture
+def watchdogs() -> Iterator[_Watchdogs]:
+    """Watchdogs that the test plays."""
+    made = _Watchdogs()
+    yield made
+    for each in made.made:
+        each.die()
+
+
+@pytest.fixture
+def woken() -> threading.Event:
+    """Set when orders have come."""
+    return threading.Event()
+
+
+@pytest.fixture
+def link(watchdogs: _Watchdogs, woken: threading.Event) -> Iterator[WatchdogLink]:
+    """A link to the first of them."""
+    made = WatchdogLink.start(_hello(), fd=watchdogs, woken=woken.set)
+    yield made
+    made.close()
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+
+
+def test_the_first_words_are_hello_with_the_memory(
+    link: WatchdogLink, watchdogs: _Watchdogs
+) -> None:
+    """Progress and lease go through the memory at once."""
+    hello, memory = watchdogs.wait_for(1).meet()
+    assert hello == _hello()
+    assert "secret" not in repr(hello)
+    assert link.lease_left_s() == math.inf
+    link.progress()
+    link.progress()
+    assert memory.progress == 2
+    memory.lease_ns = time.monotonic_ns() + 3_600_000_000_000
+    assert 3_500.0 < link.lease_left_s() <= 3_600.0
+    memory.lease_ns = time.monotonic_ns() - 1
+    assert link.lease_left_s() < 0
+    memory.close()
+
+
+def test_orders_wake_the_worker_and_are_taken_in_order(
+    link: WatchdogLink, watchdogs: _Watchdogs, woken: threading.Event
+) -> None:
+    """Taking never waits, and takes each once."""
+    assert link.take() == []
+    orders: list[AnyOrder] = [
+        Welcome(transactional_id="t"),
+        DropCopy(task="0_1"),
+        DropCopy(task="0_2"),
+    ]
+    watchdogs.wait_for(1).order(*orders)
+    assert woken.wait(PATIENCE_S)
+    taken: list[AnyOrder] = []
+    _until(lambda: len(taken.__iadd__(link.take())) >= 3)
+    assert taken == orders
+    assert link.take() == []
+
+
+def test_reports_arrive_in_order_also_when_the_watchdog_does_not_read(
+    link: WatchdogLink, watchdogs: _Watchdogs
+) -> None:
+    """Saying never waits: what the socket does not take is sent later."""
+    watchdog = watchdogs.wait_for(1)
+    reports = [
+        CopyReady(task=f"0_{each}", learn_epoch=1, store_uuid="u" * 1_000, positions={}, ends={})
+        for each in range(2_000)
+    ]
+    for report in reports:
+        link.say(report)  # would wait for ever if it waited: nobody reads yet
+    _, memory = watchdog.meet()
+    assert [watchdog.heard() for _ in reports] == reports
+    memory.close()
+
+
+def test_a_new_watchdog_is_told_who_we_are_and_what_still_counts(
+    link: WatchdogLink, watchdogs: _Watchdogs
+) -> None:
+    """Same incarnation, known to have been welcomed; the last of each lasting report; no answers to old orders."""
+    first = watchdogs.wait_for(1)
+    _, memory = first.meet()
+    memory.lease_ns = 123
+    first.order(Welcome(transactional_id="t"))
+    _until(lambda: bool(link.take()))
+    seen = TasksSeen(tasks=(("0_0", True, ("c",)),), partitions={"in": 1})
+    link.say(WorkerStatus())
+    link.say(seen)
+    link.say(CopyReady(task="0_0", learn_epoch=1, store_uuid="u", positions={}, ends={}))
+    link.say(WorkerLeaves(rejoin=True))
+    link.say(WantShutdown(reason="ValueError"))
+    first.die()
+    second = watchdogs.wait_for(2)
+    hello, same = second.meet()
+    assert hello.join == _hello().join
+    assert hello.welcomed
+    assert same.lease_ns == 123
+    lasting = [seen, WorkerStatus(), WorkerLeaves(rejoin=True), WantShutdown(reason="ValueError")]
+    assert [second.heard() for _ in lasting] == lasting
+    second.order(KeepCopy(task="0_0", role="standby", learn_epoch=2))
+    _until(lambda: link.take() == [KeepCopy(task="0_0", role="standby", learn_epoch=2)])
+    link.say(WorkerStatus())
+    assert second.heard() == WorkerStatus()
+    memory.close()
+    same.close()
+
+
+def test_what_is_no_order_is_left_out(link: WatchdogLink, watchdogs: _Watchdogs) -> None:
+    """And what comes after it is taken."""
+    watchdog = watchdogs.wait_for(1)
+    watchdog._socket.sendall(b'{"order":"dance"}\nnonsense\n')
+    watchdog.order(DropCopy(task="0_1"))
+    _until(lambda: link.take() == [DropCopy(task="0_1")])
+
+
+def test_closing_says_what_was_not_sent_and_ends_the_line(
+    watchdogs: _Watchdogs, woken: threading.Event
+) -> None:
+    """The last word arrives, then the end; nothing is said after it, and no other watchdog is looked for."""
+    link = WatchdogLink.start(_hello(), fd=watchdogs, woken=woken.set)
+    watchdog = watchdogs.wait_for(1)
+    link.say(WorkerClosed())
+    link.close()
+    link.close()
+    link.say(WorkerStatus())
+    watchdog.meet()[1].close()
+    assert watchdog.heard() == WorkerClosed()
+    assert watchdog._file.readline() == b""
+    assert len(watchdogs.made) == 1
+
+
+def test_many_threads_may_report_at_once(link: WatchdogLink, watchdogs: _Watchdogs) -> None:
+    """Lines are never mixed up."""
+    watchdog = watchdogs.wait_for(1)
+    _, memory = watchdog.meet()
+
+    def say(number: int) -> None:
+        for each in range(200):
+            link.say(
+                CopyReady(
+                    task=f"{number}_{each}", learn_epoch=1, store_uuid="u", positions={}, ends={}
+                )
+            )
+
+    threads = [threading.Thread(target=say, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    heard = [watchdog.heard() for _ in range(800)]
+    for thread in threads:
+        thread.join()
+    for number in range(4):
+        mine = [
+            each.task
+            for each in heard
+            if isinstance(each, CopyReady) and each.task.startswith(f"{number}_")
+        ]
+        assert mine == [f"{number}_{each}" for each in range(200)]
+    memory.close()

@@ -1,0 +1,27 @@
+"""The memory that worker and watchdog share."""
+
+import os
+
+from streams.processes.watchdog.shared_memory import SharedMemory
+
+
+def test_both_ends_see_what_the_other_writes() -> None:
+    """The counter goes one way, the lease the other; neither touches the other's."""
+    worker = SharedMemory.create()
+    watchdog = SharedMemory.adopt(os.dup(worker.fd))
+    for _ in range(3):
+        worker.bump()
+    watchdog.lease_ns = 2**62
+    assert (watchdog.progress, watchdog.lease_ns) == (3, 2**62)
+    assert (worker.progress, worker.lease_ns) == (3, 2**62)
+    worker.close()
+    assert watchdog.progress == 3
+    watchdog.close()
+
+
+def test_it_has_no_name_and_closing_twice_is_fine() -> None:
+    """Nothing is left behind in any folder."""
+    memory = SharedMemory.create()
+    assert os.fstat(memory.fd).st_nlink == 0
+    memory.close()
+    memory.close()

@@ -1,0 +1,47 @@
+"""The garbage collector, where it is kept out."""
+
+import gc
+
+import pytest
+
+from streams.gc_tuning import collect_by_batches, collection_paused
+
+
+def test_the_collector_is_back_whatever_happens() -> None:
+    """Also when the client raises; and one pause inside another ends with the outer one."""
+    with pytest.raises(RuntimeError):
+        _fail_inside_a_pause()
+    assert gc.isenabled()
+
+
+def test_a_collector_that_the_user_has_switched_off_stays_off() -> None:
+    """It's the program's own choice."""
+    gc.disable()
+    try:
+        with collection_paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def _fail_inside_a_pause() -> None:
+    with collection_paused():
+        with collection_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("chosen", "then"), [(700, 50_000), (2_000, 50_000), (0, 0), (5_000, 5_000)]
+)
+def test_only_pythons_own_threshold_is_raised(chosen: int, then: int) -> None:
+    """Who has chosen another, or none, keeps it."""
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(chosen, 10, 10)
+        collect_by_batches()
+        assert gc.get_threshold() == (then, 10, 10)
+    finally:
+        gc.set_threshold(*before)

@@ -1,0 +1,301 @@
+"""How an application ends: closing, draining, signals, threads that fail."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from streams import (
+    KafkaStreams,
+    KafkaStreamsState,
+    RunOptions,
+    StreamsBuilder,
+    StreamsConfig,
+    StreamsError,
+)
+from streams.worker.group_membership import Departure
+from streams.worker.incarnation import WorkerLife
+
+_PATIENCE_S = 30.0
+
+S = KafkaStreamsState
+
+
+class Stage:
+    """Lives that run until they are to depart, or longer, and note how they are to."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.lives: list[WorkerLife] = []
+        self.departures: list[Departure] = []
+        self.free = threading.Event()
+        self.error: BaseException | None = None
+
+    def app(self, options: RunOptions | None = None, **settings: Any) -> KafkaStreams:
+        """Return an application that is not started."""
+        builder = StreamsBuilder()
+        builder.stream("in", key_serde=str, value_serde=str).to("out")
+        config = StreamsConfig(application_id="app", bootstrap_servers="unused:9092", **settings)
+        return KafkaStreams(builder.build(), config, options=options)
+
+    def run(self, life: WorkerLife) -> None:
+        """Stand for a life."""
+        self.lives.append(life)
+        life._on_running(True)
+        self.begun.release()
+        assert self.free.wait(_PATIENCE_S)
+        if self.error is not None:
+            raise self.error
+
+    def depart(self, life: WorkerLife, departure: Departure) -> None:
+        """Stand for what a life does when it is to go."""
+        # Who closes an application may still be on the way to a life when its test is over, and meet the next one's stage.
+        if life in self.lives:
+            self.departures.append(departure)
+            self.free.set()
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """No Kafka, no watchdog: lives are the test's."""
+    made = Stage()
+    monkeypatch.setattr(WorkerLife, "run", lambda life: made.run(life))  # noqa: PLW0108 - a bound method would not get the life
+    monkeypatch.setattr(WorkerLife, "depart", lambda life, each: made.depart(life, each))  # noqa: PLW0108 - as above
+    yield made
+    made.free.set()
+
+
+def started(app: KafkaStreams) -> KafkaStreams:
+    """Start, and wait until it runs."""
+    app.start()
+    assert app.wait_until_running(_PATIENCE_S)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "end", "departure"),
+    [
+        (None, {}, lambda app: app.drain(timeout=700), Departure(drain_ms=700)),
+        (None, {}, lambda app: app.drain(), Departure(drain_ms=25_000)),
+        (None, {"group_instance_id": "a"}, lambda app: app.drain(), Departure(rejoin=True)),
+        (RunOptions(fixed=True), {}, lambda app: app.drain(), Departure()),
+        (None, {"task_assignor": "fixed"}, lambda app: app.drain(), Departure()),
+        (None, {}, lambda app: app.close(), Departure()),
+        (None, {}, lambda app: app.close(leave_group=False), Departure(rejoin=True)),
+    ],
+)
+def test_L4_S1_how_it_goes_depends_on_who_it_is(
+    stage: Stage,
+    options: RunOptions | None,
+    settings: dict[str, Any],
+    end: Callable[[KafkaStreams], bool],
+    departure: Departure,
+) -> None:
+    """Static members are expected back; members that drain go on meanwhile; without a group there is nobody to wait for."""
+    app = started(stage.app(options, **settings))
+    assert end(app)
+    assert stage.departures == [departure]
+    assert app.state is S.NOT_RUNNING
+
+
+def test_what_was_closed_is_not_started(stage: Stage) -> None:
+    """Also if it had never run."""
+    app = stage.app()
+    assert app.close()
+    with pytest.raises(StreamsError, match="was closed before; make a new one"):
+        app.start()
+
+
+def test_a_stop_closes_in_the_background(stage: Stage) -> None:
+    """Nobody need wait for it."""
+    app = started(stage.app())
+    app.stop()
+    assert app.wait(_PATIENCE_S)
+    assert app.close(timeout=30_000)
+    assert stage.departures == [Departure()]
+
+
+def test_closing_ends_waiting_after_its_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And goes on in the background."""
+    monkeypatch.setattr(WorkerLife, "depart", lambda _life, _departure: None)
+    app = started(stage.app())
+    assert not app.close(timeout=10)
+    assert app.state is S.PENDING_SHUTDOWN
+    stage.free.set()
+    assert app.close(timeout=30_000)
+
+
+def test_L4_the_first_signal_drains_and_the_second_ends_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the second does is what it did before `run`: Ctrl-C raises KeyboardInterrupt."""
+    monkeypatch.setattr(WorkerLife, "depart", lambda _life, each: stage.departures.append(each))
+    app = stage.app(drain_timeout_ms=60_000)
+    # Said here: a process that was started in the background ignores Ctrl-C.
+    before = signal.default_int_handler
+    found = signal.signal(signal.SIGINT, before)
+
+    def interrupt() -> None:
+        assert stage.begun.acquire(timeout=_PATIENCE_S)
+        os.kill(os.getpid(), signal.SIGINT)
+        shutting_down.wait(_PATIENCE_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    shutting_down = threading.Event()
+    app.set_state_listener(
+        lambda new, _: shutting_down.set() if new is S.PENDING_SHUTDOWN else None
+    )
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            app.run()
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGINT, found)
+    assert stage.departures in ([], [Departure(drain_ms=60_000)]), "it had begun to drain, at most"
+    stage.free.set()
+    assert app.close(timeout=30_000)
+
+
+def test_run_drains_when_it_is_told_to_stop(stage: Stage) -> None:
+    """By `stop`, as by a signal."""
+    app = stage.app(drain_timeout_ms=900)
+    app.set_state_listener(lambda new, _: app.stop() if new is S.RUNNING else None)
+    app.run()
+    assert stage.departures == [Departure(drain_ms=900)]
+    assert app.state is S.NOT_RUNNING
+
+
+def test_a_thread_that_fails_ends_the_others(stage: Stage) -> None:
+    """The application ends with its error, once all are closed."""
+    app = started(stage.app())
+    assert app.add_stream_thread() == "tidewheel-worker-2"
+    for _ in range(2):
+        assert stage.begun.acquire(timeout=_PATIENCE_S)
+    stage.error = ValueError("the first of two")
+    stage.free.set()
+    assert app.wait(_PATIENCE_S)
+    assert app.close(timeout=30_000)
+    assert app.state is S.ERROR
+    assert app.error is stage.error
+
+
+def test_the_last_word_of_threads_that_speak_at_once_counts(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that says that it runs does not hide that another one has just stopped to."""
+    app = started(stage.app())
+    (thread,) = app._threads
+    move_to = app._state.move_to
+
+    def overtaken(state: S) -> None:
+        if thread.running:
+            thread.running = False
+            app.on_running()
+        move_to(state)
+
+    thread.running = False
+    app.on_running()
+    assert app.state is S.REBALANCING
+    thread.running = True
+    monkeypatch.setattr(app._state, "move_to", overtaken)
+    app.on_running()
+    assert app.state is S.REBALANCING
+
+
+def test_a_pause_reaches_a_worker_that_is_still_to_come(stage: Stage) -> None:
+    """A life waits for brokers and topics before it has a worker: who pauses it then must not find it running later."""
+    app = started(stage.app())
+    (life,) = stage.lives
+    assert life.worker is None
+    app.pause()
+    assert life._paused
+    app.resume()
+    assert not life._paused
+
+
+def test_sub_topologies_are_paused_one_by_one(stage: Stage) -> None:
+    """A number that the topology doesn't have changes nothing."""
+    app = started(stage.app())
+    (life,) = stage.lives
+    with pytest.raises(StreamsError, match=r"no sub-topology 3, 7; this topology has 0 \("):
+        app.pause([7, 0, 3])
+    assert life._paused == frozenset()
+    app.pause(subtopologies=[0])
+    assert life._paused == {0}
+    with pytest.raises(StreamsError, match="no sub-topology 1"):
+        app.resume([1])
+    app.resume([0])
+    assert life._paused == frozenset()
+
+
+def test_threads_come_and_go(stage: Stage) -> None:
+    """The last one is ended by closing; before and after there is none to add to."""
+    app = stage.app()
+    assert app.add_stream_thread() is None
+    started(app)
+    assert app.remove_stream_thread() is None
+    name = app.add_stream_thread()
+    for _ in range(2):
+        assert stage.begun.acquire(timeout=_PATIENCE_S)
+    assert app.remove_stream_thread(timeout=500) == name
+    assert stage.departures == [Departure(drain_ms=500)]
+    assert app.close(timeout=30_000)
+    assert app.add_stream_thread() is None
+
+
+def test_two_removals_at_once_end_two_threads(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each its own; the one that is left is not removed while they go."""
+    departing = threading.Semaphore(0)
+    monkeypatch.setattr(WorkerLife, "depart", lambda _life, _departure: departing.release())
+    app = started(stage.app())
+    names = {app.add_stream_thread(), app.add_stream_thread()}
+    for _ in range(3):
+        assert stage.begun.acquire(timeout=_PATIENCE_S)
+    with ThreadPoolExecutor(2) as pool:
+        removals = [pool.submit(app.remove_stream_thread, 10_000) for _ in range(2)]
+        for _ in range(2):
+            assert departing.acquire(timeout=5)
+        assert app.remove_stream_thread() is None
+        stage.free.set()
+        assert {each.result() for each in removals} == names
+
+
+@pytest.mark.parametrize("caller", [0, 1])
+def test_a_worker_that_removes_one_waits_for_none(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caller: int
+) -> None:
+    """Neither for itself nor for another, which may wait until it takes its tasks."""
+    both, done = threading.Event(), threading.Event()
+    removed: list[str | None] = []
+    monkeypatch.setattr(WorkerLife, "depart", lambda _life, each: stage.departures.append(each))
+
+    def run(life: WorkerLife) -> None:
+        number = len(stage.lives)
+        stage.lives.append(life)
+        life._on_running(True)
+        stage.begun.release()
+        if number == caller:
+            assert both.wait(_PATIENCE_S)
+            removed.append(app.remove_stream_thread(timeout=60_000))
+            done.set()
+        assert stage.free.wait(_PATIENCE_S)
+
+    monkeypatch.setattr(WorkerLife, "run", run)
+    app = started(stage.app())
+    assert stage.begun.acquire(timeout=_PATIENCE_S)
+    name = app.add_stream_thread()
+    assert stage.begun.acquire(timeout=_PATIENCE_S)
+    both.set()
+    assert done.wait(5)
+    assert removed == [name]
+    assert stage.departures == [Departure(drain_ms=60_000)]
+    stage.free.set()
+    assert app.close(timeout=30_000)
+    assert app.error is None

@@ -1,0 +1,55 @@
+"""Memory that is free goes back to the system."""
+
+import os
+import threading
+from pathlib import Path
+
+from streams.worker.application.freed_memory import FreedMemory, give_back
+
+
+def resident_mib() -> float:
+    """Return what this process has in memory."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def test_free_memory_between_what_is_in_use_goes_back() -> None:
+    """As RocksDB leaves it: the C library alone gives back no more than what lies behind the last piece in use."""
+    pieces = [bytes(2_000) for _ in range(100_000)]
+    kept = pieces[::100]
+    del pieces
+    before_mib = resident_mib()
+    assert give_back()
+    assert before_mib - resident_mib() > 100
+    assert len(kept) == 1_000
+
+
+def test_it_is_given_back_again_and_again_until_closed() -> None:
+    """In a thread of its own."""
+    times = threading.Semaphore(0)
+
+    def note() -> bool:
+        times.release()
+        return True
+
+    freed = FreedMemory(note, every_s=0.001)
+    freed.start()
+    for _ in range(3):
+        assert times.acquire(timeout=10)
+    freed.close()
+    freed.thread.join(10)
+    assert not freed.thread.is_alive()
+
+
+def test_a_c_library_that_can_not_is_asked_once() -> None:
+    """It will not learn it."""
+    asked: list[None] = []
+
+    def can_not() -> bool:
+        asked.append(None)
+        return False
+
+    freed = FreedMemory(can_not, every_s=0.001)
+    freed.start()
+    freed.thread.join(10)
+    assert len(asked) == 1

@@ -1,0 +1,75 @@
+"""What a worker knows of topics: asked once, and not asked for each record that goes to a missing one."""
+
+import time
+
+import pytest
+
+from streams.worker.application.topic_limits import KafkaTopics
+from tasks.errors import MissingOutputTopicError
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin
+
+
+class CountingAdmin(FakeAdmin):
+    """Counts the questions."""
+
+    asked = 0
+
+    def describe_topics(self, names, *, config=()):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201 - the port's
+        """Answer, and count."""
+        self.asked += 1
+        return super().describe_topics(names, config=config)
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    """A cluster with one topic."""
+    made = FakeBroker()
+    made.create_topic("out", 3, {"max.message.bytes": "1000"})
+    return made
+
+
+def test_a_topic_is_asked_about_once(broker: FakeBroker) -> None:
+    """Its partitions and its limit come with one answer."""
+    admin = CountingAdmin(broker)
+    topics = KafkaTopics(admin)
+    assert [topics.partition_count("out"), topics.message_bytes_max("out")] == [3, 1000]
+    assert [topics.partition_count("out"), topics.message_bytes_max("out")] == [3, 1000]
+    assert admin.asked == 1
+
+
+def test_a_missing_topic_is_asked_about_now_and_then(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a second the answer stands; once the topic is made, it is found."""
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    admin = CountingAdmin(broker)
+    topics = KafkaTopics(admin)
+    for _ in range(5):
+        with pytest.raises(
+            MissingOutputTopicError, match="output topic late does not exist; create it"
+        ):
+            topics.partition_count("late")
+    assert admin.asked == 1
+    broker.create_topic("late", 2)
+    now_s[0] += 2
+    assert topics.partition_count("late") == 2
+    assert admin.asked == 2
+
+
+def test_a_limit_that_refused_a_record_is_asked_about_anew(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been raised; but not more often than about once a second."""
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    admin = CountingAdmin(broker)
+    topics = KafkaTopics(admin)
+    assert topics.message_bytes_max("out") == 1000
+    broker.topics["out"].config["max.message.bytes"] = "2000"
+    assert topics.message_bytes_max_now("out") == 2000
+    broker.topics["out"].config["max.message.bytes"] = "3000"
+    assert topics.message_bytes_max_now("out") == 2000
+    now_s[0] += 1.5
+    assert topics.message_bytes_max_now("out") == 3000

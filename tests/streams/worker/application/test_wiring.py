@@ -1,0 +1,38 @@
+"""What a worker's loop is told, where it depends on what the cluster says."""
+
+import logging
+
+import pytest
+
+from streams.errors import StreamsError
+from streams.worker.application.wiring import recommit_interval
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin
+
+
+class Retention(FakeAdmin):
+    """Brokers that keep offsets for so long, or that do not say it."""
+
+    def __init__(self, days: int | None) -> None:
+        super().__init__(FakeBroker())
+        self.days = days
+
+    def offsets_retention_ms(self) -> int:
+        """Answer, or refuse to."""
+        if self.days is None:
+            raise StreamsError("CLUSTER_AUTHORIZATION_FAILED: the principal needs DESCRIBE_CONFIGS")
+        return self.days * 86_400_000
+
+
+@pytest.mark.parametrize(("days", "hours"), [(7, 12), (1, 6), (None, 12)])
+def test_quiet_partitions_are_committed_again_by_what_brokers_say(
+    days: int | None, hours: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A quarter of the retention, twelve hours at most; where it is not told, these, and it is said once why."""
+    caplog.set_level(logging.INFO)
+    assert recommit_interval(Retention(days)) == hours * 3_600_000
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (days is None)
+    if said:
+        assert "every 12 hours" in said[0]
+        assert "the principal needs DESCRIBE_CONFIGS" in said[0]

@@ -1,0 +1,196 @@
+"""A worker's place in its group: the welcome, the orders about the whole worker, its names and tasks."""
+
+import math
+import threading
+
+import pytest
+
+from rebalance.model import TaskId, TaskShape
+from rebalance.protocol.orders import (
+    AnyOrder,
+    AnyReport,
+    DropCopy,
+    EndApplication,
+    EndIncarnation,
+    TasksSeen,
+    WantShutdown,
+    Welcome,
+    WorkerLeaves,
+)
+from streams import FencedError, IncompatibleMemberError, Materialized, StreamsBuilder
+from streams.worker.group_membership import (
+    Departure,
+    GroupMembership,
+    member_name,
+    said_to_users,
+    task_shapes,
+    tasks_seen,
+)
+from tasks.internal_topics import ApplicationPlan, plan_application
+
+
+class FakeLink:
+    """A line whose other end is the test."""
+
+    def __init__(self) -> None:
+        self.orders: list[AnyOrder] = []
+        self.said: list[AnyReport] = []
+        self.turns = 0
+        self.call_ns = 0
+
+    def take(self) -> list[AnyOrder]:
+        taken, self.orders = self.orders, []
+        return taken
+
+    def say(self, report: AnyReport) -> None:
+        self.said.append(report)
+
+    def progress(self) -> None:
+        self.turns += 1
+
+    def show_call(self, since_ns: int) -> None:
+        self.call_ns = since_ns
+
+    def lease_left_s(self) -> float:
+        return math.inf
+
+
+class Stage:
+    """A worker that has just said Hello."""
+
+    def __init__(self, *orders: AnyOrder) -> None:
+        self.link = FakeLink()
+        self.link.orders = list(orders)
+        self.woken = threading.Event()
+        self.shutdowns: list[str] = []
+        self.membership = GroupMembership(self.link, self.woken, self.shutdowns.append)
+
+
+def test_orders_that_come_with_the_welcome_are_kept_for_the_loop() -> None:
+    """The loop gets the welcome too: it says which transactional id is meant."""
+    drop = DropCopy(task="0_1")
+    welcome = Welcome(transactional_id="app-a-0")
+    stage = Stage(welcome, drop)
+    assert stage.membership.wait_for_welcome(threading.Event()) == "app-a-0"
+    assert stage.link.turns > 0, "a worker that waits does not hang"
+    assert stage.membership.take() == [welcome, drop]
+    assert stage.membership.take() == []
+
+
+def test_a_worker_that_is_to_stop_does_not_wait_for_its_welcome() -> None:
+    """Nobody may ever come to welcome it."""
+    stopped = threading.Event()
+    stopped.set()
+    assert Stage().membership.wait_for_welcome(stopped) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("INCOMPATIBLE_TOPOLOGY", IncompatibleMemberError),
+        ("INCOMPATIBLE_ASSIGNOR", IncompatibleMemberError),
+        ("INCOMPATIBLE_VERSION", IncompatibleMemberError),
+        ("FENCED_INSTANCE", FencedError),
+    ],
+)
+def test_a_refusal_is_an_error_with_its_reason(code: str, kind: type[Exception]) -> None:
+    """What does not fit is told apart from a place that somebody else has taken."""
+    stage = Stage(EndIncarnation(reason="says why", final=True, code=code))
+    with pytest.raises(FencedError, match="says why") as caught:
+        stage.membership.wait_for_welcome(threading.Event())
+    assert caught.value.final
+    assert isinstance(said_to_users(caught.value), kind)
+    assert str(said_to_users(caught.value)) == "says why"
+
+
+def test_the_end_of_the_application_is_for_the_program_and_not_for_the_loop() -> None:
+    """The loop goes on with its other orders until the program has it leave."""
+    drop = DropCopy(task="0_1")
+    stage = Stage(EndApplication(reason="b: ValueError"), drop)
+    assert stage.membership.take() == [drop]
+    assert stage.shutdowns == ["b: ValueError"]
+
+
+def test_who_ends_the_application_waits_until_the_group_knows() -> None:
+    """It shows that it is alive meanwhile, and is not told of what it has asked for itself."""
+    stage = Stage()
+    assert not stage.membership.shut_down("ValueError", 0.01), "nobody leads"
+    assert stage.link.said == [WantShutdown(reason="ValueError")]
+    assert stage.link.turns > 0
+    stage.link.orders = [EndApplication(reason="a: ValueError")]
+    assert stage.membership.shut_down("ValueError", 30.0)
+    fenced = Stage(EndIncarnation(reason="no beat"))
+    assert not fenced.membership.shut_down("ValueError", 30.0), "it has no say any more"
+    assert stage.shutdowns == fenced.shutdowns == []
+
+
+def test_S3_why_a_worker_was_fenced_is_the_groups_to_say() -> None:
+    """The brokers may be faster: whether it may come back is known only when the group has spoken."""
+    by_brokers = FencedError("producer shop-a-0: commit: _FENCED")
+    silent = Stage()
+    assert silent.membership.last_word(by_brokers, 0.01) is by_brokers
+    late = Stage()
+    late.link.orders = [DropCopy(task="0_1")]
+    order = EndIncarnation(reason="another one has joined", final=True, code="FENCED_INSTANCE")
+
+    def speak() -> None:
+        late.link.orders.append(order)
+        late.woken.set()
+
+    threading.Timer(0.05, speak).start()
+    told = late.membership.last_word(by_brokers, 30)
+    assert (str(told), told.final, told.code) == ("another one has joined", True, "FENCED_INSTANCE")
+
+
+def test_what_the_loop_has_heard_already_is_the_last_word() -> None:
+    """It is not waited for a second time."""
+    stage = Stage(EndIncarnation(reason="over", final=True, code="FENCED_INSTANCE"))
+    stage.membership.take()
+    assert stage.membership.last_word(FencedError("over"), 30).final
+
+
+def test_leaving_says_how() -> None:
+    """Back soon, or after a drain."""
+    stage = Stage()
+    stage.membership.leave(Departure(drain_ms=700))
+    stage.membership.leave(Departure(rejoin=True))
+    assert stage.link.said == [WorkerLeaves(drain_ms=700), WorkerLeaves(rejoin=True)]
+
+
+def test_S1_a_static_member_is_called_by_its_instance_id() -> None:
+    """With its slot if the program has several workers; others are called as their slot remembers."""
+    assert member_name("shop", "kept", 3, alone=True) == "shop"
+    assert member_name("shop", "kept", 3, alone=False) == "shop-3"
+    assert member_name(None, "kept", 3, alone=False) == "kept"
+
+
+def _plan(**topics: int) -> ApplicationPlan:
+    builder = StreamsBuilder()
+    builder.stream("in", key_serde=str, value_serde=str).group_by(
+        lambda value: value, key_serde=str, name="by-value"
+    ).count(store=Materialized("counts"))
+    return plan_application(builder.build().spec(), "app", topics)
+
+
+def test_N8_the_group_is_told_of_every_task() -> None:
+    """With what its stores are restored from, and the partitions of what is read."""
+    plan = _plan(**{"in": 2})
+    stateless, counting = (
+        TaskShape(stateful=False),
+        TaskShape(stateful=True, changelogs=("app-counts-changelog",)),
+    )
+    assert task_shapes(plan, "app") == {
+        TaskId(0, 0): stateless,
+        TaskId(0, 1): stateless,
+        TaskId(1, 0): counting,
+        TaskId(1, 1): counting,
+    }
+    assert tasks_seen(plan, "app") == TasksSeen(
+        tasks=(
+            ("0_0", False, ()),
+            ("0_1", False, ()),
+            ("1_0", True, ("app-counts-changelog",)),
+            ("1_1", True, ("app-counts-changelog",)),
+        ),
+        partitions={"in": 2, "app-by-value-repartition": 2},
+    )

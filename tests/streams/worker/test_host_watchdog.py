@@ -1,0 +1,75 @@
+"""One watchdog for all workers of a program, replaced when it has died."""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from streams.processes.watchdog.process import WatchdogProcess
+from streams.worker.host_watchdog import HostWatchdog
+
+pytestmark = [pytest.mark.slow]
+
+FAKE = (sys.executable, "-m", "tests.streams.worker.fake_watchdog")
+
+
+@pytest.fixture
+def host() -> Iterator[HostWatchdog]:
+    """A program that has no watchdog yet."""
+    made = HostWatchdog(command=FAKE)
+    yield made
+    made.close()
+
+
+def pid_behind(fd: int) -> int:
+    """Return which watchdog answers."""
+    with socket.socket(fileno=fd) as connection:
+        connection.sendall(b"who?\n")
+        return int(connection.recv(100))
+
+
+def test_all_workers_of_a_program_share_a_watchdog(host: HostWatchdog) -> None:
+    """It is started for the first one."""
+    assert pid_behind(host.connect()) == pid_behind(host.connect())
+
+
+def test_a_dead_watchdog_is_replaced(host: HostWatchdog) -> None:
+    """The next life finds a living one."""
+    first = pid_behind(host.connect())
+    assert host._process is not None
+    os.kill(first, signal.SIGKILL)
+    host._process._process.wait()
+    assert pid_behind(host.connect()) != first
+
+
+def test_the_watchdog_of_the_host_program_is_used() -> None:
+    """Its workers come through the intake that the supervisor handed down."""
+    theirs = WatchdogProcess(FAKE)
+    host = HostWatchdog(os.dup(theirs.intake.fileno()), command=FAKE)
+    assert pid_behind(host.connect()) == theirs.pid
+    assert pid_behind(host.connect()) == theirs.pid
+    host.close()
+    theirs.close()
+    assert not theirs.is_alive()
+
+
+def test_a_worker_gets_on_without_the_host_programs_watchdog() -> None:
+    """It starts one of its own, and goes on using that."""
+    theirs = WatchdogProcess(FAKE)
+    host = HostWatchdog(os.dup(theirs.intake.fileno()), command=FAKE)
+    os.kill(theirs.pid, signal.SIGKILL)
+    theirs._process.wait()
+    own = pid_behind(host.connect())
+    assert own != theirs.pid
+    assert pid_behind(host.connect()) == own
+    host.close()
+    theirs.close()
+
+
+def test_names_of_programs_differ() -> None:
+    """Unless one is given: workers of one program have the same."""
+    assert HostWatchdog().process_id != HostWatchdog().process_id
+    assert HostWatchdog(process_id="shop").process_id == "shop"

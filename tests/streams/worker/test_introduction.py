@@ -1,0 +1,154 @@
+"""What a worker tells the watchdog of itself."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rebalance.protocol.messages import DiskCopy, Join, SeenTask, decode_message, encode_message
+from streams import ConfigError, RunOptions, StreamsBuilder, StreamsConfig
+from streams.processes.watchdog.hello import Hello, decode_hello, encode_hello
+from streams.worker.application.application import Application, SystemClock
+from streams.worker.application.application_state import ApplicationState
+from streams.worker.application.memory import ProcessMemory
+from streams.worker.application.wiring import take_slot
+from streams.worker.introduction import fitting, introduce
+from tasks.internal_topics import plan_application
+
+SEVEN = DiskCopy(task="0_1", positions={"shop-rows-changelog-1": 7})
+
+
+def application(folder: Path, **settings: Any) -> Application:
+    """Return an application that keeps a table of two partitions."""
+    config = StreamsConfig(application_id="shop", state_dir=folder, **settings)
+    builder = StreamsBuilder()
+    builder.table("in", key_serde=str, value_serde=str, store="rows")
+    return Application(
+        spec=builder.build(config).spec(config),
+        topology_hash=b"12345678",
+        config=config,
+        options=RunOptions(),
+        state=ApplicationState(),
+        clock=SystemClock(),
+        memory=ProcessMemory(config.rocksdb),
+        on_restore=lambda _event: None,
+    )
+
+
+def introduced(folder: Path, **settings: Any) -> Hello:
+    """Return the introduction of a worker that has the state of task 0_1 on its disk, seven records of it."""
+    made = application(folder, **settings)
+    with ExitStack() as stack:
+        slot = take_slot(made.config, None, stack)
+        return introduce(
+            made,
+            plan_application(made.spec, "shop", {"in": 2}),
+            slot,
+            incarnation="b00c",
+            process_id="p",
+            alone=True,
+            on_disk=(SEVEN,),
+        )
+
+
+def test_it_says_what_the_group_must_know(tmp_path: Path) -> None:
+    """Tasks with what they are restored from, state on disk, the id to commit with, the member's own time-outs."""
+    join = introduced(
+        tmp_path,
+        topology_optimization="none",
+        group_instance_id="till-1",
+        rack_id="r1",
+        client_tags={"zone": "a"},
+        application_server="host:80",
+        session_timeout_ms=900,
+        heartbeat_interval_ms=100,
+        num_stream_threads=3,
+    ).join
+    assert (join.app, join.member, join.incarnation, join.static) == (
+        "shop",
+        "till-1",
+        "b00c",
+        True,
+    )
+    assert join.transactional_ids == ("shop-b00c-0",)
+    assert join.topology_hash == b"12345678".hex()
+    assert join.tasks == tuple(
+        SeenTask(task=f"0_{number}", stateful=True, changelogs=("shop-rows-changelog",))
+        for number in range(2)
+    )
+    assert join.partitions == {"in": 2}
+    assert join.on_disk == (SEVEN,)
+    assert join.threads == 3
+    assert (join.rack, join.tags, join.endpoint) == ("r1", {"zone": "a"}, "host:80")
+    assert (join.session_timeout_ms, join.rejoin_timeout_ms) == (900, 60_000)
+
+
+def test_a_table_that_is_restored_from_its_input_says_so(tmp_path: Path) -> None:
+    """Its copies follow the input topic."""
+    join = introduced(tmp_path).join
+    assert {task.changelogs for task in join.tasks} == {("in",)}
+
+
+def test_a_member_without_a_name_is_called_as_its_slot_remembers(tmp_path: Path) -> None:
+    """The same after every restart; only its incarnation differs."""
+    first, second = introduced(tmp_path).join, introduced(tmp_path).join
+    assert first.member == second.member
+    assert not first.static
+
+
+def test_the_leaders_settings_go_with_it(tmp_path: Path) -> None:
+    """They count while its process leads."""
+    hello = introduced(
+        tmp_path,
+        num_standby_replicas=1,
+        max_warmup_replicas=3,
+        acceptable_recovery_lag=7,
+        task_move_interval_ms=5,
+        settling_ms=11,
+    )
+    told = hello.coordinator
+    assert (told.num_standby_replicas, told.max_warmup_replicas) == (1, 3)
+    assert (told.acceptable_recovery_lag, told.task_move_interval_ms, told.settling_ms) == (
+        7,
+        5,
+        11,
+    )
+
+
+@pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
+def test_client_settings_cross_the_line_and_are_not_shown(tmp_path: Path, kind: str) -> None:
+    """The watchdog has clients of its own, and secrets are in no log."""
+    hello = introduced(tmp_path, **{kind: {"sasl.password": "canary", "sasl.username": "u"}})
+    assert getattr(decode_hello(encode_hello(hello)), kind)["sasl.password"] == "canary"
+    assert "canary" not in repr(hello)
+
+
+def of_many(tasks: int) -> Join:
+    """Return the join of a worker that has all of so many tasks on its disk."""
+    topic = "shop-orders-by-customer-changelog"
+    names = [f"{number // 100}_{number % 100}" for number in range(tasks)]
+    return Join(
+        app="shop",
+        member="a",
+        incarnation="b00c",
+        transactional_ids=("shop-b00c-0",),
+        host="h",
+        pid=1,
+        process_id="p",
+        tasks=tuple(SeenTask(task=name, stateful=True, changelogs=(topic,)) for name in names),
+        on_disk=tuple(DiskCopy(task=name, positions={f"{topic}-7": 1 << 40}) for name in names),
+    )
+
+
+def test_H23_a_join_is_never_too_large_to_be_heard() -> None:
+    """Less is said of the disk; a worker of an application with too many tasks says so and ends, for nobody would hear it."""
+    assert fitting(of_many(100)) == of_many(100)
+    large = of_many(2_000)
+    assert decode_message(encode_message(large)) is None
+    said = fitting(large)
+    assert decode_message(encode_message(said)) == said
+    assert said.tasks == large.tasks
+    assert 0 < len(said.on_disk) < len(large.on_disk)
+    with pytest.raises(ConfigError, match="shop has 5000 tasks, too many for a group"):
+        fitting(of_many(5_000))

@@ -1,0 +1,119 @@
+"""How a program follows its group's log: to the end once, then by what comes, and anew after a failure."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rebalance.inspect.describe import LogEntry
+from rebalance.protocol.decoding import RejectedRecord
+from streams import KafkaStreams, RunOptions, StreamsBuilder, StreamsConfig
+from streams.errors import StreamsError
+from streams.group.topics import LogTopic
+from streams.worker.key_directory import FollowedLog, GroupDirectory
+from tests.fakes.clients import FakeChangelogReader
+from tests.rebalance.leader.group_logs import two_members
+from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
+from tests.streams.worker.test_introduction import application
+
+
+class _Log:
+    """A log that counts how it is asked, and fails when it is told to."""
+
+    def __init__(self, group: FakeGroup) -> None:
+        self._topic = LogTopic(APP, GroupAdmin(group.broker), FakeChangelogReader(group.broker))
+        self.asked: list[str] = []
+        self.error: StreamsError | None = None
+
+    def to_end(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
+        """Return everything."""
+        self.asked.append("to_end")
+        return self._topic.to_end(decided=decided)
+
+    def at_hand(self) -> list[LogEntry | RejectedRecord]:
+        """Return what has come."""
+        self.asked.append("at_hand")
+        if self.error is not None:
+            raise self.error
+        return self._topic.at_hand()
+
+    def close(self) -> None:
+        """Note it."""
+        self.asked.append("close")
+        self._topic.close()
+
+
+def _directory(tmp_path: Path, logs: list[FollowedLog | None]) -> GroupDirectory:
+    waiting = iter(logs)
+    return GroupDirectory(application(tmp_path), lambda: next(waiting))
+
+
+def test_the_log_is_read_to_its_end_once_and_followed_from_there(tmp_path: Path) -> None:
+    """No question after the first waits for a broker."""
+    group = FakeGroup()
+    book = two_members()
+    group.write(book)
+    log = _Log(group)
+    directory = _directory(tmp_path, [log])
+    assert directory.group() == book.group
+    assert directory.group() == book.group
+    group.write(book.released("0_0"))
+    assert directory.group() == book.group
+    assert log.asked == ["to_end", "at_hand", "at_hand"]
+
+
+def test_a_group_that_has_not_begun_is_looked_for_again(tmp_path: Path) -> None:
+    """It is empty until then."""
+    group = FakeGroup()
+    directory = _directory(tmp_path, [None, _Log(group)])
+    assert not directory.group().members
+    book = two_members()
+    group.write(book)
+    assert directory.group() == book.group
+
+
+def test_a_log_that_fails_is_let_go_and_read_anew(tmp_path: Path) -> None:
+    """Its topic may have been made anew, so nothing of it is kept."""
+    group, other = FakeGroup(), FakeGroup()
+    book = two_members()
+    group.write(book)
+    failing = _Log(group)
+    directory = _directory(tmp_path, [failing, _Log(other)])
+    directory.group()
+    failing.error = StreamsError("it was deleted")
+    with pytest.raises(StreamsError, match="deleted"):
+        directory.group()
+    assert failing.asked[-1] == "close"
+    assert not directory.group().members
+
+
+def test_after_the_end_nothing_is_opened_again(tmp_path: Path) -> None:
+    """Closing lets the clients go, also twice."""
+    group = FakeGroup()
+    log = _Log(group)
+    directory = _directory(tmp_path, [log])
+    directory.group()
+    directory.close()
+    directory.close()
+    assert log.asked == ["to_end", "close"]
+    with pytest.raises(StreamsError, match="is closed"):
+        directory.group()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (RunOptions(), "application shop is CREATED; where keys are is known from start"),
+        (RunOptions(fixed=True), "placed by hand"),
+    ],
+)
+def test_who_can_not_know_says_so(options: RunOptions, message: str, tmp_path: Path) -> None:
+    """Before the start, and where there is no group."""
+    builder = StreamsBuilder()
+    builder.table("in", key_serde=str, value_serde=str, store="rows")
+    settings: dict[str, Any] = {"application_id": "shop", "state_dir": tmp_path}
+    app = KafkaStreams(builder.build(), StreamsConfig(**settings), options=options)
+    with pytest.raises(StreamsError, match=message):
+        app.query_metadata_for_key("rows", "a", str)
+    with pytest.raises(StreamsError, match=message):
+        app.metadata_for_all_clients()

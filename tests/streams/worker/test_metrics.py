@@ -1,0 +1,41 @@
+"""The figures of a process, read while its loops go on."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from rebalance.model import TaskId
+from rebalance.protocol.task_status import RunningCall
+from streams.worker.metrics import figures_of
+from tasks.loop.metrics import WorkerMetrics
+
+
+def test_tasks_that_come_meanwhile_disturb_nobody() -> None:
+    """The loop takes in a task while another thread collects the figures."""
+    tasks: dict[Any, Any] = {}
+    task = SimpleNamespace(
+        metrics=lambda: {"process-total": 1.0},
+        dropped=0,
+        skipped=0,
+        counters=SimpleNamespace(drops={}),
+    )
+
+    class Disturbed(TaskId):
+        """Is looked up at the moment at which the loop gets another one."""
+
+        def __hash__(self) -> int:
+            tasks.setdefault(TaskId(1, len(tasks)), task)
+            return tuple.__hash__(self)
+
+    tasks |= {Disturbed(0, 0): task, TaskId(0, 1): task}
+    watch = SimpleNamespace(call=RunningCall(text="enrich (app.py:3)", ms=1_500))
+    worker = SimpleNamespace(
+        metrics=WorkerMetrics(), updater=None, lags=dict, tasks=tasks, call_watch=watch
+    )
+    thread: Any = SimpleNamespace(life=None, worker=worker)
+
+    before = len(tasks)
+    figures = figures_of([thread], 1.0)
+
+    assert len(tasks) > before
+    assert {"0_0", "0_1"} <= figures["tasks"].keys()
+    assert figures["longest-call-ms"] == 1_500

@@ -1,0 +1,215 @@
+"""A worker looks for others that have their tasks placed in the other way, and is not stopped by who does not answer."""
+
+import logging
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rebalance.model import MemberPhase
+from rebalance.protocol.messages import MemberDied
+from streams.errors import IncompatibleMemberError, StreamsError
+from streams.group.topics import GroupTopics
+from streams.worker.placement_conflict import OnePlacing
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeChangelogReader
+from tests.fakes.clock import FakeClock
+from tests.rebalance.leader.group_logs import LogBook, two_members
+from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, beat
+
+SESSION_MS = 3_000
+HOUR_MS = 3_600_000
+
+
+class Brokers(GroupAdmin):
+    """Brokers that tell of these workers with a fixed assignment, or refuse to."""
+
+    def __init__(self, workers: Mapping[str, str] | None, broker: FakeBroker | None = None) -> None:
+        super().__init__(FakeBroker() if broker is None else broker)
+        self.workers = workers
+
+    def fixed_workers(self, application_id: str) -> dict[str, str]:
+        """Answer, or refuse to."""
+        assert application_id == APP
+        if self.workers is None:
+            raise StreamsError("GROUP_AUTHORIZATION_FAILED: grant this principal DESCRIBE")
+        return dict(self.workers)
+
+
+class Time:
+    """A worker's time: while it waits, the clock goes on and others do what they do."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.clock = FakeClock()
+        self.meanwhile = meanwhile
+        self.waited_ms = 0
+
+    def wait(self, timeout: float) -> bool:
+        """Wait; nobody wants the worker to end."""
+        self.clock.advance(int(timeout * 1000))
+        self.waited_ms += int(timeout * 1000)
+        self.meanwhile()
+        return False
+
+
+def looking(
+    brokers: Brokers,
+    *,
+    fixed: bool = False,
+    time: Time | None = None,
+    group: FakeGroup | None = None,
+) -> OnePlacing:
+    """Return what a worker looks with."""
+    time = time or Time()
+    application: Any = SimpleNamespace(
+        config=SimpleNamespace(application_id=APP), is_fixed=fixed, clock=time.clock
+    )
+
+    def topics(_config: Any, _admin: Any) -> GroupTopics:
+        assert group is not None
+        readers = [FakeChangelogReader(group.broker) for _ in range(2)]
+        return GroupTopics(APP, brokers, *readers)
+
+    return OnePlacing(application, brokers, time, topics)
+
+
+def of_group(book: LogBook) -> FakeGroup:
+    """Return a group with this log."""
+    group = FakeGroup()
+    group.write(book)
+    return group
+
+
+def test_a_member_is_refused_beside_workers_with_a_fixed_assignment() -> None:
+    """By name and host, with what to do."""
+    with pytest.raises(
+        IncompatibleMemberError, match=r"workers of shop .*shop-0.*10\.0\.0\.7.*stop"
+    ):
+        looking(Brokers({"shop-0": "10.0.0.7"})).look()
+    looking(Brokers({})).look()
+
+
+def test_brokers_that_do_not_tell_stop_no_member(caplog: pytest.LogCaptureFixture) -> None:
+    """A right that only this question needs may be missing: it is said, once, and fencing decides."""
+    caplog.set_level(logging.INFO)
+    placing = looking(Brokers(None))
+    placing.look()
+    placing.look_again_as_member()
+    (said,) = caplog.messages
+    assert "workers of shop with a fixed assignment" in said
+    assert "grant this principal DESCRIBE" in said
+
+
+def test_a_member_looks_again_when_the_group_has_it() -> None:
+    """A worker with a fixed assignment that came after its first look is seen then."""
+    brokers = Brokers({})
+    placing = looking(brokers)
+    placing.look()
+    brokers.workers = {"shop-fixed-0": "10.0.0.7"}
+    with pytest.raises(IncompatibleMemberError, match=r"shop-fixed-0 at 10\.0\.0\.7"):
+        placing.look_again_as_member()
+
+
+def test_a_fixed_worker_looks_again_when_brokers_show_it() -> None:
+    """A member that asked before that is in the log by then, and is seen."""
+    book = LogBook().leader("p1").about("0_0")
+    group = of_group(book)
+    brokers = Brokers({}, group.broker)
+
+    def meanwhile() -> None:
+        if not book.group.members:  # asked for workers with a fixed assignment, and there was none
+            book.member("a")
+            group.write(book)
+            brokers.workers = {"shop-fixed-0": "here"}
+        group.hear(0, beat("a"))
+
+    time = Time(meanwhile)
+    placing = looking(brokers, fixed=True, time=time, group=group)
+    placing.look()
+    with pytest.raises(IncompatibleMemberError, match="members of shop are alive: a at h-a"):
+        placing.look_again_as_fixed("shop-fixed-0")
+
+
+def test_brokers_that_never_show_a_fixed_worker_do_not_stop_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It says so, and goes on after ten seconds; at once where they refuse to tell."""
+    for workers, waited_ms in (({}, 10_000), (None, 0)):
+        time, group = Time(), FakeGroup()
+        placing = looking(Brokers(workers, group.broker), fixed=True, time=time, group=group)
+        placing.look_again_as_fixed("shop-fixed-0")
+        assert time.waited_ms == waited_ms
+        assert "whether brokers show members of shop that this worker is alive" in caplog.text
+        caplog.clear()
+
+
+@pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, HOUR_MS])
+def test_H22_whether_members_live_is_heard_and_no_clock_of_another_machine_counts(
+    ahead_ms: int,
+) -> None:
+    """Times in the inbox are the broker's: this machine's clock may be an hour off, either way."""
+    book = two_members()
+    group = of_group(book)
+    time = Time()
+    broker_ms = time.clock.now_ms() - ahead_ms
+    group.beats(broker_ms, "a", "b")  # said before: whoever has died since has said it as well
+    placing = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
+
+    placing.look()
+    assert time.waited_ms == 2 * SESSION_MS, "nobody speaks"
+    placing.look_again_as_fixed(None)
+    assert time.waited_ms == 2 * SESSION_MS, "and need not be listened for again"
+
+    time.meanwhile = lambda: group.hear(broker_ms + time.waited_ms, beat("b"))
+    placing = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
+    with pytest.raises(IncompatibleMemberError, match="members of shop are alive: b at h-b;"):
+        placing.look()
+
+
+def test_all_members_that_live_are_named() -> None:
+    """Those that speak a moment later than the first, too."""
+    book = two_members()
+    group = of_group(book)
+    time = Time()
+
+    def meanwhile() -> None:
+        group.hear(0, beat("a"))
+        if time.waited_ms >= 500:
+            group.hear(0, beat("b"))
+
+    time.meanwhile = meanwhile
+    placing = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
+    with pytest.raises(IncompatibleMemberError, match="a at h-a, b at h-b;"):
+        placing.look()
+    assert time.waited_ms <= 1_000
+
+
+def test_after_a_clean_end_nobody_is_listened_for() -> None:
+    """The log says that they have gone; what was said a moment ago does not count."""
+    book = two_members()
+    group = of_group(book)
+    group.beats(book.now_ms, "a", "b")
+    book.member("a", MemberPhase.GONE).member("b", MemberPhase.GONE)
+    group.write(book)
+    time = Time()
+    placing = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
+    placing.look()
+    assert not time.waited_ms
+
+
+def test_what_is_said_of_the_dead_is_no_sign_of_their_life() -> None:
+    """A watchdog says that its worker has died, in that one's name."""
+    book = two_members()
+    group = of_group(book)
+    died = MemberDied(app=APP, member="a", incarnation="a-1", reason="killed")
+    time = Time(lambda: group.hear(0, died))
+    placing = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
+    placing.look()
+
+
+def test_where_no_group_ever_began_nobody_is_listened_for() -> None:
+    """There are no topics to be read."""
+    placing = looking(Brokers({}), fixed=True)
+    placing.look()
+    placing.look_again_as_fixed(None)

@@ -1,0 +1,168 @@
+"""The cluster's topics are looked at while the application runs, and what changes is told once."""
+
+import re
+import threading
+from collections.abc import Mapping
+
+import pytest
+
+from streams import MissingSourceTopicError, StreamsBuilder, StreamsError
+from streams.worker.plan_watch import PlanWatch, inputs
+from tasks.internal_topics import ApplicationPlan, plan_application
+from tasks.ports import UnansweredError
+
+
+def _plan(topics: Mapping[str, int]) -> ApplicationPlan:
+    builder = StreamsBuilder()
+    builder.stream(re.compile("orders-.*"), key_serde=str, value_serde=str).to("out")
+    builder.stream("fixed", key_serde=str, value_serde=str).to("out")
+    return plan_application(builder.build().spec(), "app", topics)
+
+
+class Stage:
+    """A cluster with some topics, and who looks at it."""
+
+    def __init__(self, **topics: int) -> None:
+        self.topics = {"fixed": 1} | {name.replace("_", "-"): n for name, n in topics.items()}
+        self.failure: StreamsError | None = None
+        self.told: list[ApplicationPlan] = []
+        self.watch = PlanWatch(
+            _plan(self.topics),
+            list_topics=self.list_topics,
+            make_plan=_plan,
+            changed=self.told.append,
+            every_ms=3_600_000,
+        )
+
+    def list_topics(self) -> dict[str, int]:
+        if self.failure is not None:
+            raise self.failure
+        return self.topics
+
+
+def test_N12_a_new_topic_that_the_pattern_matches_makes_another_plan() -> None:
+    """It is told once, not at each look."""
+    stage = Stage(orders_a=2)
+    stage.watch.look()
+    assert stage.told == []
+    stage.topics["orders-b"] = 3
+    stage.watch.look()
+    stage.watch.look()
+    assert [inputs(plan) for plan in stage.told] == [inputs(_plan(stage.topics))]
+    assert len(stage.told[0].tasks) == 4
+
+
+def test_N8_more_partitions_make_another_plan() -> None:
+    """The new tasks are in it."""
+    stage = Stage(orders_a=2)
+    stage.topics["fixed"] = 3
+    stage.watch.look()
+    assert [str(task) for task in stage.told[0].tasks if task.subtopology == 1] == [
+        "1_0",
+        "1_1",
+        "1_2",
+    ]
+
+
+def test_topics_of_others_change_nothing() -> None:
+    """A cluster is busy."""
+    stage = Stage(orders_a=2)
+    stage.topics["unrelated"] = 7
+    stage.watch.look()
+    assert stage.told == []
+
+
+def test_a_cluster_that_does_not_answer_is_no_change() -> None:
+    """The next look may tell more."""
+    stage = Stage(orders_a=2)
+    stage.failure = StreamsError("list topics: timed out")
+    stage.watch.look()
+    stage.watch.check()
+    stage.failure = None
+    stage.topics["orders-b"] = 1
+    stage.watch.look()
+    assert len(stage.told) == 1
+
+
+def test_brokers_that_go_away_between_two_questions_of_a_look_end_no_worker() -> None:
+    """They said which topics there are, and then not how large these take records."""
+    stage = Stage(orders_a=2)
+
+    def make_plan(_topics: Mapping[str, int]) -> ApplicationPlan:
+        raise UnansweredError("read the settings of topics: no answer")
+
+    stage.watch._make_plan = make_plan
+    stage.watch.look()
+    stage.watch.check()
+    stage.watch._make_plan = _plan
+    stage.topics["orders-b"] = 1
+    stage.watch.look()
+    assert len(stage.told) == 1
+
+
+def test_a_topic_that_seems_gone_is_no_change() -> None:
+    """Whoever reads it ends by that, if it is true."""
+    stage = Stage(orders_a=2)
+    del stage.topics["fixed"]
+    with pytest.raises(MissingSourceTopicError):
+        _plan(stage.topics)
+    stage.watch.look()
+    stage.watch.check()
+    assert stage.told == []
+
+
+def test_N12_a_topic_of_a_pattern_is_gone_when_two_looks_miss_it() -> None:
+    """A single answer may be that of a broker which just starts."""
+    stage = Stage(orders_a=2, orders_b=3)
+    for _ in range(2):
+        gone = stage.topics.pop("orders-b")
+        stage.watch.look()
+        stage.topics["orders-b"] = gone
+        stage.watch.look()
+    assert stage.told == []
+    del stage.topics["orders-b"]
+    stage.watch.look()
+    assert stage.told == []
+    stage.watch.look()
+    stage.watch.look()
+    assert [inputs(plan) for plan in stage.told] == [inputs(_plan(stage.topics))]
+    assert len(stage.told[0].tasks) == 3
+
+
+def test_who_hears_that_a_topic_is_gone_has_it_looked_at_soon() -> None:
+    """Not after the hour that this watch takes between two looks."""
+    stage = Stage(orders_a=2)
+    told = threading.Event()
+    stage.watch._changed = lambda _plan: told.set()
+    stage.topics["orders-b"] = 1
+    stage.watch.start()
+    stage.watch.look_soon()
+    assert told.wait(10)
+    stage.watch.close()
+    stage.watch._thread.join(10)
+    assert not stage.watch._thread.is_alive()
+
+
+def test_topics_that_do_not_fit_any_more_end_the_worker() -> None:
+    """An input topic with state has grown: its changelog has fewer partitions now."""
+    stage = Stage(orders_a=2)
+    misfit = StreamsError(
+        "internal topic app-counts-changelog has 2 partitions but the application needs 3"
+    )
+
+    def make_plan(_topics: Mapping[str, int]) -> ApplicationPlan:
+        raise misfit
+
+    stage.watch._make_plan = make_plan
+    stage.watch.look()
+    with pytest.raises(StreamsError, match="has 2 partitions but the application needs 3"):
+        stage.watch.check()
+
+
+def test_nothing_is_told_after_the_close() -> None:
+    """A look that was under way has no effect any more."""
+    stage = Stage(orders_a=2)
+    stage.topics["orders-b"] = 1
+    stage.watch.close()
+    stage.watch.look()
+    assert stage.told == []

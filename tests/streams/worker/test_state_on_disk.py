@@ -1,0 +1,139 @@
+"""What a joining worker says of its disk: positions of real databases, as far as restoring would go on from them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from rebalance.model import TaskId, TaskShape
+from rebalance.protocol.messages import DiskCopy
+from state_stores.layout.position import Position
+from state_stores.restore import position_name
+from state_stores.rocksdb.options import RocksDBOptions
+from state_stores.rocksdb.shared_resources import SharedResources
+from state_stores.rocksdb.task_database import TaskDatabase
+from state_stores.state_directory import StateDirectory
+from streams.worker.state_on_disk import state_on_disk
+from tasks.ports import TopicDescription
+
+NOW_MS = 1_000_000_000
+COUNTS, SUMS = "shop-counts-changelog", "shop-sums-changelog"
+#: Topic ids of now; another one is of a topic that was deleted since.
+IDS = {COUNTS: b"c" * 16, SUMS: b"s" * 16}
+STATEFUL = TaskShape(stateful=True, changelogs=(COUNTS, SUMS))
+SHAPES = {TaskId(0, number): STATEFUL for number in range(4)} | {
+    TaskId(1, 0): TaskShape(stateful=False)
+}
+
+
+@dataclass(slots=True)
+class Topics:
+    """A cluster that has these topics."""
+
+    ids: dict[str, bytes] = field(default_factory=lambda: dict(IDS))
+    asked: int = 0
+
+    def describe_topics(
+        self, names: Sequence[str], *, config: Sequence[str] = ()
+    ) -> dict[str, TopicDescription]:
+        """Return those that exist, whose tombstones live for a day."""
+        self.asked += 1
+        assert "delete.retention.ms" in config
+        return {
+            name: TopicDescription(
+                name=name,
+                partitions=4,
+                topic_id=self.ids[name],
+                config={"delete.retention.ms": "86400000"},
+            )
+            for name in names
+            if name in self.ids
+        }
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> StateDirectory:
+    """A slot that nobody has used yet."""
+    return StateDirectory.acquire(tmp_path, "shop")
+
+
+def keep(slot: StateDirectory, task: str, **offsets: int | Position) -> None:
+    """Have a database of a task that was closed in order, with a position of each of these stores."""
+    options = RocksDBOptions()
+    database = TaskDatabase.open(
+        slot.task_directory(task), ["counts", "sums"], options, SharedResources.create(options)
+    )
+    partition = int(task.rpartition("_")[2])
+    positions = {
+        position_name(f"shop-{store}-changelog", partition): (
+            at
+            if isinstance(at, Position)
+            else Position(offset=at, topic_id=IDS[f"shop-{store}-changelog"], written_at_ms=NOW_MS)
+        ).encode()
+        for store, at in offsets.items()
+    }
+    database.write({}, positions | {"store-uuid": b"u"})
+    database.close()
+
+
+def said(slot: StateDirectory, topics: Topics | None = None) -> tuple[DiskCopy, ...]:
+    """Return what is said of the slot."""
+    return state_on_disk(slot, SHAPES, topics or Topics(), TaskDatabase.positions_in, NOW_MS)
+
+
+def test_each_task_with_state_is_said_with_its_positions(slot: StateDirectory) -> None:
+    """Of all its changelogs that it has a position in; and the database is as it was."""
+    keep(slot, "0_1", counts=7, sums=3)
+    keep(slot, "0_3", counts=12)
+    both = (
+        DiskCopy(task="0_1", positions={f"{COUNTS}-1": 7, f"{SUMS}-1": 3}),
+        DiskCopy(task="0_3", positions={f"{COUNTS}-3": 12}),
+    )
+    assert said(slot) == both
+    assert said(slot) == both, "reading changes nothing"
+    keep(slot, "0_3", counts=13)
+    assert said(slot)[1] == DiskCopy(task="0_3", positions={f"{COUNTS}-3": 13})
+
+
+def test_what_restoring_would_not_go_on_from_is_not_said(slot: StateDirectory) -> None:
+    """A changelog made anew, tombstones that may be gone, stores that were emptied."""
+    keep(slot, "0_0", counts=Position(offset=7, topic_id=b"o" * 16, written_at_ms=NOW_MS), sums=3)
+    old = Position(offset=7, topic_id=IDS[COUNTS], written_at_ms=NOW_MS - 86_400_000)
+    keep(slot, "0_1", counts=old)
+    keep(slot, "0_2")
+    assert said(slot) == (DiskCopy(task="0_0", positions={f"{SUMS}-0": 3}),)
+    assert said(slot, Topics(ids={})) == (), "the changelogs are gone"
+
+
+def test_directories_without_state_are_not_said(slot: StateDirectory) -> None:
+    """Those of tasks without stores, of stores in memory, and of tasks that the topology has no more."""
+    topics = Topics()
+    slot.task_directory("0_1")
+    keep(slot, "1_0", counts=7)
+    keep(slot, "0_9", counts=7)
+    assert said(slot, topics) == ()
+    slot.remove_task_directory("0_1")
+    topics.asked = 0
+    assert said(slot, topics) == ()
+    assert not topics.asked, "with nothing on disk there is nothing to ask"
+
+
+def test_files_of_a_store_of_the_users_own_are_said_without_a_position(
+    slot: StateDirectory,
+) -> None:
+    """Only that store can read them."""
+    (slot.task_directory("0_1") / "own.db").write_bytes(b"x")
+    assert said(slot) == (DiskCopy(task="0_1"),)
+
+
+def test_a_damaged_database_is_left_to_its_task(
+    slot: StateDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no reason not to join: the task finds the damage when it opens it, and restores."""
+    keep(slot, "0_0", counts=7)
+    keep(slot, "0_1", counts=7)
+    for manifest in slot.task_directory("0_0").glob("MANIFEST-*"):
+        manifest.write_bytes(b"\xff" * 64)
+    assert said(slot) == (DiskCopy(task="0_1", positions={f"{COUNTS}-1": 7}),)
+    assert "can't tell how far task 0_0 is" in caplog.text

@@ -1,0 +1,300 @@
+"""The lives of a worker: which end is followed by another life, and how a worker is ended."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streams import (
+    ApplicationShutdownError,
+    FencedError,
+    IncompatibleMemberError,
+    RunOptions,
+    StreamsBuilder,
+    StreamsConfig,
+)
+from streams.worker import stream_thread
+from streams.worker.application.application import Application
+from streams.worker.application.application_state import ApplicationState
+from streams.worker.application.memory import ProcessMemory
+from streams.worker.group_membership import Departure
+from streams.worker.host_watchdog import HostWatchdog
+from streams.worker.stream_thread import Answer, StreamThread
+from tasks.errors import GlobalStoreDamagedError
+from tests.fakes.clock import FakeClock
+
+_PATIENCE_S = 30.0
+
+
+class FakeLife:
+    """A life that ends as the test says; `run` is one of `Stage.lives`."""
+
+    def __init__(self, stage: "Stage", arguments: dict[str, Any]) -> None:
+        self.stage = stage
+        self.wipe_globals = arguments["wipe_globals"]
+        self.wanted_slot = arguments["wanted_slot"]
+        self.slot: int | None = None
+        self.ending: threading.Event = arguments["ending"]
+        self.ends_all: Callable[[BaseException], bool] = arguments["ends_all"]
+        self.worker = None
+        self.outdated = False
+        self.departures: list[Departure] = []
+        self.stops = 0
+
+    def run(self) -> None:
+        self.stage.lives.pop(0)(self)
+
+    def depart(self, departure: Departure) -> None:
+        self.departures.append(departure)
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+Life = Callable[[FakeLife], None]
+
+
+class Stage:
+    """A thread whose lives are the test's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *lives: Life, fixed: bool = False) -> None:
+        self.lives = list(lives)
+        self.lived: list[FakeLife] = []
+        self.errors: list[BaseException] = []
+        self.answer: Callable[[], Answer] = lambda: "shutdown_client"
+        self.shutdowns: list[str] = []
+        self.ended: list[StreamThread] = []
+        self.clock = FakeClock()
+        builder = StreamsBuilder()
+        builder.stream("in", key_serde=str, value_serde=str).to("out")
+        config = StreamsConfig(application_id="app", bootstrap_servers="unused:9092")
+        application = Application(
+            spec=builder.build().spec(config),
+            topology_hash=b"12345678",
+            config=config,
+            options=RunOptions(fixed=fixed),
+            state=ApplicationState(),
+            clock=self.clock,
+            memory=ProcessMemory(config.rocksdb),
+            on_restore=lambda _event: None,
+        )
+
+        def make(*_: Any, **arguments: Any) -> FakeLife:
+            self.lived.append(FakeLife(self, arguments))
+            return self.lived[-1]
+
+        monkeypatch.setattr(stream_thread, "WorkerLife", make)
+        monkeypatch.setattr(stream_thread, "_REPLACE_WAIT_S", 0.001)
+        monkeypatch.setattr(stream_thread, "_REJOIN_WAIT_S", 0.001)
+        self.thread = StreamThread(
+            application, HostWatchdog(), self, name="worker", wanted_slot=None, alone=True
+        )
+
+    def live(self) -> StreamThread:
+        """Start, and wait for the end."""
+        self.thread.start()
+        assert self.thread.join(_PATIENCE_S), "the thread ends"
+        return self.thread
+
+    def on_running(self) -> None:
+        pass
+
+    def answer_to(self, error: BaseException) -> Answer:
+        self.errors.append(error)
+        return self.answer()
+
+    def on_shutdown(self, reason: str) -> None:
+        self.shutdowns.append(reason)
+
+    def on_end(self, thread: StreamThread) -> None:
+        self.ended.append(thread)
+
+
+def clean(_life: FakeLife) -> None:
+    """End in order."""
+
+
+def ends_by(error: BaseException) -> Life:
+    """Return a life with fixed tasks that ends by an error."""
+
+    def run(_life: FakeLife) -> None:
+        raise error
+
+    return run
+
+
+def fenced(*, final: bool, code: str = "FENCED") -> Life:
+    """Return a life as a member of a group that is told that it is over."""
+
+    return ends_by(FencedError("over", final=final, code=code))
+
+
+def test_a_life_that_ends_in_order_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody failed, nobody is asked."""
+    stage = Stage(monkeypatch, clean)
+    assert stage.live().error is None
+    assert (len(stage.lived), stage.ended, stage.errors) == (1, [stage.thread], [])
+
+
+def test_a_fenced_member_joins_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time as a new incarnation; the user's handler has no say in it."""
+    stage = Stage(monkeypatch, fenced(final=False), fenced(final=False), clean)
+    assert stage.live().error is None
+    assert len(stage.lived) == 3
+    assert stage.errors == []
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("FENCED_INSTANCE", FencedError), ("INCOMPATIBLE_TOPOLOGY", IncompatibleMemberError)],
+)
+def test_S3_a_member_that_is_not_wanted_ends_loudly(
+    monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception]
+) -> None:
+    """Its name is taken, or it does not fit: to come again would only do harm."""
+    stage = Stage(monkeypatch, fenced(final=True, code=code))
+    stage.answer = lambda: "replace_thread"
+    assert isinstance(stage.live().error, kind)
+    assert stage.errors == []
+
+
+def test_the_next_life_is_where_the_state_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though a lower slot may be free by then."""
+
+    def in_slot_3(life: FakeLife) -> None:
+        life.slot = 3
+        raise FencedError("over")
+
+    stage = Stage(monkeypatch, in_slot_3, clean)
+    stage.live()
+    assert [life.wanted_slot for life in stage.lived] == [None, 3]
+
+
+def test_N13_a_fenced_worker_without_a_group_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later start has won."""
+    stage = Stage(monkeypatch, ends_by(FencedError("a newer producer")), fixed=True)
+    stage.answer = lambda: "replace_thread"
+    assert isinstance(stage.live().error, FencedError)
+
+
+def test_the_users_handler_decides_about_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once again, then no more."""
+    first, second = ValueError("first"), ValueError("second")
+    stage = Stage(monkeypatch, ends_by(first), ends_by(second))
+    answers: list[Answer] = ["replace_thread", "shutdown_client"]
+    stage.answer = lambda: answers.pop(0)
+    assert stage.live().error is second
+    assert stage.errors == [first, second]
+
+
+def test_a_handler_that_fails_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what ended it, not with the handler's own bug."""
+
+    def answer() -> Answer:
+        raise RuntimeError("the handler's own bug")
+
+    error = ValueError("the first")
+    stage = Stage(monkeypatch, ends_by(error))
+    stage.answer = answer
+    assert stage.live().error is error
+
+
+def test_the_group_is_told_while_the_life_can_still_tell_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler is asked once; "shutdown_application" ends the worker with an error that says so."""
+    error = ValueError("no such city")
+    told: list[bool] = []
+
+    def fails(life: FakeLife) -> None:
+        told.extend([life.ends_all(FencedError("over")), life.ends_all(error)])
+        raise error
+
+    stage = Stage(monkeypatch, fails)
+    stage.answer = lambda: "shutdown_application"
+    ended = stage.live().error
+    assert isinstance(ended, ApplicationShutdownError)
+    assert ended.__cause__ is error
+    assert "no such city" in str(ended)
+    assert (told, stage.errors) == ([False, True], [error])
+
+
+def test_with_fixed_assignment_only_this_process_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no group to tell."""
+    error = ValueError("no such city")
+    stage = Stage(monkeypatch, ends_by(error), fixed=True)
+    stage.answer = lambda: "shutdown_application"
+    assert isinstance(stage.live().error, ApplicationShutdownError)
+    assert stage.errors == [error]
+
+
+def test_N12_a_life_whose_topics_are_outdated_is_followed_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With fixed assignment a change of topics is a new start."""
+
+    def outdated(life: FakeLife) -> None:
+        life.outdated = True
+
+    stage = Stage(monkeypatch, outdated, clean, fixed=True)
+    assert stage.live().error is None
+    assert len(stage.lived) == 2
+
+
+def test_the_first_departure_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing while draining does not cut the drain short."""
+    started = threading.Event()
+
+    def until_ending(life: FakeLife) -> None:
+        started.set()
+        assert life.ending.wait(_PATIENCE_S)
+
+    stage = Stage(monkeypatch, until_ending)
+    stage.thread.start()
+    assert started.wait(_PATIENCE_S)
+    stage.thread.depart(Departure(drain_ms=500))
+    stage.thread.depart(Departure())
+    assert stage.thread.join(_PATIENCE_S)
+    assert stage.lived[0].departures == [Departure(drain_ms=500)]
+
+
+def test_damage_is_repaired_but_not_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged again within a minute, the disk itself is not to be trusted; later it is another damage."""
+    damaged = GlobalStoreDamagedError("a block is damaged")
+
+    def damaged_after(ms: int) -> Life:
+        def run(_life: FakeLife) -> None:
+            stage.clock.advance(ms)
+            raise damaged
+
+        return run
+
+    stage = Stage(monkeypatch, damaged_after(0), damaged_after(61_000), damaged_after(59_000))
+    assert stage.live().error is damaged
+    assert [life.wipe_globals for life in stage.lived] == [False, True, True]
+
+
+def test_nothing_is_repaired_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start does it."""
+
+    def damaged(life: FakeLife) -> None:
+        stage.thread.stop()
+        raise GlobalStoreDamagedError("a block is damaged")
+
+    stage = Stage(monkeypatch, damaged)
+    assert isinstance(stage.live().error, GlobalStoreDamagedError)
+
+
+def test_a_member_that_is_let_go_while_it_leaves_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever comes first, the group's last word or its own end."""
+
+    def leaves(life: FakeLife) -> None:
+        life.stage.thread.depart(Departure(drain_ms=500))
+        raise FencedError("the group has gone on without it")
+
+    stage = Stage(monkeypatch, leaves)
+    assert stage.live().error is None
+    assert len(stage.lived) == 1

@@ -1,0 +1,251 @@
+"""Topics before the first task: sources are waited for or created, internal ones are created in their shape."""
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from rebalance.model import TaskId, TopicPartition
+from streams import (
+    ConfigError,
+    KafkaStreams,
+    Materialized,
+    MissingSourceTopicError,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+    StreamsError,
+    TopologyError,
+)
+from streams.worker.application.run_options import RunOptions
+from streams.worker.topic_setup import prepare_topics, spec_of
+from tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tasks.ports import CommittedOffset, NewTopic
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin
+from tests.fakes.clock import FakeClock
+
+STRING = Serdes.string()
+HASH = b"topology"
+_REPARTITION = "app-by-value-repartition"
+
+
+class Admin(FakeAdmin):
+    """Creates topics with the cluster's default of three partitions where no count is given."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        super().__init__(broker)
+        self.created: list[NewTopic] = []
+
+    def create_topics(self, topics: Any) -> None:
+        self.created += topics
+        super().create_topics(
+            [
+                NewTopic(
+                    name=each.name,
+                    partitions=each.partitions if each.partitions > 0 else 3,
+                    config=each.config,
+                )
+                for each in topics
+            ]
+        )
+
+
+class Stage:
+    """An application that counts by value, on a cluster with some topics."""
+
+    def __init__(self, **topics: int) -> None:
+        self.broker = FakeBroker()
+        for name, partitions in topics.items():
+            self.broker.create_topic(name.replace("_", "-"), partitions)
+        self.admin = Admin(self.broker)
+        self.stopped = threading.Event()
+        self.clock = FakeClock()
+
+    def prepare(self, **options: Any) -> Any:
+        """Prepare the topics."""
+        builder = StreamsBuilder()
+        grouped = builder.stream("in", key_serde=STRING, value_serde=STRING).group_by(
+            lambda v: v, key_serde=STRING, name="by-value"
+        )
+        grouped.count(store=Materialized("counts"))
+        replication = options.pop("replication_factor", None)
+        config = StreamsConfig(
+            application_id="app",
+            bootstrap_servers="unused:9092",
+            **({} if replication is None else {"replication_factor": replication}),
+        )
+        return prepare_topics(
+            builder.build(config).spec(config),
+            config,
+            self.admin,
+            options=RunOptions(**options),
+            topology_hash=HASH,
+            stopped=self.stopped,
+            clock=self.clock,
+        )
+
+
+def test_internal_topics_are_created_in_their_shape() -> None:
+    """As many partitions as the sources have; the plan tells the tasks."""
+    stage = Stage(**{"in": 4})
+    plan = stage.prepare()
+    assert [str(task) for task in plan.tasks] == [
+        f"{sub}_{number}" for sub in (0, 1) for number in range(4)
+    ]
+    assert {
+        topic.name: (topic.partitions, topic.replication_factor) for topic in stage.admin.created
+    } == {
+        "app-by-value-repartition": (4, -1),
+        "app-counts-changelog": (4, -1),
+    }
+    assert stage.broker.topics["app-counts-changelog"].config["cleanup.policy"] == "compact"
+
+
+def test_tasks_that_do_not_exist_are_refused_before_anything_is_created() -> None:
+    """The message names them and those that there are."""
+    stage = Stage(**{"in": 2})
+    with pytest.raises(ConfigError, match=r"--tasks names 9_9, but .* tasks are 0_0, 0_1, 1_0"):
+        stage.prepare(tasks=(TaskId(0, 0), TaskId(9, 9)))
+    assert stage.admin.created == []
+
+
+def test_what_exists_is_left_alone() -> None:
+    """The second start creates nothing; a topic of another shape is an error."""
+    stage = Stage(**{"in": 4})
+    stage.prepare()
+    stage.admin.created.clear()
+    stage.prepare()
+    assert stage.admin.created == []
+    with pytest.raises(StreamsError, match="app-counts-changelog has 2 partitions"):
+        Stage(**{"in": 4, "app_counts_changelog": 2}).prepare()
+
+
+def test_existing_internal_topics_that_refuse_what_inputs_hold_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With the command that mends them; those that are made now take it."""
+    stage = Stage()
+    stage.broker.create_topic("in", 1, {"max.message.bytes": "5000000"})
+    stage.broker.create_topic(
+        "app-counts-changelog", 1, {"message.timestamp.after.max.ms": "3600000"}
+    )
+    stage.prepare()
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "--entity-name app-counts-changelog" in warning
+    wanted = f"message.timestamp.after.max.ms={(1 << 63) - 1},max.message.bytes=5065536"
+    assert f"--add-config {wanted}" in warning
+    (made,) = stage.admin.created
+    assert made.config["max.message.bytes"] == "5065536"
+
+
+@pytest.mark.parametrize(("topology_hash", "refused"), [(HASH, True), (b"an older", False)])
+def test_a_changelog_that_was_deleted_is_not_made_anew(topology_hash: bytes, refused: bool) -> None:
+    """This very topology has committed, so its state would be lost; after a change of it the store may be new."""
+    stage = Stage(**{"in": 4})
+    stage.prepare()
+    progress = Progress(
+        task_epoch=0,
+        transactional_id="app-0",
+        topic_id=stage.broker.topics[_REPARTITION].topic_id,
+        topology_hash=topology_hash,
+        ranges=(RangeProgress(0, 7),),
+    )
+    committed = CommittedOffset(7, progress.encode())
+    stage.broker.groups["app"][TopicPartition(_REPARTITION, 0)] = committed
+    stage.prepare()
+    stage.broker.delete_topic("app-counts-changelog")
+    stage.admin.created.clear()
+    if refused:
+        with pytest.raises(
+            StreamsError,
+            match=r"app-counts-changelog does not exist any more.*offset 7 of app-by-value-repartition-0",
+        ):
+            stage.prepare()
+        assert stage.admin.created == []
+    else:
+        stage.prepare()
+        assert [topic.name for topic in stage.admin.created] == ["app-counts-changelog"]
+
+
+def test_the_replication_factor_is_the_settings() -> None:
+    """For every internal topic."""
+    stage = Stage(**{"in": 1})
+    stage.prepare(replication_factor=3)
+    assert {topic.replication_factor for topic in stage.admin.created} == {3}
+
+
+def test_a_missing_source_topic_is_an_error() -> None:
+    """By default; it names the topic and the ways out, and nothing is created."""
+    stage = Stage()
+    with pytest.raises(
+        MissingSourceTopicError, match=r"in not found.*--wait-for-topics.*--create-topics"
+    ):
+        stage.prepare()
+    assert stage.admin.created == []
+
+
+def test_missing_source_topics_are_created_when_asked() -> None:
+    """With the cluster's default count, before the internal ones are sized by it."""
+    stage = Stage()
+    plan = stage.prepare(create_topics=True)
+    assert [topic.name for topic in stage.admin.created] == [
+        "in",
+        "app-by-value-repartition",
+        "app-counts-changelog",
+    ]
+    assert plan.subtopologies[0].partitions == 3
+
+
+class Ticks(threading.Event):
+    """An event that is set after some waits; something happens at each."""
+
+    def __init__(self, stage: Stage, waits: int, arrives_at: int) -> None:
+        super().__init__()
+        self.stage, self.waits, self.arrives_at = stage, waits, arrives_at
+        self.count = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.count += 1
+        self.stage.clock.advance(int(timeout * 1000))
+        if self.count == self.arrives_at:
+            self.stage.broker.create_topic("in", 2)
+        return self.count >= self.waits
+
+
+def test_missing_source_topics_are_waited_for_when_asked(caplog: pytest.LogCaptureFixture) -> None:
+    """With a reminder now and then; once they are there it goes on."""
+    stage = Stage()
+    stage.stopped = Ticks(stage, waits=1_000, arrives_at=70)
+    with caplog.at_level(logging.WARNING):
+        plan = stage.prepare(wait_for_topics=True)
+    assert plan.subtopologies[0].partitions == 2
+    assert [
+        message for message in caplog.messages if "waiting for source topics: in" in message
+    ] != []
+    assert len(caplog.messages) <= 4
+
+
+def test_waiting_ends_when_the_application_stops() -> None:
+    """Without a plan, and with nothing created."""
+    stage = Stage()
+    stage.stopped = Ticks(stage, waits=5, arrives_at=0)
+    assert stage.prepare(wait_for_topics=True) is None
+    assert stage.admin.created == []
+
+
+def test_internal_topics_whose_names_are_too_long_are_refused_before_there_is_a_broker() -> None:
+    """Both names are good ones by themselves; Kafka would refuse the topic."""
+    builder = StreamsBuilder()
+    counted = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
+    counted.count(store="s" * 60)
+    config = StreamsConfig(application_id="a" * 180, bootstrap_servers="unused:9092")
+    topology = builder.build(config)
+    shorter = config.replace(application_id="a" * 178)
+    assert spec_of(topology, shorter).subtopologies
+    with pytest.raises(
+        TopologyError, match=r"changelog of store s+ .*251 characters; Kafka allows 249"
+    ):
+        KafkaStreams(topology, config)
