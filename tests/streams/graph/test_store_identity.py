@@ -154,7 +154,7 @@ def test_A8_fingerprints_are_the_same_in_every_process() -> None:
         f"from tests.streams.graph.test_store_identity import {parts}, operators\n"
         f"print({{name: (each.fingerprint, each.details) for name, each in operators({parts}).items()}})"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     seen = {
         subprocess.run(
             [sys.executable, "-c", program],

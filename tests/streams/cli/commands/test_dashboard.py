@@ -17,7 +17,7 @@ from streams.exit_codes import ExitCode
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 _SERVED = """
 import sys

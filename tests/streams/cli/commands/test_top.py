@@ -24,7 +24,7 @@ from streams.group.status import GroupStatus
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import FakeGroup, use
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 #: Back from the alternate screen.
 _BACK = b"\x1b[?1049l"

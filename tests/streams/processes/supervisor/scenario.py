@@ -11,7 +11,7 @@ from pathlib import Path
 from streams.processes.supervisor.messages import StartWorker
 from streams.processes.supervisor.restart_policy import RestartSettings
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FAKE_WORKER = (sys.executable, "-m", "tests.streams.processes.supervisor.fake_worker")
 FAKE_WATCHDOG = (sys.executable, "-m", "tests.streams.worker.fake_watchdog")
 #: The policy with milliseconds in place of seconds.

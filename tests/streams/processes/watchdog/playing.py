@@ -17,7 +17,7 @@ from rebalance.leader.decision import CoordinatorSettings
 from rebalance.protocol.messages import AnyMessage, Join, SeenTask, decode_message
 from streams.processes.watchdog.hello import Hello, encode_hello
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PATIENCE_S = 30.0
 
 

@@ -8,7 +8,7 @@ from rebalance.assignors.task_assignor import Assignment, AssignmentMember, Assi
 from rebalance.model import TaskId, TaskShape
 from streams.processes.watchdog.assignor_process import AssignorFailedError, Assignors
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[4]
 _TASKS = {
     TaskId(0, 0): TaskShape(stateful=True, changelogs=("c",)),
     TaskId(1, 11): TaskShape(stateful=False),
