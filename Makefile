@@ -4,7 +4,7 @@
 VENV    := .venv
 PYTHON  := $(VENV)/bin/python
 PACKAGES := streams tasks state_stores rebalance
-EVERYTHING := $(PACKAGES) tests benchmarks examples checks
+EVERYTHING := tidewheel $(PACKAGES) tests benchmarks examples checks
 FOUND_PYTHON = $(shell for p in $(PYTHON3) python3.11 python3.12 python3.13 python3; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
@@ -43,7 +43,7 @@ duplicates: $(VENV)/.check ## no passage written twice
 	$(VENV)/bin/pylint $(EVERYTHING)
 
 docs: $(VENV)/.check $(VENV)/.spark ## every example in docstrings, README and docs runs
-	$(PYTHON) -m pytest --quiet --doctest-modules $(PACKAGES) && $(PYTHON) -m checks.markdown_examples
+	$(PYTHON) -m pytest --quiet --doctest-modules tidewheel && $(PYTHON) -m checks.markdown_examples
 
 repository: $(VENV)/.check ## requirements have tests, no text that must not be here, packages fit
 	$(PYTHON) -m checks.requirements_table && $(PYTHON) -m checks.forbidden_text && $(PYTHON) -m pip check

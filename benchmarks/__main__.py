@@ -38,7 +38,7 @@ from benchmarks.results import GUARANTEES, Row, SuiteResult
 from benchmarks.suites import SUITES
 from benchmarks.systems import SYSTEMS
 from benchmarks.throughput import FULL, QUICK, Selection, ThroughputSuite
-from streams.errors import StreamsError
+from tidewheel.streams.errors import StreamsError
 
 WIDTH = 110
 _OWN_DEFAULT = "own"

@@ -50,8 +50,8 @@ def benchmark_broker(bootstrap_servers: str | None) -> Iterator[BenchmarkBroker]
         yield BenchmarkBroker(bootstrap_servers, None)
         return
     # Here, so that with --bootstrap-servers nothing of the development broker is needed.
-    from streams.broker.jars import DEFAULT_VERSION  # noqa: PLC0415
-    from streams.testing import KafkaBroker  # noqa: PLC0415
+    from tidewheel.streams.broker.jars import DEFAULT_VERSION  # noqa: PLC0415
+    from tidewheel.testing import KafkaBroker  # noqa: PLC0415
 
     properties = {**KAFKAS_OWN, **SHORT_SESSIONS}
     with KafkaBroker(heap_mb=HEAP_MB, properties=properties, jvm_options=COLLECTOR) as started:

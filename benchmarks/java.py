@@ -1,6 +1,6 @@
 """Kafka Streams' jars and the compiled peers, made once and kept in the user's cache folder.
 
-The jars are fetched by the programs that fetch the development broker's (`streams.broker`), into
+The jars are fetched by the programs that fetch the development broker's (`tidewheel.streams.broker`), into
 a folder of their own; the peers are compiled with `javac` against exactly those jars.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.python_environment import cache_dir
-from streams.broker.errors import FetchError, JavaError
-from streams.broker.file_lock import FileLock
-from streams.broker.jar_lock import JarLock
-from streams.broker.java import Java, find_java
-from streams.broker.resolvers import FetchRequest, Resolver, find_resolvers, run_resolver
+from tidewheel.streams.broker.errors import FetchError, JavaError
+from tidewheel.streams.broker.file_lock import FileLock
+from tidewheel.streams.broker.jar_lock import JarLock
+from tidewheel.streams.broker.java import Java, find_java
+from tidewheel.streams.broker.resolvers import FetchRequest, Resolver, find_resolvers, run_resolver
 
 KAFKA_STREAMS_VERSION = "4.4.0"
 HEAP = "-Xmx2g"

@@ -7,7 +7,7 @@ import sys
 import venv
 from pathlib import Path
 
-from streams.broker import jars
+from tidewheel.streams.broker import jars
 
 INSTALL_TIMEOUT_S = 600
 

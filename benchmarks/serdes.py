@@ -19,7 +19,7 @@ import msgspec
 import orjson
 from pydantic import BaseModel, TypeAdapter
 
-from streams import Serdes
+from tidewheel import Serdes
 
 _VALUES = 500
 """Values of a batch."""

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from checks.repository_files import ROOT
-from state_stores.rocksdb.options import meanings
-from streams import RocksDBOptions, StreamsConfig
-from streams.config.display import displayed
-from streams.config.docstrings import attribute_docstrings
-from streams.exit_codes import markdown_table
+from tidewheel import RocksDBOptions, StreamsConfig
+from tidewheel.state_stores.rocksdb.options import meanings
+from tidewheel.streams.config.display import displayed
+from tidewheel.streams.config.docstrings import attribute_docstrings
+from tidewheel.streams.exit_codes import markdown_table
 
 _MIB: Final = 1024 * 1024
 

@@ -59,7 +59,7 @@ def _install(groups: Sequence[str]) -> int:
 
 def _missing_for_broker() -> list[str]:
     """Ask the broker itself, in an interpreter of its own: it is installed by now."""
-    asked = [sys.executable, "-m", "streams.broker", "--missing-extras"]
+    asked = [sys.executable, "-m", "tidewheel.streams.broker", "--missing-extras"]
     answer = subprocess.run(asked, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return [extra for extra in answer.stdout.strip().split(",") if extra]
 

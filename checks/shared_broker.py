@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from streams.broker import KafkaBroker
-from streams.broker.server_config import PATIENT
+from tidewheel.streams.broker import KafkaBroker
+from tidewheel.streams.broker.server_config import PATIENT
 
 #: Names the socket on which the broker is asked for.
 SOCKET_VARIABLE: Final = "TIDEWHEEL_TEST_SHARED_BROKER"

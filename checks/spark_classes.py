@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from streams.broker.class_archive import ClassArchive
-from streams.broker.java import find_java
+from tidewheel.streams.broker.class_archive import ClassArchive
+from tidewheel.streams.broker.java import find_java
 
 #: What Spark's start script gives to the Java it starts.
 _VARIABLE: Final = "SPARK_SUBMIT_OPTS"
@@ -62,7 +62,7 @@ def _ended(training: "subprocess.Popen[bytes]") -> int | None:
 
 def main() -> None:
     """Do a little of all that tests do with Spark."""
-    from state_stores.bulk_restore.spark_job import spark_session  # noqa: PLC0415 - an extra
+    from tidewheel.state_stores.bulk_restore.spark_job import spark_session  # noqa: PLC0415 - an extra
 
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -11,7 +11,7 @@ r"""Prices orders with a table of products that existed before the application d
 
 from dataclasses import dataclass
 
-from streams import Serdes, StreamsBuilder
+from tidewheel import Serdes, StreamsBuilder
 
 config = {"application_id": "bootstrap-product-table"}
 

@@ -5,7 +5,7 @@ Flights are keyed by aircraft, so counting them by airline or by airport takes t
 
 import msgspec
 
-from streams import Serdes, StreamsBuilder
+from tidewheel import Serdes, StreamsBuilder
 
 config = {"application_id": "flight-delays"}
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from streams import ChangelogRecord, Processor, Record, StateStore, Stores, StreamsBuilder
+from tidewheel import ChangelogRecord, Processor, Record, StateStore, Stores, StreamsBuilder
 
 config = {"application_id": "new-visitors"}
 

@@ -13,7 +13,7 @@ newest snapshot and reads only what came after it. To have the state on a new ma
 `snapshot` and `restore` need Spark: pip install 'tidewheel[spark]'.
 """
 
-from streams import StreamsBuilder
+from tidewheel import StreamsBuilder
 
 config = {
     "application_id": "restore-from-snapshot",

@@ -8,7 +8,7 @@ Write lines to the topic `lines`; `word-counts` gets each word with how often it
 
 import re
 
-from streams import StreamsBuilder
+from tidewheel import StreamsBuilder
 
 config = {"application_id": "word-count"}
 

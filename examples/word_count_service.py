@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 from urllib.request import urlopen
 
-from streams import HostInfo, KafkaStreams, StateStoreError, StreamsBuilder, StreamsConfig
+from tidewheel import HostInfo, KafkaStreams, StateStoreError, StreamsBuilder, StreamsConfig
 
 config: dict[str, Any] = {"application_id": "word-count-service"}
 

@@ -12,10 +12,10 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from rebalance.model import EPOCH_MAX, MemberPhase, TaskId, TaskPhase, TaskShape
-from rebalance.protocol.decoding import Rejection
-from rebalance.protocol.messages import LeaderBeat
-from rebalance.protocol.records import (
+from tidewheel.rebalance.model import EPOCH_MAX, MemberPhase, TaskId, TaskPhase, TaskShape
+from tidewheel.rebalance.protocol.decoding import Rejection
+from tidewheel.rebalance.protocol.messages import LeaderBeat
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     BootstrappedRecord,
     BootstrapRecord,

@@ -5,10 +5,10 @@ from typing import Protocol
 
 import msgspec
 
-from rebalance.protocol.decoding import RejectedRecord
-from rebalance.protocol.messages import AnyMessage
-from rebalance.protocol.orders import AnyOrder
-from rebalance.protocol.records import AnyRecord
+from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.messages import AnyMessage
+from tidewheel.rebalance.protocol.orders import AnyOrder
+from tidewheel.rebalance.protocol.records import AnyRecord
 
 
 class LeadershipLostError(Exception):

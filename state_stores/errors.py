@@ -37,7 +37,7 @@ class StateStoreError(StreamsError):
     >>> raise StateStoreError('state directory is full; free space, or move state_dir')
     Traceback (most recent call last):
     ...
-    state_stores.errors.StateStoreError: state directory is full; free space, or move state_dir
+    tidewheel.state_stores.errors.StateStoreError: state directory is full; free space, or move state_dir
     """
 
 
@@ -47,7 +47,7 @@ class StoreLockedError(StateStoreError):
     >>> raise StoreLockedError('slot 0 is held by process 4711; stop that process')
     Traceback (most recent call last):
     ...
-    state_stores.errors.StoreLockedError: slot 0 is held by process 4711; stop that process
+    tidewheel.state_stores.errors.StoreLockedError: slot 0 is held by process 4711; stop that process
     """
 
 
@@ -57,7 +57,7 @@ class InvalidStateStoreError(StateStoreError):
     >>> raise InvalidStateStoreError('store counts has no running task in this process')
     Traceback (most recent call last):
     ...
-    state_stores.errors.InvalidStateStoreError: store counts has no running task in this process
+    tidewheel.state_stores.errors.InvalidStateStoreError: store counts has no running task in this process
     """
 
 

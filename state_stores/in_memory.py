@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from state_stores.errors import InvalidStateStoreError, StateStoreError
+from tidewheel.state_stores.errors import InvalidStateStoreError, StateStoreError
 
 #: Up to this many changed keys are put into the sorted keys one by one; more, and sorting all is faster.
 _FEW_KEYS: Final = 64
@@ -19,7 +19,7 @@ _ABSENT: Final[Any] = object()
 
 
 class InMemoryDatabase:
-    """All in-memory stores of one task; a `state_stores.ports.Database`.
+    """All in-memory stores of one task; a `tidewheel.state_stores.ports.Database`.
 
     Args:
         families: Names of the stores.

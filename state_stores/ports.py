@@ -84,7 +84,7 @@ class Database(Protocol):
         ...
 
     def position(self, name: str) -> bytes | None:
-        """Return a stored position (opaque here, see `state_stores.layout.position`), or None if never written."""
+        """Return a stored position (opaque here, see `tidewheel.state_stores.layout.position`), or None if never written."""
         ...
 
     def approximate_num_entries(self, family: str) -> int:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
-from state_stores.layout import versions
-from state_stores.layout.envelope import seal, seal_batch, seal_with_headers
-from state_stores.layout.headers import NO_HEADERS, Headers, encode_headers
-from state_stores.layout.position import Position
-from state_stores.layout.segments import SegmentLayout
-from state_stores.layout.versions import version_key
-from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.state_stores.layout import versions
+from tidewheel.state_stores.layout.envelope import seal, seal_batch, seal_with_headers
+from tidewheel.state_stores.layout.headers import NO_HEADERS, Headers, encode_headers
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.layout.versions import version_key
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
 #: A position is not followed when it is older than the topic's tombstone retention less this, because tombstones
 #: behind it may be gone and deleted keys would live on (H27).
@@ -135,7 +135,7 @@ def _fold_segments(
 
 @dataclass(frozen=True, slots=True)
 class StoreTime:
-    """How far time has come in a store, by the records of its changelog (`state_stores.buffers.timed_buffer`).
+    """How far time has come in a store, by the records of its changelog (`tidewheel.state_stores.buffers.timed_buffer`).
 
     Attributes:
         observed_ms: The largest time seen (ms since the epoch), -1 for none.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from state_stores.ports import SerdePort
+from tidewheel.state_stores.ports import SerdePort
 
 
 class StoreKind(StrEnum):

@@ -26,8 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
-from state_stores.errors import StateStoreError, StoreLockedError
-from state_stores.names import check_application_id
+from tidewheel.state_stores.errors import StateStoreError, StoreLockedError
+from tidewheel.state_stores.names import check_application_id
 
 #: Only the user the process runs as reads state.
 _DIRECTORY_MODE: Final = 0o700

@@ -6,10 +6,10 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, cast
 
-from streams.durations import Duration
-from streams.errors import StreamsError
-from streams.user_functions import function_name
-from streams.windows import FOREVER, FixedWindows, refused_windows, window_ms
+from tidewheel.streams.durations import Duration
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.user_functions import function_name
+from tidewheel.streams.windows import FOREVER, FixedWindows, refused_windows, window_ms
 
 #: The windows of one timestamp, ascending: (start, end).
 Spans = tuple[tuple[int, int], ...]

@@ -4,7 +4,7 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from streams.errors import StreamsError, TopologyError
+from tidewheel.streams.errors import StreamsError, TopologyError
 
 #: A length of time: `timedelta`, or `int` milliseconds.
 Duration = timedelta | int

@@ -26,7 +26,7 @@ secret or a whole record. Errors of stores and tasks are defined where they are 
 never import this one.
 """
 
-from state_stores.errors import (
+from tidewheel.state_stores.errors import (
     InvalidStateStoreError,
     QueryTimeoutError,
     StateStoreError,
@@ -35,7 +35,7 @@ from state_stores.errors import (
     StoreLockedError,
     StreamsError,
 )
-from tasks.errors import (
+from tidewheel.tasks.errors import (
     CopartitioningError,
     FencedError,
     InternalTopicError,
@@ -77,7 +77,7 @@ class TopologyError(StreamsError):
     >>> raise TopologyError("filter (app.py:12): the predicate takes three parameters; give it one or two")
     Traceback (most recent call last):
     ...
-    streams.errors.TopologyError: filter (app.py:12): the predicate takes three parameters; give it one or two
+    tidewheel.streams.errors.TopologyError: filter (app.py:12): the predicate takes three parameters; give it one or two
     """
 
 
@@ -87,7 +87,7 @@ class ConfigError(StreamsError):
     >>> raise ConfigError("heartbeat_interval_ms=10 (keyword): must be at least 50; use 500, the default")
     Traceback (most recent call last):
     ...
-    streams.errors.ConfigError: heartbeat_interval_ms=10 (keyword): must be at least 50; use 500, the default
+    tidewheel.streams.errors.ConfigError: heartbeat_interval_ms=10 (keyword): must be at least 50; use 500, the default
     """
 
 
@@ -97,7 +97,7 @@ class ApplicationShutdownError(StreamsError):
     >>> raise ApplicationShutdownError("member a has ended the whole application after ValueError: no such city")
     Traceback (most recent call last):
     ...
-    streams.errors.ApplicationShutdownError: member a has ended the whole application after ValueError: no such city
+    tidewheel.streams.errors.ApplicationShutdownError: member a has ended the whole application after ValueError: no such city
     """
 
 
@@ -107,5 +107,5 @@ class IncompatibleMemberError(StreamsError):
     >>> raise IncompatibleMemberError("task_assignor='spread': the group runs 'sticky'; use the same on all members")
     Traceback (most recent call last):
     ...
-    streams.errors.IncompatibleMemberError: task_assignor='spread': the group runs 'sticky'; use the same on all members
+    tidewheel.streams.errors.IncompatibleMemberError: task_assignor='spread': the group runs 'sticky'; use the same on all members
     """

@@ -7,7 +7,7 @@ a number is never given another meaning.
 from enum import IntEnum
 from typing import Final
 
-from streams.errors import (
+from tidewheel.streams.errors import (
     ApplicationShutdownError,
     ConfigError,
     CopartitioningError,
@@ -21,7 +21,7 @@ from streams.errors import (
     StoreLockedError,
     TopologyError,
 )
-from tasks.errors import OutdatedGrantError, StartRefusedError
+from tidewheel.tasks.errors import OutdatedGrantError, StartRefusedError
 
 
 class ExitCode(IntEnum):

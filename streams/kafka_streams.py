@@ -9,46 +9,46 @@ from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from streams.config import StreamsConfig
-from streams.config.streams_config import given_config
-from streams.definitions.checks import check_flag, check_series
-from streams.definitions.isolation_level import IsolationLevel, given_level
-from streams.durations import to_ms
-from streams.errors import ApplicationShutdownError, ConfigError, StreamsError
-from streams.group.key_metadata import (
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.streams_config import given_config
+from tidewheel.streams.definitions.checks import check_flag, check_series
+from tidewheel.streams.definitions.isolation_level import IsolationLevel, given_level
+from tidewheel.streams.durations import to_ms
+from tidewheel.streams.errors import ApplicationShutdownError, ConfigError, StreamsError
+from tidewheel.streams.group.key_metadata import (
     KeyQueryMetadata,
     PartitionerWithHeaders,
     StreamsMetadata,
 )
-from streams.serdes import SerdeLike
-from streams.topology.topology import Topology, given_topology
-from streams.worker.application.application import Application, SystemClock
-from streams.worker.application.application_state import (
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.topology.topology import Topology, given_topology
+from tidewheel.streams.worker.application.application import Application, SystemClock
+from tidewheel.streams.worker.application.application_state import (
     ENDED,
     SIGNALS_S,
     ApplicationState,
     StateListener,
 )
-from streams.worker.application.freed_memory import FreedMemory
-from streams.worker.application.memory import ProcessMemory
-from streams.worker.application.run_options import RunOptions
-from streams.worker.application.states import KafkaStreamsState
-from streams.worker.application.wiring import check_custom_stores
-from streams.worker.group_membership import Departure
-from streams.worker.host_watchdog import HostWatchdog
-from streams.worker.listeners import RestoreListener, StandbyUpdateListener, called
-from streams.worker.metrics import figures_of
-from streams.worker.queries import store_lags, store_view
-from streams.worker.restore_helpers import restore_helpers
-from streams.worker.stream_thread import Answer, StreamThread
-from streams.worker.task_info import TaskInfo, task_infos
-from streams.worker.topic_setup import spec_of
-from tasks.processing.api.record import Headers
-from tasks.processing.api.topology_spec import Partitioner
-from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
+from tidewheel.streams.worker.application.freed_memory import FreedMemory
+from tidewheel.streams.worker.application.memory import ProcessMemory
+from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.streams.worker.application.states import KafkaStreamsState
+from tidewheel.streams.worker.application.wiring import check_custom_stores
+from tidewheel.streams.worker.group_membership import Departure
+from tidewheel.streams.worker.host_watchdog import HostWatchdog
+from tidewheel.streams.worker.listeners import RestoreListener, StandbyUpdateListener, called
+from tidewheel.streams.worker.metrics import figures_of
+from tidewheel.streams.worker.queries import store_lags, store_view
+from tidewheel.streams.worker.restore_helpers import restore_helpers
+from tidewheel.streams.worker.stream_thread import Answer, StreamThread
+from tidewheel.streams.worker.task_info import TaskInfo, task_infos
+from tidewheel.streams.worker.topic_setup import spec_of
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.api.topology_spec import Partitioner
+from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 
 if TYPE_CHECKING:
-    from streams.worker.key_directory import GroupDirectory
+    from tidewheel.streams.worker.key_directory import GroupDirectory
 
 _log = logging.getLogger("tidewheel")
 
@@ -67,7 +67,7 @@ _CLOSE_MS: Final = 4_500
 class KafkaStreams:
     """Runs a topology in this process: state in RocksDB, input and output in Kafka.
 
-    >>> from streams import KafkaStreams, StreamsBuilder, StreamsConfig
+    >>> from tidewheel import KafkaStreams, StreamsBuilder, StreamsConfig
     >>> builder = StreamsBuilder()
     >>> _ = builder.stream("in", key_serde=bytes, value_serde=bytes).to("out", key_serde=bytes, value_serde=bytes)
     >>> app = KafkaStreams(builder.build(), StreamsConfig(application_id="copy", bootstrap_servers="localhost:9092"))
@@ -415,7 +415,7 @@ class KafkaStreams:
 
     def _directory(self) -> "GroupDirectory":
         """Return what knows where keys are, made when somebody asks: a worker that nobody asks starts sooner without."""
-        from streams.worker.key_directory import group_directory  # noqa: PLC0415 - as above
+        from tidewheel.streams.worker.key_directory import group_directory  # noqa: PLC0415 - as above
 
         if self._application.is_fixed:
             raise StreamsError(

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeGuard, cast
 
 import msgspec
 
-from streams.errors import TopologyError
-from tasks.processing.api.coroutines import Awaiting
+from tidewheel.streams.errors import TopologyError
+from tidewheel.tasks.processing.api.coroutines import Awaiting
 
 
 class FunctionKind(StrEnum):

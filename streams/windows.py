@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import ClassVar, Final, Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
-from streams.durations import Duration, to_ms
-from streams.errors import TopologyError
-from streams.user_functions import caller_location
+from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.user_functions import caller_location
 
 #: When a windowed aggregation forwards: each update, or one final result per window.
 EmitStrategy = Literal["on_window_update", "on_window_close"]

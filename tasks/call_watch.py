@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
-from rebalance.protocol.orders import AnyReport, WorkerInCall
-from rebalance.protocol.task_status import RunningCall
-from tasks.key_ranges.range_pool import RangePool
-from tasks.long_calls import UserCall, call_of
-from tasks.worker_settings import WorkerSettings
+from tidewheel.rebalance.protocol.orders import AnyReport, WorkerInCall
+from tidewheel.rebalance.protocol.task_status import RunningCall
+from tidewheel.tasks.key_ranges.range_pool import RangePool
+from tidewheel.tasks.long_calls import UserCall, call_of
+from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 import threading
 
-from state_stores.stores.custom_slot import CustomStore
-from state_stores.stores.factory import Store
+from tidewheel.state_stores.stores.custom_slot import CustomStore
+from tidewheel.state_stores.stores.factory import Store
 
 
 class Erasure:

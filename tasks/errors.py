@@ -1,6 +1,6 @@
 """Errors of running tasks. Users import them from `streams`."""
 
-from state_stores.errors import SerdeError, StateStoreError, StreamsError
+from tidewheel.state_stores.errors import SerdeError, StateStoreError, StreamsError
 
 
 class SerializationError(SerdeError):
@@ -9,7 +9,7 @@ class SerializationError(SerdeError):
     >>> raise SerializationError("int64 serde, topic 'orders': can't deserialise (3 bytes, expected 8)")
     Traceback (most recent call last):
     ...
-    tasks.errors.SerializationError: int64 serde, topic 'orders': can't deserialise (3 bytes, expected 8)
+    tidewheel.tasks.errors.SerializationError: int64 serde, topic 'orders': can't deserialise (3 bytes, expected 8)
     """
 
 
@@ -22,7 +22,7 @@ class SchemaRegistryError(StreamsError):
     >>> raise SchemaRegistryError("schema registry http://localhost:8081 can't be reached; start it, or correct its URL")
     Traceback (most recent call last):
     ...
-    tasks.errors.SchemaRegistryError: schema registry http://localhost:8081 can't be reached; start it, or correct its URL
+    tidewheel.tasks.errors.SchemaRegistryError: schema registry http://localhost:8081 can't be reached; start it, or correct its URL
     """
 
 
@@ -48,12 +48,12 @@ class FencedError(StreamsError):
     """This worker's time is over: another took over its transactional id, or the group has said so. Never retried.
 
     `final` says that the process must not join its group again by itself; `code` is why, as in
-    `rebalance.protocol.messages.Refused`, or "FENCED".
+    `tidewheel.rebalance.protocol.messages.Refused`, or "FENCED".
 
     >>> raise FencedError('producer shop-fixed-0: commit: _FENCED: a newer producer of this id exists')
     Traceback (most recent call last):
     ...
-    tasks.errors.FencedError: producer shop-fixed-0: commit: _FENCED: a newer producer of this id exists
+    tidewheel.tasks.errors.FencedError: producer shop-fixed-0: commit: _FENCED: a newer producer of this id exists
     """
 
     def __init__(self, message: str = "", *, final: bool = False, code: str = "FENCED") -> None:
@@ -68,7 +68,7 @@ class MissingSourceTopicError(StreamsError):
     >>> raise MissingSourceTopicError('source topic orders not found; create it, or start with --create-topics')
     Traceback (most recent call last):
     ...
-    tasks.errors.MissingSourceTopicError: source topic orders not found; create it, or start with --create-topics
+    tidewheel.tasks.errors.MissingSourceTopicError: source topic orders not found; create it, or start with --create-topics
 
     `topic` is the one that was read until now, where that is known.
     """
@@ -84,7 +84,7 @@ class InternalTopicError(StreamsError):
     >>> raise InternalTopicError('internal topic shop-counts-changelog has 2 partitions but the application needs 3')
     Traceback (most recent call last):
     ...
-    tasks.errors.InternalTopicError: internal topic shop-counts-changelog has 2 partitions but the application needs 3
+    tidewheel.tasks.errors.InternalTopicError: internal topic shop-counts-changelog has 2 partitions but the application needs 3
     """
 
 
@@ -104,7 +104,7 @@ class CopartitioningError(StreamsError):
     >>> raise CopartitioningError('sub-topology 0 needs topics with equal partition counts, but a has 2, b has 3')
     Traceback (most recent call last):
     ...
-    tasks.errors.CopartitioningError: sub-topology 0 needs topics with equal partition counts, but a has 2, b has 3
+    tidewheel.tasks.errors.CopartitioningError: sub-topology 0 needs topics with equal partition counts, but a has 2, b has 3
     """
 
 
@@ -114,7 +114,7 @@ class MissingOutputTopicError(StreamsError):
     >>> raise MissingOutputTopicError('output topic totals does not exist; create it')
     Traceback (most recent call last):
     ...
-    tasks.errors.MissingOutputTopicError: output topic totals does not exist; create it
+    tidewheel.tasks.errors.MissingOutputTopicError: output topic totals does not exist; create it
     """
 
 

@@ -14,12 +14,16 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.errors import StreamsError
-from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from tasks.errors import CopartitioningError, InternalTopicError, MissingSourceTopicError
-from tasks.ports import NewTopic
-from tasks.processing.api.topology_spec import GlobalStoreSpec, SubtopologySpec, TopologySpec
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.tasks.errors import CopartitioningError, InternalTopicError, MissingSourceTopicError
+from tidewheel.tasks.ports import NewTopic
+from tidewheel.tasks.processing.api.topology_spec import (
+    GlobalStoreSpec,
+    SubtopologySpec,
+    TopologySpec,
+)
 
 #: What the names of internal topics end with, foreign-key joins' among them (Kafka Streams' StreamsResetter).
 _INTERNAL: Final = re.compile(

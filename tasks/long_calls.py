@@ -10,12 +10,12 @@ from pathlib import Path
 from types import CodeType, CoroutineType, FrameType
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from rebalance.model import TaskId
-from tasks.processing.api.record import RecordMetadata
-from tasks.processing.engine.graph import Node
-from tasks.processing.engine.operator import Operator
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
-from tasks.processing.engine.source import SourceNode
+from tidewheel.rebalance.model import TaskId
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.engine.graph import Node
+from tidewheel.tasks.processing.engine.operator import Operator
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tidewheel.tasks.processing.engine.source import SourceNode
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _OURS: Final = tuple(

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TopicPartition
+from tidewheel.rebalance.model import TopicPartition
 
 #: States of a transaction at its coordinator in which it is still to be ended by its producer, or is being ended now.
 _ALIVE: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})

@@ -9,16 +9,16 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from state_stores.errors import StreamsError
-from tasks.open_transactions import OpenTransaction
-from tasks.processing.api.record import Headers
-from tasks.processing.engine.output import OutputColumns
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.engine.output import OutputColumns
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 #: By changelog partition the position it has reached: the offset behind the last record.
 Positions = dict[TopicPartition, int]
-#: Has the second half of a commit done, here or elsewhere (`tasks.commit.background`).
+#: Has the second half of a commit done, here or elsewhere (`tidewheel.tasks.commit.background`).
 Beside = Callable[[Callable[[], Positions]], Future[Positions]]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from state_stores.buffers.queried import UncommittedRows
+from tidewheel.state_stores.buffers.queried import UncommittedRows
 
 
 class Question:

@@ -5,10 +5,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from tasks.commit_facts import NamedOperator
-from tasks.processing.engine.error_policy import ErrorHandlers
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.commit_facts import NamedOperator
+from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 #: Quiet partitions are committed again at least this often: safe at Kafka's default retention of 7 days.
 RECOMMIT_MS_MAX: Final = 12 * 3_600_000

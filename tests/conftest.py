@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from checks.shared_broker import SOCKET_VARIABLE, ask_for_broker
-from streams.broker import RunningBroker
-from streams.broker.file_lock import FileLock
-from streams.gc_tuning import collection_paused
-from streams.testing.pytest_plugin import BOOTSTRAP_VARIABLE
+from tidewheel.streams.broker import RunningBroker
+from tidewheel.streams.broker.file_lock import FileLock
+from tidewheel.streams.gc_tuning import collection_paused
+from tidewheel.streams.testing.pytest_plugin import BOOTSTRAP_VARIABLE
 
 #: Modules that share a Spark session, and the one among them that does not.
 _SPARK = "tests/bulk/"

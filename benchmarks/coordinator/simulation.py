@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from rebalance.assignors.builtin import resolve
-from rebalance.group import Group, replay, snapshot
-from rebalance.leader.coordinator import Coordinator, CoordinatorSettings, Decision
-from rebalance.member.member import Member
-from rebalance.model import TaskId, TaskPhase
-from rebalance.protocol.decoding import Rejection
-from rebalance.protocol.messages import (
+from tidewheel.rebalance.assignors.builtin import resolve
+from tidewheel.rebalance.group import Group, replay, snapshot
+from tidewheel.rebalance.leader.coordinator import Coordinator, CoordinatorSettings, Decision
+from tidewheel.rebalance.member.member import Member
+from tidewheel.rebalance.model import TaskId, TaskPhase
+from tidewheel.rebalance.protocol.decoding import Rejection
+from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
     Join,
@@ -24,7 +24,7 @@ from rebalance.protocol.messages import (
     encode_message,
     read_message,
 )
-from rebalance.protocol.orders import (
+from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     CopyReady,
@@ -36,14 +36,14 @@ from rebalance.protocol.orders import (
     TaskRunning,
     WorkerStatus,
 )
-from rebalance.protocol.records import (
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     LeaderClaim,
     decode_record,
     encode_record,
     record_keys,
 )
-from rebalance.protocol.task_status import TaskStatus
+from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 APP = "shop"
 STEP_MS = 50

@@ -149,7 +149,7 @@ class RestoreSuite:
         self._say(f"filled {changelog.topic} in {time.monotonic() - began_s:.0f} s")
 
     def _snapshot(self, changelog: Changelog, folder: Path) -> None:
-        from streams.bulk import snapshot  # noqa: PLC0415 - only where Spark is
+        from tidewheel.bulk import snapshot  # noqa: PLC0415 - only where Spark is
 
         parameters = self._parameters(changelog, folder / "none")
         parameters["snapshot_location"] = str(_snapshots(folder))

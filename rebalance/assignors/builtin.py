@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rebalance.assignors.task_assignor import TaskAssignor
+from tidewheel.rebalance.assignors.task_assignor import TaskAssignor
 
 #: Their names, the default first.
 BUILT_IN: Final = ("sticky", "high_availability", "round_robin")
@@ -21,17 +21,17 @@ def resolve(name: str) -> TaskAssignor:
     """
     match name:
         case "sticky":
-            from rebalance.assignors.sticky import StickyAssignor  # noqa: PLC0415 - see the module
+            from tidewheel.rebalance.assignors.sticky import StickyAssignor  # noqa: PLC0415 - see the module
 
             return StickyAssignor()
         case "high_availability":
-            from rebalance.assignors.high_availability import (  # noqa: PLC0415 - see the module
+            from tidewheel.rebalance.assignors.high_availability import (  # noqa: PLC0415 - see the module
                 HighAvailabilityAssignor,
             )
 
             return HighAvailabilityAssignor()
         case "round_robin":
-            from rebalance.assignors.round_robin import (  # noqa: PLC0415 - see the module
+            from tidewheel.rebalance.assignors.round_robin import (  # noqa: PLC0415 - see the module
                 RoundRobinAssignor,
             )
 

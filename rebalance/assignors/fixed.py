@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rebalance.model import TaskId
+from tidewheel.rebalance.model import TaskId
 
 
 def fixed_tasks(tasks: Iterable[TaskId], *, slot: int, workers: int) -> frozenset[TaskId]:

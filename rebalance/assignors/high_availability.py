@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from rebalance.assignors.movement import Freshness, Plan, move_actives, move_standbys
-from rebalance.assignors.process_load import LoadOrder
-from rebalance.assignors.standby_placement import place_standbys
-from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
-from rebalance.model import TaskId
+from tidewheel.rebalance.assignors.movement import Freshness, Plan, move_actives, move_standbys
+from tidewheel.rebalance.assignors.process_load import LoadOrder
+from tidewheel.rebalance.assignors.standby_placement import place_standbys
+from tidewheel.rebalance.assignors.task_assignor import Assignment, AssignmentRequest
+from tidewheel.rebalance.model import TaskId
 
 
 @dataclass(frozen=True, slots=True)

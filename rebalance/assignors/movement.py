@@ -1,14 +1,14 @@
 """KIP-441's movements: a planned owner that is not caught up steps back for a member that is, and warms up meanwhile.
 
 Planned is what balances; moved is what can run at once. Kafka Streams hands the moved assignment out and asks again some
-minutes later; here the refiner waits for announcements instead (`rebalance.refine.refine`), and the movements are what its cases
+minutes later; here the refiner waits for announcements instead (`tidewheel.rebalance.refine.refine`), and the movements are what its cases
 and its steps are compared with. The order of all choices is that of Kafka's `TaskMovement`.
 """
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rebalance.model import TaskId
+from tidewheel.rebalance.model import TaskId
 
 _NO_STATE = float("inf")
 

@@ -1,9 +1,9 @@
 """Deals tasks out in turn, without regard to where they are: easy to foresee, and moves a lot when members come and go."""
 
-from rebalance.assignors.process_load import LoadOrder
-from rebalance.assignors.standby_placement import place_standbys
-from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
-from rebalance.model import TaskId
+from tidewheel.rebalance.assignors.process_load import LoadOrder
+from tidewheel.rebalance.assignors.standby_placement import place_standbys
+from tidewheel.rebalance.assignors.task_assignor import Assignment, AssignmentRequest
+from tidewheel.rebalance.model import TaskId
 
 
 class RoundRobinAssignor:

@@ -9,9 +9,9 @@ spreads the task better or takes load from a member that has at least one task t
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from rebalance.assignors.process_load import LoadOrder
-from rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
-from rebalance.model import TaskId
+from tidewheel.rebalance.assignors.process_load import LoadOrder
+from tidewheel.rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
+from tidewheel.rebalance.model import TaskId
 
 #: What of a member can be different: its host is kept apart, because it counts more than all the rest.
 _Place = tuple[str, str]

@@ -10,10 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 
-from rebalance.assignors.process_load import Shares, fair_shares
-from rebalance.assignors.standby_placement import place_standbys
-from rebalance.assignors.task_assignor import Assignment, AssignmentMember, AssignmentRequest
-from rebalance.model import TaskId
+from tidewheel.rebalance.assignors.process_load import Shares, fair_shares
+from tidewheel.rebalance.assignors.standby_placement import place_standbys
+from tidewheel.rebalance.assignors.task_assignor import (
+    Assignment,
+    AssignmentMember,
+    AssignmentRequest,
+)
+from tidewheel.rebalance.model import TaskId
 
 
 class StickyAssignor:

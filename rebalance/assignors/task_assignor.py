@@ -1,7 +1,7 @@
 """What an assignor is asked, what it answers, and what of an answer is refused.
 
 An assignor says where every task belongs in the end. It knows nothing of learners, budgets or moves under way: how the
-group gets there is the refiner's part (`rebalance.refine.refine`), so that every assignor gains learners without doing anything.
+group gets there is the refiner's part (`tidewheel.rebalance.refine.refine`), so that every assignor gains learners without doing anything.
 It is a pure function: the same request, members and tasks in any order, gives the same answer.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.model import TaskId, TaskShape
 
 _NO_LAGS: Mapping[TaskId, int] = MappingProxyType({})
 _NO_TAGS: Mapping[str, str] = MappingProxyType({})
@@ -101,7 +101,7 @@ def validated(request: AssignmentRequest, assignment: Assignment) -> Assignment:
     >>> request = AssignmentRequest(number=1, members=(AssignmentMember(name="a"),), tasks={TaskId(0, 0): TaskShape(stateful=True)})
     >>> validated(request, Assignment(owners={TaskId(0, 0): "b"}))
     Traceback (most recent call last):
-    rebalance.assignors.task_assignor.AssignmentRefusedError: assignor 'sticky': task 0_0 is given to 'b', who is not in the group
+    tidewheel.rebalance.assignors.task_assignor.AssignmentRefusedError: assignor 'sticky': task 0_0 is given to 'b', who is not in the group
     """
     names = {member.name for member in request.members}
     for problem in _problems(request, assignment, names):

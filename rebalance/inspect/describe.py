@@ -10,11 +10,11 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from rebalance.group import Group, apply, refusal_of
-from rebalance.leader.targets import is_outdated
-from rebalance.model import MemberPhase, TaskId, TaskPhase
-from rebalance.protocol.decoding import RejectedRecord, Rejection
-from rebalance.protocol.records import AnyRecord, SnapshotEnd
+from tidewheel.rebalance.group import Group, apply, refusal_of
+from tidewheel.rebalance.leader.targets import is_outdated
+from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
+from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
+from tidewheel.rebalance.protocol.records import AnyRecord, SnapshotEnd
 
 #: A task whose learner is on its way; the log calls it RUNNING, because its owner notices nothing.
 WARMING: Final = "WARMING"

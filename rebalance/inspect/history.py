@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from rebalance.group import Group
-from rebalance.inspect.describe import GroupPhase, LogEntry, LogFold, duration_text
-from rebalance.model import MemberPhase, TaskId, TaskPhase
-from rebalance.protocol.decoding import RejectedRecord
-from rebalance.protocol.records import (
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.inspect.describe import GroupPhase, LogEntry, LogFold, duration_text
+from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
+from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.records import (
     GroupRecord,
     LeaderClaim,
     MemberRecord,

@@ -11,9 +11,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from rebalance.group import Group, Step, snapshot
-from rebalance.model import BootstrapPhase, TaskPhase
-from rebalance.protocol.records import (
+from tidewheel.rebalance.group import Group, Step, snapshot
+from tidewheel.rebalance.model import BootstrapPhase, TaskPhase
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     BootstrappedRecord,
     BootstrapRecord,

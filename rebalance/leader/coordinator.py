@@ -12,11 +12,11 @@ claims next begins from it.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
-from rebalance.group import Group, replay
-from rebalance.leader.decision import CoordinatorSettings, Decision, Fence
-from rebalance.leader.draft import Draft
-from rebalance.leader.membership import (
+from tidewheel.rebalance.assignors.task_assignor import Assignment, AssignmentRequest
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.leader.decision import CoordinatorSettings, Decision, Fence
+from tidewheel.rebalance.leader.draft import Draft
+from tidewheel.rebalance.leader.membership import (
     admit,
     bury,
     choose_program,
@@ -27,14 +27,14 @@ from rebalance.leader.membership import (
     shut_down,
     take_acks,
 )
-from rebalance.leader.observations import Observations
-from rebalance.leader.readiness import want_checks
-from rebalance.leader.targets import Assigning, ask_for_target, write_target
-from rebalance.leader.task_moves import move_tasks
-from rebalance.model import TaskPhase
-from rebalance.protocol.messages import AnyMessage, LeaderBeat
-from rebalance.protocol.records import AnyRecord, StepRecord, TaskRecord
-from rebalance.refine.refine import Refiner
+from tidewheel.rebalance.leader.observations import Observations
+from tidewheel.rebalance.leader.readiness import want_checks
+from tidewheel.rebalance.leader.targets import Assigning, ask_for_target, write_target
+from tidewheel.rebalance.leader.task_moves import move_tasks
+from tidewheel.rebalance.model import TaskPhase
+from tidewheel.rebalance.protocol.messages import AnyMessage, LeaderBeat
+from tidewheel.rebalance.protocol.records import AnyRecord, StepRecord, TaskRecord
+from tidewheel.rebalance.refine.refine import Refiner
 
 __all__ = ["Coordinator", "CoordinatorSettings", "Decision", "Fence"]
 

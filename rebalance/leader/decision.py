@@ -2,9 +2,9 @@
 
 import msgspec
 
-from rebalance.assignors.task_assignor import AssignmentRequest
-from rebalance.protocol.messages import AnyMessage
-from rebalance.protocol.records import AnyRecord
+from tidewheel.rebalance.assignors.task_assignor import AssignmentRequest
+from tidewheel.rebalance.protocol.messages import AnyMessage
+from tidewheel.rebalance.protocol.records import AnyRecord
 
 
 class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,11 @@ from typing import Final
 
 import msgspec
 
-from rebalance.group import Group, apply
-from rebalance.leader.decision import CoordinatorSettings
-from rebalance.leader.observations import Observations
-from rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
-from rebalance.protocol.records import AnyRecord, MemberRecord, TaskRecord
+from tidewheel.rebalance.group import Group, apply
+from tidewheel.rebalance.leader.decision import CoordinatorSettings
+from tidewheel.rebalance.leader.observations import Observations
+from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
+from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord, TaskRecord
 
 #: Phases with an owner. Its fence releases a task from each of them.
 _OWNED: Final = (TaskPhase.RUNNING, TaskPhase.REVOKING, TaskPhase.FENCE_WAIT)

@@ -6,10 +6,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rebalance.group import LIVE, Group
-from rebalance.model import MemberPhase, TaskId
-from rebalance.protocol.messages import Join, SeenTask
-from rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow
+from tidewheel.rebalance.group import LIVE, Group
+from tidewheel.rebalance.model import MemberPhase, TaskId
+from tidewheel.rebalance.protocol.messages import Join, SeenTask
+from tidewheel.rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow
 
 #: What a hold that this module sets, and lifts, begins with.
 PARTITIONS_HOLD: Final = "partitions: "

@@ -1,17 +1,23 @@
-"""Who is in the group: joins, deaths, fences, leaves; passes over a draft. The table is `rebalance.model.MemberPhase`."""
+"""Who is in the group: joins, deaths, fences, leaves; passes over a draft. The table is `tidewheel.rebalance.model.MemberPhase`."""
 
 from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from rebalance.group import LIVE
-from rebalance.leader.decision import Fence
-from rebalance.leader.draft import Draft
-from rebalance.leader.group_program import is_awaited, is_parked, program_of, program_with, refusal
-from rebalance.model import MemberPhase, Positions, TaskId, TaskPhase, TaskRole
-from rebalance.protocol.messages import Join, Leave, Refused
-from rebalance.protocol.records import MemberRecord
+from tidewheel.rebalance.group import LIVE
+from tidewheel.rebalance.leader.decision import Fence
+from tidewheel.rebalance.leader.draft import Draft
+from tidewheel.rebalance.leader.group_program import (
+    is_awaited,
+    is_parked,
+    program_of,
+    program_with,
+    refusal,
+)
+from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.protocol.messages import Join, Leave, Refused
+from tidewheel.rebalance.protocol.records import MemberRecord
 
 #: A fence that nothing was heard of is asked for again after this long.
 FENCE_AGAIN_MS: Final = 15_000

@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from rebalance.group import LIVE, Group
-from rebalance.leader.bootstrapping import BOOTSTRAP_HOLD
-from rebalance.leader.group_program import PARTITIONS_HOLD
-from rebalance.model import MemberPhase, TaskId, TaskPhase
-from rebalance.producer_ids import group_id, is_group_id, own_ids
-from rebalance.protocol.records import MemberRecord, TaskRecord
+from tidewheel.rebalance.group import LIVE, Group
+from tidewheel.rebalance.leader.bootstrapping import BOOTSTRAP_HOLD
+from tidewheel.rebalance.leader.group_program import PARTITIONS_HOLD
+from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
+from tidewheel.rebalance.producer_ids import group_id, is_group_id, own_ids
+from tidewheel.rebalance.protocol.records import MemberRecord, TaskRecord
 
 #: Transactional ids that are fenced of an incarnation whose own ids are lost: its first ones.
 _IDS_FENCED: Final = 8

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from rebalance.group import LIVE, Group
-from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TaskShape
-from rebalance.protocol.messages import (
+from tidewheel.rebalance.group import LIVE, Group
+from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole, TaskShape
+from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
     DrainMember,
@@ -34,8 +34,8 @@ from rebalance.protocol.messages import (
     TaskFailed,
     TransactionalIdWanted,
 )
-from rebalance.protocol.records import Copy, MemberRecord
-from rebalance.protocol.task_status import TaskStatus
+from tidewheel.rebalance.protocol.records import Copy, MemberRecord
+from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 #: What counts only if it comes from an incarnation that is in the group.
 _OfMember = (

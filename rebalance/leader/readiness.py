@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from rebalance.leader.draft import Draft
-from rebalance.leader.observations import DISK_FRESH_MS, Announced, changelog_keys
-from rebalance.model import TaskId, TaskPhase, TaskRole
-from rebalance.protocol.messages import Join
-from rebalance.protocol.records import Copy, TaskRecord
-from rebalance.refine.refine_input import CopyNow, Readiness
+from tidewheel.rebalance.leader.draft import Draft
+from tidewheel.rebalance.leader.observations import DISK_FRESH_MS, Announced, changelog_keys
+from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.protocol.messages import Join
+from tidewheel.rebalance.protocol.records import Copy, TaskRecord
+from tidewheel.rebalance.refine.refine_input import CopyNow, Readiness
 
 # Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
 # decision.

@@ -14,7 +14,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from rebalance.model import TaskId
+from tidewheel.rebalance.model import TaskId
 
 
 class MemberState(StrEnum):

@@ -5,19 +5,19 @@ from hashlib import blake2b
 
 import msgspec
 
-from rebalance.assignors.task_assignor import (
+from tidewheel.rebalance.assignors.task_assignor import (
     Assignment,
     AssignmentMember,
     AssignmentRefusedError,
     AssignmentRequest,
     validated,
 )
-from rebalance.group import Group
-from rebalance.leader.draft import Draft
-from rebalance.leader.group_program import comes_back, is_assignable
-from rebalance.leader.observations import DISK_FRESH_MS, changelog_keys, lag_of
-from rebalance.model import TaskId, TaskPhase, TaskRole
-from rebalance.protocol.records import MemberRecord, TargetRecord
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.leader.draft import Draft
+from tidewheel.rebalance.leader.group_program import comes_back, is_assignable
+from tidewheel.rebalance.leader.observations import DISK_FRESH_MS, changelog_keys, lag_of
+from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord
 
 #: An assignor that failed is asked again after this long, doubled with each failure up to the maximum.
 ASK_AGAIN_MS = 1_000

@@ -11,15 +11,21 @@ from typing import Final
 
 import msgspec
 
-from rebalance.group import Step, step_record
-from rebalance.leader.draft import Draft
-from rebalance.leader.readiness import copies_now, has_failed, is_fresh, waits_for_checks
-from rebalance.leader.reconcile import MemberAssignment, MemberState, reconcile
-from rebalance.leader.targets import awaited_names, disk_lags
-from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
-from rebalance.protocol.records import Copy, MemberRecord, TaskRecord
-from rebalance.refine.refine import Intermediate, Refiner
-from rebalance.refine.refine_input import CopyNow, MemberNow, Readiness, RefineInput, TaskNow
+from tidewheel.rebalance.group import Step, step_record
+from tidewheel.rebalance.leader.draft import Draft
+from tidewheel.rebalance.leader.readiness import copies_now, has_failed, is_fresh, waits_for_checks
+from tidewheel.rebalance.leader.reconcile import MemberAssignment, MemberState, reconcile
+from tidewheel.rebalance.leader.targets import awaited_names, disk_lags
+from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.protocol.records import Copy, MemberRecord, TaskRecord
+from tidewheel.rebalance.refine.refine import Intermediate, Refiner
+from tidewheel.rebalance.refine.refine_input import (
+    CopyNow,
+    MemberNow,
+    Readiness,
+    RefineInput,
+    TaskNow,
+)
 
 # Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
 # decision.

@@ -11,14 +11,14 @@ from typing import Final, TypedDict
 
 import msgspec
 
-from rebalance.group import LIVE, Group, is_of_leader
-from rebalance.leader.group_program import runs
-from rebalance.member.order_book import OrderBook
-from rebalance.member.status_rows import StatusRows
-from rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
-from rebalance.producer_ids import group_id
-from rebalance.protocol.inbox_limit import PER_SECOND
-from rebalance.protocol.messages import (
+from tidewheel.rebalance.group import LIVE, Group, is_of_leader
+from tidewheel.rebalance.leader.group_program import runs
+from tidewheel.rebalance.member.order_book import OrderBook
+from tidewheel.rebalance.member.status_rows import StatusRows
+from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.producer_ids import group_id
+from tidewheel.rebalance.protocol.inbox_limit import PER_SECOND
+from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
     DiskCopy,
@@ -38,7 +38,7 @@ from rebalance.protocol.messages import (
     TaskFailed,
     TransactionalIdWanted,
 )
-from rebalance.protocol.orders import (
+from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     CopyNotReady,
@@ -61,8 +61,8 @@ from rebalance.protocol.orders import (
     WorkerLeaves,
     WorkerStatus,
 )
-from rebalance.protocol.records import Copy, MemberRecord
-from rebalance.protocol.task_status import RunningCall
+from tidewheel.rebalance.protocol.records import Copy, MemberRecord
+from tidewheel.rebalance.protocol.task_status import RunningCall
 
 #: A join is repeated at every so many heartbeats while the leader needs what it says: the member is parked, the group is
 #: held, or has other tasks than it sees.

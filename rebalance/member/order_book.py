@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from rebalance.group import Group, Step
-from rebalance.model import TaskId, TaskPhase, TaskRole
-from rebalance.protocol.orders import AnyOrder, DropCopy, KeepCopy, ReleaseTask, RunTask
-from rebalance.protocol.records import Copy, TaskRecord
-from rebalance.protocol.task_status import TaskStatus
+from tidewheel.rebalance.group import Group, Step
+from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.protocol.orders import AnyOrder, DropCopy, KeepCopy, ReleaseTask, RunTask
+from tidewheel.rebalance.protocol.records import Copy, TaskRecord
+from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 # Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task.
 _STANDBY: Final = TaskRole.STANDBY.value

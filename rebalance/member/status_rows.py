@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from rebalance.protocol.task_status import TaskStatus
+from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 #: Bytes of rows in one beat at most; the rest goes with the next ones.
 ROWS_BYTES_MAX: Final = 1_800

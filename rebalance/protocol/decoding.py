@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from rebalance.protocol.field_types import FORMS
+from tidewheel.rebalance.protocol.field_types import FORMS
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 

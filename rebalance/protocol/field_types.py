@@ -1,10 +1,10 @@
-"""Field types of control records: the ranges and forms that `rebalance.protocol.decoding` enforces on everything read from a topic."""
+"""Field types of control records: the ranges and forms that `tidewheel.rebalance.protocol.decoding` enforces on everything read from a topic."""
 
 from typing import Annotated, Final
 
 from msgspec import Meta
 
-from rebalance.model import BootstrapPhase, MemberPhase, TaskPhase, TaskRole
+from tidewheel.rebalance.model import BootstrapPhase, MemberPhase, TaskPhase, TaskRole
 
 #: Epochs and sequence numbers stay far below this bound: a counter that starts near it comes from no member.
 COUNT_MAX: Final = 1 << 53
@@ -77,7 +77,7 @@ KEY_BYTES_MAX: Final = 128 * 1024
 KeyBytes = Annotated[bytes, Meta(max_length=KEY_BYTES_MAX)]
 #: Number of bytes that a window takes behind a key.
 TailBytes = Annotated[int, Meta(ge=0, le=16)]
-#: Text for people; `rebalance.protocol.decoding` replaces control characters in it.
+#: Text for people; `tidewheel.rebalance.protocol.decoding` replaces control characters in it.
 Text = Annotated[str, Meta(max_length=100_000)]
 MemberPhaseText = Annotated[str, _one_of(MemberPhase, "a member's phase")]
 TaskPhaseText = Annotated[str, _one_of(TaskPhase, "a task's phase")]

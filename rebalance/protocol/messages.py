@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from rebalance.producer_ids import is_group_id
-from rebalance.protocol.decoding import Door, Rejection
-from rebalance.protocol.field_types import (
+from tidewheel.rebalance.producer_ids import is_group_id
+from tidewheel.rebalance.protocol.decoding import Door, Rejection
+from tidewheel.rebalance.protocol.field_types import (
     PARTITIONS_MAX,
     Count,
     Counter,
@@ -34,7 +34,7 @@ from rebalance.protocol.field_types import (
     TopicText,
     Version,
 )
-from rebalance.protocol.task_status import RunningCall, TaskStatus
+from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 
 #: Messages beyond this size are dropped.
 MESSAGE_BYTES_MAX: Final = 256 * 1024
@@ -68,7 +68,7 @@ class DiskCopy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SeenTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task that the topology has on the cluster as the sender sees it (`rebalance.model.TaskShape`)."""
+    """A task that the topology has on the cluster as the sender sees it (`tidewheel.rebalance.model.TaskShape`)."""
 
     task: TaskText
     stateful: bool = False

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from rebalance.protocol.task_status import RunningCall, TaskStatus
+from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="order", omit_defaults=True):

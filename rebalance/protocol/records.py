@@ -11,8 +11,8 @@ from zlib import crc32
 
 import msgspec
 
-from rebalance.protocol.decoding import Door, Rejection
-from rebalance.protocol.field_types import (
+from tidewheel.rebalance.protocol.decoding import Door, Rejection
+from tidewheel.rebalance.protocol.field_types import (
     PARTITIONS_MAX,
     BootstrapPhaseText,
     Count,
@@ -86,7 +86,7 @@ class SnapshotEnd(LogRecord, frozen=True, kw_only=True, tag="SNAP_END"):
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task's shape (`rebalance.model.TaskShape`)."""
+    """A task's shape (`tidewheel.rebalance.model.TaskShape`)."""
 
     stateful: bool = False
     changelogs: tuple[TopicText, ...] = ()
@@ -119,7 +119,7 @@ class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
     """One incarnation of a member; the fields are those of `messages.Join`.
 
     Attributes:
-        phase: See `rebalance.model.MemberPhase`.
+        phase: See `tidewheel.rebalance.model.MemberPhase`.
         transactional_ids: Every id it ever may use: what fencing it fences.
         member_epoch: Last step it was told; counts up.
         reason: Why it is in this phase.
@@ -198,7 +198,7 @@ class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
     """One task's state, whole.
 
     Attributes:
-        phase: See `rebalance.model.TaskPhase`.
+        phase: See `tidewheel.rebalance.model.TaskPhase`.
         task_epoch: Counts up at every grant, never used twice.
         owner: Incarnation that may commit (RUNNING, REVOKING, FENCE_WAIT), or None.
         member: The owner's name.
@@ -238,7 +238,7 @@ class BootstrapRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAP"):
     Attributes:
         store: The store.
         attempt: Which run of the command; only the last one counts.
-        phase: See `rebalance.model.BootstrapPhase`.
+        phase: See `tidewheel.rebalance.model.BootstrapPhase`.
         was_empty: Whether the store's changelog had no record before the first attempt.
         input: Where input is read from afterwards, by position key; fixed at the first attempt.
         input_offsets: What was asked for: the same again means the same offsets again.

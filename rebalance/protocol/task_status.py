@@ -2,7 +2,7 @@
 
 import msgspec
 
-from rebalance.protocol.field_types import (
+from tidewheel.rebalance.protocol.field_types import (
     Count,
     Counter,
     DurationMs,

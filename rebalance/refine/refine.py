@@ -19,10 +19,10 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TaskId
-from rebalance.refine.refine_input import Index, Readiness, RefineInput, index_of
-from rebalance.refine.verdicts import Verdict, analyse
-from rebalance.refine.warmups import WarmupPlan, plan_warmups
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.refine.refine_input import Index, Readiness, RefineInput, index_of
+from tidewheel.rebalance.refine.verdicts import Verdict, analyse
+from tidewheel.rebalance.refine.warmups import WarmupPlan, plan_warmups
 
 # Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
 # decision.

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rebalance.model import TaskId, TaskPhase, TaskRole, TaskShape
+from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole, TaskShape
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from rebalance.model import TaskId, TaskPhase
-from rebalance.refine.refine_input import Index, Readiness
+from tidewheel.rebalance.model import TaskId, TaskPhase
+from tidewheel.rebalance.refine.refine_input import Index, Readiness
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TaskId, TaskRole
-from rebalance.refine.refine_input import Index, Readiness
-from rebalance.refine.verdicts import Verdict
+from tidewheel.rebalance.model import TaskId, TaskRole
+from tidewheel.rebalance.refine.refine_input import Index, Readiness
+from tidewheel.rebalance.refine.verdicts import Verdict
 
 # Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
 # decision.

@@ -13,8 +13,8 @@ from zlib import crc32
 
 import msgspec
 
-from rebalance.group import Group, is_of_leader
-from rebalance.protocol.messages import AnyMessage, LeaderBeat, Suspect
+from tidewheel.rebalance.group import Group, is_of_leader
+from tidewheel.rebalance.protocol.messages import AnyMessage, LeaderBeat, Suspect
 
 #: Heartbeats without a beat of the leader before it is suspected.
 QUIET_HEARTBEATS: Final = 2

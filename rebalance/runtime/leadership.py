@@ -18,14 +18,14 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
-from rebalance.group import Group, replay, snapshot
-from rebalance.leader.coordinator import Coordinator
-from rebalance.leader.decision import CoordinatorSettings, Decision, Fence
-from rebalance.leader.mending import mended
-from rebalance.ports import EndsReader, Fencer, GroupLog
-from rebalance.protocol.decoding import RejectedRecord
-from rebalance.protocol.messages import (
+from tidewheel.rebalance.assignors.task_assignor import Assignment, AssignmentRequest
+from tidewheel.rebalance.group import Group, replay, snapshot
+from tidewheel.rebalance.leader.coordinator import Coordinator
+from tidewheel.rebalance.leader.decision import CoordinatorSettings, Decision, Fence
+from tidewheel.rebalance.leader.mending import mended
+from tidewheel.rebalance.ports import EndsReader, Fencer, GroupLog
+from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
     DrainMember,
@@ -34,8 +34,8 @@ from rebalance.protocol.messages import (
     MemberDied,
     ShutDown,
 )
-from rebalance.protocol.records import AnyRecord, LeaderClaim
-from rebalance.runtime.log_keys import LogKeys
+from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
+from tidewheel.rebalance.runtime.log_keys import LogKeys
 
 _log: Final = logging.getLogger("tidewheel.group")
 

@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from rebalance.group import Group, replay
-from rebalance.ports import (
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.ports import (
     Clock,
     ControlTopicsChangedError,
     GroupLog,

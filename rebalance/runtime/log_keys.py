@@ -6,9 +6,9 @@ the snapshot is there, and so can members of this epoch that have gone for good.
 
 from typing import Final
 
-from rebalance.group import Group, highest_claim
-from rebalance.ports import LoggedRecord
-from rebalance.protocol.records import SNAPSHOT_PART, MemberRecord
+from tidewheel.rebalance.group import Group, highest_claim
+from tidewheel.rebalance.ports import LoggedRecord
+from tidewheel.rebalance.protocol.records import SNAPSHOT_PART, MemberRecord
 
 #: No leader's epoch has as many digits.
 _DIGITS_MAX: Final = 20

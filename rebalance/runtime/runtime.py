@@ -18,14 +18,14 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from rebalance.group import Group, apply, refusal_of
-from rebalance.leader.decision import CoordinatorSettings
-from rebalance.member.member import Member
-from rebalance.ports import Clock, GroupLog, LoggedRecord, LogRead, MemberLine
-from rebalance.protocol.decoding import RejectedRecord
-from rebalance.protocol.inbox_limit import InboxLimit
-from rebalance.protocol.messages import AnyMessage, Join
-from rebalance.protocol.orders import (
+from tidewheel.rebalance.group import Group, apply, refusal_of
+from tidewheel.rebalance.leader.decision import CoordinatorSettings
+from tidewheel.rebalance.member.member import Member
+from tidewheel.rebalance.ports import Clock, GroupLog, LoggedRecord, LogRead, MemberLine
+from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.inbox_limit import InboxLimit
+from tidewheel.rebalance.protocol.messages import AnyMessage, Join
+from tidewheel.rebalance.protocol.orders import (
     LASTING,
     AnyReport,
     EndIncarnation,
@@ -33,10 +33,10 @@ from rebalance.protocol.orders import (
     WorkerClosed,
     WorkerLeaves,
 )
-from rebalance.runtime.election import Election
-from rebalance.runtime.leadership import LeaderPorts, Leadership, Posted
-from rebalance.runtime.log_follower import Followed, LogFollower, LogHeld, LogOpened
-from rebalance.runtime.log_keys import LogKeys
+from tidewheel.rebalance.runtime.election import Election
+from tidewheel.rebalance.runtime.leadership import LeaderPorts, Leadership, Posted
+from tidewheel.rebalance.runtime.log_follower import Followed, LogFollower, LogHeld, LogOpened
+from tidewheel.rebalance.runtime.log_keys import LogKeys
 
 _log: Final = logging.getLogger("tidewheel.group")
 

@@ -22,13 +22,13 @@ from itertools import compress, filterfalse, islice, repeat
 from operator import is_, is_not, itemgetter
 from typing import Any, Final, cast
 
-from state_stores.buffers.rows import SortedRows, column_bytes
-from state_stores.errors import StoredRowError
-from state_stores.layout.envelope import seal_batch, unseal, unseal_batch
-from state_stores.layout.headers import Headers
-from state_stores.layout.stored_values import StoredValues, key_hash
-from state_stores.ports import Database, SerdePort
-from state_stores.spec import StoreSpec
+from tidewheel.state_stores.buffers.rows import SortedRows, column_bytes
+from tidewheel.state_stores.errors import StoredRowError
+from tidewheel.state_stores.layout.envelope import seal_batch, unseal, unseal_batch
+from tidewheel.state_stores.layout.headers import Headers
+from tidewheel.state_stores.layout.stored_values import StoredValues, key_hash
+from tidewheel.state_stores.ports import Database, SerdePort
+from tidewheel.state_stores.spec import StoreSpec
 
 #: Types whose values nobody can change, so that one object may stand in the store and travel downstream.
 _SHAREABLE = frozenset(

@@ -7,12 +7,17 @@ that time too, as it was committed (`time_at`).
 
 from collections.abc import Iterable
 
-from state_stores.buffers.commit_buffer import Drained, Restored
-from state_stores.buffers.segmented_buffer import segments_on_disk
-from state_stores.buffers.timed_buffer import decode_note, encode_note, note_name, read_note
-from state_stores.layout.segments import SegmentLayout
-from state_stores.ports import Database
-from state_stores.spec import SEGMENTED_KINDS, StoreSpec
+from tidewheel.state_stores.buffers.commit_buffer import Drained, Restored
+from tidewheel.state_stores.buffers.segmented_buffer import segments_on_disk
+from tidewheel.state_stores.buffers.timed_buffer import (
+    decode_note,
+    encode_note,
+    note_name,
+    read_note,
+)
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
 
 
 def time_at(spec: StoreSpec, position_ms: int) -> int:

@@ -11,24 +11,24 @@ from dataclasses import fields, replace
 from itertools import repeat
 from typing import Any, TypeVar
 
-from state_stores.buffers.commit_buffer import CommitBuffer, Drained
-from state_stores.buffers.rows import SortedRows
-from state_stores.buffers.segmented_buffer import SegmentedBuffer
-from state_stores.layout.envelope import (
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained
+from tidewheel.state_stores.buffers.rows import SortedRows
+from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer
+from tidewheel.state_stores.layout.envelope import (
     seal_with_headers,
     unseal_batch_with_headers,
     unseal_with_headers,
 )
-from state_stores.layout.headers import (
+from tidewheel.state_stores.layout.headers import (
     Headers,
     HeadersSerde,
     WithHeaders,
     checked_headers,
     split_headers,
 )
-from state_stores.layout.stored_values import StoredValues
-from state_stores.ports import Database
-from state_stores.spec import StoreSpec
+from tidewheel.state_stores.layout.stored_values import StoredValues
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import StoreSpec
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final
 
-from state_stores.buffers.commit_buffer import Drained
-from state_stores.ports import Database
+from tidewheel.state_stores.buffers.commit_buffer import Drained
+from tidewheel.state_stores.ports import Database
 
 _ABSENT: Final[Any] = object()
 
@@ -85,7 +85,7 @@ class DatabaseView:
 
 
 class InFlightView(DatabaseView):
-    """A `state_stores.ports.Database` for the stores of one task."""
+    """A `tidewheel.state_stores.ports.Database` for the stores of one task."""
 
     def __init__(self, below: Database) -> None:
         super().__init__(below)

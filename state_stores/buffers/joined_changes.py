@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 
-from state_stores.buffers.commit_buffer import Drained
-from state_stores.buffers.rows import SortedRows
-from state_stores.buffers.timed_buffer import decode_note
-from state_stores.layout.headers import Headers
+from tidewheel.state_stores.buffers.commit_buffer import Drained
+from tidewheel.state_stores.buffers.rows import SortedRows
+from tidewheel.state_stores.buffers.timed_buffer import decode_note
+from tidewheel.state_stores.layout.headers import Headers
 
 
 def joined(changes: Sequence[Drained]) -> Drained:

@@ -7,10 +7,10 @@ All keys stand in memory in the order of their use; after a restart that is the 
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from state_stores.buffers.commit_buffer import CommitBuffer, Restored
-from state_stores.layout.envelope import unseal
-from state_stores.ports import Database
-from state_stores.spec import StoreSpec
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Restored
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import StoreSpec
 
 
 class LruBuffer(CommitBuffer):

@@ -14,12 +14,12 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.buffers.in_flight_view import DatabaseView, OrderedRows, on_top
-from state_stores.buffers.timed_buffer import TimedBuffer, read_note
-from state_stores.errors import InvalidStateStoreError
-from state_stores.ports import Database
-from state_stores.spec import StoreSpec
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.buffers.in_flight_view import DatabaseView, OrderedRows, on_top
+from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, read_note
+from tidewheel.state_stores.errors import InvalidStateStoreError
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import StoreSpec
 
 #: A page of uncommitted rows ends after so many rows, or after so many bytes.
 PAGE_ROWS: Final = 1_000

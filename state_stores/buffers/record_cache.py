@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.buffers.rows import column_bytes
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.buffers.rows import column_bytes
 
 #: So few changes take no time to order.
 _FEW_CHANGES: Final = 1_000

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from state_stores.layout.segments import SEGMENT_BYTES, SegmentLayout
+from tidewheel.state_stores.layout.segments import SEGMENT_BYTES, SegmentLayout
 
 #: What a row takes beside its disk key, and what a key takes: list, dictionary entry, objects.
 _ROW_BYTES = 64

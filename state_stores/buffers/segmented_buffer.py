@@ -11,17 +11,17 @@ from heapq import merge
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from state_stores.buffers.commit_buffer import Drained, Restored
-from state_stores.buffers.dirty_index import DirtyIndex
-from state_stores.buffers.queried import Page, Queried, RowReader, Scan, clipped
-from state_stores.buffers.row_index import RowIndex
-from state_stores.buffers.rows import SortedRows
-from state_stores.buffers.timed_buffer import TimedBuffer
-from state_stores.layout.envelope import unseal
-from state_stores.layout.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
-from state_stores.layout.stored_values import read_row
-from state_stores.ports import Database
-from state_stores.spec import StoreSpec
+from tidewheel.state_stores.buffers.commit_buffer import Drained, Restored
+from tidewheel.state_stores.buffers.dirty_index import DirtyIndex
+from tidewheel.state_stores.buffers.queried import Page, Queried, RowReader, Scan, clipped
+from tidewheel.state_stores.buffers.row_index import RowIndex
+from tidewheel.state_stores.buffers.rows import SortedRows
+from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
+from tidewheel.state_stores.layout.stored_values import read_row
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import StoreSpec
 
 #: (disk key, value, timestamp)
 SegmentRow = tuple[bytes, Any, int]

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from state_stores.buffers.commit_buffer import CommitBuffer, Drained, Restored
-from state_stores.ports import Database
-from state_stores.spec import StoreSpec
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained, Restored
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import StoreSpec
 
 #: The largest time seen, and the last sequence number of duplicates.
 _NOTE: Final = struct.Struct(">qI")
@@ -53,7 +53,7 @@ class TimedBuffer(CommitBuffer):
     Attributes:
         in_range: This is one key range of the store. It begins without a time, because that on disk is the fastest
             range's; it notes that, or its own time where that is later. What has expired it leaves to the task
-            (`state_stores.buffers.expiry`).
+            (`tidewheel.state_stores.buffers.expiry`).
     """
 
     def __init__(

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from state_stores.buffers.timed_buffer import TimedBuffer
-from state_stores.layout.envelope import unseal
-from state_stores.ports import Database
-from state_stores.spec import StoreSpec
+from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import StoreSpec
 
 #: A commit looks at so many rows on disk, and at so many more for each one it writes.
 _SWEPT: Final = 1_000

@@ -12,15 +12,15 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, Final
 
-from state_stores.buffers.commit_buffer import Drained
-from state_stores.buffers.dirty_index import DirtyIndex
-from state_stores.buffers.queried import Queried, RowReader, Scan, clipped
-from state_stores.buffers.rows import SortedRows
-from state_stores.buffers.timed_buffer import TimedBuffer
-from state_stores.layout import versions
-from state_stores.layout.envelope import seal_batch, unseal
-from state_stores.layout.stored_values import StoredValues, read_row
-from state_stores.layout.versions import (
+from tidewheel.state_stores.buffers.commit_buffer import Drained
+from tidewheel.state_stores.buffers.dirty_index import DirtyIndex
+from tidewheel.state_stores.buffers.queried import Queried, RowReader, Scan, clipped
+from tidewheel.state_stores.buffers.rows import SortedRows
+from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
+from tidewheel.state_stores.layout import versions
+from tidewheel.state_stores.layout.envelope import seal_batch, unseal
+from tidewheel.state_stores.layout.stored_values import StoredValues, read_row
+from tidewheel.state_stores.layout.versions import (
     TAIL,
     TOMBSTONE,
     VersionSerde,
@@ -28,8 +28,8 @@ from state_stores.layout.versions import (
     time_of,
     version_key,
 )
-from state_stores.ports import Database
-from state_stores.spec import StoreSpec
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import StoreSpec
 
 #: (timestamp, value or TOMBSTONE)
 Version = tuple[int, Any]

@@ -7,10 +7,10 @@ counts is what a read returns, and that is what this gives, still as bytes.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from state_stores.layout import versions
-from state_stores.layout.envelope import unseal
-from state_stores.layout.segments import SegmentLayout
-from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.state_stores.layout import versions
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def stored_rows(
     Args:
         spec: The store.
         stored: Disk keys and stored values of all its rows, in the order of the disk.
-        observed_ms: The store's own time (`state_stores.restore.StoreTime`).
+        observed_ms: The store's own time (`tidewheel.state_stores.restore.StoreTime`).
     """
     match spec.kind:
         case StoreKind.VERSIONED:

@@ -12,15 +12,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
-from state_stores.buffers.timed_buffer import encode_note, note_name, read_note
-from state_stores.bulk_restore.run_files import RunFile
-from state_stores.bulk_restore.runs import Row
-from state_stores.layout.position import Position
-from state_stores.layout.segments import SegmentLayout
-from state_stores.ports import Database
-from state_stores.restore import StoreTime
-from state_stores.rocksdb.sorted_files import read_sorted_file
-from state_stores.spec import SEGMENTED_KINDS, StoreSpec
+from tidewheel.state_stores.buffers.timed_buffer import encode_note, note_name, read_note
+from tidewheel.state_stores.bulk_restore.run_files import RunFile
+from tidewheel.state_stores.bulk_restore.runs import Row
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
 
 #: Rows of one write to a database that takes no files.
 _ROWS_PER_WRITE: Final = 20_000
@@ -61,7 +61,7 @@ def ingest_runs(
         files: Runs in the order of their offsets, at most `MOST_RUNS` (see `limit_runs`); the files are moved. There may
             be none, where a stretch had no row.
         time: The store's time after the records of the runs (`BuiltRuns.time`, `PartitionRuns.time`).
-        position_name: See `state_stores.restore.position_name`.
+        position_name: See `tidewheel.state_stores.restore.position_name`.
         position: What holds afterwards: `offset` the end of the runs, `written_at_ms` when that was the end of the log
             (`PartitionRuns.caught_up_at_ms`). None if it never was the end: no position is kept then.
         from_nothing: The runs begin at the start of the log: the store is emptied first. Otherwise they go on where the

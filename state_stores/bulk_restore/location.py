@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from state_stores.bulk_restore.manifest import (
+from tidewheel.state_stores.bulk_restore.manifest import (
     MANIFEST_BYTES_MAX,
     Run,
     SnapshotRefused,
@@ -24,10 +24,10 @@ from state_stores.bulk_restore.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from state_stores.bulk_restore.places import open_place
-from state_stores.errors import StoreCorruptedError
-from state_stores.names import check_application_id, check_store_name
-from state_stores.rocksdb.sorted_files import bounds_of
+from tidewheel.state_stores.bulk_restore.places import open_place
+from tidewheel.state_stores.errors import StoreCorruptedError
+from tidewheel.state_stores.names import check_application_id, check_store_name
+from tidewheel.state_stores.rocksdb.sorted_files import bounds_of
 
 _log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 
-from state_stores.errors import StateStoreError
-from state_stores.layout.position import Position
-from state_stores.layout.segments import SegmentLayout
-from state_stores.names import check_application_id, check_store_name
-from state_stores.restore import TOMBSTONE_MARGIN_MS, StartFrom, StoreTime, restore_start
-from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.state_stores.errors import StateStoreError
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.names import check_application_id, check_store_name
+from tidewheel.state_stores.restore import TOMBSTONE_MARGIN_MS, StartFrom, StoreTime, restore_start
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
 #: Format of what `encode_manifest` writes; a file of a later one is refused.
 FORMAT_VERSION: Final = 1
@@ -47,7 +47,7 @@ class SnapshotRefused(StateStoreError):  # noqa: N818 - it is no fault of the ca
     >>> raise SnapshotRefused('manifest 0000000001-ab.json is empty; run `tidewheel snapshot` again')
     Traceback (most recent call last):
     ...
-    state_stores.bulk_restore.manifest.SnapshotRefused: manifest 0000000001-ab.json is empty; run `tidewheel snapshot` again
+    tidewheel.state_stores.bulk_restore.manifest.SnapshotRefused: manifest 0000000001-ab.json is empty; run `tidewheel snapshot` again
     """
 
 
@@ -202,7 +202,7 @@ class StoreSnapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The snapshots of an application's stores, by store; what `streams.bulk.snapshot` returns."""
+    """The snapshots of an application's stores, by store; what `tidewheel.streams.bulk.snapshot` returns."""
 
     application_id: str
     stores: dict[str, StoreSnapshot]

@@ -5,10 +5,10 @@ from heapq import merge
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from state_stores.bulk_restore.manifest import MOST_RUNS, SnapshotRefused
-from state_stores.bulk_restore.run_files import RunFile
-from state_stores.bulk_restore.runs import Row, write_run
-from state_stores.rocksdb.sorted_files import read_sorted_file
+from tidewheel.state_stores.bulk_restore.manifest import MOST_RUNS, SnapshotRefused
+from tidewheel.state_stores.bulk_restore.run_files import RunFile
+from tidewheel.state_stores.bulk_restore.runs import Row, write_run
+from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
 
 
 def merge_runs(files: Sequence[RunFile], out: Path, *, drop_deletes: bool) -> RunFile | None:

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, cast
 from urllib.parse import unquote, urlsplit
 
-from state_stores.bulk_restore.manifest import SnapshotRefused
-from state_stores.bulk_restore.urls import shown_url
-from state_stores.private_files import create_private, make_private_directory
+from tidewheel.state_stores.bulk_restore.manifest import SnapshotRefused
+from tidewheel.state_stores.bulk_restore.urls import shown_url
+from tidewheel.state_stores.private_files import create_private, make_private_directory
 
 #: So much of a remote file comes at once, and as much is read ahead. Packages have blocks of up to 50 MiB of their own, and
 #: whoever reads sees nothing until a block is there: over a slow line that looks like one that is dead.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from state_stores.bulk_restore.manifest import (
+from tidewheel.state_stores.bulk_restore.manifest import (
     ChangelogFacts,
     PartitionRuns,
     StoreSnapshot,
@@ -16,9 +16,9 @@ from state_stores.bulk_restore.manifest import (
     may_extend,
     validate,
 )
-from state_stores.layout.position import Position
-from state_stores.restore import StartFrom
-from state_stores.spec import StoreSpec
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.restore import StartFrom
+from tidewheel.state_stores.spec import StoreSpec
 
 #: A longer gap is built into runs by a process of its own; a shorter one is replayed before that has started.
 RUNS_FROM_RECORDS: Final = 100_000

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from state_stores.bulk_restore.manifest import Run
-from state_stores.restore import StoreTime
+from tidewheel.state_stores.bulk_restore.manifest import Run
+from tidewheel.state_stores.restore import StoreTime
 
 
 @dataclass(frozen=True, slots=True)

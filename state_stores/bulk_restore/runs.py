@@ -15,13 +15,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, cast
 
-from state_stores.bulk_restore.manifest import Run
-from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
-from state_stores.layout.envelope import seal_batch
-from state_stores.layout.segments import SegmentLayout
-from state_stores.restore import StoreTime, fold
-from state_stores.rocksdb.sorted_files import write_sorted_file
-from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.state_stores.bulk_restore.manifest import Run
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
+from tidewheel.state_stores.layout.envelope import seal_batch
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.restore import StoreTime, fold
+from tidewheel.state_stores.rocksdb.sorted_files import write_sorted_file
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
 #: Disk key and disk value; None is a delete.
 Row = tuple[bytes, bytes | None]

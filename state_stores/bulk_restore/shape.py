@@ -4,7 +4,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
 
 
 class StoreShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

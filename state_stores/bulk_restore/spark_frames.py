@@ -33,8 +33,8 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from state_stores.bulk_restore.spark_job import Counted, Refused, collected, reason_of
-from state_stores.errors import StreamsError
+from tidewheel.state_stores.bulk_restore.spark_job import Counted, Refused, collected, reason_of
+from tidewheel.state_stores.errors import StreamsError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -20,8 +20,8 @@ from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from state_stores.bulk_restore.urls import shown_text
-from state_stores.errors import StreamsError
+from tidewheel.state_stores.bulk_restore.urls import shown_text
+from tidewheel.state_stores.errors import StreamsError
 
 __all__ = [
     "LOCAL_MASTER",
@@ -71,7 +71,7 @@ _CONDITION: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (\[[A-Z][A-Z0-9_.]+\]
 #: Executors whose Python does not start, is of another version, or has none of our modules.
 _OTHER_PYTHON: Final = re.compile(
     r"pyspark\.daemon|Cannot run program|PYTHON_VERSION_MISMATCH"
-    r"|No module named '(?:streams|tasks|rebalance|state_stores|pyspark|msgspec|rocksdict)"
+    r"|No module named '(?:tidewheel|pyspark|msgspec|rocksdict)"
 )
 
 #: What Py4J says first, which tells nothing, and what went wrong, the innermost last.

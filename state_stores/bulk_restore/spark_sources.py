@@ -28,10 +28,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from state_stores.bulk_restore.frame_source import FrameSource
-from state_stores.bulk_restore.spark_job import reason_of
-from state_stores.bulk_restore.urls import shown_url
-from state_stores.errors import StreamsError
+from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
+from tidewheel.state_stores.bulk_restore.spark_job import reason_of
+from tidewheel.state_stores.bulk_restore.urls import shown_url
+from tidewheel.state_stores.errors import StreamsError
 
 #: Where PySpark logs errors of expressions, next to raising them.
 _CONTEXT_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")

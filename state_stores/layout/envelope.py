@@ -1,7 +1,7 @@
 """The bytes a value is stored as: a format byte, the record's timestamp, an optional expiry, then the serde's bytes.
 
 The format byte is there from the first day, so that a later version can add to it without a migration (bit 0x10 says
-that an expiry follows the timestamp, bit 0x20 that headers do, as `state_stores.layout.headers` writes them; a value without
+that an expiry follows the timestamp, bit 0x20 that headers do, as `tidewheel.state_stores.layout.headers` writes them; a value without
 headers is stored alike whether its store keeps them or not). The changelog holds the serde's bytes alone; timestamp and headers travel in the
 Kafka record, so Kafka's own tools read it.
 """
@@ -12,8 +12,8 @@ from functools import lru_cache
 from operator import add
 from typing import cast
 
-from state_stores.errors import StoreCorruptedError
-from state_stores.layout.headers import NO_HEADERS, headers_size
+from tidewheel.state_stores.errors import StoreCorruptedError
+from tidewheel.state_stores.layout.headers import NO_HEADERS, headers_size
 
 _VERSION = 0x01
 _HAS_EXPIRY = 0x10
@@ -96,7 +96,7 @@ def _columns(pairs: Iterable[tuple[bytes, int]]) -> tuple[Sequence[bytes], Seque
 def seal_with_headers(
     values: Sequence[bytes | None], timestamps: Sequence[int]
 ) -> list[bytes | None]:
-    """Return the stored bytes of many values that begin with their headers (`state_stores.layout.headers`).
+    """Return the stored bytes of many values that begin with their headers (`tidewheel.state_stores.layout.headers`).
 
     >>> (stored,) = seal_with_headers([b"".join((NO_HEADERS, b"v"))], [5])
     >>> stored == seal(b"v", 5), unseal_with_headers(stored)[1]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from state_stores.errors import StoreCorruptedError
-from state_stores.layout.varint import read_varint, varint
-from state_stores.ports import SerdePort
+from tidewheel.state_stores.errors import StoreCorruptedError
+from tidewheel.state_stores.layout.varint import read_varint, varint
+from tidewheel.state_stores.ports import SerdePort
 
 #: Headers as Kafka keeps them: ordered, names may repeat, values are bytes or null.
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-from state_stores.errors import StoredRowError
-from state_stores.layout.stored_values import key_hash
-from state_stores.ports import Database
-from state_stores.spec import StoreSpec
+from tidewheel.state_stores.errors import StoredRowError
+from tidewheel.state_stores.layout.stored_values import key_hash
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import StoreSpec
 
 #: A program fills its keys in one order, so the first rows tell.
 _ROWS = 100

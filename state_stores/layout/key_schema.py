@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from state_stores.errors import SerdeError
-from state_stores.ports import SerdePort
+from tidewheel.state_stores.errors import SerdeError
+from tidewheel.state_stores.ports import SerdePort
 
 
 def key_bytes(serde: SerdePort, topic: str, key: Any, store: str, *, what: str = "key") -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
-from state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
 
 _SEGMENT: Final = struct.Struct(">Q")
 _TIME: Final = struct.Struct(">Q")

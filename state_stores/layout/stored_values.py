@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-from state_stores.errors import SerdeError, StoredRowError, StreamsError
-from state_stores.ports import SerdePort
+from tidewheel.state_stores.errors import SerdeError, StoredRowError, StreamsError
+from tidewheel.state_stores.ports import SerdePort
 
 #: What a serde may raise. `SystemExit` too: the exit of a library must not end a worker without a word of the row.
 FAILURES: Final = (Exception, SystemExit)

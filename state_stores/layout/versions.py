@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-from state_stores.ports import SerdePort
+from tidewheel.state_stores.ports import SerdePort
 
 _TIME: Final = struct.Struct(">Q")
 _LAST: Final = (1 << 64) - 1

@@ -10,7 +10,7 @@ from itertools import accumulate, repeat
 from operator import add, itemgetter
 from typing import NamedTuple
 
-from state_stores.buffers.rows import SortedRows, column_bytes
+from tidewheel.state_stores.buffers.rows import SortedRows, column_bytes
 
 #: Puts and deletes (value None) of one family.
 Rows = Sequence[tuple[bytes, bytes | None]]

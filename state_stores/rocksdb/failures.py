@@ -6,7 +6,7 @@ The texts are those of RocksDB's `Status::ToString` (rocksdict 0.3.29), checked 
 from pathlib import Path
 from typing import Final
 
-from state_stores.errors import StateStoreError, StoreCorruptedError, StoreLockedError
+from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError, StoreLockedError
 
 #: A write was refused because flushes can't keep up (`no_slowdown`).
 _STALL: Final = "Write stall"

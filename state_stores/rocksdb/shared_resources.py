@@ -18,8 +18,8 @@ from rocksdict import (
     WriteBufferManager,
 )
 
-from state_stores.errors import StateStoreError
-from state_stores.rocksdb.options import MIN_OPEN_FILES, RocksDBOptions
+from tidewheel.state_stores.errors import StateStoreError
+from tidewheel.state_stores.rocksdb.options import MIN_OPEN_FILES, RocksDBOptions
 
 #: Memory is taken from the write-buffer budget in pieces of this size. RocksDB's own choice is 1 MiB, of which a
 #: hundred almost empty databases would use up any budget and then flush at every write; no slower than that.

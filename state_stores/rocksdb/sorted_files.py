@@ -18,9 +18,9 @@ from typing import Final
 
 from rocksdict import BlockBasedOptions, ChecksumType, DBCompressionType, Options, SstFileWriter
 
-from state_stores.errors import StateStoreError, StoreCorruptedError
-from state_stores.layout.varint import MORE, read_varint
-from state_stores.rocksdb.failures import failure
+from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
+from tidewheel.state_stores.layout.varint import MORE, read_varint
+from tidewheel.state_stores.rocksdb.failures import failure
 
 _FORMAT: Final = 5
 _MAGIC: Final = 0x88E241B785F4CFF7

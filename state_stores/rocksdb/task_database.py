@@ -40,13 +40,13 @@ from rocksdict import (
     WriteOptions,
 )
 
-from state_stores.errors import InvalidStateStoreError, StateStoreError
-from state_stores.rocksdb.changes import Piece, Rows, cut
-from state_stores.rocksdb.failures import failure, is_stall
-from state_stores.rocksdb.gate import Gate
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.scan import Scan, empty
-from state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.errors import InvalidStateStoreError, StateStoreError
+from tidewheel.state_stores.rocksdb.changes import Piece, Rows, cut
+from tidewheel.state_stores.rocksdb.failures import failure, is_stall
+from tidewheel.state_stores.rocksdb.gate import Gate
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.scan import Scan, empty
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 
 #: Family of the positions. No store can be called so: names start with a letter or a digit.
 _POSITIONS: Final = "_positions"
@@ -65,7 +65,7 @@ _MOST_STALL_SECONDS: Final = 0.1
 
 
 class TaskDatabase:
-    """All persistent stores of one task; a `state_stores.ports.Database`. Made by `open`.
+    """All persistent stores of one task; a `tidewheel.state_stores.ports.Database`. Made by `open`.
 
     Reads may come from any thread; `write`, `ingest`, `checkpoint`, `make_durable` and `close` from the
     owner's.

@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from state_stores.buffers.commit_buffer import NOTHING_RESTORED, Drained, Restored
-from state_stores.buffers.rows import SortedRows
-from state_stores.errors import StateStoreError, StreamsError
-from state_stores.layout import versions
-from state_stores.layout.envelope import unseal
-from state_stores.layout.position import Position
-from state_stores.private_files import create_private
-from state_stores.spec import StoreSpec
-from state_stores.stores.custom_store import ChangelogRecord, StateStore, StateStoreContext
+from tidewheel.state_stores.buffers.commit_buffer import NOTHING_RESTORED, Drained, Restored
+from tidewheel.state_stores.buffers.rows import SortedRows
+from tidewheel.state_stores.errors import StateStoreError, StreamsError
+from tidewheel.state_stores.layout import versions
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.private_files import create_private
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.state_stores.stores.custom_store import (
+    ChangelogRecord,
+    StateStore,
+    StateStoreContext,
+)
 
 #: A note beside the store's data says of which topic its offset is and when it was right; it is written this often.
 _NOTE_EVERY_MS: Final = 60_000
@@ -255,7 +259,7 @@ class CustomSlot:
         self.store.buffer.put(key, value, self.store.now() if timestamp is None else timestamp)
 
     def restore(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Give records of the changelog to the user's object, as `state_stores.restore.fold` made rows of them."""
+        """Give records of the changelog to the user's object, as `tidewheel.state_stores.restore.fold` made rows of them."""
         records: list[ChangelogRecord] = []
         for key, row in rows:
             assert row is not None, "a delete is a row, too"

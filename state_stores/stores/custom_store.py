@@ -77,8 +77,8 @@ class StateStore(ABC):
             store begins empty each time it is opened, and is restored from the beginning of its changelog.
         context: What `init` was given.
 
-    >>> from streams import Processor, Stores, StreamsBuilder
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import Processor, Stores, StreamsBuilder
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> class Names(StateStore):
     ...     def init(self, context: StateStoreContext) -> None:
     ...         super().init(context)

@@ -4,43 +4,43 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.buffers.headers_buffer import HeadersBuffer, SegmentedHeadersBuffer
-from state_stores.buffers.lru_buffer import LruBuffer
-from state_stores.buffers.queried import Queried, committed
-from state_stores.buffers.segmented_buffer import SegmentedBuffer
-from state_stores.buffers.ttl_buffer import TtlBuffer
-from state_stores.buffers.versioned_buffer import VersionedBuffer
-from state_stores.errors import InvalidStateStoreError
-from state_stores.layout.stored_values import StoredValues
-from state_stores.ports import Database
-from state_stores.spec import StoreKind, StoreSpec
-from state_stores.stores.custom_slot import CustomStore
-from state_stores.stores.headers_queries import (
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer, SegmentedHeadersBuffer
+from tidewheel.state_stores.buffers.lru_buffer import LruBuffer
+from tidewheel.state_stores.buffers.queried import Queried, committed
+from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer
+from tidewheel.state_stores.buffers.ttl_buffer import TtlBuffer
+from tidewheel.state_stores.buffers.versioned_buffer import VersionedBuffer
+from tidewheel.state_stores.errors import InvalidStateStoreError
+from tidewheel.state_stores.layout.stored_values import StoredValues
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.stores.custom_slot import CustomStore
+from tidewheel.state_stores.stores.headers_queries import (
     QueriedKeyValueStoreWithHeaders,
     ReadOnlySessionStoreWithHeaders,
     ReadOnlyWindowStoreWithHeaders,
     segments_with_headers,
 )
-from state_stores.stores.key_value_store import (
+from tidewheel.state_stores.stores.key_value_store import (
     KeyValueStore,
     QueriedKeyValueStore,
     ReadOnlyKeyValueStore,
     TimestampedKeyValueStore,
     TimestampedKeyValueStoreWithHeaders,
 )
-from state_stores.stores.segmented_store import queried_segments
-from state_stores.stores.session_store import (
+from tidewheel.state_stores.stores.segmented_store import queried_segments
+from tidewheel.state_stores.stores.session_store import (
     ReadOnlySessionStore,
     SessionStore,
     SessionStoreWithHeaders,
 )
-from state_stores.stores.versioned_store import (
+from tidewheel.state_stores.stores.versioned_store import (
     ReadOnlyVersionedKeyValueStore,
     VersionedKeyValueStore,
     queried_versioned_store,
 )
-from state_stores.stores.window_store import (
+from tidewheel.state_stores.stores.window_store import (
     ReadOnlyWindowStore,
     TimestampedWindowStore,
     TimestampedWindowStoreWithHeaders,

@@ -12,7 +12,7 @@ def settled(cls: type[T]) -> type[T]:
     Attributes that are no fields raise TypeError in Python 3.11, and `typing` sets one on all that a class with its
     parameters makes: `Windowed[str]("a", 0, 5)` failed.
 
-    >>> from state_stores.stores.windowed import Windowed
+    >>> from tidewheel.state_stores.stores.windowed import Windowed
     >>> Windowed[str]("a", 0, 5)
     Windowed(key='a', start=0, end=5)
     """

@@ -3,17 +3,20 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from state_stores.buffers.queried import Queried
-from state_stores.buffers.segmented_buffer import QueriedSegments
-from state_stores.errors import StoredRowError
-from state_stores.layout.envelope import unseal_with_headers
-from state_stores.layout.headers import HeadersSerde
-from state_stores.layout.stored_values import key_hash, read_row
-from state_stores.spec import StoreSpec
-from state_stores.stores.key_value_store import QueriedKeyValueStore, ValueTimestampHeaders
-from state_stores.stores.segmented_store import Segments, queried_segments
-from state_stores.stores.session_store import AggregationWithHeaders, ReadOnlySessionStore
-from state_stores.stores.window_store import ReadOnlyWindowStore
+from tidewheel.state_stores.buffers.queried import Queried
+from tidewheel.state_stores.buffers.segmented_buffer import QueriedSegments
+from tidewheel.state_stores.errors import StoredRowError
+from tidewheel.state_stores.layout.envelope import unseal_with_headers
+from tidewheel.state_stores.layout.headers import HeadersSerde
+from tidewheel.state_stores.layout.stored_values import key_hash, read_row
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.state_stores.stores.key_value_store import (
+    QueriedKeyValueStore,
+    ValueTimestampHeaders,
+)
+from tidewheel.state_stores.stores.segmented_store import Segments, queried_segments
+from tidewheel.state_stores.stores.session_store import AggregationWithHeaders, ReadOnlySessionStore
+from tidewheel.state_stores.stores.window_store import ReadOnlyWindowStore
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -8,19 +8,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.buffers.headers_buffer import HeadersBuffer, tell_headers
-from state_stores.buffers.queried import Queried, RowReader, Scan, clipped, committed, not_running
-from state_stores.buffers.timed_buffer import TimedBuffer, read_note
-from state_stores.errors import SerdeError, StoredRowError
-from state_stores.layout.envelope import unseal
-from state_stores.layout.headers import Headers
-from state_stores.layout.key_schema import after, key_bytes, prefix_end
-from state_stores.layout.stored_values import key_hash, read_row
-from state_stores.ports import Database, SerdePort
-from state_stores.spec import StoreKind, StoreSpec
-from state_stores.stores.frozen import settled
-from state_stores.stores.task_store import TaskStore
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer, tell_headers
+from tidewheel.state_stores.buffers.queried import (
+    Queried,
+    RowReader,
+    Scan,
+    clipped,
+    committed,
+    not_running,
+)
+from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, read_note
+from tidewheel.state_stores.errors import SerdeError, StoredRowError
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.headers import Headers
+from tidewheel.state_stores.layout.key_schema import after, key_bytes, prefix_end
+from tidewheel.state_stores.layout.stored_values import key_hash, read_row
+from tidewheel.state_stores.ports import Database, SerdePort
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.stores.frozen import settled
+from tidewheel.state_stores.stores.task_store import TaskStore
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -193,8 +200,8 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     >>> def is_new(store: KeyValueStore[str, int], key: str) -> bool:
     ...     return store.put_if_absent(key, 1) is None
 
-    >>> from streams import Processor, Stores, Topology
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import Processor, Stores, Topology
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> topology = Topology().add_source("in", "orders", key_serde=str, value_serde=str)
     >>> _ = topology.add_processor("count", Processor, ["in"])
     >>> _ = topology.add_state_store(Stores.key_value("counts", key_serde=str, value_serde=int), ["count"])
@@ -343,8 +350,8 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
 class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp[V]]):
     """A key-value store whose values are `ValueAndTimestamp`: the store of every aggregation and table.
 
-    >>> from streams import StreamsBuilder
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import StreamsBuilder
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> _ = builder.table("users", key_serde=str, value_serde=str, store="users")
     >>> with TopologyTestDriver(builder.build()) as driver:
@@ -379,7 +386,7 @@ class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp[V]]):
 class TimestampedKeyValueStoreWithHeaders(KeyValueStore[K, ValueTimestampHeaders[V]]):
     """A key-value store whose values are `ValueTimestampHeaders` (Kafka Streams' KIP-1271).
 
-    >>> from streams import Stores
+    >>> from tidewheel import Stores
     >>> Stores.timestamped_key_value_with_headers("last", key_serde=str, value_serde=int).spec.keeps_headers
     True
     """

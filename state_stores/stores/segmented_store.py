@@ -4,16 +4,20 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
-from state_stores.buffers.headers_buffer import HeadersBuffer
-from state_stores.buffers.queried import Queried
-from state_stores.buffers.segmented_buffer import QueriedSegments, SegmentedBuffer, SegmentRow
-from state_stores.layout.key_schema import key_bytes
-from state_stores.layout.segments import TIME_MAX, SegmentLayout, check_bounds
-from state_stores.layout.stored_values import read_row
-from state_stores.ports import SerdePort
-from state_stores.spec import StoreSpec
-from state_stores.stores.task_store import TaskStore
-from state_stores.stores.windowed import Windowed
+from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer
+from tidewheel.state_stores.buffers.queried import Queried
+from tidewheel.state_stores.buffers.segmented_buffer import (
+    QueriedSegments,
+    SegmentedBuffer,
+    SegmentRow,
+)
+from tidewheel.state_stores.layout.key_schema import key_bytes
+from tidewheel.state_stores.layout.segments import TIME_MAX, SegmentLayout, check_bounds
+from tidewheel.state_stores.layout.stored_values import read_row
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.state_stores.stores.task_store import TaskStore
+from tidewheel.state_stores.stores.windowed import Windowed
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from state_stores.buffers.segmented_buffer import SegmentedBuffer
-from state_stores.layout.segments import TIME_MAX
+from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer
+from tidewheel.state_stores.layout.segments import TIME_MAX
 
 #: Stands for a value that is in the buffer, serialised, because it can be changed in place.
 _STORED: Any = object()

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from state_stores.buffers.headers_buffer import tell_headers
-from state_stores.buffers.segmented_buffer import SegmentedBuffer, SegmentRow
-from state_stores.layout.headers import Headers
-from state_stores.layout.segments import TIME_MAX, check_bounds, check_time
-from state_stores.stores.frozen import settled
-from state_stores.stores.segmented_store import SegmentedReads, SegmentedStore
-from state_stores.stores.windowed import Windowed
+from tidewheel.state_stores.buffers.headers_buffer import tell_headers
+from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer, SegmentRow
+from tidewheel.state_stores.layout.headers import Headers
+from tidewheel.state_stores.layout.segments import TIME_MAX, check_bounds, check_time
+from tidewheel.state_stores.stores.frozen import settled
+from tidewheel.state_stores.stores.segmented_store import SegmentedReads, SegmentedStore
+from tidewheel.state_stores.stores.windowed import Windowed
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -107,8 +107,8 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
     ...         store.remove(session)
     ...     store.put(Windowed(key, start, end), count)
 
-    >>> from streams import Processor, Stores, Topology
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import Processor, Stores, Topology
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> topology = Topology().add_source("in", "clicks", key_serde=str, value_serde=str)
     >>> _ = topology.add_processor("visits", Processor, ["in"])
     >>> visits = Stores.session("visits", retention=1_000, key_serde=str, value_serde=int)
@@ -202,7 +202,7 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
 class SessionStoreWithHeaders(SessionStore[K, AggregationWithHeaders[V]]):
     """A session store whose values are `AggregationWithHeaders` (Kafka Streams' KIP-1271).
 
-    >>> from streams import Stores
+    >>> from tidewheel import Stores
     >>> Stores.session_with_headers("visits", retention=60_000, key_serde=str, value_serde=int).spec.keeps_headers
     True
     """

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Generic, Never, TypeVar
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.buffers.record_cache import HeldBack
-from state_stores.buffers.timed_buffer import TimedBuffer
-from state_stores.errors import InvalidStateStoreError
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.buffers.record_cache import HeldBack
+from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
+from tidewheel.state_stores.errors import InvalidStateStoreError
 
 B = TypeVar("B", bound=CommitBuffer)
 

@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from state_stores.buffers.queried import Queried
-from state_stores.buffers.versioned_buffer import (
+from tidewheel.state_stores.buffers.queried import Queried
+from tidewheel.state_stores.buffers.versioned_buffer import (
     TIME_MAX,
     QueriedVersions,
     Version,
     VersionedBuffer,
 )
-from state_stores.layout.key_schema import key_bytes
-from state_stores.layout.segments import check_bounds, check_time
-from state_stores.layout.versions import TOMBSTONE
-from state_stores.ports import SerdePort
-from state_stores.spec import StoreSpec
-from state_stores.stores.frozen import settled
-from state_stores.stores.task_store import TaskStore
+from tidewheel.state_stores.layout.key_schema import key_bytes
+from tidewheel.state_stores.layout.segments import check_bounds, check_time
+from tidewheel.state_stores.layout.versions import TOMBSTONE
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.state_stores.stores.frozen import settled
+from tidewheel.state_stores.stores.task_store import TaskStore
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -162,8 +162,8 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
 class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[VersionedBuffer]):
     """A versioned store of a task, for its processors.
 
-    >>> from streams import Processor, Stores, Topology
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import Processor, Stores, Topology
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> prices = Stores.versioned("prices", history_retention=1_000, key_serde=str, value_serde=float)
     >>> topology = Topology()
     >>> _ = topology.add_source("in", "orders", key_serde=str, value_serde=str)

@@ -11,13 +11,13 @@ from itertools import repeat
 from operator import is_
 from typing import Any, Generic, TypeVar, overload
 
-from state_stores.buffers.headers_buffer import tell_headers, values_of
-from state_stores.buffers.segmented_buffer import SegmentedBuffer
-from state_stores.layout.segments import SEQ_MASK, TIME_MAX, check_time
-from state_stores.spec import StoreKind
-from state_stores.stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
-from state_stores.stores.segmented_store import SegmentedReads, SegmentedStore
-from state_stores.stores.windowed import Windowed
+from tidewheel.state_stores.buffers.headers_buffer import tell_headers, values_of
+from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer
+from tidewheel.state_stores.layout.segments import SEQ_MASK, TIME_MAX, check_time
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
+from tidewheel.state_stores.stores.segmented_store import SegmentedReads, SegmentedStore
+from tidewheel.state_stores.stores.windowed import Windowed
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -121,8 +121,8 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     ...     store.put(key, 1, at_ms)
     ...     return seen
 
-    >>> from streams import Processor, Stores, Topology
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import Processor, Stores, Topology
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> topology = Topology().add_source("in", "orders", key_serde=str, value_serde=str)
     >>> _ = topology.add_processor("count", Processor, ["in"])
     >>> counts = Stores.window("counts", retention=1_000, window_size=10, key_serde=str, value_serde=int)
@@ -241,7 +241,7 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
 class TimestampedWindowStore(WindowStore[K, ValueAndTimestamp[V]]):
     """A window store whose values are `ValueAndTimestamp`: the store of every aggregation over time windows.
 
-    >>> from streams import Stores
+    >>> from tidewheel import Stores
     >>> Stores.timestamped_window("last", retention=10, window_size=5, key_serde=str, value_serde=int).spec.name
     'last'
     """
@@ -267,7 +267,7 @@ class TimestampedWindowStore(WindowStore[K, ValueAndTimestamp[V]]):
 class TimestampedWindowStoreWithHeaders(WindowStore[K, ValueTimestampHeaders[V]]):
     """A window store whose values are `ValueTimestampHeaders` (Kafka Streams' KIP-1271).
 
-    >>> from streams import Stores
+    >>> from tidewheel import Stores
     >>> store = Stores.timestamped_window_with_headers(
     ...     "last", retention=10, window_size=5, key_serde=str, value_serde=int
     ... )

@@ -4,7 +4,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from state_stores.stores.frozen import settled
+from tidewheel.state_stores.stores.frozen import settled
 
 K = TypeVar("K")
 

@@ -1,6 +1,6 @@
 """The development broker: a real Apache Kafka, one node, for work and tests on this machine."""
 
-from streams.broker.errors import (
+from tidewheel.streams.broker.errors import (
     BrokerError,
     BrokerSettingError,
     DataDirInUseError,
@@ -9,10 +9,10 @@ from streams.broker.errors import (
     PortTakenError,
     UnknownVersionError,
 )
-from streams.broker.external import ExternalBroker, RunningBroker
-from streams.broker.jars import DEFAULT_VERSION
-from streams.broker.kafka_broker import KafkaBroker
-from streams.broker.needs import Needs, find_needs
+from tidewheel.streams.broker.external import ExternalBroker, RunningBroker
+from tidewheel.streams.broker.jars import DEFAULT_VERSION
+from tidewheel.streams.broker.kafka_broker import KafkaBroker
+from tidewheel.streams.broker.needs import Needs, find_needs
 
 __all__ = [
     "DEFAULT_VERSION",

@@ -1,8 +1,8 @@
 """What the development broker needs and what of it is missing, for a Makefile to ask.
 
-    python -m streams.broker --check            says where Java and Kafka would come from
-    python -m streams.broker --missing-extras   prints what to install: `java`, `spark`, `java,spark` or nothing
-    python -m streams.broker --fetch            fetches Kafka's jars now, so that a later start is quick
+    python -m tidewheel.streams.broker --check            says where Java and Kafka would come from
+    python -m tidewheel.streams.broker --missing-extras   prints what to install: `java`, `spark`, `java,spark` or nothing
+    python -m tidewheel.streams.broker --fetch            fetches Kafka's jars now, so that a later start is quick
 
 Exit codes: 0 all is at hand (or, with --missing-extras, always); 1 something is missing or the fetch failed.
 """
@@ -10,16 +10,16 @@ Exit codes: 0 all is at hand (or, with --missing-extras, always); 1 something is
 import argparse
 import sys
 
-from state_stores.errors import StreamsError
-from streams.broker.jars import DEFAULT_VERSION, JarCache
-from streams.broker.java import find_java
-from streams.broker.needs import Needs, find_needs
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.streams.broker.jars import DEFAULT_VERSION, JarCache
+from tidewheel.streams.broker.java import find_java
+from tidewheel.streams.broker.needs import Needs, find_needs
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one of the commands above; the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m streams.broker",
+        prog="python -m tidewheel.streams.broker",
         description="What the development broker needs, and what of it is missing.",
     )
     what = parser.add_mutually_exclusive_group(required=True)

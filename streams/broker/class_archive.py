@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from streams.broker.java import Java
+from tidewheel.streams.broker.java import Java
 
 #: Java tells of an archive that it can't use. It then reads the jars as ever, so nobody has to know.
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")

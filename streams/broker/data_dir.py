@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from state_stores.private_files import make_private_directory
-from streams.broker.errors import BrokerError, DataDirInUseError
-from streams.broker.file_lock import FileLock
-from streams.broker.server_config import format_properties, log4j_config
+from tidewheel.state_stores.private_files import make_private_directory
+from tidewheel.streams.broker.errors import BrokerError, DataDirInUseError
+from tidewheel.streams.broker.file_lock import FileLock
+from tidewheel.streams.broker.server_config import format_properties, log4j_config
 
 _TAIL_BYTES = 64 << 10
 _CLUSTER_ID = re.compile(r"^cluster\.id=(\S+)$", re.MULTILINE)

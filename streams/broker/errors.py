@@ -1,6 +1,6 @@
 """What can go wrong with the development broker; each message says what to do next."""
 
-from state_stores.errors import StreamsError
+from tidewheel.state_stores.errors import StreamsError
 
 
 class BrokerError(StreamsError):
@@ -9,7 +9,7 @@ class BrokerError(StreamsError):
     >>> raise BrokerError("no Java found; run: pip install 'tidewheel[java]'")
     Traceback (most recent call last):
     ...
-    streams.broker.errors.BrokerError: no Java found; run: pip install 'tidewheel[java]'
+    tidewheel.streams.broker.errors.BrokerError: no Java found; run: pip install 'tidewheel[java]'
     """
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from streams.broker import wire
+from tidewheel.streams.broker import wire
 
 
 class RunningBroker(Protocol):

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Self
 
-from streams.broker.errors import BrokerError
+from tidewheel.streams.broker.errors import BrokerError
 
 _CHUNK_BYTES = 1 << 20
 _HEADER = "# sha256  bytes  jar"
@@ -46,7 +46,7 @@ class JarLock:
     @classmethod
     def pinned(cls, version: str) -> Self | None:
         """The list committed for `version`; None if this package has none."""
-        file = resources.files("streams.broker").joinpath(f"kafka-{version}.sha256")
+        file = resources.files("tidewheel.streams.broker").joinpath(f"kafka-{version}.sha256")
         return cls.parse(file.read_text(), origin=file.name) if file.is_file() else None
 
     @classmethod

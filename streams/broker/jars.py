@@ -13,12 +13,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from streams.broker.errors import FetchError, UnknownVersionError
-from streams.broker.file_lock import FileLock
-from streams.broker.jar_lock import JarLock, JarProblem
-from streams.broker.java import Java
-from streams.broker.progress import fetch_progress
-from streams.broker.resolvers import (
+from tidewheel.streams.broker.errors import FetchError, UnknownVersionError
+from tidewheel.streams.broker.file_lock import FileLock
+from tidewheel.streams.broker.jar_lock import JarLock, JarProblem
+from tidewheel.streams.broker.java import Java
+from tidewheel.streams.broker.progress import fetch_progress
+from tidewheel.streams.broker.resolvers import (
     FetchRequest,
     Resolver,
     find_resolvers,

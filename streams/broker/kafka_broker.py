@@ -12,15 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from streams.broker import wire
-from streams.broker.class_archive import ClassArchive
-from streams.broker.data_dir import DataDir
-from streams.broker.errors import BrokerError, BrokerSettingError, PortTakenError
-from streams.broker.jars import DEFAULT_VERSION, JarCache
-from streams.broker.java import find_java
-from streams.broker.launch import Launch, LaunchedBroker
-from streams.broker.ports import HOST, choose_ports, is_free
-from streams.broker.server_config import check_listeners, server_properties
+from tidewheel.streams.broker import wire
+from tidewheel.streams.broker.class_archive import ClassArchive
+from tidewheel.streams.broker.data_dir import DataDir
+from tidewheel.streams.broker.errors import BrokerError, BrokerSettingError, PortTakenError
+from tidewheel.streams.broker.jars import DEFAULT_VERSION, JarCache
+from tidewheel.streams.broker.java import find_java
+from tidewheel.streams.broker.launch import Launch, LaunchedBroker
+from tidewheel.streams.broker.ports import HOST, choose_ports, is_free
+from tidewheel.streams.broker.server_config import check_listeners, server_properties
 
 _PORT_ATTEMPTS = 3
 _POLL_SECONDS = 0.1

@@ -10,14 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from streams.broker import wire
-from streams.broker.class_archive import ClassArchive
-from streams.broker.data_dir import DataDir
-from streams.broker.errors import BrokerError, PortTakenError
-from streams.broker.java import Java
-from streams.broker.ports import is_listening
-from streams.broker.process import GuardedProcess
-from streams.broker.server_config import FENCING_SESSION_MS, client_listener, fencing_properties
+from tidewheel.streams.broker import wire
+from tidewheel.streams.broker.class_archive import ClassArchive
+from tidewheel.streams.broker.data_dir import DataDir
+from tidewheel.streams.broker.errors import BrokerError, PortTakenError
+from tidewheel.streams.broker.java import Java
+from tidewheel.streams.broker.ports import is_listening
+from tidewheel.streams.broker.process import GuardedProcess
+from tidewheel.streams.broker.server_config import (
+    FENCING_SESSION_MS,
+    client_listener,
+    fencing_properties,
+)
 
 _POLL_SECONDS = 0.02
 _LOG_LINES = 20

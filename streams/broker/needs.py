@@ -4,10 +4,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from streams.broker.errors import JavaError
-from streams.broker.jars import DEFAULT_VERSION, JarCache
-from streams.broker.java import Java, find_java
-from streams.broker.resolvers import find_ivy_jar, find_mvn
+from tidewheel.streams.broker.errors import JavaError
+from tidewheel.streams.broker.jars import DEFAULT_VERSION, JarCache
+from tidewheel.streams.broker.java import Java, find_java
+from tidewheel.streams.broker.resolvers import find_ivy_jar, find_mvn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import socket
 
-from streams.broker.wire import split_address
+from tidewheel.streams.broker.wire import split_address
 
 HOST = "127.0.0.1"
 """The only address the development broker listens on: it has no passwords."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from streams.broker.errors import FetchError, UnknownVersionError
-from streams.broker.java import Java
+from tidewheel.streams.broker.errors import FetchError, UnknownVersionError
+from tidewheel.streams.broker.java import Java
 
 _KAFKA = ("org.apache.kafka", "kafka_2.13")
 # Kafka's own jars come without the bridge from its logging API to log4j, which they do come with;

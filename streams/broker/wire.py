@@ -1,6 +1,6 @@
 """The two Kafka requests the development broker asks itself: "who are you?" and "create topics".
 
-Written out over a plain socket because only `streams.kafka` may use the Kafka client, and because a
+Written out over a plain socket because only `tidewheel.streams.kafka` may use the Kafka client, and because a
 broker that answers a request in its own words is ready, which an open port does not prove. Only for
 listeners without TLS and authentication. The versions used are old ones that every Kafka 4 speaks.
 """
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from streams.broker.errors import BrokerError
+from tidewheel.streams.broker.errors import BrokerError
 
 _METADATA = (3, 2)
 _CREATE_TOPICS = (19, 2)

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from state_stores.bulk_restore.content import StoredRow
-from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from streams.errors import SchemaRegistryError, SerializationError
+from tidewheel.state_stores.bulk_restore.content import StoredRow
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.streams.errors import SchemaRegistryError, SerializationError
 
 #: What a Python type is in Spark's DDL. Everything else is a column of JSON text.
 _NATIVE: Final[Mapping[type, str]] = {

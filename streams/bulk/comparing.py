@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from state_stores.bulk_restore.content import StoredRow
+from tidewheel.state_stores.bulk_restore.content import StoredRow
 
 #: As many differences of a pair of copies are listed.
 _LISTED: Final = 10

@@ -5,20 +5,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from state_stores.bulk_restore.content import StoredRow, stored_rows
-from state_stores.bulk_restore.manifest import (
+from tidewheel.state_stores.bulk_restore.content import StoredRow, stored_rows
+from tidewheel.state_stores.bulk_restore.manifest import (
     ChangelogFacts,
     PartitionRuns,
     SnapshotRefused,
     StoreSnapshot,
 )
-from state_stores.bulk_restore.merge import limit_runs, newest_rows
-from state_stores.bulk_restore.plan import RestorePlan, plan_restore
-from state_stores.bulk_restore.run_files import RunFile
-from state_stores.restore import StoreTime
-from state_stores.spec import StoreSpec
-from streams.bulk.executors import Counted, ExecutorWork, RangeToBuild, fetched, read_into_runs
-from streams.bulk.stores import BulkStore
+from tidewheel.state_stores.bulk_restore.merge import limit_runs, newest_rows
+from tidewheel.state_stores.bulk_restore.plan import RestorePlan, plan_restore
+from tidewheel.state_stores.bulk_restore.run_files import RunFile
+from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.streams.bulk.executors import (
+    Counted,
+    ExecutorWork,
+    RangeToBuild,
+    fetched,
+    read_into_runs,
+)
+from tidewheel.streams.bulk.stores import BulkStore
 
 _log = logging.getLogger("tidewheel")
 

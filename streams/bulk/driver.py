@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import StoreSnapshot
-from state_stores.bulk_restore.runs import RUN_BYTES
-from state_stores.bulk_restore.shape import StoreShape
-from streams.bulk.executors import Counted, ExecutorWork
-from streams.bulk.session import bulk_session
-from streams.bulk.stores import BulkStore, bulk_stores
-from streams.config import StreamsConfig
-from streams.errors import StreamsError
-from streams.kafka.admin.admin import KafkaAdmin
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.portable_settings import Keeper, clients_of, settings_of
-from streams.topology.topology import Topology
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import StoreSnapshot
+from tidewheel.state_stores.bulk_restore.runs import RUN_BYTES
+from tidewheel.state_stores.bulk_restore.shape import StoreShape
+from tidewheel.streams.bulk.executors import Counted, ExecutorWork
+from tidewheel.streams.bulk.session import bulk_session
+from tidewheel.streams.bulk.stores import BulkStore, bulk_stores
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.portable_settings import Keeper, clients_of, settings_of
+from tidewheel.streams.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from state_stores.bulk_restore.spark_job import SparkSession
+    from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
 
 #: Smaller runs would be many, and have to be merged.
 LEAST_RUN_BYTES: Final = 32 * 1024 * 1024
@@ -120,7 +120,7 @@ class BulkDriver:
         Raises:
             StreamsError: A task raised one, or Spark gave up on a task.
         """
-        from state_stores.bulk_restore.spark_job import run_on_executors  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark_job import run_on_executors  # noqa: PLC0415 - see bulk_session
 
         return run_on_executors(
             self.session,
@@ -169,7 +169,7 @@ class BulkDriver:
     @property
     def runs_here(self) -> bool:
         """Return whether executors see this machine's files."""
-        from state_stores.bulk_restore.spark_job import runs_here  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark_job import runs_here  # noqa: PLC0415 - see bulk_session
 
         return runs_here(self.session)
 
@@ -213,7 +213,7 @@ def bulk_driver(
         session = stack.enter_context(
             bulk_session(spark, what=what, master=master, settings=settings)
         )
-        from state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - see bulk_session
             cores,
             is_encrypted,
             runs_here,

@@ -12,21 +12,21 @@ from pathlib import Path
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import Run, SnapshotRefused
-from state_stores.bulk_restore.merge import merge_runs
-from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
-from state_stores.bulk_restore.runs import RUN_BYTES, RunBuilder
-from state_stores.bulk_restore.shape import StoreShape
-from state_stores.restore import StoreTime
-from streams.errors import StreamsError
-from streams.gc_tuning import collection_paused
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.consumers.changelog import read_range
-from streams.kafka.portable_settings import clients_of, opened_url
-from tasks.ports import OffsetOutOfRangeError
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import Run, SnapshotRefused
+from tidewheel.state_stores.bulk_restore.merge import merge_runs
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
+from tidewheel.state_stores.bulk_restore.runs import RUN_BYTES, RunBuilder
+from tidewheel.state_stores.bulk_restore.shape import StoreShape
+from tidewheel.state_stores.restore import StoreTime
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.gc_tuning import collection_paused
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.changelog import read_range
+from tidewheel.streams.kafka.portable_settings import clients_of, opened_url
+from tidewheel.tasks.ports import OffsetOutOfRangeError
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 Counted = Callable[[int], None]
 

@@ -8,27 +8,27 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from state_stores.bulk_restore.content import StoredRow
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import ChangelogFacts
-from state_stores.bulk_restore.runs import RUN_BYTES
-from state_stores.bulk_restore.shape import StoreShape
-from state_stores.layout.segments import SegmentLayout
-from state_stores.spec import SEGMENTED_KINDS, StoreSpec
-from streams.bulk.columns import Row, RowReader, columns_of, type_of
-from streams.bulk.content import PartitionToRead, read_content, reading_plan
-from streams.bulk.driver import newest_snapshot, now_ms, run_bytes
-from streams.bulk.executors import ExecutorWork
-from streams.bulk.session import started_session
-from streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
-from streams.config import StreamsConfig
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.consumers.changelog import read_range
-from streams.kafka.portable_settings import Keeper, clients_of, settings_of
-from streams.topology.topology import Topology
+from tidewheel.state_stores.bulk_restore.content import StoredRow
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import ChangelogFacts
+from tidewheel.state_stores.bulk_restore.runs import RUN_BYTES
+from tidewheel.state_stores.bulk_restore.shape import StoreShape
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
+from tidewheel.streams.bulk.columns import Row, RowReader, columns_of, type_of
+from tidewheel.streams.bulk.content import PartitionToRead, read_content, reading_plan
+from tidewheel.streams.bulk.driver import newest_snapshot, now_ms, run_bytes
+from tidewheel.streams.bulk.executors import ExecutorWork
+from tidewheel.streams.bulk.session import started_session
+from tidewheel.streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.changelog import read_range
+from tidewheel.streams.kafka.portable_settings import Keeper, clients_of, settings_of
+from tidewheel.streams.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from state_stores.bulk_restore.spark_job import DataFrame, SparkSession
+    from tidewheel.state_stores.bulk_restore.spark_job import DataFrame, SparkSession
 
 _PREFIX: Final = "tidewheel-frame-"
 
@@ -87,8 +87,8 @@ def state_dataframe(
         ConfigError: No PySpark, or no such store.
         StreamsError: The cluster or Spark failed.
     """
-    from state_stores.bulk_restore.spark_frames import Carried  # noqa: PLC0415 - see bulk_session
-    from state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - likewise
+    from tidewheel.state_stores.bulk_restore.spark_frames import Carried  # noqa: PLC0415 - see bulk_session
+    from tidewheel.state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - likewise
         cores,
         frame_from_executors,
         is_encrypted,

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import (
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import (
     ChangelogFacts,
     Manifest,
     PartitionRuns,
     SnapshotRefused,
 )
-from state_stores.bulk_restore.merge import limit_runs
-from state_stores.bulk_restore.plan import RestoreFrom, plan_restore
-from state_stores.bulk_restore.run_files import BuiltRuns
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.state_directory import StateDirectory
-from streams.bulk.driver import (
+from tidewheel.state_stores.bulk_restore.merge import limit_runs
+from tidewheel.state_stores.bulk_restore.plan import RestoreFrom, plan_restore
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.streams.bulk.driver import (
     BulkDriver,
     OnProgress,
     bulk_driver,
@@ -31,21 +31,21 @@ from streams.bulk.driver import (
     reached,
     stores_by_name,
 )
-from streams.bulk.executors import fetched
-from streams.bulk.snapshots import make_snapshots
-from streams.bulk.stores import (
+from tidewheel.streams.bulk.executors import fetched
+from tidewheel.streams.bulk.snapshots import make_snapshots
+from tidewheel.streams.bulk.stores import (
     BulkStore,
     changelog_facts,
     check_no_headers,
     slowest_positions,
 )
-from streams.config import StreamsConfig
-from streams.errors import ConfigError, StreamsError
-from streams.topology.topology import Topology
-from tasks.task.state_manager import StateManager, StateSettings
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.tasks.task.state_manager import StateManager, StateSettings
 
 if TYPE_CHECKING:
-    from state_stores.bulk_restore.spark_job import SparkSession
+    from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
 
 _log = logging.getLogger("tidewheel")
 

@@ -6,12 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from streams.broker.errors import JavaError
-from streams.broker.java import find_java
-from streams.errors import ConfigError, StreamsError
+from tidewheel.streams.broker.errors import JavaError
+from tidewheel.streams.broker.java import find_java
+from tidewheel.streams.errors import ConfigError, StreamsError
 
 if TYPE_CHECKING:
-    from state_stores.bulk_restore.spark_job import SparkSession
+    from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
 
 _NAME: Final = "tidewheel"
 
@@ -37,8 +37,8 @@ def bulk_session(
         StreamsError: Spark could not start, or there is no Java.
     """
     _check_installed()
-    # Late: a program that only refers to `streams.bulk` needs no PySpark.
-    from state_stores.bulk_restore.spark_job import spark_session  # noqa: PLC0415
+    # Late: a program that only refers to `tidewheel.bulk` needs no PySpark.
+    from tidewheel.state_stores.bulk_restore.spark_job import spark_session  # noqa: PLC0415
 
     java_home = _java_home() if spark is None else None
     with spark_session(
@@ -52,7 +52,7 @@ def started_session(
 ) -> "SparkSession":
     """Return the caller's session, or one that stays until the program ends or stops it; see `bulk_session`."""
     _check_installed()
-    from state_stores.bulk_restore.spark_job import start_session  # noqa: PLC0415 - see above
+    from tidewheel.state_stores.bulk_restore.spark_job import start_session  # noqa: PLC0415 - see above
 
     if spark is not None:
         return spark

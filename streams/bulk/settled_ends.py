@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from rebalance.model import TopicPartition
-from streams.errors import StreamsError
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import StreamsError
 
 #: The markers of a transaction that was ended a moment ago are written within this time.
 _PATIENCE_S: Final = 15.0

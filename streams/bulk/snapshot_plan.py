@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from state_stores.bulk_restore.manifest import ChangelogFacts, PartitionRuns, Run, may_extend
+from tidewheel.state_stores.bulk_restore.manifest import (
+    ChangelogFacts,
+    PartitionRuns,
+    Run,
+    may_extend,
+)
 
 #: Below this a Spark task costs more to start than it reads in.
 RECORDS_PER_TASK: Final = 500_000

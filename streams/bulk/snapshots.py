@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from state_stores.buffers.expiry import slowest_time
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.buffers.expiry import slowest_time
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import (
     FORMAT_VERSION,
     Layout,
     Manifest,
@@ -22,8 +22,8 @@ from state_stores.bulk_restore.manifest import (
     read_too_slowly,
     validate,
 )
-from state_stores.restore import StoreTime
-from streams.bulk.driver import (
+from tidewheel.state_stores.restore import StoreTime
+from tidewheel.streams.bulk.driver import (
     BulkDriver,
     OnProgress,
     bulk_driver,
@@ -32,7 +32,7 @@ from streams.bulk.driver import (
     reached,
     stores_by_name,
 )
-from streams.bulk.executors import (
+from tidewheel.streams.bulk.executors import (
     ExecutorWork,
     MadeRuns,
     RangeToBuild,
@@ -40,20 +40,25 @@ from streams.bulk.executors import (
     build_range,
     merge_into_one,
 )
-from streams.bulk.snapshot_plan import RECORDS_PER_TASK, PartitionPlan, plan_partition, to_merge
-from streams.bulk.stores import (
+from tidewheel.streams.bulk.snapshot_plan import (
+    RECORDS_PER_TASK,
+    PartitionPlan,
+    plan_partition,
+    to_merge,
+)
+from tidewheel.streams.bulk.stores import (
     BulkStore,
     changelog_facts,
     check_no_headers,
     check_same_topics,
     slowest_positions,
 )
-from streams.config import StreamsConfig
-from streams.errors import ConfigError, StreamsError
-from streams.topology.topology import Topology
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from state_stores.bulk_restore.spark_job import SparkSession
+    from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
 
 _log = logging.getLogger("tidewheel")
 

@@ -10,20 +10,20 @@ from typing import Any, Final
 
 import msgspec
 
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import ChangelogFacts, StoreSnapshot
-from state_stores.bulk_restore.shape import StoreShape
-from streams.bulk.columns import RowReader, columns_of
-from streams.bulk.content import read_content, reading_plan
-from streams.bulk.driver import BulkProgress, OnProgress, newest_snapshot, now_ms
-from streams.bulk.executors import ExecutorWork
-from streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
-from streams.config import StreamsConfig
-from streams.errors import ConfigError, SchemaRegistryError, StreamsError
-from streams.kafka.admin.admin import KafkaAdmin
-from streams.kafka.portable_settings import clients_of, settings_of
-from streams.serdes.partitioning import partition_of
-from streams.topology.topology import Topology
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import ChangelogFacts, StoreSnapshot
+from tidewheel.state_stores.bulk_restore.shape import StoreShape
+from tidewheel.streams.bulk.columns import RowReader, columns_of
+from tidewheel.streams.bulk.content import read_content, reading_plan
+from tidewheel.streams.bulk.driver import BulkProgress, OnProgress, newest_snapshot, now_ms
+from tidewheel.streams.bulk.executors import ExecutorWork
+from tidewheel.streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import ConfigError, SchemaRegistryError, StreamsError
+from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.portable_settings import clients_of, settings_of
+from tidewheel.streams.serdes.partitioning import partition_of
+from tidewheel.streams.topology.topology import Topology
 
 _PREFIX: Final = "tidewheel-look-"
 

@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.bulk_restore.manifest import ChangelogFacts
-from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from streams.config import StreamsConfig
-from streams.config.suggestions import did_you_mean
-from streams.errors import ConfigError, MissingSourceTopicError, StreamsError
-from streams.topology.topology import Topology
-from tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
-from tasks.ports import Admin
-from tasks.restore.start_positions import progress_of, slowest_position_ms
-from tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.bulk_restore.manifest import ChangelogFacts
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.suggestions import did_you_mean
+from tidewheel.streams.errors import ConfigError, MissingSourceTopicError, StreamsError
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
+from tidewheel.tasks.ports import Admin
+from tidewheel.tasks.restore.start_positions import progress_of, slowest_position_ms
+from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ def slowest_positions(
     """Return how far the slowest key range of each task is now, of the tasks whose stores' rows expire.
 
     Ranges that are ahead write later rows, but what has expired by those the slow one may still need. It is asked before
-    the ends of the changelogs are, so that it holds for all that is read (`tasks.restore.start_positions.slowest_position_ms`).
+    the ends of the changelogs are, so that it holds for all that is read (`tidewheel.tasks.restore.start_positions.slowest_position_ms`).
     """
     expiring = [store for store in stores if store.spec.kind in SEGMENTED_KINDS]
     inputs = {

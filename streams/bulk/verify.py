@@ -8,30 +8,30 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rebalance.model import TopicPartition
-from state_stores.buffers.timed_buffer import read_note
-from state_stores.bulk_restore.content import StoredRow, stored_rows
-from state_stores.bulk_restore.ingest import ingest_runs
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import ChangelogFacts, SnapshotRefused
-from state_stores.errors import StateStoreError, StoreLockedError
-from state_stores.layout.position import Position
-from state_stores.restore import StartFrom, position_name
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.spec import StoreSpec
-from state_stores.state_directory import StateDirectory
-from streams.bulk.columns import RowReader
-from streams.bulk.comparing import Comparison, Difference, compare
-from streams.bulk.content import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.buffers.timed_buffer import read_note
+from tidewheel.state_stores.bulk_restore.content import StoredRow, stored_rows
+from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import ChangelogFacts, SnapshotRefused
+from tidewheel.state_stores.errors import StateStoreError, StoreLockedError
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.restore import StartFrom, position_name
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.streams.bulk.columns import RowReader
+from tidewheel.streams.bulk.comparing import Comparison, Difference, compare
+from tidewheel.streams.bulk.content import (
     Content,
     PartitionToRead,
     read_changelog,
     read_snapshot,
     reading_plan,
 )
-from streams.bulk.driver import (
+from tidewheel.streams.bulk.driver import (
     BulkDriver,
     OnProgress,
     bulk_driver,
@@ -39,13 +39,13 @@ from streams.bulk.driver import (
     now_ms,
     stores_by_name,
 )
-from streams.bulk.executors import Counted, ExecutorWork, read_into_runs
-from streams.bulk.stores import BulkStore, changelog_facts
-from streams.config import StreamsConfig
-from streams.topology.topology import Topology
+from tidewheel.streams.bulk.executors import Counted, ExecutorWork, read_into_runs
+from tidewheel.streams.bulk.stores import BulkStore, changelog_facts
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from state_stores.bulk_restore.spark_job import SparkSession
+    from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
 
 _PREFIX: Final = "tidewheel-verify-"
 

@@ -1,8 +1,8 @@
-"""The command line: `tidewheel`, also `python -m streams`.
+"""The command line: `tidewheel`, also `python -m tidewheel`.
 
 Each command is a module of its own, imported when it is called, so that `tidewheel --help` answers at once.
 """
 
-from streams.cli.app import main
+from tidewheel.streams.cli.app import main
 
 __all__ = ["main"]

@@ -9,9 +9,9 @@ from typing import Final
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
-from streams.cli.output import print_error
-from streams.errors import StreamsError
-from streams.exit_codes import ExitCode, exit_code_of
+from tidewheel.streams.cli.output import print_error
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.exit_codes import ExitCode, exit_code_of
 
 _HELP: Final = """Kafka Streams for Python: exactly-once stateful stream processing on Kafka and RocksDB.
 
@@ -20,41 +20,41 @@ Try `tidewheel demo` for a first look, `tidewheel broker` for a Kafka to develop
 
 #: Name and where the function is, in the order of the help. Functions are imported when they are called.
 _COMMANDS: Final = {
-    "run": "streams.cli.commands.run:run",
-    "describe": "streams.cli.commands.describe:describe",
-    "demo": "streams.cli.commands.demo:demo",
-    "broker": "streams.cli.commands.broker:broker",
-    "reset": "streams.cli.commands.reset:reset",
-    "snapshot": "streams.cli.commands.snapshot:snapshot",
-    "restore": "streams.cli.commands.restore:restore",
-    "bootstrap": "streams.cli.commands.bootstrap:bootstrap",
-    "status": "streams.cli.commands.status:status",
-    "top": "streams.cli.commands.top:top",
-    "dashboard": "streams.cli.commands.dashboard:dashboard",
-    "drain": "streams.cli.commands.drain:drain",
+    "run": "tidewheel.streams.cli.commands.run:run",
+    "describe": "tidewheel.streams.cli.commands.describe:describe",
+    "demo": "tidewheel.streams.cli.commands.demo:demo",
+    "broker": "tidewheel.streams.cli.commands.broker:broker",
+    "reset": "tidewheel.streams.cli.commands.reset:reset",
+    "snapshot": "tidewheel.streams.cli.commands.snapshot:snapshot",
+    "restore": "tidewheel.streams.cli.commands.restore:restore",
+    "bootstrap": "tidewheel.streams.cli.commands.bootstrap:bootstrap",
+    "status": "tidewheel.streams.cli.commands.status:status",
+    "top": "tidewheel.streams.cli.commands.top:top",
+    "dashboard": "tidewheel.streams.cli.commands.dashboard:dashboard",
+    "drain": "tidewheel.streams.cli.commands.drain:drain",
 }
 #: Commands of commands: their help, and where the functions are.
 _FAMILIES: Final = {
     "group": (
         "Tell what happened in an application's group, or set it up again.",
         {
-            "history": "streams.cli.commands.group:history",
-            "recover": "streams.cli.commands.group:recover",
+            "history": "tidewheel.streams.cli.commands.group:history",
+            "recover": "tidewheel.streams.cli.commands.group:recover",
         },
     ),
     "state": (
         "Look into an application's stores, compare them with what they are made from, and delete a key.",
         {
-            "list": "streams.cli.commands.state:list_stores",
-            "get": "streams.cli.commands.state:get",
-            "scan": "streams.cli.commands.state:scan",
-            "verify": "streams.cli.commands.state:verify",
-            "delete": "streams.cli.commands.erase:delete",
+            "list": "tidewheel.streams.cli.commands.state:list_stores",
+            "get": "tidewheel.streams.cli.commands.state:get",
+            "scan": "tidewheel.streams.cli.commands.state:scan",
+            "verify": "tidewheel.streams.cli.commands.state:verify",
+            "delete": "tidewheel.streams.cli.commands.erase:delete",
         },
     ),
     "config": (
         "Show the settings an application would run with.",
-        {"show": "streams.cli.commands.config:show"},
+        {"show": "tidewheel.streams.cli.commands.config:show"},
     ),
 }
 #: Asks for the list of commands, which says what each does, so then all are imported.

@@ -1,9 +1,9 @@
 """Which application a command is about: given by its program, by its id, or by the settings."""
 
-from streams.cli.settings import SettingsOptions
-from streams.config import StreamsConfig
-from streams.errors import ConfigError
-from streams.processes.user_program import Program, effective_config, load_program, named
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.processes.user_program import Program, effective_config, load_program, named
 
 
 def application_of(

@@ -1,12 +1,12 @@
-"""What stands on a command line, as values. Apart from `streams.processes.user_program`: a supervisor does not need the user's program."""
+"""What stands on a command line, as values. Apart from `tidewheel.streams.processes.user_program`: a supervisor does not need the user's program."""
 
 from collections.abc import Iterable
 from typing import Any
 
-from rebalance.model import TaskId
-from streams.config.sources import TABLES
-from streams.durations import parse_ms
-from streams.errors import ConfigError
+from tidewheel.rebalance.model import TaskId
+from tidewheel.streams.config.sources import TABLES
+from tidewheel.streams.durations import parse_ms
+from tidewheel.streams.errors import ConfigError
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:

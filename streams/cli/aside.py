@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import NoReturn, TypeVar
 
-from streams.exit_codes import ExitCode
+from tidewheel.streams.exit_codes import ExitCode
 
 _T = TypeVar("_T")
 

@@ -8,34 +8,34 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from rebalance.group import Group
-from rebalance.inspect.describe import LogEntry, LogFold
-from rebalance.inspect.history import Chronicle
-from rebalance.model import TopicPartition
-from rebalance.ports import LeadershipLostError
-from rebalance.protocol.decoding import RejectedRecord
-from rebalance.protocol.messages import AnyMessage, encode_message
-from streams.cli.application import application_of
-from streams.cli.settings import SettingsOptions
-from streams.config import StreamsConfig
-from streams.errors import StreamsError
-from streams.group.alarms import Surroundings, foreign_offsets
-from streams.group.inbox import InboxFold, inbox_back_ms
-from streams.group.range_map import progress_of
-from streams.group.recovery import LogWriter
-from streams.group.reset import ResetAdmin
-from streams.group.standing import StandingTransactions
-from streams.group.status import GroupStatus, group_status
-from streams.group.topics import GroupTopics
-from streams.kafka.admin.group_log import LeaderProducer, inbox_topic, state_topic
-from streams.kafka.admin.reset_admin import KafkaResetAdmin
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.consumers.group_reader import KafkaGroupReader
-from streams.kafka.portable_settings import settings_of
-from streams.kafka.producers.sink_producer import KafkaSinkProducer
-from tasks.open_transactions import OpenTransaction
-from tasks.ports import CommittedOffset, SinkProducer
-from tasks.processing.engine.output import OutputColumns
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.inspect.describe import LogEntry, LogFold
+from tidewheel.rebalance.inspect.history import Chronicle
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.ports import LeadershipLostError
+from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.messages import AnyMessage, encode_message
+from tidewheel.streams.cli.application import application_of
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.alarms import Surroundings, foreign_offsets
+from tidewheel.streams.group.inbox import InboxFold, inbox_back_ms
+from tidewheel.streams.group.range_map import progress_of
+from tidewheel.streams.group.recovery import LogWriter
+from tidewheel.streams.group.reset import ResetAdmin
+from tidewheel.streams.group.standing import StandingTransactions
+from tidewheel.streams.group.status import GroupStatus, group_status
+from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.streams.kafka.admin.group_log import LeaderProducer, inbox_topic, state_topic
+from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
+from tidewheel.streams.kafka.portable_settings import settings_of
+from tidewheel.streams.kafka.producers.sink_producer import KafkaSinkProducer
+from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.ports import CommittedOffset, SinkProducer
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: Who looks once looks again at transactions that are open after so long.
 _LOOK_AGAIN_S: Final = 0.5

@@ -9,10 +9,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rebalance.inspect.describe import GroupPhase, duration_text
-from rebalance.model import MemberPhase, TaskPhase
-from streams.group.range_map import InputRanges, KeyRange
-from streams.group.status import GroupStatus, MemberStatus, TaskFigures
+from tidewheel.rebalance.inspect.describe import GroupPhase, duration_text
+from tidewheel.rebalance.model import MemberPhase, TaskPhase
+from tidewheel.streams.group.range_map import InputRanges, KeyRange
+from tidewheel.streams.group.status import GroupStatus, MemberStatus, TaskFigures
 
 _BAR_WIDTH: Final = 20
 _PHASE_STYLES: Final = {

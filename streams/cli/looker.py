@@ -3,9 +3,9 @@
 import time
 from typing import Final
 
-from streams.cli.group_access import GroupAccess
-from streams.errors import ConfigError
-from streams.group.status import GroupStatus
+from tidewheel.streams.cli.group_access import GroupAccess
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.group.status import GroupStatus
 
 #: How often the brokers are asked for what the two topics do not say.
 _ASK_BROKERS_S: Final = 30.0

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from streams.cli.arguments import parse_assignments
+from tidewheel.streams.cli.arguments import parse_assignments
 
 
 @Parameter(name="*")

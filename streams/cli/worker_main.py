@@ -1,4 +1,4 @@
-"""The worker process: `python -m streams.cli.worker_main`, started and ended by a supervisor.
+"""The worker process: `python -m tidewheel.streams.cli.worker_main`, started and ended by a supervisor.
 
 It reads its settings from standard input, runs one `KafkaStreams`, and reports through the pipe it was given. Only its
 supervisor ends it: SIGINT and SIGTERM are not for it. When the supervisor is gone (its pipe has ended), the worker
@@ -19,12 +19,12 @@ from functools import partial
 from types import FrameType
 from typing import Final
 
-from rebalance.model import TaskId, TopicPartition
-from streams import KafkaStreams
-from streams.console_log import configure_logging
-from streams.errors import SchemaRegistryError
-from streams.exit_codes import ExitCode, exit_code_of
-from streams.processes.supervisor.messages import (
+from tidewheel import KafkaStreams
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.streams.console_log import configure_logging
+from tidewheel.streams.errors import SchemaRegistryError
+from tidewheel.streams.exit_codes import ExitCode, exit_code_of
+from tidewheel.streams.processes.supervisor.messages import (
     LineBuffer,
     MetricsReported,
     Order,
@@ -39,9 +39,9 @@ from streams.processes.supervisor.messages import (
     decode_order,
     encode,
 )
-from streams.processes.user_program import load_program
-from streams.worker.application.run_options import RunOptions
-from streams.worker.application.states import KafkaStreamsState
+from tidewheel.streams.processes.user_program import load_program
+from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.streams.worker.application.states import KafkaStreamsState
 
 _log = logging.getLogger("tidewheel.worker")
 

@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streams.config.display import OptionRow
-    from streams.config.names import import_object, importable_name
-    from streams.config.options import StreamsOptions
-    from streams.config.secrets import redacted, redacted_url, resolve_secrets
-    from streams.config.streams_config import StreamsConfig, default_state_dir
+    from tidewheel.streams.config.display import OptionRow
+    from tidewheel.streams.config.names import import_object, importable_name
+    from tidewheel.streams.config.options import StreamsOptions
+    from tidewheel.streams.config.secrets import redacted, redacted_url, resolve_secrets
+    from tidewheel.streams.config.streams_config import StreamsConfig, default_state_dir
 
 __all__ = [
     "OptionRow",

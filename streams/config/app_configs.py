@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, cast
 
-from streams.config.display import displayed
-from streams.config.sources import CLIENTS, TABLES
-from streams.config.streams_config import StreamsConfig
-from tasks.processing.api.app_configs import AppConfigs
+from tidewheel.streams.config.display import displayed
+from tidewheel.streams.config.sources import CLIENTS, TABLES
+from tidewheel.streams.config.streams_config import StreamsConfig
+from tidewheel.tasks.processing.api.app_configs import AppConfigs
 
 
 def app_configs(config: StreamsConfig) -> AppConfigs:

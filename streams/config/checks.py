@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from streams.config.explain import labelled
+from tidewheel.streams.config.explain import labelled
 
 #: A member is missed after three heartbeats at the earliest; fewer would call a single lost one a death.
 _HEARTBEATS_PER_SESSION: Final = 3

@@ -6,8 +6,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from streams.config.names import importable_name
-from streams.errors import ConfigError
+from tidewheel.streams.config.names import importable_name
+from tidewheel.streams.errors import ConfigError
 
 ClientKind = Literal["consumer", "producer", "admin"]
 

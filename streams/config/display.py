@@ -7,11 +7,11 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from state_stores.rocksdb.options import meanings
-from streams.config.secrets import HIDDEN, redacted, redacted_url
-from streams.config.sources import CLIENTS, DEFAULT, TABLES
-from streams.serdes import Serde
-from streams.user_functions import function_name
+from tidewheel.state_stores.rocksdb.options import meanings
+from tidewheel.streams.config.secrets import HIDDEN, redacted, redacted_url
+from tidewheel.streams.config.sources import CLIENTS, DEFAULT, TABLES
+from tidewheel.streams.serdes import Serde
+from tidewheel.streams.user_functions import function_name
 
 _CHARACTERS_MAX: Final = 100
 

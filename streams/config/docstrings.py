@@ -11,7 +11,7 @@ from textwrap import dedent
 def attribute_docstrings(of: type) -> dict[str, str]:
     """Return the text below each annotated attribute of a class, on one line; nothing where the source is not at hand.
 
-    >>> from streams.config import StreamsConfig
+    >>> from tidewheel.streams.config import StreamsConfig
     >>> attribute_docstrings(StreamsConfig)["num_standby_replicas"]
     'Copies of each store kept up to date on other members.'
     """

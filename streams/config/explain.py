@@ -5,11 +5,11 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from streams.config.client_properties import BadPropertyError
-from streams.config.display import short
-from streams.config.secrets import shown
-from streams.config.sources import CLIENTS, DEFAULT, FILE_NAME, KEYWORD, PREFIX, Settings
-from streams.errors import ConfigError
+from tidewheel.streams.config.client_properties import BadPropertyError
+from tidewheel.streams.config.display import short
+from tidewheel.streams.config.secrets import shown
+from tidewheel.streams.config.sources import CLIENTS, DEFAULT, FILE_NAME, KEYWORD, PREFIX, Settings
+from tidewheel.streams.errors import ConfigError
 
 _EXAMPLES = {"application_id": "word-count"}
 

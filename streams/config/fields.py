@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
-from state_stores.rocksdb.options import RocksDBOptions
-from streams.config.client_properties import checked_properties
-from streams.config.validators import (
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.streams.config.client_properties import checked_properties
+from tidewheel.streams.config.validators import (
     check_assignor,
     check_boolean,
     check_directory,
@@ -37,11 +37,15 @@ from streams.config.validators import (
     optional,
     size,
 )
-from streams.definitions.store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
-from streams.serdes import Serde
-from tasks.processing.api.handlers import ErrorHandlerSetting
-from tasks.processing.api.topology_spec import TimestampExtractor
-from tasks.processing.engine.processor_wrapper import ProcessorWrapper
+from tidewheel.streams.definitions.store_suppliers import (
+    DslStoreFormat,
+    DslStoreSuppliers,
+    DslStoreType,
+)
+from tidewheel.streams.serdes import Serde
+from tidewheel.tasks.processing.api.handlers import ErrorHandlerSetting
+from tidewheel.tasks.processing.api.topology_spec import TimestampExtractor
+from tidewheel.tasks.processing.engine.processor_wrapper import ProcessorWrapper
 
 Count = Annotated[int, integer(0)]
 PositiveCount = Annotated[int, integer(1)]

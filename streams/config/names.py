@@ -7,8 +7,8 @@ from importlib import import_module
 from types import MethodType
 from typing import Any, Final
 
-from streams.errors import ConfigError
-from streams.user_functions import function_name
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.user_functions import function_name
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _WAY_OUT: Final = 'define it with `def` or `class` at the top of a module that other processes can import, and give it or its "module:name"'

@@ -8,12 +8,16 @@ from datetime import timedelta
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
-from state_stores.rocksdb.options import RocksDBOptions
-from streams.definitions.store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
-from streams.serdes import SerdeLike
-from tasks.processing.api.handlers import ErrorHandlerSetting
-from tasks.processing.api.topology_spec import TimestampExtractor
-from tasks.processing.engine.processor_wrapper import ProcessorWrapper
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.streams.definitions.store_suppliers import (
+    DslStoreFormat,
+    DslStoreSuppliers,
+    DslStoreType,
+)
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.tasks.processing.api.handlers import ErrorHandlerSetting
+from tidewheel.tasks.processing.api.topology_spec import TimestampExtractor
+from tidewheel.tasks.processing.engine.processor_wrapper import ProcessorWrapper
 
 #: Milliseconds, a timedelta, or text such as "500ms" or "30s".
 DurationOption = int | timedelta | str

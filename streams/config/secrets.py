@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from streams.config.names import import_object
-from streams.errors import ConfigError
+from tidewheel.streams.config.names import import_object
+from tidewheel.streams.errors import ConfigError
 
 #: What stands for a value that is not shown.
 HIDDEN: Final = "***"

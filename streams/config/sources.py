@@ -16,8 +16,8 @@ from typing import Any, Final, cast
 import msgspec
 import orjson
 
-from streams.config.suggestions import did_you_mean
-from streams.errors import ConfigError
+from tidewheel.streams.config.suggestions import did_you_mean
+from tidewheel.streams.errors import ConfigError
 
 PREFIX: Final = "TIDEWHEEL_"
 #: Names the settings file.

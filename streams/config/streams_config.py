@@ -18,15 +18,15 @@ from pydantic import (
     field_serializer,
 )
 
-from state_stores.rocksdb.options import RocksDBOptions
-from streams.config import fields as types
-from streams.config.checks import cautions, contradictions
-from streams.config.display import OptionRow, displayed, rows
-from streams.config.docstrings import attribute_docstrings
-from streams.config.explain import explained, joined
-from streams.config.options import StreamsOptions
-from streams.config.sources import DEFAULT, Settings, collect, settings_file
-from streams.errors import ConfigError
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.streams.config import fields as types
+from tidewheel.streams.config.checks import cautions, contradictions
+from tidewheel.streams.config.display import OptionRow, displayed, rows
+from tidewheel.streams.config.docstrings import attribute_docstrings
+from tidewheel.streams.config.explain import explained, joined
+from tidewheel.streams.config.options import StreamsOptions
+from tidewheel.streams.config.sources import DEFAULT, Settings, collect, settings_file
+from tidewheel.streams.errors import ConfigError
 
 _MIB: Final = 1024 * 1024
 
@@ -223,7 +223,7 @@ class StreamsConfig(BaseModel, frozen=True):
 
     late_records_to_dead_letter_queue: types.Boolean = False
     """Write records that windows, stream-stream joins and versioned tables drop because they come too late to
-    `dead_letter_queue_topic`, too, with `__streams.errors.exception` `tasks.errors.LateRecordError`."""
+    `dead_letter_queue_topic`, too, with `__streams.errors.exception` `tidewheel.tasks.errors.LateRecordError`."""
 
     auto_offset_reset: types.OffsetReset = "earliest"
     """Where to start in a partition at the application's first start, `earliest` or `latest`, unless the source says. A
@@ -390,7 +390,7 @@ def given_config(config: object, what: str) -> StreamsConfig:
     >>> given_config({"application_id": "shop"}, "KafkaStreams")
     Traceback (most recent call last):
     ...
-    streams.errors.ConfigError: KafkaStreams: the config is of type dict; give StreamsConfig(**options)
+    tidewheel.streams.errors.ConfigError: KafkaStreams: the config is of type dict; give StreamsConfig(**options)
     """
     if isinstance(config, StreamsConfig):
         return config

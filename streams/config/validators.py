@@ -16,19 +16,23 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from pydantic import PlainValidator
 
-from rebalance.assignors.builtin import BUILT_IN
-from state_stores.rocksdb.options import RocksDBOptions
-from streams.config.client_properties import BadPropertyError
-from streams.config.names import import_object, importable_name, is_importable_name
-from streams.config.suggestions import did_you_mean
-from streams.definitions.store_suppliers import DslStoreFormat, DslStoreSuppliers, DslStoreType
-from streams.durations import parse_ms, to_ms
-from streams.errors import ConfigError, StreamsError
-from streams.serdes import SERDE_NAMES, Serde, as_serde, serde_named
-from streams.user_functions import accepts, function_name, is_async
-from tasks.internal_topics import fault_of_repartition_config
-from tasks.processing.api.timestamps import NAMED_EXTRACTORS
-from tasks.processing.engine.processor_wrapper import ProcessorWrapper
+from tidewheel.rebalance.assignors.builtin import BUILT_IN
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.streams.config.client_properties import BadPropertyError
+from tidewheel.streams.config.names import import_object, importable_name, is_importable_name
+from tidewheel.streams.config.suggestions import did_you_mean
+from tidewheel.streams.definitions.store_suppliers import (
+    DslStoreFormat,
+    DslStoreSuppliers,
+    DslStoreType,
+)
+from tidewheel.streams.durations import parse_ms, to_ms
+from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.serdes import SERDE_NAMES, Serde, as_serde, serde_named
+from tidewheel.streams.user_functions import accepts, function_name, is_async
+from tidewheel.tasks.internal_topics import fault_of_repartition_config
+from tidewheel.tasks.processing.api.timestamps import NAMED_EXTRACTORS
+from tidewheel.tasks.processing.engine.processor_wrapper import ProcessorWrapper
 
 T = TypeVar("T")
 
@@ -51,7 +55,7 @@ _STORE_FORMATS: Final = get_args(DslStoreFormat)
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 #: Names of built-in assignors.
-#: What may be said of how an input places its keys; `streams.topology.key_placement` knows what the names mean.
+#: What may be said of how an input places its keys; `tidewheel.streams.topology.key_placement` knows what the names mean.
 INPUT_PARTITIONERS: Final = ("murmur2", "crc32", "fnv1a", "unknown")
 
 TASK_ASSIGNORS: Final = (*BUILT_IN, "fixed")

@@ -5,8 +5,8 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
-from streams.errors import ConfigError
-from streams.group.key_metadata import HostInfo
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.group.key_metadata import HostInfo
 
 _IPV6: Final = 6
 

@@ -6,7 +6,7 @@ from typing import Final, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from streams.dashboard.web import STREAMS_MAX
+from tidewheel.streams.dashboard.web import STREAMS_MAX
 
 #: Seconds from a connection's beginning, or from the last answer, until a whole request has to be there.
 REQUEST_S: Final = 10.0

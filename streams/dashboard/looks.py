@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
-from streams.errors import StreamsError
-from streams.group.status import GroupStatus
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.status import GroupStatus
 
 _PATIENCE_S: Final = 10.0
 #: At the end a look under way is waited for so long; one that brokers do not answer may take a minute.

@@ -8,11 +8,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from rebalance.group import LIVE
-from rebalance.inspect.describe import GroupPhase
-from rebalance.model import TaskRole
-from streams.dashboard.looks import Look
-from streams.group.status import GroupStatus, TaskFigures
+from tidewheel.rebalance.group import LIVE
+from tidewheel.rebalance.inspect.describe import GroupPhase
+from tidewheel.rebalance.model import TaskRole
+from tidewheel.streams.dashboard.looks import Look
+from tidewheel.streams.group.status import GroupStatus, TaskFigures
 
 
 def metrics_text(application_id: str, look: Look) -> bytes:

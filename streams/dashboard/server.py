@@ -9,10 +9,10 @@ from typing import Final
 import uvicorn
 from starlette.applications import Starlette
 
-from streams.dashboard.connection import CONNECTIONS_MAX, Connection
-from streams.dashboard.looks import Looks
-from streams.dashboard.web import build_app
-from streams.processes.signals import signals_handled
+from tidewheel.streams.dashboard.connection import CONNECTIONS_MAX, Connection
+from tidewheel.streams.dashboard.looks import Looks
+from tidewheel.streams.dashboard.web import build_app
+from tidewheel.streams.processes.signals import signals_handled
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: Streams end by themselves; a viewer who takes nothing any more is not waited for longer.

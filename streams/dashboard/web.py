@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from streams.dashboard.guard import Guard
-from streams.dashboard.looks import Look, Looks
-from streams.dashboard.metrics import metrics_text
+from tidewheel.streams.dashboard.guard import Guard
+from tidewheel.streams.dashboard.looks import Look, Looks
+from tidewheel.streams.dashboard.metrics import metrics_text
 
 #: As many viewers may follow at a time; each has a connection that stays open.
 STREAMS_MAX: Final = 32
@@ -88,7 +88,7 @@ class _Answers:
         self._application_id = application_id
         self._looks = looks
         self._streams = 0
-        folder = files("streams.dashboard") / "page"
+        folder = files("tidewheel.streams.dashboard") / "page"
         self._files = {
             path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _PAGE.items()
         }

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from streams.definitions.names import check_name, where
-from streams.serdes import Serde, SerdeLike, as_serde
-from streams.user_functions import FunctionKind, UserFunction, adapt, caller_location
+from tidewheel.streams.definitions.names import check_name, where
+from tidewheel.streams.serdes import Serde, SerdeLike, as_serde
+from tidewheel.streams.user_functions import FunctionKind, UserFunction, adapt, caller_location
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -6,8 +6,8 @@ Durations are checked by `to_ms`, names by `check_name`, serdes by `as_serde`, f
 from collections.abc import Iterable
 from typing import Any, TypeGuard
 
-from streams.errors import StreamsError, TopologyError
-from streams.user_functions import accepts, is_async
+from tidewheel.streams.errors import StreamsError, TopologyError
+from tidewheel.streams.user_functions import accepts, is_async
 
 
 def check_flag(
@@ -18,7 +18,7 @@ def check_flag(
     >>> check_flag("no", "logging", "Materialized (app.py:3)")
     Traceback (most recent call last):
     ...
-    streams.errors.TopologyError: Materialized (app.py:3): logging='no' is of type str; give True or False
+    tidewheel.streams.errors.TopologyError: Materialized (app.py:3): logging='no' is of type str; give True or False
     """
     if isinstance(value, bool):
         return value
@@ -35,7 +35,7 @@ def check_time_ms(
     >>> check_time_ms("noon", "start_timestamp_ms", "create_input_topic")
     Traceback (most recent call last):
     ...
-    streams.errors.TopologyError: create_input_topic: start_timestamp_ms='noon' is no time; give int ms since the epoch, from 0
+    tidewheel.streams.errors.TopologyError: create_input_topic: start_timestamp_ms='noon' is no time; give int ms since the epoch, from 0
     """
     if type(value) is int and value >= 0:
         return value
@@ -57,7 +57,7 @@ def check_callable(
     >>> check_callable(5, "partitioner", "(topic, key, value, partitions)", "to (app.py:12)")
     Traceback (most recent call last):
     ...
-    streams.errors.TopologyError: to (app.py:12): partitioner is of type int, not a function; give a callable of 4 parameters: (topic, key, value, partitions)
+    tidewheel.streams.errors.TopologyError: to (app.py:12): partitioner is of type int, not a function; give a callable of 4 parameters: (topic, key, value, partitions)
     """
     if function is None:
         return None
@@ -84,7 +84,7 @@ def check_series(
     >>> check_series(5, "(key, value) pairs", "pipe_key_values")
     Traceback (most recent call last):
     ...
-    streams.errors.TopologyError: pipe_key_values: an object of type int has no (key, value) pairs; give a list of them
+    tidewheel.streams.errors.TopologyError: pipe_key_values: an object of type int has no (key, value) pairs; give a list of them
     """
     if is_series(values):
         return values

@@ -7,18 +7,18 @@ which names the missing part when it is settled and never turns anything into by
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
 
-from state_stores.ports import SerdePort
-from state_stores.spec import StoreSpec
-from streams.definitions.materialized import StoreBuilder
-from streams.definitions.names import where
-from streams.errors import TopologyError
-from streams.serdes import SerdeLike, as_serde, for_keys
-from streams.serdes.buffered import BufferedSerde
-from streams.serdes.changed import ChangedSerde
-from streams.serdes.partitioning import WindowedPartitioner
-from streams.serdes.windowed import is_windowed
-from tasks.processing.api.topology_spec import NodeSpec, ProcessorSpec, SinkSpec
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.streams.definitions.materialized import StoreBuilder
+from tidewheel.streams.definitions.names import where
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes import SerdeLike, as_serde, for_keys
+from tidewheel.streams.serdes.buffered import BufferedSerde
+from tidewheel.streams.serdes.changed import ChangedSerde
+from tidewheel.streams.serdes.partitioning import WindowedPartitioner
+from tidewheel.streams.serdes.windowed import is_windowed
+from tidewheel.tasks.processing.api.topology_spec import NodeSpec, ProcessorSpec, SinkSpec
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 
 class DefaultSerdes(Protocol):

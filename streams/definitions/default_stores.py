@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Final, get_args
 
-from state_stores.spec import StoreKind
-from streams.definitions.materialized import StoreBuilder
-from streams.definitions.names import where
-from streams.definitions.store_suppliers import DslStoreSuppliers, DslStoreType
-from streams.errors import TopologyError
-from streams.serdes.buffered import BufferedSerde
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.streams.definitions.materialized import StoreBuilder
+from tidewheel.streams.definitions.names import where
+from tidewheel.streams.definitions.store_suppliers import DslStoreSuppliers, DslStoreType
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes.buffered import BufferedSerde
 
 _TYPES: Final = get_args(DslStoreType)
 

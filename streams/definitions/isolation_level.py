@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from streams.errors import StreamsError
+from tidewheel.streams.errors import StreamsError
 
 
 class IsolationLevel(StrEnum):

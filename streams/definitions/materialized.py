@@ -5,10 +5,10 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, get_args
 
-from state_stores.ports import SerdePort
-from state_stores.spec import StoreKind, StoreSpec
-from streams.definitions.names import check_name, where
-from streams.definitions.store_options import (
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.definitions.names import check_name, where
+from tidewheel.streams.definitions.store_options import (
     check_belongs,
     check_changelog_config,
     check_flags,
@@ -16,10 +16,10 @@ from streams.definitions.store_options import (
     check_serde,
     optional_ms,
 )
-from streams.durations import Duration
-from streams.errors import TopologyError
-from streams.serdes import SerdeLike
-from streams.user_functions import caller_location
+from tidewheel.streams.durations import Duration
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.user_functions import caller_location
 
 # What a store without a serde is of. `Any` would make its table one of `Any`, where the types are known without it.
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Materialized(Generic[K, V]):
     A row that ends an hour after its record, and a table that knows what was true at any time of the last day:
 
     >>> from datetime import timedelta
-    >>> from streams import StreamsBuilder
+    >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> seen = Materialized("seen", ttl=timedelta(hours=1))
     >>> builder.table("visits", key_serde=str, value_serde=str, store=seen).queryable_store_name
@@ -309,7 +309,7 @@ class StoreBuilder:
         takes_default: Nobody has said how it is kept: the setting `dsl_store_suppliers` does.
         takes_format: Nobody has said whether it keeps headers: the setting `dsl_store_format` does.
 
-    >>> from streams import Stores
+    >>> from tidewheel import Stores
     >>> Stores.key_value("seen", key_serde=str, value_serde=int).spec.persistent
     True
     """

@@ -1,6 +1,6 @@
 """Names of nodes, stores and topics: what is legal, and what was probably meant.
 
-The rules are those of `state_stores.names`; here they get the operator and the user's line. Nothing here knows a
+The rules are those of `tidewheel.state_stores.names`; here they get the operator and the user's line. Nothing here knows a
 topology.
 """
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-from state_stores.names import check_store_name, check_topic_name
-from streams.definitions.checks import is_series
-from streams.errors import TopologyError
+from tidewheel.state_stores.names import check_store_name, check_topic_name
+from tidewheel.streams.definitions.checks import is_series
+from tidewheel.streams.errors import TopologyError
 
 #: What Kafka appends to the name of a topic that a stream is sent through to be partitioned anew.
 REPARTITION_SUFFIX: Final = "-repartition"

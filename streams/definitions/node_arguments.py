@@ -9,26 +9,26 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeGuard
 
-from streams.definitions.checks import check_callable
-from streams.definitions.default_serdes import serdes_or_default
-from streams.definitions.materialized import StoreBuilder
-from streams.definitions.names import check_name, check_names, where
-from streams.durations import to_ms
-from streams.errors import TopologyError
-from streams.serdes import SerdeLike
-from streams.user_functions import accepts
-from tasks.processing.api.processor import FixedKeyProcessor, Processor
-from tasks.processing.api.record import RecordContext
-from tasks.processing.api.supplied import fault_of
-from tasks.processing.api.topology_spec import (
+from tidewheel.streams.definitions.checks import check_callable
+from tidewheel.streams.definitions.default_serdes import serdes_or_default
+from tidewheel.streams.definitions.materialized import StoreBuilder
+from tidewheel.streams.definitions.names import check_name, check_names, where
+from tidewheel.streams.durations import to_ms
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.user_functions import accepts
+from tidewheel.tasks.processing.api.processor import FixedKeyProcessor, Processor
+from tidewheel.tasks.processing.api.record import RecordContext
+from tidewheel.tasks.processing.api.supplied import fault_of
+from tidewheel.tasks.processing.api.topology_spec import (
     NodeSpec,
     OffsetReset,
     ProcessorSpec,
     SourceSpec,
     TimestampExtractor,
 )
-from tasks.processing.engine.processor_wrapper import ProcessorWrapper, wrapped
-from tasks.processing.engine.transformer import ValueTransformerWithKey
+from tidewheel.tasks.processing.engine.processor_wrapper import ProcessorWrapper, wrapped
+from tidewheel.tasks.processing.engine.transformer import ValueTransformerWithKey
 
 #: The parameters of a partitioner.
 PARTITIONER: Final = "(topic, key, value, partitions)"

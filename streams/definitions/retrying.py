@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
-from streams.durations import Duration, to_ms
-from streams.errors import TopologyError
-from streams.user_functions import is_async
+from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.user_functions import is_async
 
 P = ParamSpec("P")
 R = TypeVar("R")

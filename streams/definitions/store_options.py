@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from inspect import isabstract, isclass
 from typing import Any, TypeGuard
 
-from state_stores.stores.custom_store import StateStore
-from streams.definitions.checks import check_flag
-from streams.durations import Duration, to_ms
-from streams.errors import TopologyError
-from streams.serdes import Serde, SerdeLike, as_serde
-from streams.user_functions import accepts
+from tidewheel.state_stores.stores.custom_store import StateStore
+from tidewheel.streams.definitions.checks import check_flag
+from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes import Serde, SerdeLike, as_serde
+from tidewheel.streams.user_functions import accepts
 
 
 def optional_ms(

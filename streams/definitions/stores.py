@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from state_stores.spec import StoreKind, StoreSpec
-from state_stores.stores.custom_store import StateStore
-from streams.definitions.materialized import StoreBuilder
-from streams.definitions.names import check_name, where
-from streams.definitions.store_options import (
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.stores.custom_store import StateStore
+from tidewheel.streams.definitions.materialized import StoreBuilder
+from tidewheel.streams.definitions.names import check_name, where
+from tidewheel.streams.definitions.store_options import (
     check_changelog_config,
     check_flags,
     check_makes_stores,
@@ -16,10 +16,10 @@ from streams.definitions.store_options import (
     checked_serde,
     optional_ms,
 )
-from streams.durations import Duration, to_ms
-from streams.errors import TopologyError
-from streams.serdes import SerdeLike
-from streams.user_functions import caller_location
+from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.user_functions import caller_location
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from state_stores.stores.windowed import Windowed
-from streams.definitions.names import where
-from streams.durations import Duration, to_ms
-from streams.errors import TopologyError
-from streams.user_functions import caller_location
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.definitions.names import where
+from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.user_functions import caller_location
 
 # For type checkers: whether a buffer emits early, and of which keys a table may be; users need not say either.
 if TYPE_CHECKING:

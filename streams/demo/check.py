@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from streams.demo.tables import Row
+from tidewheel.streams.demo.tables import Row
 
 #: Topic -> key -> value.
 Results = Mapping[str, Mapping[str, Any]]

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import orjson
 
-from rebalance.model import TopicPartition
-from streams.errors import StreamsError
-from streams.serdes import Serdes
-from tasks.internal_topics import internal_prefix
-from tasks.ports import Admin, ChangelogReader, NewTopic, SinkProducer
-from tasks.processing.engine.output import OutputColumns
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.serdes import Serdes
+from tidewheel.tasks.internal_topics import internal_prefix
+from tidewheel.tasks.ports import Admin, ChangelogReader, NewTopic, SinkProducer
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 _PARTITIONS: Final = 4
 #: The records are of 2013: a broker would delete them as too old.

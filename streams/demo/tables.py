@@ -17,8 +17,8 @@ from typing import Final
 
 import orjson
 
-from streams.demo.dataset import NAME, VERSION, DatasetError
-from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
+from tidewheel.streams.demo.dataset import NAME, VERSION, DatasetError
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
 #: A row as the archive has it: column name to text.
 Row = dict[str, str]

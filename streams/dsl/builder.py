@@ -4,23 +4,23 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
 
-from streams.definitions.call import Call
-from streams.definitions.materialized import Materialized, StoreArgument, StoreBuilder
-from streams.definitions.names import check_name
-from streams.definitions.node_arguments import check_store_builder, source_spec
-from streams.dsl.global_ktable import GlobalKTable, global_store, global_table
-from streams.dsl.kstream import KStream
-from streams.dsl.ktable import KTable
-from streams.graph.logical_graph import LogicalGraph, StreamSourceNode, TableNode
-from streams.graph.optimization import optimized
-from streams.graph.parts import StreamPart, TablePart, settled_serdes
-from streams.serdes import SerdeLike
-from streams.topology.topology import Topology
-from tasks.processing.api.processor import Processor
-from tasks.processing.api.topology_spec import OffsetReset, TimestampExtractor
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.materialized import Materialized, StoreArgument, StoreBuilder
+from tidewheel.streams.definitions.names import check_name
+from tidewheel.streams.definitions.node_arguments import check_store_builder, source_spec
+from tidewheel.streams.dsl.global_ktable import GlobalKTable, global_store, global_table
+from tidewheel.streams.dsl.kstream import KStream
+from tidewheel.streams.dsl.ktable import KTable
+from tidewheel.streams.graph.logical_graph import LogicalGraph, StreamSourceNode, TableNode
+from tidewheel.streams.graph.optimization import optimized
+from tidewheel.streams.graph.parts import StreamPart, TablePart, settled_serdes
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.tasks.processing.api.processor import Processor
+from tidewheel.tasks.processing.api.topology_spec import OffsetReset, TimestampExtractor
 
 if TYPE_CHECKING:
-    from streams.config import StreamsConfig
+    from tidewheel.streams.config import StreamsConfig
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -35,7 +35,7 @@ class StreamsBuilder:
     Its methods raise `TopologyError`, with their own name and your line, for a topic or a name that can't be one, for what
     is no serde, for a name that is taken, and for a topic that is read in two ways that don't go together.
 
-    >>> from streams import StreamsBuilder
+    >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> words = builder.stream("words", key_serde=str, value_serde=str)
     >>> words.group_by(lambda word: word, key_serde=str).count(store="counts").to_stream().to("totals")
@@ -255,7 +255,7 @@ class StreamsBuilder:
     def add_state_store(self, builder: StoreBuilder) -> Self:
         """Add a store for processors, which name it in `process(..., stores=[...])`.
 
-        >>> from streams import Stores
+        >>> from tidewheel import Stores
         >>> seen = Stores.key_value("seen", key_serde=str, value_serde=int)
         >>> _ = StreamsBuilder().add_state_store(seen)
         """
@@ -371,7 +371,7 @@ class StreamsBuilder:
             key_serde: Serde of the topic's keys; the configured default if not given.
             value_serde: Serde of the topic's values, likewise.
 
-        >>> from streams import Processor, Stores
+        >>> from tidewheel import Processor, Stores
         >>> class Newest(Processor[str, float, None, None]):
         ...     def process(self, record):
         ...         self.context.get_state_store("rates").put(record.key, record.value)
@@ -406,7 +406,7 @@ class StreamsBuilder:
         """
         if config is not None:
             # Whoever has a config has imported this; who has none starts sooner without.
-            from streams.config.streams_config import given_config  # noqa: PLC0415 - as above
+            from tidewheel.streams.config.streams_config import given_config  # noqa: PLC0415 - as above
 
             config = given_config(config, Call.here("build").context)
         if config is not None and config.ensure_explicit_naming:

@@ -10,14 +10,18 @@ from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
-from state_stores.stores.windowed import Windowed
-from streams.definitions.call import Call
-from streams.definitions.materialized import StoreArgument
-from streams.definitions.names import where
-from streams.dsl.ktable import KTable
-from streams.dsl.windowed_kstream import check_merger, check_time_windows, windowed_operator
-from streams.errors import TopologyError
-from streams.graph.aggregation_nodes import (
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.materialized import StoreArgument
+from tidewheel.streams.definitions.names import where
+from tidewheel.streams.dsl.ktable import KTable
+from tidewheel.streams.dsl.windowed_kstream import (
+    check_merger,
+    check_time_windows,
+    windowed_operator,
+)
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.aggregation_nodes import (
     Cut,
     GroupedStream,
     StreamAggregations,
@@ -25,16 +29,22 @@ from streams.graph.aggregation_nodes import (
     aggregation_store,
     key_serde_of,
 )
-from streams.graph.logical_graph import AnySerde, GraphNode, LogicalGraph, ProcessorNode, TableStore
-from streams.graph.parts import TablePart
-from streams.operators.aggregate import StreamAggregate
-from streams.operators.tables.table import TableSource
-from streams.operators.windows.windowed import Fold
-from streams.serdes import SerdeLike
-from streams.topology.topology import Topology
-from streams.user_functions import FunctionKind
-from streams.windows import FixedWindows, SessionWindows, SlidingWindows, Windows
-from tasks.processing.engine.operator import Operator, OperatorSupplier
+from tidewheel.streams.graph.logical_graph import (
+    AnySerde,
+    GraphNode,
+    LogicalGraph,
+    ProcessorNode,
+    TableStore,
+)
+from tidewheel.streams.graph.parts import TablePart
+from tidewheel.streams.operators.aggregate import StreamAggregate
+from tidewheel.streams.operators.tables.table import TableSource
+from tidewheel.streams.operators.windows.windowed import Fold
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.user_functions import FunctionKind
+from tidewheel.streams.windows import FixedWindows, SessionWindows, SlidingWindows, Windows
+from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -99,7 +109,7 @@ class CogroupMergeNode(ProcessorNode):
 class CogroupedKStream(Generic[K, A]):
     """Several grouped streams to be aggregated into one table; made by `KGroupedStream.cogroup` (KIP-150).
 
-    >>> from streams import StreamsBuilder
+    >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> carts = builder.stream("carts", key_serde=str, value_serde=str).group_by_key()
     >>> visits = builder.stream("visits", key_serde=str, value_serde=str).group_by_key()
@@ -128,7 +138,7 @@ class CogroupedKStream(Generic[K, A]):
         Raises:
             TopologyError: Not a grouped stream, one of another builder, or one that is there already.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> one = builder.stream("one", key_serde=str, value_serde=str).group_by_key()
         >>> two = builder.stream("two", key_serde=str, value_serde=str).group_by_key()
@@ -173,7 +183,7 @@ class CogroupedKStream(Generic[K, A]):
         Raises:
             TopologyError: Anything else.
 
-        >>> from streams import StreamsBuilder, TimeWindows
+        >>> from tidewheel import StreamsBuilder, TimeWindows
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
         >>> words.cogroup(lambda key, word, all: all + word).windowed_by(TimeWindows(60_000))
         <TimeWindowedCogroupedKStream KSTREAM-SOURCE-0000000000>
@@ -201,7 +211,7 @@ class CogroupedKStream(Generic[K, A]):
             value_serde: Serde of aggregates.
             name: What the nodes' names begin with, also that of the store if that has none.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> one = builder.stream("one", key_serde=str, value_serde=int).group_by_key()
         >>> one.cogroup(lambda key, n, total: total + n).aggregate(lambda: 0, value_serde=int)
@@ -250,7 +260,7 @@ class _WindowedCogroup(Generic[K, A]):
 class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
     """Several grouped streams cut into time windows; made by `CogroupedKStream.windowed_by`.
 
-    >>> from streams import SlidingWindows, StreamsBuilder
+    >>> from tidewheel import SlidingWindows, StreamsBuilder
     >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
     >>> words.cogroup(lambda key, word, all: all + word).windowed_by(SlidingWindows(60_000))
     <TimeWindowedCogroupedKStream KSTREAM-SOURCE-0000000000>
@@ -274,7 +284,7 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
             value_serde: Serde of aggregates.
             name: What the nodes' names begin with, also that of the store if that has none.
 
-        >>> from streams import StreamsBuilder, TimeWindows
+        >>> from tidewheel import StreamsBuilder, TimeWindows
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
         >>> minutes = words.cogroup(lambda key, word, all: all + word).windowed_by(TimeWindows(60_000))
         >>> minutes.aggregate(str, value_serde=str)
@@ -287,7 +297,7 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
 class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
     """Several grouped streams cut into sessions; made by `CogroupedKStream.windowed_by(SessionWindows(...))`.
 
-    >>> from streams import SessionWindows, StreamsBuilder
+    >>> from tidewheel import SessionWindows, StreamsBuilder
     >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
     >>> words.cogroup(lambda key, word, all: all + word).windowed_by(SessionWindows(60_000))
     <SessionWindowedCogroupedKStream KSTREAM-SOURCE-0000000000>
@@ -311,7 +321,7 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
             value_serde: Serde of aggregates.
             name: What the nodes' names begin with, also that of the store if that has none.
 
-        >>> from streams import SessionWindows, StreamsBuilder
+        >>> from tidewheel import SessionWindows, StreamsBuilder
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
         >>> visits = words.cogroup(lambda key, word, all: all + word).windowed_by(SessionWindows(60_000))
         >>> visits.aggregate(str, merger=lambda key, one, two: one + two, value_serde=str)

@@ -10,28 +10,32 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from streams.definitions.call import Call
-from streams.definitions.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
-from streams.definitions.materialized import Materialized, StoreArgument, StoreBuilder
-from streams.definitions.names import check_name
-from streams.definitions.node_arguments import check_store_builder, check_supplier, source_spec
-from streams.errors import TopologyError
-from streams.graph.logical_graph import (
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
+from tidewheel.streams.definitions.materialized import Materialized, StoreArgument, StoreBuilder
+from tidewheel.streams.definitions.names import check_name
+from tidewheel.streams.definitions.node_arguments import (
+    check_store_builder,
+    check_supplier,
+    source_spec,
+)
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.logical_graph import (
     AnySerde,
     GraphNode,
     LogicalGraph,
     ProcessorNode,
     TableStore,
 )
-from streams.graph.parts import settled_serdes
-from streams.operators.joins.global_join import GlobalTableJoin
-from streams.operators.tables.table import TableSource
-from streams.serdes import SerdeLike
-from streams.topology.topology import Topology
-from streams.user_functions import UserFunction
-from tasks.processing.api.processor import Processor
-from tasks.processing.api.topology_spec import SourceSpec
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.streams.graph.parts import settled_serdes
+from tidewheel.streams.operators.joins.global_join import GlobalTableJoin
+from tidewheel.streams.operators.tables.table import TableSource
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.processor import Processor
+from tidewheel.tasks.processing.api.topology_spec import SourceSpec
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -50,7 +54,7 @@ class GlobalKTable(Generic[K, V]):
     A stream joins it by any key (`join(table, joiner, key_selector=...)`), without a repartition. Updates of the table
     change later results only: they trigger nothing, and nothing keeps them in step with the stream's timestamps.
 
-    >>> from streams import StreamsBuilder
+    >>> from tidewheel import StreamsBuilder
     >>> StreamsBuilder().global_table("countries", key_serde=str, value_serde=str, store="countries")
     <GlobalKTable KTABLE-SOURCE-0000000001>
     """
@@ -65,7 +69,7 @@ class GlobalKTable(Generic[K, V]):
     def queryable_store_name(self) -> str | None:
         """Return the name of the store to query, or None if the user named none.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().global_table("rates", key_serde=str, value_serde=float).queryable_store_name
         """
         return self._part.node.store.queryable_name

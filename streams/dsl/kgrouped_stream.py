@@ -7,16 +7,25 @@ with the first aggregation (a group that nobody aggregates makes none). Records 
 from collections.abc import Callable
 from typing import Generic, TypeVar, overload
 
-from streams.definitions.call import Call
-from streams.definitions.materialized import StoreArgument
-from streams.dsl.cogrouped_kstream import CogroupedKStream, CogroupPart
-from streams.dsl.ktable import KTable
-from streams.dsl.windowed_kstream import SessionWindowedKStream, TimeWindowedKStream, windowed_by
-from streams.graph.aggregation_nodes import AGGREGATE, REDUCE, GroupedStream, aggregate_serde
-from streams.operators.aggregate import StreamAggregate, StreamCount, StreamReduce
-from streams.serdes import SerdeLike, Serdes
-from streams.user_functions import FunctionKind
-from streams.windows import FixedWindows, SessionWindows, SlidingWindows
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.materialized import StoreArgument
+from tidewheel.streams.dsl.cogrouped_kstream import CogroupedKStream, CogroupPart
+from tidewheel.streams.dsl.ktable import KTable
+from tidewheel.streams.dsl.windowed_kstream import (
+    SessionWindowedKStream,
+    TimeWindowedKStream,
+    windowed_by,
+)
+from tidewheel.streams.graph.aggregation_nodes import (
+    AGGREGATE,
+    REDUCE,
+    GroupedStream,
+    aggregate_serde,
+)
+from tidewheel.streams.operators.aggregate import StreamAggregate, StreamCount, StreamReduce
+from tidewheel.streams.serdes import SerdeLike, Serdes
+from tidewheel.streams.user_functions import FunctionKind
+from tidewheel.streams.windows import FixedWindows, SessionWindows, SlidingWindows
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -29,8 +38,8 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
     Records whose key or value is None are dropped and counted. A result's timestamp is the larger of the old result's
     and the record's (ms). Methods raise `TopologyError` as those of `KStream` do.
 
-    >>> from streams import StreamsBuilder
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import StreamsBuilder
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> grouped = builder.stream("in", key_serde=str, value_serde=int).group_by_key()
     >>> grouped.reduce(max).to_stream().foreach(lambda key, largest: print(key, largest))
@@ -42,7 +51,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
     a 5
     a 5
 
-    >>> from streams import StreamsBuilder
+    >>> from tidewheel import StreamsBuilder
     >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
     >>> words.group_by_key().count()
     <KTable KSTREAM-AGGREGATE-0000000002>
@@ -60,7 +69,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
             store: The table's store; its values are 64-bit integers unless it names another serde.
             name: The node's name, also that of the store if that has none.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
         >>> words.group_by(lambda word: word).count(store="counts").queryable_store_name
         'counts'
@@ -85,7 +94,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
             store: The table's store.
             name: The node's name, also that of the store if that has none.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> prices = StreamsBuilder().stream("prices", key_serde=str, value_serde=float)
         >>> prices.group_by_key().reduce(max)
         <KTable KSTREAM-REDUCE-0000000002>
@@ -115,7 +124,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
             value_serde: Serde of aggregates.
             name: The node's name, also that of the store if that has none.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
         >>> words.group_by_key().aggregate(
         ...     lambda: 0, lambda key, word, total: total + len(word), value_serde=int
@@ -149,7 +158,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         Raises:
             TopologyError: Anything else.
 
-        >>> from streams import StreamsBuilder, TimeWindows
+        >>> from tidewheel import StreamsBuilder, TimeWindows
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
         >>> words.group_by_key().windowed_by(TimeWindows(60_000)).count()
         <KTable KSTREAM-AGGREGATE-0000000002>
@@ -162,7 +171,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         Args:
             aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> carts = builder.stream("carts", key_serde=str, value_serde=str).group_by_key()
         >>> visits = builder.stream("visits", key_serde=str, value_serde=str).group_by_key()

@@ -8,30 +8,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from streams.definitions.call import Call
-from streams.definitions.default_serdes import KEY_DEFAULT, filled
-from streams.definitions.materialized import StoreArgument
-from streams.definitions.names import REPARTITION_SUFFIX, check_name
-from streams.dsl.ktable import KTable
-from streams.graph.aggregation_nodes import aggregate_serde, aggregation_store, aggregation_table
-from streams.graph.logical_graph import (
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.default_serdes import KEY_DEFAULT, filled
+from tidewheel.streams.definitions.materialized import StoreArgument
+from tidewheel.streams.definitions.names import REPARTITION_SUFFIX, check_name
+from tidewheel.streams.dsl.ktable import KTable
+from tidewheel.streams.graph.aggregation_nodes import (
+    aggregate_serde,
+    aggregation_store,
+    aggregation_table,
+)
+from tidewheel.streams.graph.logical_graph import (
     AnySerde,
     LogicalGraph,
     ProcessorNode,
     TableRepartitionNode,
     TableStore,
 )
-from streams.graph.parts import TablePart
-from streams.operators.tables.table_groups import (
+from tidewheel.streams.graph.parts import TablePart
+from tidewheel.streams.operators.tables.table_groups import (
     TableAggregate,
     TableGroupMap,
     TableReduce,
     add_one,
     subtract_one,
 )
-from streams.serdes import SerdeLike, Serdes
-from streams.user_functions import FunctionKind, UserFunction
-from tasks.processing.engine.operator import Operator, OperatorSupplier
+from tidewheel.streams.serdes import SerdeLike, Serdes
+from tidewheel.streams.user_functions import FunctionKind, UserFunction
+from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -71,8 +75,8 @@ class KGroupedTable(Generic[K, V]):
     A change of a row takes the old one out of its group and puts the new one in; in the same group that is one step
     (KIP-904). Methods raise `TopologyError` as those of `KStream` do.
 
-    >>> from streams import StreamsBuilder
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import StreamsBuilder
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> cities = builder.table("users", key_serde=str, value_serde=str)
     >>> living = cities.group_by(lambda user, city: (city, user), key_serde=str, value_serde=str).count()
@@ -85,7 +89,7 @@ class KGroupedTable(Generic[K, V]):
     Ulm 1
     Bonn 1
 
-    >>> from streams import StreamsBuilder
+    >>> from tidewheel import StreamsBuilder
     >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
     >>> users.group_by(lambda name, city: (city, name), key_serde=str, value_serde=str).count()
     <KTable KTABLE-AGGREGATE-0000000007>
@@ -108,7 +112,7 @@ class KGroupedTable(Generic[K, V]):
             store: The result's store; its values are 64-bit integers unless it names another serde.
             name: The node's name, also that of the store if that has none.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
         >>> by_city = users.group_by(lambda name, city: (city, name), key_serde=str, value_serde=str)
         >>> by_city.count(store="users-per-city").queryable_store_name
@@ -136,7 +140,7 @@ class KGroupedTable(Generic[K, V]):
             name: The node's name, also that of the store if that has none.
 
         >>> from operator import add, sub
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> stock = StreamsBuilder().table("stock", key_serde=str, value_serde=int)
         >>> by_kind = stock.group_by(lambda item, pieces: (item[:2], pieces), key_serde=str, value_serde=int)
         >>> by_kind.reduce(add, sub)
@@ -172,7 +176,7 @@ class KGroupedTable(Generic[K, V]):
             value_serde: Serde of aggregates.
             name: The node's name, also that of the store if that has none.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> carts = StreamsBuilder().table("carts", key_serde=str, value_serde=int)
         >>> by_country = carts.group_by(lambda user, cents: (user[:2], cents), key_serde=str, value_serde=int)
         >>> by_country.aggregate(

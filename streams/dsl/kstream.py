@@ -10,33 +10,33 @@ from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
-from streams.definitions.call import Call
-from streams.definitions.checks import check_callable
-from streams.definitions.default_serdes import serdes_or_default
-from streams.definitions.materialized import Materialized, StoreArgument
-from streams.definitions.node_arguments import PARTITIONER, check_target
-from streams.dsl.kgrouped_stream import KGroupedStream
-from streams.dsl.kstream_joins import KStreamJoins
-from streams.dsl.kstream_mappings import KStreamMappings
-from streams.dsl.kstream_processors import KStreamProcessors
-from streams.dsl.ktable import KTable
-from streams.errors import TopologyError
-from streams.graph.aggregation_nodes import GroupPart
-from streams.graph.logical_graph import (
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.checks import check_callable
+from tidewheel.streams.definitions.default_serdes import serdes_or_default
+from tidewheel.streams.definitions.materialized import Materialized, StoreArgument
+from tidewheel.streams.definitions.node_arguments import PARTITIONER, check_target
+from tidewheel.streams.dsl.kgrouped_stream import KGroupedStream
+from tidewheel.streams.dsl.kstream_joins import KStreamJoins
+from tidewheel.streams.dsl.kstream_mappings import KStreamMappings
+from tidewheel.streams.dsl.kstream_processors import KStreamProcessors
+from tidewheel.streams.dsl.ktable import KTable
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.aggregation_nodes import GroupPart
+from tidewheel.streams.graph.logical_graph import (
     AnySerde,
     GraphNode,
     ProcessorNode,
     SinkNode,
     TableNode,
 )
-from streams.graph.parts import StreamPart, TablePart, settled_serdes
-from streams.operators import stateless
-from streams.serdes import PlainT, SerdeInto, SerdeLike, SerdeMethods, SerdeOf
-from streams.user_functions import UserFunction
-from tasks.internal_topics import fault_of_repartition_config
-from tasks.processing.api.record import RecordContext
-from tasks.processing.api.topology_spec import Partitioner, SinkSpec
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.streams.graph.parts import StreamPart, TablePart, settled_serdes
+from tidewheel.streams.operators import stateless
+from tidewheel.streams.serdes import PlainT, SerdeInto, SerdeLike, SerdeMethods, SerdeOf
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.internal_topics import fault_of_repartition_config
+from tidewheel.tasks.processing.api.record import RecordContext
+from tidewheel.tasks.processing.api.topology_spec import Partitioner, SinkSpec
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -65,7 +65,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
     what is no serde, and for a name that can't be one or is taken. That a serde is missing `build()` says. What a
     function raises for a record goes to the `processing_exception_handler`.
 
-    >>> from streams import StreamsBuilder
+    >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> lines = builder.stream("lines", key_serde=str, value_serde=str)
     >>> lines.filter(lambda line: line != "").map_values(str.upper).to("shouts", value_serde=str)
@@ -138,7 +138,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             default: Name of the branch for all other records; without one they are dropped.
             name: What the names of the branches' nodes begin with.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> amounts = StreamsBuilder().stream("amounts", key_serde=str, value_serde=int)
         >>> amounts.split({"big": lambda amount: amount > 100}, default="small", name="size-")
         {'big': <KStream size-big>, 'small': <KStream size-small>}
@@ -177,7 +177,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         Raises:
             TopologyError: There is no other stream, or one is of another builder.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> left = builder.stream("left", key_serde=str, value_serde=str)
         >>> left.merge(builder.stream("right", key_serde=str, value_serde=str))
@@ -223,7 +223,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             TopologyError: `partitions` is no int from 1, or not that of what this is joined with (`build()` says that);
                 `topic_config` is no mapping of texts, or has a setting that correctness rests on.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
         >>> lines.repartition(name="wide", partitions=12)
         <KStream wide-repartition-source>
@@ -273,7 +273,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for Kafka's default.
             name: The node's name.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
         >>> lines.to(lambda key, line, context: "long" if len(line) > 80 else "short")
         """
@@ -327,7 +327,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             value_serde: Serde of values, likewise.
             name: The node's name, also that of a repartition topic if one is needed.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
         >>> lines.to_table(store="last-lines").queryable_store_name
         'last-lines'
@@ -369,7 +369,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             value_serde: Serde of values, likewise.
             name: What a repartition topic is named after, if one is needed because the key may have changed.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("lines", key_serde=str, value_serde=str).group_by_key()
         <KGroupedStream KSTREAM-SOURCE-0000000000>
         """
@@ -474,7 +474,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             value_serde: Serde of values; the stream's if not given.
             name: The node's name, and what the repartition topic is named after.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
         >>> words.group_by(lambda word: word, key_serde=str)
         <KGroupedStream KSTREAM-KEY-SELECT-0000000001>

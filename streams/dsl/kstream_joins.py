@@ -11,21 +11,27 @@ from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar, overload
 
 import msgspec
 
-from streams.definitions.call import Call
-from streams.definitions.materialized import StoreArgument
-from streams.dsl.global_ktable import GlobalKTable, global_join
-from streams.dsl.ktable import KTable
-from streams.durations import Duration
-from streams.errors import TopologyError
-from streams.graph.logical_graph import AnySerde, GraphNode, RepartitionNode
-from streams.graph.parts import StreamPart
-from streams.graph.stream_joining import Join, JoinOptions, join_streams, join_table, suffixed
-from streams.serdes import SerdeLike, SerdeOf
-from streams.user_functions import FunctionKind
-from streams.windows import JoinWindows
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.materialized import StoreArgument
+from tidewheel.streams.dsl.global_ktable import GlobalKTable, global_join
+from tidewheel.streams.dsl.ktable import KTable
+from tidewheel.streams.durations import Duration
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.logical_graph import AnySerde, GraphNode, RepartitionNode
+from tidewheel.streams.graph.parts import StreamPart
+from tidewheel.streams.graph.stream_joining import (
+    Join,
+    JoinOptions,
+    join_streams,
+    join_table,
+    suffixed,
+)
+from tidewheel.streams.serdes import SerdeLike, SerdeOf
+from tidewheel.streams.user_functions import FunctionKind
+from tidewheel.streams.windows import JoinWindows
 
 if TYPE_CHECKING:
-    from streams.dsl.kstream import KStream
+    from tidewheel.streams.dsl.kstream import KStream
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -211,7 +217,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         Raises:
             TopologyError: `other` can't be joined, or the options do not fit it.
 
-        >>> from streams import JoinWindows, StreamsBuilder
+        >>> from tidewheel import JoinWindows, StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> clicks = builder.stream("clicks", key_serde=str, value_serde=str)
         >>> views = builder.stream("views", key_serde=str, value_serde=str)
@@ -391,7 +397,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         Raises:
             TopologyError: `other` can't be joined, or the options do not fit it.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> clicks = builder.stream("clicks", key_serde=str, value_serde=str)
         >>> users = builder.table("users", key_serde=str, value_serde=str)
@@ -461,7 +467,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         Raises:
             TopologyError: `other` is not a stream of the same builder.
 
-        >>> from streams import JoinWindows, StreamsBuilder
+        >>> from tidewheel import JoinWindows, StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> orders = builder.stream("orders", key_serde=str, value_serde=int)
         >>> payments = builder.stream("payments", key_serde=str, value_serde=int)

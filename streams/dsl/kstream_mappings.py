@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import msgspec
 
-from streams.definitions.call import Call
-from streams.dsl.printer import Printer, printed_file
-from streams.errors import TopologyError
-from streams.graph.logical_graph import ProcessorNode
-from streams.graph.parts import StreamPart
-from streams.operators import stateless
-from streams.user_functions import UserFunction
-from tasks.processing.engine.operator import Operator, OperatorSupplier
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.dsl.printer import Printer, printed_file
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.logical_graph import ProcessorNode
+from tidewheel.streams.graph.parts import StreamPart
+from tidewheel.streams.operators import stateless
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 
 if TYPE_CHECKING:
-    from streams.dsl.kstream import KStream
+    from tidewheel.streams.dsl.kstream import KStream
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -53,7 +53,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     ) -> "KStream[K, V]":
         """Keep the records for which `predicate(value)` or `predicate(key, value)` holds.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("in", key_serde=str, value_serde=int).filter(lambda n: n > 0)
         <KStream KSTREAM-FILTER-0000000001>
         """
@@ -74,7 +74,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     ) -> "KStream[K, V]":
         """Keep the records for which `predicate(value)` or `predicate(key, value)` does not hold.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("in", key_serde=str, value_serde=int).filter_not(lambda n: n > 0)
         <KStream KSTREAM-FILTER-0000000001>
         """
@@ -106,7 +106,7 @@ class KStreamMappings(ABC, Generic[K, V]):
 
         The key may change: give `map_values` the preference where it does not.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> orders = StreamsBuilder().stream("orders", key_serde=str, value_serde=int)
         >>> orders.map(lambda order_id, cents: (order_id.lower(), cents / 100))
         <KStream KSTREAM-MAP-0000000001>
@@ -134,7 +134,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     ) -> "KStream[K, Any]":
         """Replace each value by what `mapper(value)` or `mapper(key, value)` returns.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).map_values(len)
         <KStream KSTREAM-MAPVALUES-0000000001>
         """
@@ -163,7 +163,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     ) -> "KStream[Any, V]":
         """Replace each key by what `mapper(value)` or `mapper(key, value)` returns.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).select_key(lambda v: v[0])
         <KStream KSTREAM-KEY-SELECT-0000000001>
         """
@@ -198,7 +198,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     ) -> "KStream[Any, Any]":
         """Replace each record by all the `(key, value)` that `mapper(value)` or `mapper(key, value)` returns.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
         >>> lines.flat_map(lambda line: [(word, 1) for word in line.split()])
         <KStream KSTREAM-FLATMAP-0000000001>
@@ -230,7 +230,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     ) -> "KStream[K, Any]":
         """Replace each value by all those that `mapper(value)` or `mapper(key, value)` returns.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
         >>> lines.flat_map_values(str.split)
         <KStream KSTREAM-FLATMAPVALUES-0000000001>
@@ -251,7 +251,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     def peek(self, action: Callable[..., object], *, name: str | None = None) -> "KStream[K, V]":
         """Call `action(value)` or `action(key, value)` for each record and go on with the same records.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).peek(print)
         <KStream KSTREAM-PEEK-0000000001>
         """
@@ -266,7 +266,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     def foreach(self, action: Callable[..., object], *, name: str | None = None) -> None:
         """Call `action(value)` or `action(key, value)` for each record; the stream ends here.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).foreach(print)
         """
         call = Call.here("foreach")
@@ -286,7 +286,7 @@ class KStreamMappings(ABC, Generic[K, V]):
         Raises:
             TopologyError: `label` is no text, or there can be no such file.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).print("seen")
         """
         call = Call.here("print")

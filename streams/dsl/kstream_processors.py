@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import msgspec
 
-from streams.definitions.call import Call
-from streams.definitions.names import check_names
-from streams.definitions.node_arguments import check_supplier, connected_stores
-from streams.graph.logical_graph import ProcessorNode
-from streams.graph.parts import StreamPart
-from streams.operators.stateless import MapValuesBatch
-from streams.user_functions import FunctionKind
-from tasks.processing.api.processor import FixedKeyProcessor, Processor
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.names import check_names
+from tidewheel.streams.definitions.node_arguments import check_supplier, connected_stores
+from tidewheel.streams.graph.logical_graph import ProcessorNode
+from tidewheel.streams.graph.parts import StreamPart
+from tidewheel.streams.operators.stateless import MapValuesBatch
+from tidewheel.streams.user_functions import FunctionKind
+from tidewheel.tasks.processing.api.processor import FixedKeyProcessor, Processor
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 if TYPE_CHECKING:
-    from streams.dsl.kstream import KStream
+    from tidewheel.streams.dsl.kstream import KStream
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -51,7 +51,7 @@ class KStreamProcessors(ABC, Generic[K, V]):
                 without being named.
             name: The node's name.
 
-        >>> from streams import Processor, StreamsBuilder
+        >>> from tidewheel import Processor, StreamsBuilder
         >>> class Shout(Processor[str, str, str, str]):
         ...     def process(self, record):
         ...         self.context.forward(record.replace(value=record.value.upper()))
@@ -81,7 +81,7 @@ class KStreamProcessors(ABC, Generic[K, V]):
             stores: Names of the stores it uses, as in `process`.
             name: The node's name.
 
-        >>> from streams import FixedKeyProcessor, StreamsBuilder
+        >>> from tidewheel import FixedKeyProcessor, StreamsBuilder
         >>> class Length(FixedKeyProcessor[str, str, int]):
         ...     def process(self, record):
         ...         self.context.forward(record.replace(value=len(record.value)))
@@ -122,7 +122,7 @@ class KStreamProcessors(ABC, Generic[K, V]):
             mapper: A function of a list of values; its result has as many.
             name: The node's name.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
         >>> words.map_values_batch(lambda values: [value.upper() for value in values])
         <KStream KSTREAM-MAPVALUES-0000000001>

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import msgspec
 
-from streams.definitions.call import Call
-from streams.definitions.materialized import Materialized, StoreArgument
-from streams.definitions.names import check_names
-from streams.definitions.node_arguments import check_supplier, connected_stores
-from streams.definitions.suppressed import Suppressed
-from streams.dsl.ktable_joins import KTableJoins
-from streams.errors import TopologyError
-from streams.graph.logical_graph import AnySerde, GraphNode, ProcessorNode, TableStore
-from streams.graph.parts import StreamPart, TablePart, settled_serdes
-from streams.graph.suppress_nodes import BufferStore, windows_above
-from streams.operators.stateless import PassThrough, ToStream
-from streams.operators.tables.suppress import (
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.materialized import Materialized, StoreArgument
+from tidewheel.streams.definitions.names import check_names
+from tidewheel.streams.definitions.node_arguments import check_supplier, connected_stores
+from tidewheel.streams.definitions.suppressed import Suppressed
+from tidewheel.streams.dsl.ktable_joins import KTableJoins
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.logical_graph import AnySerde, GraphNode, ProcessorNode, TableStore
+from tidewheel.streams.graph.parts import StreamPart, TablePart, settled_serdes
+from tidewheel.streams.graph.suppress_nodes import BufferStore, windows_above
+from tidewheel.streams.operators.stateless import PassThrough, ToStream
+from tidewheel.streams.operators.tables.suppress import (
     Suppress,
     SuppressedView,
     TimeOf,
@@ -30,16 +30,19 @@ from streams.operators.tables.suppress import (
     first_change,
     window_end,
 )
-from streams.operators.tables.table import TableFilter, TableMapValues
-from streams.operators.tables.table_view import FilterView, MapValuesView, TableView
-from streams.operators.tables.transform_values import TableTransformValues, TransformValuesView
-from streams.serdes import PlainT, SerdeLike, SerdeMethods
-from tasks.processing.engine.operator import OperatorSupplier
-from tasks.processing.engine.transformer import ValueTransformerWithKey
+from tidewheel.streams.operators.tables.table import TableFilter, TableMapValues
+from tidewheel.streams.operators.tables.table_view import FilterView, MapValuesView, TableView
+from tidewheel.streams.operators.tables.transform_values import (
+    TableTransformValues,
+    TransformValuesView,
+)
+from tidewheel.streams.serdes import PlainT, SerdeLike, SerdeMethods
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.tasks.processing.engine.transformer import ValueTransformerWithKey
 
 if TYPE_CHECKING:
-    from streams.dsl.kgrouped_table import KGroupedTable
-    from streams.dsl.kstream import KStream
+    from tidewheel.streams.dsl.kgrouped_table import KGroupedTable
+    from tidewheel.streams.dsl.kstream import KStream
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -53,7 +56,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
     Its methods raise `TopologyError` as those of `KStream` do. About a deleted row `to_stream` and `transform_values` ask
     their functions, with None; the others do not.
 
-    >>> from streams import StreamsBuilder
+    >>> from tidewheel import StreamsBuilder
     >>> StreamsBuilder().table("users", store="users", key_serde=str, value_serde=str)
     <KTable KTABLE-SOURCE-0000000001>
     """
@@ -68,7 +71,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
     def queryable_store_name(self) -> str | None:
         """Return the name of the store to query, or None if the user named none.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
         >>> lines.group_by_key().count(store="counts").queryable_store_name
         'counts'
@@ -105,7 +108,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             store: Keep the result in a store of this name.
             name: The node's name.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
         >>> users.filter(lambda user: user.startswith("a"), store="a-users").queryable_store_name
         'a-users'
@@ -142,7 +145,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             store: Keep the result in a store of this name.
             name: The node's name.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
         >>> users.filter_not(lambda user: user == "root")
         <KTable KTABLE-FILTER-0000000003>
@@ -179,7 +182,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             store: Keep the result in a store of this name; its `value_serde` becomes the table's.
             name: The node's name.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
         >>> users.map_values(len)
         <KTable KTABLE-MAPVALUES-0000000003>
@@ -212,7 +215,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             store: Keep the result in a store of this name; its `value_serde` becomes the table's.
             name: The node's name.
 
-        >>> from streams import StreamsBuilder, ValueTransformerWithKey
+        >>> from tidewheel import StreamsBuilder, ValueTransformerWithKey
         >>> class Shout(ValueTransformerWithKey[str, str, str]):
         ...     def transform(self, key, value):
         ...         return None if value is None else f"{key}: {value.upper()}"
@@ -255,13 +258,13 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             key_mapper: `f(value)` or `f(key, value)` -> new key.
             name: The node's name.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
         >>> users.to_stream()
         <KStream KTABLE-TOSTREAM-0000000003>
         """
         # Tables make streams and streams make tables: one of the two imports has to come late.
-        from streams.dsl.kstream import KStream  # noqa: PLC0415
+        from tidewheel.streams.dsl.kstream import KStream  # noqa: PLC0415
 
         part, call = self._part, Call.here("to_stream")
         if key_mapper is not None:
@@ -334,13 +337,13 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             value_serde: Serde of the values, likewise.
             name: The node's name, also that of the repartition topic.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
         >>> users.group_by(lambda name, city: (city, name), key_serde=str, value_serde=str)
         <KGroupedTable KTABLE-SELECT-0000000003>
         """
         # Tables make groups and groups make tables: one of the two imports has to come late.
-        from streams.dsl.kgrouped_table import KGroupedTable, TableGroupPart  # noqa: PLC0415
+        from tidewheel.streams.dsl.kgrouped_table import KGroupedTable, TableGroupPart  # noqa: PLC0415
 
         part, call = self._part, Call.here("group_by")
         function = call.mapper(selector)
@@ -372,7 +375,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         Raises:
             TopologyError: `until_window_closes` on a table without windows, or a versioned table.
 
-        >>> from streams import BufferConfig, StreamsBuilder, Suppressed
+        >>> from tidewheel import BufferConfig, StreamsBuilder, Suppressed
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
         >>> users.suppress(Suppressed.until_time_limit(5_000, BufferConfig.unbounded()))
         <KTable KTABLE-SUPPRESS-0000000003>

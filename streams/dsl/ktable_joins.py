@@ -10,25 +10,32 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from streams.definitions.call import Call
-from streams.definitions.materialized import Materialized
-from streams.errors import TopologyError
-from streams.graph.logical_graph import TableNode, TableStore
-from streams.graph.table_join_nodes import (
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.materialized import Materialized
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.logical_graph import TableNode, TableStore
+from tidewheel.streams.graph.table_join_nodes import (
     FOREIGN_KEY_OUTPUT,
     ForeignKeyCall,
     ForeignKeyJoin,
     JoinNames,
     TableJoinNode,
 )
-from streams.operators.joins.table_join import INNER, LEFT, OUTER, Joined, JoinedView, JoinType
-from streams.user_functions import FunctionKind
-from tasks.processing.api.topology_spec import Partitioner
+from tidewheel.streams.operators.joins.table_join import (
+    INNER,
+    LEFT,
+    OUTER,
+    Joined,
+    JoinedView,
+    JoinType,
+)
+from tidewheel.streams.user_functions import FunctionKind
+from tidewheel.tasks.processing.api.topology_spec import Partitioner
 
 if TYPE_CHECKING:
-    from streams.definitions.materialized import StoreArgument
-    from streams.dsl.ktable import KTable
-    from streams.graph.parts import TablePart
+    from tidewheel.streams.definitions.materialized import StoreArgument
+    from tidewheel.streams.dsl.ktable import KTable
+    from tidewheel.streams.graph.parts import TablePart
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -127,7 +134,7 @@ class KTableJoins(ABC, Generic[K, V]):
         where changes cross with answers: a row that is deleted and at once comes back, pointing to nothing that is there;
         or one that changes while the row it points to is deleted.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> users = builder.table("users", key_serde=str, value_serde=str)
         >>> cities = builder.table("cities", key_serde=str, value_serde=str)
@@ -218,7 +225,7 @@ class KTableJoins(ABC, Generic[K, V]):
         Raises:
             TopologyError: The other one is no table of the same builder, or a function does not fit.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> users = builder.table("users", key_serde=str, value_serde=str)
         >>> cities = builder.table("cities", key_serde=str, value_serde=str)
@@ -272,7 +279,7 @@ class KTableJoins(ABC, Generic[K, V]):
         Raises:
             TopologyError: The other one is no table of the same builder, or the joiner does not fit.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> planned = builder.table("planned", key_serde=str, value_serde=int)
         >>> built = builder.table("built", key_serde=str, value_serde=int)
@@ -381,6 +388,6 @@ class KTableJoins(ABC, Generic[K, V]):
 
 def _table(part: "TablePart") -> "KTable[Any, Any]":
     # Tables inherit their joins, and joins make tables: one of the two imports has to come late.
-    from streams.dsl.ktable import KTable  # noqa: PLC0415
+    from tidewheel.streams.dsl.ktable import KTable  # noqa: PLC0415
 
     return KTable(part)

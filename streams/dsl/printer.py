@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from streams.errors import TopologyError
+from tidewheel.streams.errors import TopologyError
 
 
 def printed_file(to: str | os.PathLike[str], context: str) -> Path:

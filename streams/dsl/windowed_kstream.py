@@ -7,26 +7,26 @@ seen is past the window's end and grace) is dropped and counted.
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
-from state_stores.stores.windowed import Windowed
-from streams.definitions.call import Call
-from streams.definitions.materialized import StoreArgument
-from streams.dsl.ktable import KTable
-from streams.errors import TopologyError
-from streams.graph.aggregation_nodes import (
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.materialized import StoreArgument
+from tidewheel.streams.dsl.ktable import KTable
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.aggregation_nodes import (
     AGGREGATE,
     REDUCE,
     StreamAggregations,
     aggregate_serde,
     windowed_serde,
 )
-from streams.graph.logical_graph import AnySerde, TableStore
-from streams.operators.windows.session_windows import SessionWindowAggregate
-from streams.operators.windows.sliding_windows import SlidingWindowAggregate
-from streams.operators.windows.time_windows import TimeWindowAggregate, TimeWindowCount
-from streams.operators.windows.windowed import Fold, WindowedOperator, counting, reducing
-from streams.serdes import SerdeLike, Serdes
-from streams.user_functions import FunctionKind
-from streams.windows import (
+from tidewheel.streams.graph.logical_graph import AnySerde, TableStore
+from tidewheel.streams.operators.windows.session_windows import SessionWindowAggregate
+from tidewheel.streams.operators.windows.sliding_windows import SlidingWindowAggregate
+from tidewheel.streams.operators.windows.time_windows import TimeWindowAggregate, TimeWindowCount
+from tidewheel.streams.operators.windows.windowed import Fold, WindowedOperator, counting, reducing
+from tidewheel.streams.serdes import SerdeLike, Serdes
+from tidewheel.streams.user_functions import FunctionKind
+from tidewheel.streams.windows import (
     EmitStrategy,
     FixedWindows,
     SessionWindows,
@@ -71,7 +71,7 @@ class WindowedKStream(Generic[K, V]):
         Raises:
             TopologyError: Another word, or final results of unlimited windows, which never close.
 
-        >>> from streams import StreamsBuilder, TimeWindows
+        >>> from tidewheel import StreamsBuilder, TimeWindows
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
         >>> minutes = words.group_by_key().windowed_by(TimeWindows(60_000, grace=5_000))
         >>> minutes.emit_strategy("on_window_close").count()
@@ -98,7 +98,7 @@ class WindowedKStream(Generic[K, V]):
             store: The table's store; its values are 64-bit integers unless it names another serde.
             name: The node's name, also that of the store if that has none.
 
-        >>> from streams import StreamsBuilder, TimeWindows
+        >>> from tidewheel import StreamsBuilder, TimeWindows
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
         >>> hours = words.group_by_key().windowed_by(TimeWindows(3_600_000))
         >>> hours.count(store="words-per-hour").queryable_store_name
@@ -124,7 +124,7 @@ class WindowedKStream(Generic[K, V]):
             store: The table's store.
             name: The node's name, also that of the store if that has none.
 
-        >>> from streams import SlidingWindows, StreamsBuilder
+        >>> from tidewheel import SlidingWindows, StreamsBuilder
         >>> prices = StreamsBuilder().stream("prices", key_serde=str, value_serde=float)
         >>> prices.group_by_key().windowed_by(SlidingWindows(60_000)).reduce(max)
         <KTable KSTREAM-REDUCE-0000000002>
@@ -183,7 +183,7 @@ class TimeWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
     Kafka Streams' TimeWindowedKStream. Records without a key, and those that come when their windows are closed, are
     dropped and counted. Methods raise `TopologyError` as those of `KStream` do.
 
-    >>> from streams import CalendarWindows, StreamsBuilder
+    >>> from tidewheel import CalendarWindows, StreamsBuilder
     >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
     >>> words.group_by_key().windowed_by(CalendarWindows("day", tz="Europe/Berlin")).count()
     <KTable KSTREAM-AGGREGATE-0000000002>
@@ -209,7 +209,7 @@ class TimeWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
             value_serde: Serde of aggregates.
             name: The node's name, also that of the store if that has none.
 
-        >>> from streams import StreamsBuilder, TimeWindows
+        >>> from tidewheel import StreamsBuilder, TimeWindows
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
         >>> words.group_by_key().windowed_by(TimeWindows(60_000, advance=10_000)).aggregate(
         ...     lambda: 0, lambda key, word, total: total + len(word), value_serde=int
@@ -228,8 +228,8 @@ class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
     put: without a cache downstream sees a None for each of them first. Methods raise `TopologyError` as those of
     `KStream` do.
 
-    >>> from streams import SessionWindows, StreamsBuilder
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import SessionWindows, StreamsBuilder
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> clicks = builder.stream("clicks", key_serde=str, value_serde=str).group_by_key()
     >>> visits = clicks.windowed_by(SessionWindows(10, grace=30)).reduce(lambda one, two: one + two)
@@ -266,7 +266,7 @@ class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
             value_serde: Serde of aggregates.
             name: The node's name, also that of the store if that has none.
 
-        >>> from streams import SessionWindows, StreamsBuilder
+        >>> from tidewheel import SessionWindows, StreamsBuilder
         >>> clicks = StreamsBuilder().stream("clicks", key_serde=str, value_serde=str)
         >>> clicks.group_by_key().windowed_by(SessionWindows(60_000)).aggregate(
         ...     lambda: "",

@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from streams.definitions.call import Call
-from streams.definitions.default_serdes import KEY_DEFAULT, filled
-from streams.definitions.materialized import Materialized, StoreArgument
-from streams.definitions.names import check_name
-from streams.errors import TopologyError
-from streams.graph.logical_graph import (
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.default_serdes import KEY_DEFAULT, filled
+from tidewheel.streams.definitions.materialized import Materialized, StoreArgument
+from tidewheel.streams.definitions.names import check_name
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.logical_graph import (
     AnySerde,
     GraphNode,
     LogicalGraph,
@@ -21,11 +21,17 @@ from streams.graph.logical_graph import (
     RepartitionNode,
     TableStore,
 )
-from streams.graph.parts import TablePart, settled_serdes
-from streams.serdes import SerdeLike
-from streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, WindowedSerde
-from streams.windows import EmitStrategy, FixedWindows, SessionWindows, SlidingWindows, Windows
-from tasks.processing.engine.operator import Operator, OperatorSupplier
+from tidewheel.streams.graph.parts import TablePart, settled_serdes
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, WindowedSerde
+from tidewheel.streams.windows import (
+    EmitStrategy,
+    FixedWindows,
+    SessionWindows,
+    SlidingWindows,
+    Windows,
+)
+from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -15,25 +15,41 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
-from state_stores.ports import SerdePort
-from state_stores.spec import StoreSpec
-from streams.definitions.call import Call
-from streams.definitions.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, DefaultSerde, filled
-from streams.definitions.materialized import Materialized, StoreBuilder
-from streams.definitions.names import REPARTITION_SUFFIX, check_name, where
-from streams.definitions.sameness import is_same
-from streams.errors import TopologyError
-from streams.operators.stateful import OldValuesSupplier
-from streams.operators.stateless import DropNullKeys, PassThrough
-from streams.operators.tables.table import TableSource
-from streams.serdes import Serde
-from streams.serdes.changed import ChangedSerde
-from streams.serdes.partitioning import WindowedPartitioner
-from streams.serdes.windowed import is_windowed
-from streams.topology.topology import Topology
-from streams.windows import EmitStrategy, FixedWindows, SessionWindows, SlidingWindows, Windows
-from tasks.processing.api.topology_spec import Partitioner, ProcessorSpec, SinkSpec, SourceSpec
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.default_serdes import (
+    KEY_DEFAULT,
+    VALUE_DEFAULT,
+    DefaultSerde,
+    filled,
+)
+from tidewheel.streams.definitions.materialized import Materialized, StoreBuilder
+from tidewheel.streams.definitions.names import REPARTITION_SUFFIX, check_name, where
+from tidewheel.streams.definitions.sameness import is_same
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.operators.stateful import OldValuesSupplier
+from tidewheel.streams.operators.stateless import DropNullKeys, PassThrough
+from tidewheel.streams.operators.tables.table import TableSource
+from tidewheel.streams.serdes import Serde
+from tidewheel.streams.serdes.changed import ChangedSerde
+from tidewheel.streams.serdes.partitioning import WindowedPartitioner
+from tidewheel.streams.serdes.windowed import is_windowed
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.windows import (
+    EmitStrategy,
+    FixedWindows,
+    SessionWindows,
+    SlidingWindows,
+    Windows,
+)
+from tidewheel.tasks.processing.api.topology_spec import (
+    Partitioner,
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+)
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 #: A repartition topic named after a store or node with a number gets nodes with numbers of their own.
 _NUMBERED: Final = re.compile(r"KSTREAM.*-[0-9]{10}")

@@ -8,17 +8,17 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from streams.graph.logical_graph import (
+from tidewheel.streams.graph.logical_graph import (
     AnySerde,
     GraphNode,
     LogicalGraph,
     RepartitionNode,
     TableNode,
 )
-from streams.graph.stream_join_nodes import single_store_self_join
+from tidewheel.streams.graph.stream_join_nodes import single_store_self_join
 
 if TYPE_CHECKING:
-    from streams.config import StreamsConfig
+    from tidewheel.streams.config import StreamsConfig
 
 
 def optimized(graph: LogicalGraph, config: "StreamsConfig | None") -> LogicalGraph:

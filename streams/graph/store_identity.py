@@ -1,7 +1,7 @@
 """Identity of the operators behind generated names of stores and repartition topics.
 
 A generated name counts the calls of the program, so a change of the program gives it to another operator, and with it the rows
-or records that are there. Commits carry two fingerprints per name; a start compares them (`tasks.restore.offset_origin.check_names`).
+or records that are there. Commits carry two fingerprints per name; a start compares them (`tidewheel.tasks.restore.offset_origin.check_names`).
 The first is of names and constants of functions, as earlier versions made it. The second is of their operations.
 """
 
@@ -25,22 +25,19 @@ from types import (
 )
 from typing import Any, Final, TypeAlias, TypeGuard, cast
 
-from state_stores.spec import StoreSpec
-from streams.definitions.sameness import attributes_of
-from streams.function_source import FunctionSources
-from streams.serdes import Serde
-from tasks.commit_facts import NamedOperator
-from tasks.processing.api.topology_spec import (
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.streams.definitions.sameness import attributes_of
+from tidewheel.streams.function_source import FunctionSources
+from tidewheel.streams.serdes import Serde
+from tidewheel.tasks.commit_facts import NamedOperator
+from tidewheel.tasks.processing.api.topology_spec import (
     NodeSpec,
     ProcessorSpec,
     SinkSpec,
     SourceSpec,
     TopologySpec,
 )
-from tasks.processing.engine.operator import OperatorSupplier
-
-#: Packages of this project.
-_PACKAGES: Final = frozenset({"rebalance", "state_stores", "streams", "tasks"})
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 _Function: TypeAlias = "FunctionType | MethodType | partial[Any]"
 
@@ -53,7 +50,7 @@ _PLACE: Final = re.compile(r":\d+\)?\Z")
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
 #: Part of each generated name, also behind a prefix.
 _COUNTED: Final = re.compile(r"K(?:STREAM|TABLE)-")
-_KNOWN_MODULES: Final = sys.stdlib_module_names | _PACKAGES
+_KNOWN_MODULES: Final = sys.stdlib_module_names | {"tidewheel"}
 _BUILTINS: Final = (
     BuiltinFunctionType,
     ClassMethodDescriptorType,

@@ -6,23 +6,37 @@ other side's, and both results go to one node (KStreamImplJoin, StreamStreamJoin
 
 from dataclasses import dataclass
 
-from state_stores.ports import SerdePort
-from state_stores.spec import StoreKind, StoreSpec
-from streams.definitions.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, DefaultSerde, filled
-from streams.definitions.names import where
-from streams.errors import TopologyError
-from streams.graph.logical_graph import AnySerde, GraphNode, LogicalGraph, ProcessorNode, TableStore
-from streams.operators.joins.non_joined import NonJoinedSettings, SharedTime
-from streams.operators.joins.stream_join import JoinSide, SelfJoin, StreamJoin
-from streams.operators.joins.stream_table_join import BufferedStreamTableJoin, StreamTableJoin
-from streams.operators.stateless import PassThrough
-from streams.operators.tables.table_view import TableView
-from streams.serdes import Serdes
-from streams.topology.topology import Topology
-from streams.user_functions import UserFunction
-from streams.windows import JoinWindows
-from tasks.processing.api.topology_spec import ProcessorSpec
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.definitions.default_serdes import (
+    KEY_DEFAULT,
+    VALUE_DEFAULT,
+    DefaultSerde,
+    filled,
+)
+from tidewheel.streams.definitions.names import where
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.logical_graph import (
+    AnySerde,
+    GraphNode,
+    LogicalGraph,
+    ProcessorNode,
+    TableStore,
+)
+from tidewheel.streams.operators.joins.non_joined import NonJoinedSettings, SharedTime
+from tidewheel.streams.operators.joins.stream_join import JoinSide, SelfJoin, StreamJoin
+from tidewheel.streams.operators.joins.stream_table_join import (
+    BufferedStreamTableJoin,
+    StreamTableJoin,
+)
+from tidewheel.streams.operators.stateless import PassThrough
+from tidewheel.streams.operators.tables.table_view import TableView
+from tidewheel.streams.serdes import Serdes
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.streams.windows import JoinWindows
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 
 @dataclass(eq=False, kw_only=True)

@@ -5,24 +5,24 @@ from typing import Any
 
 import msgspec
 
-from streams.definitions.call import Call
-from streams.definitions.default_serdes import DefaultSerde
-from streams.definitions.materialized import Materialized, StoreArgument
-from streams.durations import Duration, to_ms
-from streams.errors import TopologyError
-from streams.graph.logical_graph import GraphNode, LogicalGraph, ProcessorNode
-from streams.graph.parts import StreamPart, TablePart
-from streams.graph.stream_join_nodes import (
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.default_serdes import DefaultSerde
+from tidewheel.streams.definitions.materialized import Materialized, StoreArgument
+from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.logical_graph import GraphNode, LogicalGraph, ProcessorNode
+from tidewheel.streams.graph.parts import StreamPart, TablePart
+from tidewheel.streams.graph.stream_join_nodes import (
     BytesStore,
     JoinStore,
     StreamJoinNode,
     StreamTableJoinNode,
 )
-from streams.operators.joins.stream_join import JoinWindow
-from streams.serdes import SerdeLike
-from streams.user_functions import FunctionKind, UserFunction
-from streams.windows import JoinWindows
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.streams.operators.joins.stream_join import JoinWindow
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.user_functions import FunctionKind, UserFunction
+from tidewheel.streams.windows import JoinWindows
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 
 class JoinOptions(msgspec.Struct, frozen=True):

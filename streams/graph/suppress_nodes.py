@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from state_stores.spec import StoreKind, StoreSpec
-from streams.definitions.call import Call
-from streams.definitions.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
-from streams.errors import TopologyError
-from streams.graph.logical_graph import GraphNode, TableStore
-from streams.serdes.buffered import CHANGELOG_HEADERS, BufferedSerde
-from streams.windows import UnlimitedWindows, Windows
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.graph.logical_graph import GraphNode, TableStore
+from tidewheel.streams.serdes.buffered import CHANGELOG_HEADERS, BufferedSerde
+from tidewheel.streams.windows import UnlimitedWindows, Windows
 
 
 @dataclass(eq=False, kw_only=True)

@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from state_stores.spec import StoreSpec
-from streams.definitions.call import Call
-from streams.definitions.checks import check_callable
-from streams.definitions.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
-from streams.definitions.materialized import Materialized
-from streams.definitions.names import where
-from streams.definitions.node_arguments import PARTITIONER
-from streams.graph.logical_graph import ForeignKeyTopicNode, GraphNode, ProcessorNode, TableStore
-from streams.operators.joins.foreign_key_join import (
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.streams.definitions.call import Call
+from tidewheel.streams.definitions.checks import check_callable
+from tidewheel.streams.definitions.default_serdes import KEY_DEFAULT, VALUE_DEFAULT, filled
+from tidewheel.streams.definitions.materialized import Materialized
+from tidewheel.streams.definitions.names import where
+from tidewheel.streams.definitions.node_arguments import PARTITIONER
+from tidewheel.streams.graph.logical_graph import (
+    ForeignKeyTopicNode,
+    GraphNode,
+    ProcessorNode,
+    TableStore,
+)
+from tidewheel.streams.operators.joins.foreign_key_join import (
     ForeignKeyOperator,
     ForeignKeyTopics,
     ForeignTableJoin,
@@ -24,18 +29,22 @@ from streams.operators.joins.foreign_key_join import (
     SubscriptionReceive,
     SubscriptionSend,
 )
-from streams.operators.joins.subscription import RESPONSES, SUBSCRIPTIONS, to_primary_partition
-from streams.operators.joins.table_join import Joined, LeftSide, RightSide
-from streams.operators.tables.table import TableSource
-from streams.operators.tables.table_view import TableView
-from streams.serdes import Serdes
-from streams.topology.topology import Topology
-from streams.user_functions import FunctionKind
-from tasks.processing.api.topology_spec import Partitioner, ProcessorSpec
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.streams.operators.joins.subscription import (
+    RESPONSES,
+    SUBSCRIPTIONS,
+    to_primary_partition,
+)
+from tidewheel.streams.operators.joins.table_join import Joined, LeftSide, RightSide
+from tidewheel.streams.operators.tables.table import TableSource
+from tidewheel.streams.operators.tables.table_view import TableView
+from tidewheel.streams.serdes import Serdes
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.user_functions import FunctionKind
+from tidewheel.tasks.processing.api.topology_spec import Partitioner, ProcessorSpec
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 if TYPE_CHECKING:
-    from streams.graph.parts import TablePart
+    from tidewheel.streams.graph.parts import TablePart
 
 _REGISTRATION = "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-"
 _RESPONSE = "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-"

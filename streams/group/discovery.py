@@ -8,22 +8,22 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, cast
 
-from rebalance.group import Group
-from rebalance.model import TaskId, TaskPhase, TopicPartition
-from state_stores.layout.headers import as_headers
-from streams.errors import StreamsError
-from streams.group.key_metadata import (
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.model import TaskId, TaskPhase, TopicPartition
+from tidewheel.state_stores.layout.headers import as_headers
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.key_metadata import (
     HostInfo,
     KeyQueryMetadata,
     PartitionerWithHeaders,
     StreamsMetadata,
 )
-from streams.serdes import SerdeLike, as_serde
-from streams.serdes.partitioning import WindowedPartitioner, partition_of
-from streams.serdes.windowed import is_windowed
-from streams.user_functions import accepts
-from tasks.internal_topics import topics_read
-from tasks.processing.api.topology_spec import Partitioner, SubtopologySpec, TopologySpec
+from tidewheel.streams.serdes import SerdeLike, as_serde
+from tidewheel.streams.serdes.partitioning import WindowedPartitioner, partition_of
+from tidewheel.streams.serdes.windowed import is_windowed
+from tidewheel.streams.user_functions import accepts
+from tidewheel.tasks.internal_topics import topics_read
+from tidewheel.tasks.processing.api.topology_spec import Partitioner, SubtopologySpec, TopologySpec
 
 #: A partitioner without headers takes so many arguments.
 _PLAIN_ARGUMENTS: Final = 4

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from rebalance.group import LIVE, Group, is_of_leader
-from rebalance.inspect.describe import REJECTED_KEPT
-from rebalance.protocol.decoding import RejectedRecord
-from rebalance.protocol.messages import (
+from tidewheel.rebalance.group import LIVE, Group, is_of_leader
+from tidewheel.rebalance.inspect.describe import REJECTED_KEPT
+from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
     Join,
@@ -18,8 +18,8 @@ from rebalance.protocol.messages import (
     TaskFailed,
     TransactionalIdWanted,
 )
-from rebalance.protocol.task_status import RunningCall, TaskStatus
-from streams.group.topics import Heard
+from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
+from tidewheel.streams.group.topics import Heard
 
 #: Silence is judged by this where a member's own session timeout is not known.
 SESSION_MS: Final = 3_000

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rebalance.model import TopicPartition
-from tasks.processing.api.record import Headers
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.processing.api.record import Headers
 
 #: Chooses a partition by the record's headers as well: (topic, key, value, headers, partitions).
 PartitionerWithHeaders = Callable[[str, Any, Any, Headers, int], int | Iterable[int] | None]

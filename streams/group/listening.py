@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from rebalance.protocol.messages import Beat, Join
-from rebalance.protocol.records import MemberRecord
-from streams.group.topics import GroupTopics
-from tasks.ports import Clock
+from tidewheel.rebalance.protocol.messages import Beat, Join
+from tidewheel.rebalance.protocol.records import MemberRecord
+from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.tasks.ports import Clock
 
 #: A member that lives speaks twice within its session timeout at least; a silence of so many is not a late word.
 _TIMEOUTS: Final = 2

@@ -1,6 +1,6 @@
 """Where each key range of each task stands, as the last commits tell it. Pure.
 
-The map is in the metadata of every committed offset (`tasks.key_ranges.progress_vector`), so it is seen without asking a
+The map is in the metadata of every committed offset (`tidewheel.tasks.key_ranges.progress_vector`), so it is seen without asking a
 member, and when none is up. A commit names partitions, not tasks; which sub-topology reads a topic, workers' figures and
 the group's log tell.
 """
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
-from rebalance.group import Group
-from rebalance.model import TaskId, TaskRole, TopicPartition
-from streams.group.inbox import InboxFold
-from tasks.internal_topics import internal_prefix
-from tasks.key_ranges.key_ranges import HASH_END
-from tasks.key_ranges.progress_vector import Progress
-from tasks.ports import CommittedOffset
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.model import TaskId, TaskRole, TopicPartition
+from tidewheel.streams.group.inbox import InboxFold
+from tidewheel.tasks.internal_topics import internal_prefix
+from tidewheel.tasks.key_ranges.key_ranges import HASH_END
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.ports import CommittedOffset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

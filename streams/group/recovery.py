@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from rebalance.group import Group, snapshot
-from rebalance.leader.mending import mended
-from rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition
-from rebalance.producer_ids import own_ids
-from rebalance.protocol.messages import PROTOCOL_MIN
-from rebalance.protocol.records import (
+from tidewheel.rebalance.group import Group, snapshot
+from tidewheel.rebalance.leader.mending import mended
+from tidewheel.rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition
+from tidewheel.rebalance.producer_ids import own_ids
+from tidewheel.rebalance.protocol.messages import PROTOCOL_MIN
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     BootstrapRecord,
     GroupRecord,
@@ -27,10 +27,10 @@ from rebalance.protocol.records import (
     encode_record,
     record_keys,
 )
-from streams.errors import StreamsError
-from streams.kafka.admin.group_log import inbox_topic, new_control_topics, state_topic
-from tasks.key_ranges.progress_vector import Progress
-from tasks.ports import Admin, CommittedOffset
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, new_control_topics, state_topic
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.ports import Admin, CommittedOffset
 
 #: What the new log says of who wrote it, until a member claims.
 _LEADER: Final = "recovery"

@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from rebalance.model import TopicPartition
-from rebalance.producer_ids import own_ids
-from state_stores.errors import StoreLockedError
-from state_stores.state_directory import StateDirectory
-from streams.config import StreamsConfig
-from streams.errors import StreamsError
-from streams.group.inbox import at_hosts
-from streams.kafka.admin.group_log import inbox_topic, state_topic
-from streams.topology.topology import Topology
-from tasks.commit_facts import CommitFacts
-from tasks.internal_topics import changelog_topic, internal_prefix, is_internal
-from tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
-from tasks.ports import Admin, CommittedOffset
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.producer_ids import own_ids
+from tidewheel.state_stores.errors import StoreLockedError
+from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.inbox import at_hosts
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.tasks.commit_facts import CommitFacts
+from tidewheel.tasks.internal_topics import changelog_topic, internal_prefix, is_internal
+from tidewheel.tasks.key_ranges.progress_vector import TOPOLOGY_HASH_BYTES, Progress, RangeProgress
+from tidewheel.tasks.ports import Admin, CommittedOffset
 
 #: What internal topics end with, in the order of the plan ("-topic": those of foreign-key joins).
 _SUFFIXES: Final = ("-repartition", "-topic", "-changelog", "-group-state", "-group-inbox")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from rebalance.model import TopicPartition
-from tasks.open_transactions import OpenTransaction
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.open_transactions import OpenTransaction
 
 #: A transaction whose partition's last stable offset has not moved for so long stays.
 STANDING_S: Final = 5.0

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rebalance.group import LIVE, Group
-from rebalance.inspect.describe import (
+from tidewheel.rebalance.group import LIVE, Group
+from tidewheel.rebalance.inspect.describe import (
     LogFold,
     Since,
     duration_text,
@@ -18,12 +18,12 @@ from rebalance.inspect.describe import (
     task_phase_text,
     tasks_shown,
 )
-from rebalance.model import TaskId, TaskRole
-from rebalance.protocol.records import Copy, MemberRecord
-from rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
-from streams.group.alarms import Alarm, Sight, Surroundings, alarms
-from streams.group.inbox import SESSION_MS, InboxFold
-from streams.group.range_map import InputRanges, range_map, topic_readers
+from tidewheel.rebalance.model import TaskId, TaskRole
+from tidewheel.rebalance.protocol.records import Copy, MemberRecord
+from tidewheel.rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
+from tidewheel.streams.group.alarms import Alarm, Sight, Surroundings, alarms
+from tidewheel.streams.group.inbox import SESSION_MS, InboxFold
+from tidewheel.streams.group.range_map import InputRanges, range_map, topic_readers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class GroupStatus:
     Attributes:
         application_id: Whose.
         read_ms: The moment (ms since the epoch).
-        phase: See `rebalance.inspect.describe.GroupPhase`.
+        phase: See `tidewheel.rebalance.inspect.describe.GroupPhase`.
         leader, leader_epoch, leader_heard_ms_ago: Who decides, and when it last said so.
         group_epoch, step_epoch: Of the target and of the way there.
         protocol, topology_epoch, topology_hash, assignor: What the group runs.

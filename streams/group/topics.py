@@ -8,15 +8,15 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from rebalance.inspect.describe import LogEntry
-from rebalance.model import TopicPartition
-from rebalance.protocol.decoding import RejectedRecord, Rejection
-from rebalance.protocol.messages import AnyMessage, read_message
-from rebalance.protocol.records import read_record
-from streams.errors import StreamsError
-from streams.kafka.admin.group_log import inbox_topic, state_topic
-from tasks.ports import ChangelogReader, OffsetOutOfRangeError, TopicDescription
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.rebalance.inspect.describe import LogEntry
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
+from tidewheel.rebalance.protocol.messages import AnyMessage, read_message
+from tidewheel.rebalance.protocol.records import read_record
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.ports import ChangelogReader, OffsetOutOfRangeError, TopicDescription
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 #: How long one poll waits for records that are on their way.
 _POLL_S: Final = 0.2

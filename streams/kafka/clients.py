@@ -4,16 +4,16 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from streams.kafka.admin.admin import KafkaAdmin
-from streams.kafka.client.settings import ClientKind, ClientSettings, redact
-from streams.kafka.consumers.changelog import KafkaChangelogReader, KafkaGlobalReader
-from streams.kafka.consumers.consumer import KafkaInputReader, KafkaRecordSource
-from streams.kafka.consumers.fixed_claim import FixedClaim
-from streams.kafka.producers.producer import no_wait
-from streams.kafka.producers.sink_producer import KafkaSinkProducer
-from streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
+from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.client.settings import ClientKind, ClientSettings, redact
+from tidewheel.streams.kafka.consumers.changelog import KafkaChangelogReader, KafkaGlobalReader
+from tidewheel.streams.kafka.consumers.consumer import KafkaInputReader, KafkaRecordSource
+from tidewheel.streams.kafka.consumers.fixed_claim import FixedClaim
+from tidewheel.streams.kafka.producers.producer import no_wait
+from tidewheel.streams.kafka.producers.sink_producer import KafkaSinkProducer
+from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
 
-_LOGGER: Final = logging.getLogger("streams.kafka")
+_LOGGER: Final = logging.getLogger("tidewheel.streams.kafka")
 
 #: Properties that decide whether a client may talk to the cluster at all.
 _SECURITY: Final = ("security.", "sasl.", "ssl.")

@@ -1,6 +1,6 @@
 """Client settings for other processes: secrets travel as references, never in what is sent to them.
 
-What may be shown (`streams.config.secrets`) travels as it is, and so do references such as `env:NAME` and `file:/path`, which
+What may be shown (`tidewheel.streams.config.secrets`) travels as it is, and so do references such as `env:NAME` and `file:/path`, which
 are resolved where a client is made. Any other value goes to a file that only this user can read, and travels as the
 path of it: that works on this machine. Elsewhere it is refused, unless everything that travels there is encrypted.
 
@@ -18,11 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from streams.config import StreamsConfig
-from streams.config.secrets import HIDDEN, redacted_url, resolve_secrets, shown
-from streams.errors import ConfigError
-from streams.kafka.client.settings import ClientKind, ClientSettings
-from streams.kafka.clients import KafkaClients
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.secrets import HIDDEN, redacted_url, resolve_secrets, shown
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.kafka.client.settings import ClientKind, ClientSettings
+from tidewheel.streams.kafka.clients import KafkaClients
 
 _KINDS: Final[tuple[ClientKind, ...]] = ("consumer", "producer", "admin")
 _PREFIX: Final = "tidewheel-secrets-"

@@ -9,10 +9,10 @@ from itertools import islice
 from operator import le
 from typing import Any
 
-from streams.operators.stateful import MaterializedOperator, previous_values
-from streams.serdes import Serdes
-from tasks.processing.engine.operator import Output
-from tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.streams.operators.stateful import MaterializedOperator, previous_values
+from tidewheel.streams.serdes import Serdes
+from tidewheel.tasks.processing.engine.operator import Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 
 class StreamAggregate(MaterializedOperator):

@@ -4,17 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.buffers.headers_buffer import HeadersBuffer
-from state_stores.buffers.record_cache import HeldBack
-from state_stores.buffers.ttl_buffer import TtlBuffer
-from state_stores.stores.key_value_store import TimestampedKeyValueStore
-from state_stores.stores.versioned_store import NOT_PUT, VersionedKeyValueStore
-from streams.operators.versioned_rows import VersionedRows
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.api.record import Headers
-from tasks.processing.engine.operator import NodeContext, Operator, OperatorSupplier
-from tasks.processing.engine.record_batch import RecordBatch, has_none
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer
+from tidewheel.state_stores.buffers.record_cache import HeldBack
+from tidewheel.state_stores.buffers.ttl_buffer import TtlBuffer
+from tidewheel.state_stores.stores.key_value_store import TimestampedKeyValueStore
+from tidewheel.state_stores.stores.versioned_store import NOT_PUT, VersionedKeyValueStore
+from tidewheel.streams.operators.versioned_rows import VersionedRows
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, OperatorSupplier
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 #: (key, value, the key's serialised form, timestamp) -> (new value, its timestamp); reads what it needs itself.
 Update = Callable[[Any, Any, bytes, int], tuple[Any, int]]

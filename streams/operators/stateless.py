@@ -11,10 +11,10 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from streams.user_functions import UserFunction
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import Operator, Output
-from tasks.processing.engine.record_batch import RecordBatch, first_none, has_none
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import Operator, Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, first_none, has_none
 
 
 def call_each(

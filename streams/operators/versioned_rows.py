@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from state_stores.stores.versioned_store import VersionedKeyValueStore
+from tidewheel.state_stores.stores.versioned_store import VersionedKeyValueStore
 
 
 class VersionedRows:

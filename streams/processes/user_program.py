@@ -18,13 +18,13 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from streams.config import StreamsConfig
-from streams.config.sources import KEYWORD, TABLES, collect, settings_file
-from streams.config.suggestions import did_you_mean
-from streams.dsl.builder import StreamsBuilder
-from streams.errors import ConfigError, StreamsError
-from streams.topology.topology import Topology
-from streams.user_functions import raised_at
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.sources import KEYWORD, TABLES, collect, settings_file
+from tidewheel.streams.config.suggestions import did_you_mean
+from tidewheel.streams.dsl.builder import StreamsBuilder
+from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.user_functions import raised_at
 
 _USUAL_NAME: Final = "topology"
 _EXAMPLE: Final = "write MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology"

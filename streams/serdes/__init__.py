@@ -1,6 +1,6 @@
 """Serdes: how keys and values become bytes and come back (public names are re-exported by `streams`)."""
 
-from streams.serdes.catalogue import (
+from tidewheel.streams.serdes.catalogue import (
     SERDE_NAMES,
     PlainT,
     SerdeInto,
@@ -11,7 +11,7 @@ from streams.serdes.catalogue import (
     as_serde,
     serde_named,
 )
-from streams.serdes.serde import Serde, for_keys
+from tidewheel.streams.serdes.serde import Serde, for_keys
 
 __all__ = [
     "SERDE_NAMES",

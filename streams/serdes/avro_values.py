@@ -15,8 +15,8 @@ from decimal import Decimal
 from importlib import import_module
 from typing import Any, Final
 
-from streams.serdes.read_back import difference, step_to
-from streams.serdes.schema_port import CodecError
+from tidewheel.streams.serdes.read_back import difference, step_to
+from tidewheel.streams.serdes.schema_port import CodecError
 
 #: Types whose values fastavro's validation alone proves.
 _EXACT: Final = frozenset({"null", "boolean", "int", "long", "string", "bytes"})

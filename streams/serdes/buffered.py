@@ -12,9 +12,9 @@ Names and values have their length in front (4 bytes, -1 for None); the old valu
 import struct
 from typing import Any, Final, NamedTuple
 
-from state_stores.layout.stored_values import read_row
-from state_stores.ports import SerdePort
-from streams.serdes.serde import Serde
+from tidewheel.state_stores.layout.stored_values import read_row
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.streams.serdes.serde import Serde
 
 Headers = tuple[tuple[str, bytes | None], ...]
 

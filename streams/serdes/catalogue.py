@@ -5,10 +5,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final, Protocol, TypeGuard, TypeVar, cast, overload
 
-from state_stores.stores.windowed import Windowed
-from streams.durations import Duration, to_ms
-from streams.errors import StreamsError, TopologyError
-from streams.serdes.plain import (
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.durations import Duration, to_ms
+from tidewheel.streams.errors import StreamsError, TopologyError
+from tidewheel.streams.serdes.plain import (
     BOOLEAN,
     BYTES,
     FLOAT64,
@@ -19,8 +19,8 @@ from streams.serdes.plain import (
     STRING,
     UUID,
 )
-from streams.serdes.schema_port import Registry
-from streams.serdes.schema_serdes import (
+from tidewheel.streams.serdes.schema_port import Registry
+from tidewheel.streams.serdes.schema_serdes import (
     Schema,
     SchemaReference,
     SubjectVersion,
@@ -28,10 +28,10 @@ from streams.serdes.schema_serdes import (
     json_schema_serde,
     protobuf_serde,
 )
-from streams.serdes.serde import Serde
-from streams.serdes.typed import json_serde, msgpack_serde
-from streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, end_after
-from streams.windows import FixedWindows, SlidingWindows
+from tidewheel.streams.serdes.serde import Serde
+from tidewheel.streams.serdes.typed import json_serde, msgpack_serde
+from tidewheel.streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde, end_after
+from tidewheel.streams.windows import FixedWindows, SlidingWindows
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -6,8 +6,8 @@ or both at once where the group stayed the same.
 
 from typing import Any, Final, NamedTuple
 
-from state_stores.ports import SerdePort
-from streams.serdes.serde import Serde
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.streams.serdes.serde import Serde
 
 
 class Change(NamedTuple):
@@ -37,7 +37,7 @@ class ChangedSerde(Serde[Change]):
     Attributes:
         inner: The serde of the rows' values.
 
-    >>> from streams.serdes import Serdes
+    >>> from tidewheel.streams.serdes import Serdes
     >>> ChangedSerde(Serdes.string()).serialize("topic", Change(new="abc", old="d"))
     b'\x06abcd\x02'
     """

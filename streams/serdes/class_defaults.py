@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Final, cast
 
-from streams.serdes.read_back import parts
-from streams.serdes.type_parts import inner_types, is_recursive
+from tidewheel.streams.serdes.read_back import parts
+from tidewheel.streams.serdes.type_parts import inner_types, is_recursive
 
 #: Values without parts.
 _SCALARS: Final = (str, bytes, int, float, type(None))

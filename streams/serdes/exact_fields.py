@@ -22,7 +22,7 @@ import msgspec
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from streams.serdes.type_parts import (
+from tidewheel.streams.serdes.type_parts import (
     has_own_equality,
     is_pydantic_class,
     is_users_class,

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from streams.serdes.windowed import WindowedSerde
-from tasks.processing.engine.output import ANY_PARTITION
+from tidewheel.streams.serdes.windowed import WindowedSerde
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION
 
 _MASK: Final = 0xFFFFFFFF
 _M: Final = 0x5BD1E995
@@ -75,8 +75,8 @@ class WindowedPartitioner(msgspec.Struct, frozen=True):
     def by_bytes(self, keys: Sequence[bytes], partitions: int) -> list[int]:
         """Return the partitions of many keys, given as the serde writes them: the key inside stands before its window.
 
-        >>> from streams import Serdes
-        >>> from streams.serdes.windowed import SessionWindowedSerde
+        >>> from tidewheel import Serdes
+        >>> from tidewheel.streams.serdes.windowed import SessionWindowedSerde
         >>> WindowedPartitioner(SessionWindowedSerde(Serdes.string())).by_bytes([b"1" + bytes(16), b"4" + bytes(16)], 4)
         [3, 1]
         """

@@ -10,9 +10,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast
 
-from streams.serdes.schema_port import CodecError
-from streams.serdes.serde import Serde
-from streams.serdes.strict_json import dumps, dumps_batch, loads, loads_batch
+from tidewheel.streams.serdes.schema_port import CodecError
+from tidewheel.streams.serdes.serde import Serde
+from tidewheel.streams.serdes.strict_json import dumps, dumps_batch, loads, loads_batch
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import Any, cast
 from urllib.parse import urljoin
 
-from streams.serdes.avro_values import AvroValues
-from streams.serdes.schema_port import CodecError
-from streams.serdes.strict_json import dumps, loads
+from tidewheel.streams.serdes.avro_values import AvroValues
+from tidewheel.streams.serdes.schema_port import CodecError
+from tidewheel.streams.serdes.strict_json import dumps, loads
 
 
 class PlainAvro:

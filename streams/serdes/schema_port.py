@@ -1,4 +1,4 @@
-"""The port between serdes and a schema registry: serdes know what a codec is, `streams.kafka` has those of a registry.
+"""The port between serdes and a schema registry: serdes know what a codec is, `tidewheel.streams.kafka` has those of a registry.
 
 `streams/__init__.py` joins the two, with a function that imports the adapter when the first such serde is asked for:
 without the extras everything else works.
@@ -7,7 +7,7 @@ without the extras everything else works.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from streams.errors import TopologyError
+from tidewheel.streams.errors import TopologyError
 
 
 class CodecError(Exception):
@@ -16,7 +16,7 @@ class CodecError(Exception):
     >>> raise CodecError("at Order.id: expected long, got str")
     Traceback (most recent call last):
     ...
-    streams.serdes.schema_port.CodecError: at Order.id: expected long, got str
+    tidewheel.streams.serdes.schema_port.CodecError: at Order.id: expected long, got str
     """
 
 

@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, cast
 
-from streams.errors import StreamsError, TopologyError
-from streams.serdes.schema_port import (
+from tidewheel.streams.errors import StreamsError, TopologyError
+from tidewheel.streams.serdes.schema_port import (
     CodecError,
     Reference,
     Registry,
@@ -18,7 +18,7 @@ from streams.serdes.schema_port import (
     missing_extra,
     registry_formats,
 )
-from streams.serdes.serde import Serde
+from tidewheel.streams.serdes.serde import Serde
 
 #: A schema as JSON text, or as what that text says.
 Schema = str | Mapping[str, Any] | Sequence[Any]
@@ -217,7 +217,7 @@ def _codec(
     kind: str, source: SchemaSource, message_type: type[Any] | None, registry: Registry | None
 ) -> SchemaCodec:
     if registry is None:
-        from streams.serdes import plain_codecs  # noqa: PLC0415 - most programs need no schema format
+        from tidewheel.streams.serdes import plain_codecs  # noqa: PLC0415 - most programs need no schema format
 
         if message_type is not None:
             return plain_codecs.PlainProtobuf(message_type)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
-from state_stores.ports import SerdePort
-from streams.errors import SerializationError, TopologyError
-from streams.user_functions import accepts, function_name
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.streams.errors import SerializationError, TopologyError
+from tidewheel.streams.user_functions import accepts, function_name
 
 T = TypeVar("T")
 

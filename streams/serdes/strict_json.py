@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 import msgspec
 import orjson
 
-from streams.serdes.read_back import Step, difference, first_failure, parts, step_to
-from streams.serdes.schema_port import CodecError
+from tidewheel.streams.serdes.read_back import Step, difference, first_failure, parts, step_to
+from tidewheel.streams.serdes.schema_port import CodecError
 
 _NULL: Final = b"null"
 _LEAVES: Final[frozenset[object]] = frozenset({str, int, float, bool, type(None)})
@@ -117,7 +117,7 @@ def refuse_non_finite(value: Any, step: Step = step_to) -> None:
     >>> refuse_non_finite({"readings": [1.0, float("nan")]})
     Traceback (most recent call last):
     ...
-    streams.serdes.schema_port.CodecError: $.readings[1] is nan, which JSON has no number for; use None or a text
+    tidewheel.streams.serdes.schema_port.CodecError: $.readings[1] is nan, which JSON has no number for; use None or a text
     """
     if _all_finite((value,)):
         return

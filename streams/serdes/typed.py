@@ -2,7 +2,7 @@
 
 msgspec decodes everything it knows (Structs, dataclasses, TypedDicts, attrs classes, plain and nested types);
 pydantic decodes pydantic models, which msgspec does not know, types made of them (`list[Model]`), and unions of several
-dataclasses. `streams.serdes.unions` decodes unions of Structs without tags.
+dataclasses. `tidewheel.streams.serdes.unions` decodes unions of Structs without tags.
 
 A value is written only if it reads back equal. For a batch of a flat class the types of its fields prove that; other values
 are read back and compared.
@@ -17,14 +17,14 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json as pydantic_to_json
 
-from streams.errors import TopologyError
-from streams.serdes.class_defaults import default_setter, has_attrs_with_dict
-from streams.serdes.exact_fields import exact_fields
-from streams.serdes.read_back import Step, difference, first_failure, step_to
-from streams.serdes.schema_port import CodecError
-from streams.serdes.serde import Serde
-from streams.serdes.strict_json import are_plain, refuse_hidden_nulls
-from streams.serdes.type_parts import (
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes.class_defaults import default_setter, has_attrs_with_dict
+from tidewheel.streams.serdes.exact_fields import exact_fields
+from tidewheel.streams.serdes.read_back import Step, difference, first_failure, step_to
+from tidewheel.streams.serdes.schema_port import CodecError
+from tidewheel.streams.serdes.serde import Serde
+from tidewheel.streams.serdes.strict_json import are_plain, refuse_hidden_nulls
+from tidewheel.streams.serdes.type_parts import (
     NO_SAMPLE,
     declared_names,
     has_own_equality,
@@ -40,7 +40,7 @@ from streams.serdes.type_parts import (
     sample,
     type_name,
 )
-from streams.serdes.unions import UnionCodec, needs_union_codec
+from tidewheel.streams.serdes.unions import UnionCodec, needs_union_codec
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
-from streams.serdes.schema_port import CodecError
-from streams.serdes.type_parts import (
+from tidewheel.streams.serdes.schema_port import CodecError
+from tidewheel.streams.serdes.type_parts import (
     is_pydantic_class,
     is_users_class,
     members,

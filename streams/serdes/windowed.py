@@ -8,11 +8,11 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, TypeGuard, TypeVar
 
-from state_stores.ports import SerdePort
-from state_stores.stores.windowed import Windowed
-from streams.serdes.schema_port import CodecError
-from streams.serdes.serde import Serde, for_keys
-from streams.windows import FOREVER
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.serdes.schema_port import CodecError
+from tidewheel.streams.serdes.serde import Serde, for_keys
+from tidewheel.streams.windows import FOREVER
 
 K = TypeVar("K")
 

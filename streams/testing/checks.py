@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from state_stores.layout.headers import as_headers
-from streams.definitions.checks import check_series, is_series
-from streams.errors import StreamsError
-from tasks.processing.api.record import Headers
+from tidewheel.state_stores.layout.headers import as_headers
+from tidewheel.streams.definitions.checks import check_series, is_series
+from tidewheel.streams.errors import StreamsError
+from tidewheel.tasks.processing.api.record import Headers
 
 
 def rows(given: object, call: str, *columns: str) -> Iterable[tuple[Any, ...]]:
@@ -15,7 +15,7 @@ def rows(given: object, call: str, *columns: str) -> Iterable[tuple[Any, ...]]:
     >>> list(rows([("a", 1), "b"], "pipe_key_values", "key", "value"))
     Traceback (most recent call last):
     ...
-    state_stores.errors.StreamsError: pipe_key_values: item 1 is of type str; give (key, value)
+    tidewheel.state_stores.errors.StreamsError: pipe_key_values: item 1 is of type str; give (key, value)
     """
     wanted = f"({', '.join(columns)})"
     for index, row in enumerate(check_series(given, wanted, call, error=StreamsError)):

@@ -15,37 +15,41 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.ports import Database, SerdePort
-from state_stores.private_files import make_private_directory
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.stores.custom_slot import as_given
-from state_stores.stores.frozen import settled
-from state_stores.stores.task_store import TaskStore
-from streams.config import StreamsConfig
-from streams.config.streams_config import given_config
-from streams.definitions.checks import check_flag, check_time_ms
-from streams.definitions.names import check_name
-from streams.durations import to_ms
-from streams.errors import StreamsError
-from streams.serdes import SerdeLike, as_serde
-from streams.testing.checks import checked_headers, rows
-from streams.topology.topology import Topology, given_topology
-from streams.worker.application.task_factory import TaskFactory, error_handlers, make_global_stores
-from streams.worker.topic_setup import spec_of
-from tasks.commit.output_collector import OutputCollector
-from tasks.internal_topics import internal_prefix, plan_application
-from tasks.processing.api.record import Headers
-from tasks.processing.api.topology_spec import SinkSpec
-from tasks.processing.engine.error_policy import ErrorPolicy
-from tasks.processing.engine.output import OutputColumns
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.restore.global_stores import GlobalStores
-from tasks.task.active_task import ActiveTask
-from tasks.task.lifecycle import TaskState
-from tasks.task.partition_group import arrival_queue
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.ports import Database, SerdePort
+from tidewheel.state_stores.private_files import make_private_directory
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.stores.custom_slot import as_given
+from tidewheel.state_stores.stores.frozen import settled
+from tidewheel.state_stores.stores.task_store import TaskStore
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.streams_config import given_config
+from tidewheel.streams.definitions.checks import check_flag, check_time_ms
+from tidewheel.streams.definitions.names import check_name
+from tidewheel.streams.durations import to_ms
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.serdes import SerdeLike, as_serde
+from tidewheel.streams.testing.checks import checked_headers, rows
+from tidewheel.streams.topology.topology import Topology, given_topology
+from tidewheel.streams.worker.application.task_factory import (
+    TaskFactory,
+    error_handlers,
+    make_global_stores,
+)
+from tidewheel.streams.worker.topic_setup import spec_of
+from tidewheel.tasks.commit.output_collector import OutputCollector
+from tidewheel.tasks.internal_topics import internal_prefix, plan_application
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.api.topology_spec import SinkSpec
+from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
+from tidewheel.tasks.processing.engine.output import OutputColumns
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.global_stores import GlobalStores
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.lifecycle import TaskState
+from tidewheel.tasks.task.partition_group import arrival_queue
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -97,8 +101,8 @@ class _Topics:
 class TopologyTestDriver:
     """Runs a topology in this process, on in-memory topics; a context manager.
 
-    >>> from streams import Serdes, StreamsBuilder
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import Serdes, StreamsBuilder
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> _ = builder.stream("in", key_serde=str, value_serde=str).map_values(str.upper).to("out", key_serde=str, value_serde=str)
     >>> with TopologyTestDriver(builder.build()) as driver:
@@ -475,7 +479,7 @@ class TopologyTestDriver:
 class TestInputTopic(Generic[K, V]):
     """Pipes records into a source topic; made by `create_input_topic`. A serde that can't take a record raises its error.
 
-    >>> from streams import StreamsBuilder
+    >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> builder.stream("in", key_serde=str, value_serde=int).to("out")
     >>> with TopologyTestDriver(builder.build()) as driver:
@@ -551,7 +555,7 @@ class TestInputTopic(Generic[K, V]):
 class TestOutputTopic(Generic[K, V]):
     """Reads what the topology wrote to a topic; made by `create_output_topic`. What was read is gone.
 
-    >>> from streams import StreamsBuilder
+    >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> builder.stream("in", key_serde=str, value_serde=int).to("out")
     >>> with TopologyTestDriver(builder.build()) as driver:

@@ -13,10 +13,10 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from streams.broker import RunningBroker
-    from streams.config import StreamsConfig
-    from streams.testing.driver import TopologyTestDriver
-    from streams.topology.topology import Topology
+    from tidewheel.streams.broker import RunningBroker
+    from tidewheel.streams.config import StreamsConfig
+    from tidewheel.streams.testing.driver import TopologyTestDriver
+    from tidewheel.streams.topology.topology import Topology
 
 BOOTSTRAP_VARIABLE = "TIDEWHEEL_TEST_BOOTSTRAP_SERVERS"
 """Names a broker that already runs, to use instead of starting one."""
@@ -30,8 +30,8 @@ def kafka_broker() -> "Iterator[RunningBroker]":
     use and thrown away at the end. Tests share it, so each should use topics of its own.
     """
     # Imported late on purpose: see the module's description.
-    from streams.broker import ExternalBroker, KafkaBroker  # noqa: PLC0415
-    from streams.broker.server_config import PATIENT  # noqa: PLC0415
+    from tidewheel.streams.broker import ExternalBroker, KafkaBroker  # noqa: PLC0415
+    from tidewheel.streams.broker.server_config import PATIENT  # noqa: PLC0415
 
     running = os.environ.get(BOOTSTRAP_VARIABLE)
     if running:
@@ -47,7 +47,7 @@ def topology_driver() -> "Iterator[Callable[..., TopologyTestDriver]]":
 
     `driver = topology_driver(builder.build())`
     """
-    from streams.testing.driver import TopologyTestDriver  # noqa: PLC0415
+    from tidewheel.streams.testing.driver import TopologyTestDriver  # noqa: PLC0415
 
     with ExitStack() as stack:
 

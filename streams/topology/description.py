@@ -2,17 +2,17 @@
 
 The text is that of Kafka Streams' `TopologyDescription`, so that both can be compared line by line.
 Nodes with more below them come first, then names decide. Neighbours, topics and stores are in Kafka
-Streams' order as well, which depends on hash codes (`streams.topology.java_order`).
+Streams' order as well, which depends on hash codes (`tidewheel.streams.topology.java_order`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from streams.topology.java_order import TreeOrder, hash_order
-from streams.topology.nodes import parents_of
-from tasks.key_ranges.keyed_analysis import cutting
-from tasks.processing.api.topology_spec import (
+from tidewheel.streams.topology.java_order import TreeOrder, hash_order
+from tidewheel.streams.topology.nodes import parents_of
+from tidewheel.tasks.key_ranges.keyed_analysis import cutting
+from tidewheel.tasks.processing.api.topology_spec import (
     GlobalStoreSpec,
     NodeSpec,
     ProcessorSpec,
@@ -21,7 +21,7 @@ from tasks.processing.api.topology_spec import (
     SubtopologySpec,
     TopologySpec,
 )
-from tasks.processing.engine.execution import execution_mode
+from tidewheel.tasks.processing.engine.execution import execution_mode
 
 NodeType = Literal["source", "processor", "sink"]
 
@@ -135,7 +135,7 @@ class GlobalStoreDescription:
 class TopologyDescription:
     """A topology described; `str()` gives Kafka Streams' text.
 
-    >>> from streams import StreamsBuilder
+    >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> builder.stream("in", key_serde=str, value_serde=str).to("out")
     >>> description = builder.build().describe()
@@ -167,7 +167,7 @@ class TopologyDescription:
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, dicts and strings, as for JSON.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> builder.stream("in", key_serde=str, value_serde=str, name="read").to("out", name="write")
         >>> builder.build().describe().to_dict()["subtopologies"][0]["nodes"][1]
@@ -182,7 +182,7 @@ class TopologyDescription:
     def to_mermaid(self) -> str:
         """Return a Mermaid flowchart: a box per sub-topology, topics as stadiums, stores as cylinders.
 
-        >>> from streams import StreamsBuilder
+        >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> builder.stream("in", key_serde=str, value_serde=str, name="read").to("out", name="write")
         >>> print(builder.build().describe().to_mermaid())

@@ -6,15 +6,19 @@ from dataclasses import replace
 from inspect import isclass, iscoroutinefunction
 from typing import Any, Final, NamedTuple, Self
 
-from state_stores.spec import StoreKind
-from streams.definitions.materialized import StoreBuilder
-from streams.definitions.names import check_name, where
-from streams.definitions.node_arguments import check_store_builder, check_supplier, source_spec
-from streams.errors import TopologyError
-from streams.serdes import SerdeLike
-from streams.user_functions import caller_location
-from tasks.processing.api.processor import Processor
-from tasks.processing.api.topology_spec import (
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.streams.definitions.materialized import StoreBuilder
+from tidewheel.streams.definitions.names import check_name, where
+from tidewheel.streams.definitions.node_arguments import (
+    check_store_builder,
+    check_supplier,
+    source_spec,
+)
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.user_functions import caller_location
+from tidewheel.tasks.processing.api.processor import Processor
+from tidewheel.tasks.processing.api.topology_spec import (
     GlobalStoreSpec,
     NodeSpec,
     ProcessorSpec,
@@ -73,7 +77,7 @@ class TopologyStores(ABC):
             key_serde: Serde of keys; the configured default if not given.
             value_serde: Serde of values, likewise.
 
-        >>> from streams import Stores, Topology
+        >>> from tidewheel import Stores, Topology
         >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float, logging=False)
         >>> Topology().add_global_store(rates, "read", "rates", "keep", Processor).store_names
         ('rates',)
@@ -128,7 +132,7 @@ class TopologyStores(ABC):
             TopologyError: A store that forgets by itself (of windows or sessions, with a ttl or `max_entries`), or a
                 processor whose `process` is a coroutine function.
 
-        >>> from streams import Stores, Topology
+        >>> from tidewheel import Stores, Topology
         >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float)
         >>> Topology().add_read_only_state_store(rates, "read", "rates", "keep", Processor).store_names
         ('rates',)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from rebalance.model import TopicPartition
-from streams.errors import TopologyError
-from streams.serdes.partitioning import KEY_PARTITIONERS, KeyPartitioner
-from streams.serdes.windowed import WindowedSerde
-from tasks.internal_topics import ApplicationPlan
-from tasks.processing.api.topology_spec import SinkSpec, SubtopologySpec, TopologySpec
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes.partitioning import KEY_PARTITIONERS, KeyPartitioner
+from tidewheel.streams.serdes.windowed import WindowedSerde
+from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.processing.api.topology_spec import SinkSpec, SubtopologySpec, TopologySpec
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _log: Final = logging.getLogger("tidewheel")
 

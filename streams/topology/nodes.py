@@ -2,9 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 
-from streams.definitions.names import did_you_mean
-from streams.errors import TopologyError
-from tasks.processing.api.topology_spec import NodeSpec, ProcessorSpec, SinkSpec, SourceSpec
+from tidewheel.streams.definitions.names import did_you_mean
+from tidewheel.streams.errors import TopologyError
+from tidewheel.tasks.processing.api.topology_spec import (
+    NodeSpec,
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+)
 
 
 def parents_of(node: NodeSpec) -> tuple[str, ...]:

@@ -13,18 +13,18 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
-from state_stores.spec import StoreSpec
-from streams.definitions.checks import check_callable, check_flag
-from streams.definitions.default_serdes import (
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.streams.definitions.checks import check_callable, check_flag
+from tidewheel.streams.definitions.default_serdes import (
     DefaultSerdes,
     serdes_or_default,
     settled_node,
     settled_store,
 )
-from streams.definitions.default_stores import kept_as_set
-from streams.definitions.materialized import StoreBuilder
-from streams.definitions.names import check_name, did_you_mean, where
-from streams.definitions.node_arguments import (
+from tidewheel.streams.definitions.default_stores import kept_as_set
+from tidewheel.streams.definitions.materialized import StoreBuilder
+from tidewheel.streams.definitions.names import check_name, did_you_mean, where
+from tidewheel.streams.definitions.node_arguments import (
     PARTITIONER,
     TopicChooser,
     check_parents,
@@ -37,20 +37,20 @@ from streams.definitions.node_arguments import (
     source_spec,
     wrapped_node,
 )
-from streams.errors import TopologyError
-from streams.serdes import SerdeLike
-from streams.topology.description import TopologyDescription
-from streams.topology.filled_stores import TopologyStores
-from streams.topology.nodes import (
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.topology.description import TopologyDescription
+from tidewheel.streams.topology.filled_stores import TopologyStores
+from tidewheel.streams.topology.nodes import (
     check_parents_exist,
     check_read_once,
     connected_groups,
     made_at,
     parents_of,
 )
-from streams.user_functions import caller_location
-from tasks.processing.api.processor import Processor
-from tasks.processing.api.topology_spec import (
+from tidewheel.streams.user_functions import caller_location
+from tidewheel.tasks.processing.api.processor import Processor
+from tidewheel.tasks.processing.api.topology_spec import (
     GlobalStoreSpec,
     NodeSpec,
     OffsetReset,
@@ -70,7 +70,7 @@ class Topology(TopologyStores):
     Every method that adds something returns the topology, and raises `TopologyError`, with its own name and your line,
     for a name that is taken, a parent or a store that is not there, and for what is no serde, no builder or no supplier.
 
-    >>> from streams import Processor, Topology
+    >>> from tidewheel import Processor, Topology
     >>> class Shout(Processor[str, str, str, str]):
     ...     def process(self, record):
     ...         self.context.forward(record.replace(value=record.value.upper()))
@@ -212,7 +212,7 @@ class Topology(TopologyStores):
     def add_state_store(self, builder: StoreBuilder, processors: str | Sequence[str] = ()) -> Self:
         """Add a store and connect it to processors (more can be connected later).
 
-        >>> from streams import Stores
+        >>> from tidewheel import Stores
         >>> counts = Stores.key_value("counts", key_serde=str, value_serde=int)
         >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
         >>> topology.add_state_store(counts, ["work"]).store_names
@@ -231,7 +231,7 @@ class Topology(TopologyStores):
     ) -> Self:
         """Let a processor use stores that were added before; `TopologyError` for one that is global, which needs no such word.
 
-        >>> from streams import Stores
+        >>> from tidewheel import Stores
         >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
         >>> _ = topology.add_state_store(Stores.key_value("seen", key_serde=str, value_serde=int))
         >>> _ = topology.connect_processor_and_state_stores("work", ["seen"])

@@ -5,17 +5,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from rebalance.protocol.task_status import RunningCall
-from state_stores.ports import Database
-from state_stores.state_directory import StateDirectory
-from streams.config import StreamsConfig
-from streams.worker.application.task_factory import make_global_stores
-from tasks.call_watch import Limits
-from tasks.internal_topics import ApplicationPlan
-from tasks.ports import Admin, ChangelogReader, Clock
-from tasks.restore.global_stores import GlobalStores
-from tasks.restore.global_updater import GlobalUpdater
-from tasks.restore.state_updater import RestoreEvent
+from tidewheel.rebalance.protocol.task_status import RunningCall
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.worker.application.task_factory import make_global_stores
+from tidewheel.tasks.call_watch import Limits
+from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.ports import Admin, ChangelogReader, Clock
+from tidewheel.tasks.restore.global_stores import GlobalStores
+from tidewheel.tasks.restore.global_updater import GlobalUpdater
+from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 
 class RunningGlobalStores:

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TaskId, TaskShape
-from rebalance.protocol.orders import (
+from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     EndApplication,
@@ -22,10 +22,10 @@ from rebalance.protocol.orders import (
     Welcome,
     WorkerLeaves,
 )
-from streams.errors import FencedError, IncompatibleMemberError, StreamsError
-from tasks.internal_topics import ApplicationPlan, changelog_topic
-from tasks.loop.group_producers import ended
-from tasks.loop.worker_ports import Membership
+from tidewheel.streams.errors import FencedError, IncompatibleMemberError, StreamsError
+from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic
+from tidewheel.tasks.loop.group_producers import ended
+from tidewheel.tasks.loop.worker_ports import Membership
 
 #: A worker without a loop yet shows this often that it is alive.
 _PROGRESS_S: Final = 0.05

@@ -7,7 +7,11 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from streams.processes.watchdog.process import WATCHDOG_COMMAND, WatchdogProcess, hand_over
+from tidewheel.streams.processes.watchdog.process import (
+    WATCHDOG_COMMAND,
+    WatchdogProcess,
+    hand_over,
+)
 
 #: How long the end of the program waits until the watchdog has said goodbye for its members.
 _GOODBYE_S: Final = 5.0

@@ -10,18 +10,18 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TaskId, TopicPartition
-from rebalance.producer_ids import INCARNATION_BYTES
-from rebalance.protocol.orders import WorkerClosed
-from rebalance.protocol.task_status import RunningCall
-from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.state_directory import StateDirectory
-from streams.errors import FencedError
-from streams.kafka.clients import KafkaClients
-from streams.processes.watchdog.link import WatchdogLink
-from streams.worker.application.application import Application
-from streams.worker.application.task_factory import TaskFactory
-from streams.worker.application.wiring import (
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.producer_ids import INCARNATION_BYTES
+from tidewheel.rebalance.protocol.orders import WorkerClosed
+from tidewheel.rebalance.protocol.task_status import RunningCall
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.streams.errors import FencedError
+from tidewheel.streams.kafka.clients import KafkaClients
+from tidewheel.streams.processes.watchdog.link import WatchdogLink
+from tidewheel.streams.worker.application.application import Application
+from tidewheel.streams.worker.application.task_factory import TaskFactory
+from tidewheel.streams.worker.application.wiring import (
     fixed_assignment,
     fixed_transactional_id,
     make_clients,
@@ -32,24 +32,29 @@ from streams.worker.application.wiring import (
     worker_ports,
     worker_settings,
 )
-from streams.worker.global_stores import RunningGlobalStores
-from streams.worker.group_membership import Departure, GroupMembership, task_shapes, tasks_seen
-from streams.worker.host_watchdog import HostWatchdog
-from streams.worker.introduction import introduce
-from streams.worker.placement_conflict import OnePlacing
-from streams.worker.plan_watch import PlanWatch, refresh_interval_ms
-from streams.worker.state_on_disk import state_on_disk
-from streams.worker.topic_setup import plan_with_topics, prepare_topics
-from tasks.commit.output_collector import OutputCollector
-from tasks.internal_topics import ApplicationPlan
-from tasks.loop.group_producers import started
-from tasks.loop.stream_worker import StreamWorker
-from tasks.loop.worker_ports import WorkerPorts
-from tasks.ports import Admin, TransactionalProducer
-from tasks.processing.engine.error_policy import ErrorPolicy
-from tasks.restore.start_positions import appeared_in
-from tasks.task.active_task import ActiveTask
-from tasks.task.state_manager import StateManager
+from tidewheel.streams.worker.global_stores import RunningGlobalStores
+from tidewheel.streams.worker.group_membership import (
+    Departure,
+    GroupMembership,
+    task_shapes,
+    tasks_seen,
+)
+from tidewheel.streams.worker.host_watchdog import HostWatchdog
+from tidewheel.streams.worker.introduction import introduce
+from tidewheel.streams.worker.placement_conflict import OnePlacing
+from tidewheel.streams.worker.plan_watch import PlanWatch, refresh_interval_ms
+from tidewheel.streams.worker.state_on_disk import state_on_disk
+from tidewheel.streams.worker.topic_setup import plan_with_topics, prepare_topics
+from tidewheel.tasks.commit.output_collector import OutputCollector
+from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.loop.group_producers import started
+from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.loop.worker_ports import WorkerPorts
+from tidewheel.tasks.ports import Admin, TransactionalProducer
+from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
+from tidewheel.tasks.restore.start_positions import appeared_in
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.state_manager import StateManager
 
 _log = logging.getLogger("tidewheel")
 

@@ -3,11 +3,11 @@
 import time
 from typing import Final
 
-from streams.config import StreamsConfig
-from streams.topology.key_placement import KeyCheck, checked_topics
-from streams.worker.application.wiring import make_clients
-from tasks.internal_topics import plan_application
-from tasks.processing.api.topology_spec import TopologySpec
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.topology.key_placement import KeyCheck, checked_topics
+from tidewheel.streams.worker.application.wiring import make_clients
+from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.processing.api.topology_spec import TopologySpec
 
 #: So long records are waited for, and so many are taken at once.
 _PATIENCE_S: Final = 15.0

@@ -8,24 +8,24 @@ from typing import Final
 
 import msgspec
 
-from rebalance.leader.decision import CoordinatorSettings
-from rebalance.producer_ids import group_id
-from rebalance.protocol.messages import (
+from tidewheel.rebalance.leader.decision import CoordinatorSettings
+from tidewheel.rebalance.producer_ids import group_id
+from tidewheel.rebalance.protocol.messages import (
     MESSAGE_BYTES_MAX,
     DiskCopy,
     Join,
     SeenTask,
     encode_message,
 )
-from state_stores.state_directory import StateDirectory
-from streams.config import StreamsConfig
-from streams.console_log import LogLevel, configured_format
-from streams.errors import ConfigError
-from streams.processes.watchdog.hello import Hello
-from streams.worker.application.application import Application
-from streams.worker.application.wiring import range_threads
-from streams.worker.group_membership import member_name, partition_counts, task_shapes
-from tasks.internal_topics import ApplicationPlan
+from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.console_log import LogLevel, configured_format
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.processes.watchdog.hello import Hello
+from tidewheel.streams.worker.application.application import Application
+from tidewheel.streams.worker.application.wiring import range_threads
+from tidewheel.streams.worker.group_membership import member_name, partition_counts, task_shapes
+from tidewheel.tasks.internal_topics import ApplicationPlan
 
 #: So much of a message is left for what the watchdog adds, and for topics that are found later.
 _SPARE_BYTES: Final = 8 * 1024

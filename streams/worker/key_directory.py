@@ -4,29 +4,29 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from rebalance.group import Group
-from rebalance.inspect.describe import LogEntry, LogFold
-from rebalance.protocol.decoding import RejectedRecord
-from streams.errors import StreamsError
-from streams.group.discovery import all_clients, partitioner_of, where_is, without_headers
-from streams.group.key_metadata import (
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.inspect.describe import LogEntry, LogFold
+from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.discovery import all_clients, partitioner_of, where_is, without_headers
+from tidewheel.streams.group.key_metadata import (
     HostInfo,
     KeyQueryMetadata,
     PartitionerWithHeaders,
     StreamsMetadata,
 )
-from streams.group.topics import LogTopic
-from streams.kafka.admin.admin import KafkaAdmin
-from streams.kafka.admin.group_log import state_topic
-from streams.kafka.consumers.group_reader import KafkaGroupReader
-from streams.kafka.portable_settings import settings_of
-from streams.serdes import SerdeLike
-from streams.worker.application.application import Application
-from tasks.processing.api.topology_spec import Partitioner
+from tidewheel.streams.group.topics import LogTopic
+from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.admin.group_log import state_topic
+from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
+from tidewheel.streams.kafka.portable_settings import settings_of
+from tidewheel.streams.serdes import SerdeLike
+from tidewheel.streams.worker.application.application import Application
+from tidewheel.tasks.processing.api.topology_spec import Partitioner
 
 
 class FollowedLog(Protocol):
-    """A group log by position (`streams.group.topics.LogTopic`)."""
+    """A group log by position (`tidewheel.streams.group.topics.LogTopic`)."""
 
     def to_end(self, *, decided: bool = False) -> Sequence[LogEntry | RejectedRecord]:
         """Return what was not returned yet, up to the end as it is now, or as far as it is decided."""

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from inspect import isclass
 from typing import Any, Protocol, runtime_checkable
 
-from streams.definitions.checks import check_callable
-from streams.errors import StreamsError
-from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
+from tidewheel.streams.definitions.checks import check_callable
+from tidewheel.streams.errors import StreamsError
+from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 
 
 @runtime_checkable
@@ -50,7 +50,7 @@ def called(
     >>> called(5, "set_state_listener", "(new, old)")
     Traceback (most recent call last):
     ...
-    state_stores.errors.StreamsError: set_state_listener: the listener is of type int, not a function; give a callable of 2 parameters: (new, old)
+    tidewheel.state_stores.errors.StreamsError: set_state_listener: the listener is of type int, not a function; give a callable of 2 parameters: (new, old)
     """
     what = f"the listener (a function, or an object with {method})" if method else "the listener"
     if isclass(listener):

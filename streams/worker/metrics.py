@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from streams.worker.stream_thread import StreamThread
-from tasks.call_watch import longest_ms
-from tasks.loop.stream_worker import StreamWorker
-from tasks.task.active_task import ActiveTask
+from tidewheel.streams.worker.stream_thread import StreamThread
+from tidewheel.tasks.call_watch import longest_ms
+from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.task.active_task import ActiveTask
 
 
 def figures_of(threads: Sequence[StreamThread], elapsed_s: float) -> dict[str, Any]:

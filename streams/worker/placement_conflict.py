@@ -15,18 +15,18 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Final, Protocol
 
-from rebalance.group import Group
-from rebalance.inspect.describe import LogFold
-from streams.config import StreamsConfig
-from streams.errors import IncompatibleMemberError, StreamsError
-from streams.group.inbox import at_hosts
-from streams.group.listening import speaking_now
-from streams.group.topics import GroupTopics, TopicsAdmin
-from streams.kafka.admin.group_log import inbox_topic, state_topic
-from streams.kafka.client.settings import FIXED_SESSION_MS
-from streams.kafka.consumers.group_reader import KafkaGroupReader
-from streams.kafka.portable_settings import settings_of
-from streams.worker.application.application import Application
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.inspect.describe import LogFold
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import IncompatibleMemberError, StreamsError
+from tidewheel.streams.group.inbox import at_hosts
+from tidewheel.streams.group.listening import speaking_now
+from tidewheel.streams.group.topics import GroupTopics, TopicsAdmin
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.streams.kafka.client.settings import FIXED_SESSION_MS
+from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
+from tidewheel.streams.kafka.portable_settings import settings_of
+from tidewheel.streams.worker.application.application import Application
 
 _log: Final = logging.getLogger("tidewheel")
 

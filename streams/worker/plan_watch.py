@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from streams.errors import MissingSourceTopicError, StreamsError
-from tasks.internal_topics import ApplicationPlan
-from tasks.ports import UnansweredError
+from tidewheel.streams.errors import MissingSourceTopicError, StreamsError
+from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.ports import UnansweredError
 
 _log = logging.getLogger("tidewheel")
 

@@ -5,16 +5,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from rebalance.model import TaskId
-from state_stores.buffers.queried import Committed, Queried, Uncommitted, not_running
-from state_stores.spec import StoreSpec
-from state_stores.stores.factory import queried_store
-from streams.definitions.isolation_level import IsolationLevel
-from streams.errors import InvalidStateStoreError
-from streams.worker.application.application import Application
-from streams.worker.stream_thread import StreamThread
-from tasks.internal_topics import changelog_topic
-from tasks.task.lifecycle import TaskState
+from tidewheel.rebalance.model import TaskId
+from tidewheel.state_stores.buffers.queried import Committed, Queried, Uncommitted, not_running
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.state_stores.stores.factory import queried_store
+from tidewheel.streams.definitions.isolation_level import IsolationLevel
+from tidewheel.streams.errors import InvalidStateStoreError
+from tidewheel.streams.worker.application.application import Application
+from tidewheel.streams.worker.stream_thread import StreamThread
+from tidewheel.tasks.internal_topics import changelog_topic
+from tidewheel.tasks.task.lifecycle import TaskState
 
 
 def store_view(

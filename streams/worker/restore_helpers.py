@@ -3,11 +3,11 @@
 import os
 import sys
 
-from streams.config import StreamsConfig
-from streams.processes.restore_helper.host import HostRestoreHelper
-from streams.processes.restore_helper.messages import Begin
-from streams.worker.application.run_options import RunOptions
-from streams.worker.introduction import log_level_here
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.processes.restore_helper.host import HostRestoreHelper
+from tidewheel.streams.processes.restore_helper.messages import Begin
+from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.streams.worker.introduction import log_level_here
 
 
 def restore_helpers(config: StreamsConfig, options: RunOptions) -> HostRestoreHelper:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from rebalance.model import TaskId, TaskShape, TopicPartition, position_key
-from rebalance.protocol.messages import DiskCopy
-from state_stores.errors import StateStoreError
-from state_stores.layout.position import Position
-from state_stores.restore import goes_on, position_name
-from state_stores.state_directory import StateDirectory
-from tasks.ports import TopicDescription
-from tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
+from tidewheel.rebalance.model import TaskId, TaskShape, TopicPartition, position_key
+from tidewheel.rebalance.protocol.messages import DiskCopy
+from tidewheel.state_stores.errors import StateStoreError
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.restore import goes_on, position_name
+from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.tasks.ports import TopicDescription
+from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
 
 _log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ import logging
 import threading
 from typing import Final, Literal, Protocol
 
-from streams.errors import ApplicationShutdownError, FencedError, StreamsError
-from streams.gc_tuning import collect_by_batches
-from streams.worker.application.application import Application
-from streams.worker.group_membership import Departure, said_to_users
-from streams.worker.host_watchdog import HostWatchdog
-from streams.worker.incarnation import WorkerLife
-from tasks.errors import GlobalStoreDamagedError
-from tasks.loop.stream_worker import StreamWorker
+from tidewheel.streams.errors import ApplicationShutdownError, FencedError, StreamsError
+from tidewheel.streams.gc_tuning import collect_by_batches
+from tidewheel.streams.worker.application.application import Application
+from tidewheel.streams.worker.group_membership import Departure, said_to_users
+from tidewheel.streams.worker.host_watchdog import HostWatchdog
+from tidewheel.streams.worker.incarnation import WorkerLife
+from tidewheel.tasks.errors import GlobalStoreDamagedError
+from tidewheel.tasks.loop.stream_worker import StreamWorker
 
 _log = logging.getLogger("tidewheel")
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from rebalance.model import TopicPartition
-from tasks.loop.stream_worker import StreamWorker
-from tasks.task.active_task import ActiveTask
-from tasks.task.learner_task import LearnerTask
-from tasks.task.range_status import range_count
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.learner_task import LearnerTask
+from tidewheel.tasks.task.range_status import range_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,14 @@ import logging
 import threading
 from collections.abc import Collection, Mapping
 
-from rebalance.model import TaskId
-from streams.config import StreamsConfig
-from streams.definitions.names import where
-from streams.errors import ConfigError, StreamsError, TopologyError
-from streams.topology.key_placement import with_input_partitioners
-from streams.topology.topology import Topology
-from streams.worker.application.run_options import RunOptions
-from tasks.internal_topics import (
+from tidewheel.rebalance.model import TaskId
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.definitions.names import where
+from tidewheel.streams.errors import ConfigError, StreamsError, TopologyError
+from tidewheel.streams.topology.key_placement import with_input_partitioners
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.tasks.internal_topics import (
     LIMITS,
     MESSAGE_BYTES,
     ApplicationPlan,
@@ -23,9 +23,9 @@ from tasks.internal_topics import (
     plan_application,
     with_message_bytes,
 )
-from tasks.key_ranges.progress_vector import Progress
-from tasks.ports import Admin, Clock, NewTopic
-from tasks.processing.api.topology_spec import SinkSpec, TopologySpec
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.ports import Admin, Clock, NewTopic
+from tidewheel.tasks.processing.api.topology_spec import SinkSpec, TopologySpec
 
 _log = logging.getLogger("tidewheel")
 

@@ -9,19 +9,19 @@ from typing import Final
 
 from msgspec.structs import replace as replaced
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.buffers.commit_buffer import Drained
-from state_stores.buffers.joined_changes import joined
-from tasks.commit.background import at_once
-from tasks.commit.committer import Commit, Committer, changed_offsets
-from tasks.commit.output_collector import OutputCollector
-from tasks.commit_facts import encode_details, encode_operators
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import Admin, Beside, Clock, CommittedOffset, Positions
-from tasks.restore.start_positions import StartPosition
-from tasks.task.active_task import ActiveTask
-from tasks.task.worker_input import WorkerInput
-from tasks.worker_settings import WorkerSettings
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.buffers.commit_buffer import Drained
+from tidewheel.state_stores.buffers.joined_changes import joined
+from tidewheel.tasks.commit.background import at_once
+from tidewheel.tasks.commit.committer import Commit, Committer, changed_offsets
+from tidewheel.tasks.commit.output_collector import OutputCollector
+from tidewheel.tasks.commit_facts import encode_details, encode_operators
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import Admin, Beside, Clock, CommittedOffset, Positions
+from tidewheel.tasks.restore.start_positions import StartPosition
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.worker_input import WorkerInput
+from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ be lost in a crash and is replayed from the changelog. So disk lags the changelo
 changelog and offsets stand or fall together.
 
 A commit has two halves: `begin` hands everything to the client, `end` has it written or raises. In between only waiting is
-left, which somebody else may do (`tasks.commit.background`) while the loop processes what comes next. Whatever goes wrong meanwhile is
+left, which somebody else may do (`tidewheel.tasks.commit.background`) while the loop processes what comes next. Whatever goes wrong meanwhile is
 dealt with in `end`, by the loop's thread.
 
 A commit may be begun open: what is done until it is due can `join` it then, so that little is left to send when it counts. It
@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn, TypeVar
 
-from rebalance.model import TopicPartition
-from state_stores.buffers.commit_buffer import Drained
-from state_stores.errors import StreamsError
-from tasks.commit.background import at_once
-from tasks.commit.output_collector import OutputCollector, drop
-from tasks.commit.refused_rows import RowOrigin, refused_row
-from tasks.ports import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.buffers.commit_buffer import Drained
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.commit.background import at_once
+from tidewheel.tasks.commit.output_collector import OutputCollector, drop
+from tidewheel.tasks.commit.refused_rows import RowOrigin, refused_row
+from tidewheel.tasks.ports import (
     Admin,
     Beside,
     Clock,
@@ -43,7 +43,7 @@ from tasks.ports import (
     TransactionalProducer,
     UnansweredError,
 )
-from tasks.processing.engine.output import OutputColumns, headers_of_changelog
+from tidewheel.tasks.processing.engine.output import OutputColumns, headers_of_changelog
 
 _log = logging.getLogger(__name__)
 

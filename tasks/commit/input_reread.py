@@ -6,11 +6,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-from rebalance.model import TopicPartition
-from state_stores.errors import StreamsError
-from tasks.ports import OffsetOutOfRangeError, RecordSource
-from tasks.processing.api.record import Headers
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.ports import OffsetOutOfRangeError, RecordSource
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _log = logging.getLogger(__name__)
 

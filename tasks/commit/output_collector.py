@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from rebalance.model import TopicPartition
-from state_stores.buffers.rows import column_bytes
-from state_stores.layout.stored_values import described_key
-from tasks.commit.input_reread import InputAgain, InputRecord
-from tasks.errors import RecordFailedError, RecordTooLargeError
-from tasks.internal_topics import configure_command
-from tasks.ports import RecordSource, SinkProducer
-from tasks.processing.api.handlers import ErrorContext
-from tasks.processing.api.record import Headers, Record
-from tasks.processing.engine.error_policy import ErrorPolicy
-from tasks.processing.engine.output import OutputColumns
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.buffers.rows import column_bytes
+from tidewheel.state_stores.layout.stored_values import described_key
+from tidewheel.tasks.commit.input_reread import InputAgain, InputRecord
+from tidewheel.tasks.errors import RecordFailedError, RecordTooLargeError
+from tidewheel.tasks.internal_topics import configure_command
+from tidewheel.tasks.ports import RecordSource, SinkProducer
+from tidewheel.tasks.processing.api.handlers import ErrorContext
+from tidewheel.tasks.processing.api.record import Headers, Record
+from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: Upper bound of what a record takes in a batch beside key, value and headers (varints, batch header; KIP-98).
 RECORD_OVERHEAD_BYTES = 96

@@ -7,12 +7,12 @@ the last record with the row's key.
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from rebalance.model import TopicPartition
-from state_stores.layout.stored_values import key_hash
-from tasks.errors import RecordFailedError
-from tasks.internal_topics import ApplicationPlan, changelog_topic
-from tasks.ports import FailedDelivery
-from tasks.processing.api.topology_spec import ProcessorSpec
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.layout.stored_values import key_hash
+from tidewheel.tasks.errors import RecordFailedError
+from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic
+from tidewheel.tasks.ports import FailedDelivery
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 
 #: Bytes behind the record's key in a row's key: none, time and number (windows), two times (sessions).
 _SUFFIX_BYTES = (0, 12, 16)

@@ -1,8 +1,8 @@
 """Whether a sub-topology's key ranges await on one event loop and so take up no threads. Pure, known before a graph is made."""
 
-from tasks.processing.api.supplied import awaits
-from tasks.processing.api.topology_spec import ProcessorSpec, SinkSpec, SubtopologySpec
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.tasks.processing.api.supplied import awaits
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, SinkSpec, SubtopologySpec
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 
 def only_awaits(subtopology: SubtopologySpec) -> bool:

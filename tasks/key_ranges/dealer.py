@@ -7,16 +7,16 @@ from itertools import accumulate, islice
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from state_stores.buffers.rows import column_bytes
-from tasks.key_ranges.done_ranges import OldMap
-from tasks.key_ranges.key_ranges import KeyRanges, key_hash, key_hashes
-from tasks.key_ranges.ledger import Chunk
-from tasks.key_ranges.range_worker import RangeSetting
-from tasks.key_ranges.work_item import WorkItem
-from tasks.processing.engine.output import OutputColumns
-from tasks.processing.engine.position_clock import PositionClock
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords, memory_bytes
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.buffers.rows import column_bytes
+from tidewheel.tasks.key_ranges.done_ranges import OldMap
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash, key_hashes
+from tidewheel.tasks.key_ranges.ledger import Chunk
+from tidewheel.tasks.key_ranges.range_worker import RangeSetting
+from tidewheel.tasks.key_ranges.work_item import WorkItem
+from tidewheel.tasks.processing.engine.output import OutputColumns
+from tidewheel.tasks.processing.engine.position_clock import PositionClock
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords, memory_bytes
 
 #: What the handlers of records that could not be read put out, by row.
 Letters = Mapping[int, Sequence[OutputColumns]]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tasks.key_ranges.key_ranges import KeyRanges
-from tasks.key_ranges.progress_vector import RangeProgress
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
+from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 
 
 class OldMap(msgspec.Struct, frozen=True):

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from state_stores.ports import SerdePort
-from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from tasks.processing.api.processor import FixedKeyProcessor
-from tasks.processing.api.supplied import NOT_SAID_KEYED, makes_a, says_keyed
-from tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec, SubtopologySpec
-from tasks.processing.engine.operator import Operator, OperatorSupplier
-from tasks.processing.engine.position_clock import Counted
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.tasks.processing.api.processor import FixedKeyProcessor
+from tidewheel.tasks.processing.api.supplied import NOT_SAID_KEYED, makes_a, says_keyed
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec, SubtopologySpec
+from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
+from tidewheel.tasks.processing.engine.position_clock import Counted
 
 #: Whose rows a node uses: those of the key the record had on its topic, those of that key's windows, or any.
 _OWN: Final = "same"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from rebalance.model import TopicPartition
+from tidewheel.rebalance.model import TopicPartition
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 #: Coroutines of these are around those of users.
-_OURS: Final = "tasks."
+_OURS: Final = "tidewheel.tasks."
 
 
 class Step(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from state_stores.errors import StreamsError
+from tidewheel.state_stores.errors import StreamsError
 
 
 class OwnKeys(msgspec.Struct, frozen=True):

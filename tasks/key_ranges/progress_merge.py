@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tasks.key_ranges.key_ranges import KeyRanges
-from tasks.key_ranges.progress_vector import RangeProgress
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
+from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 
 
 def first_cut(

@@ -2,7 +2,7 @@
 
 The text is base64 of: magic, format version, task epoch, transactional id, topic id, topology hash, the name of the key
 hash, one (first hash, offset) per key-range worker, the partition's stream time at the lowest offset, operators' stream
-times, and facts that change with the topology or its topics only (`tasks.commit_facts`). Numbers are varints, offsets are
+times, and facts that change with the topology or its topics only (`tidewheel.tasks.commit_facts`). Numbers are varints, offsets are
 differences to the committed one, so the size depends on the number of ranges, not on lag. The checksum covers the committed
 offset, so a text beside another offset than it was written for is not ours. Text without our magic, of an unknown version
 or damaged decodes to None. Version 1 had no facts, and a checksum without the offset.
@@ -15,8 +15,8 @@ from typing import Self
 
 import msgspec
 
-from rebalance.model import EPOCH_MAX
-from tasks.key_ranges.key_ranges import HASH_END, KEY_HASH, RANGES_MAX
+from tidewheel.rebalance.model import EPOCH_MAX
+from tidewheel.tasks.key_ranges.key_ranges import HASH_END, KEY_HASH, RANGES_MAX
 
 _MAGIC = 0xE7
 _VERSION = 2
@@ -91,7 +91,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             unknown outcome can be told from the one before it.
         read_from: Where reading begins if that is before all ranges' offsets, else None: a task's inputs are read from one
             moment, to be merged as they were, and ranges of a former life may have been further in one of them.
-        facts: What changes with the topology or its topics only (`tasks.commit_facts`); empty in version 1.
+        facts: What changes with the topology or its topics only (`tidewheel.tasks.commit_facts`); empty in version 1.
     """
 
     task_epoch: int

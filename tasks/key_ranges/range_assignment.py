@@ -30,8 +30,8 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TaskId
-from tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
+from tidewheel.rebalance.model import TaskId
+from tidewheel.tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
 
 #: Threads differ by at most this part of their mean load; the answer then stands as it is. A new answer, which costs a
 #: pause of the tasks that it cuts, is made twice as even.

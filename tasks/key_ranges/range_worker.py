@@ -16,23 +16,23 @@ from typing import Final, Protocol
 
 import msgspec
 
-from state_stores.buffers.commit_buffer import CommitBuffer, Drained
-from state_stores.buffers.queried import UncommittedRows, not_running
-from state_stores.stores.factory import Store
-from tasks.erasure import Erasure
-from tasks.key_ranges.batch_size import UNIT_S, BatchPace, Pace
-from tasks.key_ranges.key_ranges import key_hash
-from tasks.key_ranges.seal_barrier import Cut
-from tasks.key_ranges.sealed_work import Seal
-from tasks.key_ranges.shared_loop import Shared
-from tasks.key_ranges.staged_database import StagedDatabase
-from tasks.key_ranges.work_item import AtHand, WorkItem
-from tasks.processing.api.coroutines import PrivateLoop, Waiting
-from tasks.processing.engine.output import OutputColumns, OutputRuns
-from tasks.processing.engine.record_batch import RecordBatch
-from tasks.processing.engine.steps import Steps, await_steps, run_steps
-from tasks.processing.engine.task_processing import TaskProcessing
-from tasks.question import Question
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained
+from tidewheel.state_stores.buffers.queried import UncommittedRows, not_running
+from tidewheel.state_stores.stores.factory import Store
+from tidewheel.tasks.erasure import Erasure
+from tidewheel.tasks.key_ranges.batch_size import UNIT_S, BatchPace, Pace
+from tidewheel.tasks.key_ranges.key_ranges import key_hash
+from tidewheel.tasks.key_ranges.seal_barrier import Cut
+from tidewheel.tasks.key_ranges.sealed_work import Seal
+from tidewheel.tasks.key_ranges.shared_loop import Shared
+from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
+from tidewheel.tasks.key_ranges.work_item import AtHand, WorkItem
+from tidewheel.tasks.processing.api.coroutines import PrivateLoop, Waiting
+from tidewheel.tasks.processing.engine.output import OutputColumns, OutputRuns
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.tasks.processing.engine.steps import Steps, await_steps, run_steps
+from tidewheel.tasks.processing.engine.task_processing import TaskProcessing
+from tidewheel.tasks.question import Question
 
 #: After so much work since a seal comes the next one where records wait that may not return: that much of its own range's
 #: work a call that hangs can hold back. Half of it costs a tenth more per record where each takes 10 ms.
@@ -52,7 +52,7 @@ class Scheduling(Enum):
 
 
 class RangeCollector:
-    """Keeps the outputs of a range until they are sealed; a `tasks.processing.engine.sink.Collector`."""
+    """Keeps the outputs of a range until they are sealed; a `tidewheel.tasks.processing.engine.sink.Collector`."""
 
     def __init__(self, partition_count: Callable[[str], int]) -> None:
         self._partition_count = partition_count

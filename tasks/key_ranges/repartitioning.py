@@ -9,7 +9,7 @@ themselves; for them a little less is handed out than is done.
 from collections.abc import Iterable
 from typing import Final
 
-from tasks.key_ranges.key_ranges import KeyRanges
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
 
 #: What waits in a range is short if it takes no longer than this, or is a single record.
 _SHORT_S: Final = 0.05

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from state_stores.buffers.commit_buffer import Drained
-from tasks.processing.engine.output import OutputColumns
+from tidewheel.state_stores.buffers.commit_buffer import Drained
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):

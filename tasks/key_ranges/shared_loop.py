@@ -12,8 +12,8 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, Protocol, cast
 from weakref import WeakSet
 
-from tasks.key_ranges.loop_watch import LoopWatch
-from tasks.processing.api.coroutines import Waiting, cancelled_by_nobody, new_loop
+from tidewheel.tasks.key_ranges.loop_watch import LoopWatch
+from tidewheel.tasks.processing.api.coroutines import Waiting, cancelled_by_nobody, new_loop
 
 #: Whoever asks whether the loop turns waits for an answer so long.
 _ANSWER_S: Final = 0.1

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from state_stores.buffers.in_flight_view import DatabaseView, OrderedRows, on_top
-from state_stores.buffers.rows import SortedRows
-from state_stores.errors import InvalidStateStoreError
-from state_stores.ports import Database
-from tasks.key_ranges.own_keys import OwnKeys
+from tidewheel.state_stores.buffers.in_flight_view import DatabaseView, OrderedRows, on_top
+from tidewheel.state_stores.buffers.rows import SortedRows
+from tidewheel.state_stores.errors import InvalidStateStoreError
+from tidewheel.state_stores.ports import Database
+from tidewheel.tasks.key_ranges.own_keys import OwnKeys
 
 #: What a commit has taken, and what was sealed since.
 _LAYERS_MAX: Final = 2
@@ -30,7 +30,7 @@ class _Layer:
 
 
 class StagedDatabase(DatabaseView):
-    """A `state_stores.ports.Database` of one key range, over the database that all ranges of the task share.
+    """A `tidewheel.state_stores.ports.Database` of one key range, over the database that all ranges of the task share.
 
     A row that was deleted by an expired range of keys below is not hidden here: whoever reads rows that expire knows the
     time, and does not look.

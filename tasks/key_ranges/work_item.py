@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from tasks.processing.engine.output import OutputColumns
-from tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.tasks.processing.engine.output import OutputColumns
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 
 class WorkItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,11 +5,11 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TaskId
-from rebalance.protocol.orders import EraseRows, RowsErased
-from tasks.commit.commit_round import CommitRound
-from tasks.erasure import Erasure
-from tasks.task.active_task import ActiveTask
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.orders import EraseRows, RowsErased
+from tidewheel.tasks.commit.commit_round import CommitRound
+from tidewheel.tasks.erasure import Erasure
+from tidewheel.tasks.task.active_task import ActiveTask
 
 #: Answers that are kept for orders that come again.
 _ANSWERS_MAX: Final = 100

@@ -4,15 +4,15 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from rebalance.protocol.orders import (
+from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     EndIncarnation,
     UseTransactionalId,
     WantTransactionalId,
 )
-from tasks.errors import FencedError
-from tasks.loop.worker_ports import Membership
-from tasks.ports import Clock, ProducerOfId, TransactionalProducer
+from tidewheel.tasks.errors import FencedError
+from tidewheel.tasks.loop.worker_ports import Membership
+from tidewheel.tasks.ports import Clock, ProducerOfId, TransactionalProducer
 
 _log = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rebalance.model import TaskId
-from tasks.task.active_task import ActiveTask
+from tidewheel.rebalance.model import TaskId
+from tidewheel.tasks.task.active_task import ActiveTask
 
 
 class CommitTimes(NamedTuple):

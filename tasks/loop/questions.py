@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeVar, cast
 
-from rebalance.model import TaskId
-from state_stores.buffers.queried import UncommittedRows, not_running
-from state_stores.errors import InvalidStateStoreError, QueryTimeoutError
-from tasks.key_ranges.range_pool import RangePool
-from tasks.long_calls import call_of
-from tasks.question import Question
+from tidewheel.rebalance.model import TaskId
+from tidewheel.state_stores.buffers.queried import UncommittedRows, not_running
+from tidewheel.state_stores.errors import InvalidStateStoreError, QueryTimeoutError
+from tidewheel.tasks.key_ranges.range_pool import RangePool
+from tidewheel.tasks.long_calls import call_of
+from tidewheel.tasks.question import Question
 
 #: Whoever has asked asks again: for so long the loop waits less for input.
 _LATELY_S: Final = 1.0

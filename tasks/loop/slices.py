@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from rebalance.model import TopicPartition
-from tasks.key_ranges.batch_size import BatchPace
-from tasks.ports import Clock, OnRecord
-from tasks.task.active_task import ActiveTask
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.key_ranges.batch_size import BatchPace
+from tidewheel.tasks.ports import Clock, OnRecord
+from tidewheel.tasks.task.active_task import ActiveTask
 
 _log = logging.getLogger(__name__)
 

@@ -19,41 +19,46 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from types import TracebackType
 
-from rebalance.model import TaskId, TopicPartition
-from rebalance.protocol.orders import EndIncarnation, Leaveable, WorkerClosed, WorkerStatus
-from state_stores.errors import StreamsError
-from tasks.call_watch import CallWatch, watching
-from tasks.commit.background import at_once
-from tasks.commit.commit_round import CommitRound
-from tasks.commit.commit_schedule import DividedCommits
-from tasks.commit.committer import Committer, RolledBackError
-from tasks.commit.output_collector import OutputCollector
-from tasks.commit.refused_rows import origin_of
-from tasks.commit_facts import facts_bytes
-from tasks.errors import FencedError, TaskCorruptedError
-from tasks.internal_topics import ApplicationPlan
-from tasks.key_ranges.progress_vector import ranges_that_fit
-from tasks.key_ranges.range_pool import RangePool
-from tasks.loop.group_producers import GroupProducers, ended, started
-from tasks.loop.metrics import ProcessingRates, WorkerMetrics
-from tasks.loop.questions import Questions
-from tasks.loop.slices import Slices
-from tasks.loop.task_manager import HeldTasks, TaskManager
-from tasks.loop.worker_ports import MakeTask, Membership, WorkerPorts
-from tasks.ports import Beside, Positions, ProducerFactory, TransactionalProducer
-from tasks.processing.engine.error_policy import ErrorPolicy
-from tasks.processing.engine.operator_times import OPERATOR_TIMES_MAX
-from tasks.restore.offset_origin import start_rules
-from tasks.restore.restore_planner import RestorePlanner
-from tasks.restore.start_positions import Grant, appeared_in, find_starts
-from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent, StateUpdater
-from tasks.task.active_task import ActiveTask
-from tasks.task.gone_topics import GoneTopics
-from tasks.task.learner_task import LearnerTask
-from tasks.task.parallel_task import ParallelTask
-from tasks.task.range_placement import Placing
-from tasks.task.worker_input import WorkerInput
-from tasks.worker_settings import WorkerSettings
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.protocol.orders import (
+    EndIncarnation,
+    Leaveable,
+    WorkerClosed,
+    WorkerStatus,
+)
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.call_watch import CallWatch, watching
+from tidewheel.tasks.commit.background import at_once
+from tidewheel.tasks.commit.commit_round import CommitRound
+from tidewheel.tasks.commit.commit_schedule import DividedCommits
+from tidewheel.tasks.commit.committer import Committer, RolledBackError
+from tidewheel.tasks.commit.output_collector import OutputCollector
+from tidewheel.tasks.commit.refused_rows import origin_of
+from tidewheel.tasks.commit_facts import facts_bytes
+from tidewheel.tasks.errors import FencedError, TaskCorruptedError
+from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.key_ranges.progress_vector import ranges_that_fit
+from tidewheel.tasks.key_ranges.range_pool import RangePool
+from tidewheel.tasks.loop.group_producers import GroupProducers, ended, started
+from tidewheel.tasks.loop.metrics import ProcessingRates, WorkerMetrics
+from tidewheel.tasks.loop.questions import Questions
+from tidewheel.tasks.loop.slices import Slices
+from tidewheel.tasks.loop.task_manager import HeldTasks, TaskManager
+from tidewheel.tasks.loop.worker_ports import MakeTask, Membership, WorkerPorts
+from tidewheel.tasks.ports import Beside, Positions, ProducerFactory, TransactionalProducer
+from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
+from tidewheel.tasks.processing.engine.operator_times import OPERATOR_TIMES_MAX
+from tidewheel.tasks.restore.offset_origin import start_rules
+from tidewheel.tasks.restore.restore_planner import RestorePlanner
+from tidewheel.tasks.restore.start_positions import Grant, appeared_in, find_starts
+from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent, StateUpdater
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.gone_topics import GoneTopics
+from tidewheel.tasks.task.learner_task import LearnerTask
+from tidewheel.tasks.task.parallel_task import ParallelTask
+from tidewheel.tasks.task.range_placement import Placing
+from tidewheel.tasks.task.worker_input import WorkerInput
+from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Carries out what a worker is told to do with tasks: run them, keep copies, let go. The others go on meanwhile.
 
 Under fixed assignment all tasks are there from the beginning; in a group they come and go by orders
-(`rebalance.protocol.orders`), each answered by a report. What takes time is done by the updater's thread.
+(`tidewheel.rebalance.protocol.orders`), each answered by a report. What takes time is done by the updater's thread.
 """
 
 import logging
@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TaskId, TopicPartition, parse_position_key, position_key
-from rebalance.protocol.orders import (
+from tidewheel.rebalance.model import TaskId, TopicPartition, parse_position_key, position_key
+from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     DropCopy,
@@ -29,23 +29,23 @@ from rebalance.protocol.orders import (
     TaskReleased,
     TaskRunning,
 )
-from rebalance.protocol.task_status import TaskStatus
-from state_stores.errors import StreamsError
-from tasks.commit.commit_round import CommitRound, changelog_positions
-from tasks.errors import OutdatedGrantError
-from tasks.internal_topics import ApplicationPlan
-from tasks.loop.erasures import Erasures
-from tasks.processing.engine.drops import most_frequent
-from tasks.restore.restore_results import Broken, Closed, Refused, Restored
-from tasks.restore.start_positions import Grant, StartPosition, old_maps, operator_times
-from tasks.restore.state_updater import StateUpdater
-from tasks.task.active_task import ActiveTask
-from tasks.task.learner_task import LearnerTask
-from tasks.task.lifecycle import TaskState
-from tasks.task.range_status import blocking, busiest, long_in_hand, range_count
-from tasks.task.state_manager import StateManager
-from tasks.task.worker_input import WorkerInput
-from tasks.worker_settings import WorkerSettings
+from tidewheel.rebalance.protocol.task_status import TaskStatus
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.commit.commit_round import CommitRound, changelog_positions
+from tidewheel.tasks.errors import OutdatedGrantError
+from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.loop.erasures import Erasures
+from tidewheel.tasks.processing.engine.drops import most_frequent
+from tidewheel.tasks.restore.restore_results import Broken, Closed, Refused, Restored
+from tidewheel.tasks.restore.start_positions import Grant, StartPosition, old_maps, operator_times
+from tidewheel.tasks.restore.state_updater import StateUpdater
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.learner_task import LearnerTask
+from tidewheel.tasks.task.lifecycle import TaskState
+from tidewheel.tasks.task.range_status import blocking, busiest, long_in_hand, range_count
+from tidewheel.tasks.task.state_manager import StateManager
+from tidewheel.tasks.task.worker_input import WorkerInput
+from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from typing import Protocol
 
 import msgspec
 
-from rebalance.model import TaskId
-from rebalance.protocol.orders import AnyOrder, AnyReport
-from rebalance.protocol.task_status import RunningCall
-from tasks.commit.background import in_a_thread
-from tasks.commit.output_collector import OutputCollector, TopicInfo
-from tasks.ports import (
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.orders import AnyOrder, AnyReport
+from tidewheel.rebalance.protocol.task_status import RunningCall
+from tidewheel.tasks.commit.background import in_a_thread
+from tidewheel.tasks.commit.output_collector import OutputCollector, TopicInfo
+from tidewheel.tasks.ports import (
     Admin,
     Beside,
     ChangelogReader,
@@ -20,11 +20,11 @@ from tasks.ports import (
     RecordSource,
     SinkProducer,
 )
-from tasks.processing.engine.error_policy import ErrorPolicy
-from tasks.restore.run_ports import RunSettings
-from tasks.task.active_task import ActiveTask
-from tasks.task.state_manager import StateManager
-from tasks.worker_settings import InputCheck
+from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
+from tidewheel.tasks.restore.run_ports import RunSettings
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.state_manager import StateManager
+from tidewheel.tasks.worker_settings import InputCheck
 
 
 class Membership(Protocol):
@@ -78,7 +78,7 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     #: None reads everything in the worker.
     runs: RunSettings | None = None
-    #: Told before each record which it is, for a while; None goes in batches (`tasks.loop.slices`).
+    #: Told before each record which it is, for a while; None goes in batches (`tidewheel.tasks.loop.slices`).
     on_record: OnRecord | None = None
     #: Samples keys of inputs that are joined.
     input_check: InputCheck | None = None

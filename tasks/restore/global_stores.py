@@ -16,36 +16,41 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.errors import StoreCorruptedError, StreamsError
-from state_stores.layout.envelope import unseal
-from state_stores.layout.position import Position
-from state_stores.layout.stored_values import StoredValues
-from state_stores.ports import Database
-from state_stores.restore import fold, position_name
-from state_stores.stores.key_value_store import CommittedKeyValueStore
-from tasks.errors import GlobalStoreDamagedError
-from tasks.processing.api.app_configs import NO_CONFIGS, AppConfigs
-from tasks.processing.api.coroutines import close_loop
-from tasks.processing.api.handlers import FAILURES, ErrorContext
-from tasks.processing.api.processor import PunctuationType
-from tasks.processing.api.record import Record, RecordMetadata
-from tasks.processing.api.supplied import checked_processor
-from tasks.processing.api.topology_spec import GlobalStoreSpec
-from tasks.processing.engine.drops import Drop
-from tasks.processing.engine.error_policy import (
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.errors import StoreCorruptedError, StreamsError
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.stored_values import StoredValues
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.restore import fold, position_name
+from tidewheel.state_stores.stores.key_value_store import CommittedKeyValueStore
+from tidewheel.tasks.errors import GlobalStoreDamagedError
+from tidewheel.tasks.processing.api.app_configs import NO_CONFIGS, AppConfigs
+from tidewheel.tasks.processing.api.coroutines import close_loop
+from tidewheel.tasks.processing.api.handlers import FAILURES, ErrorContext
+from tidewheel.tasks.processing.api.processor import PunctuationType
+from tidewheel.tasks.processing.api.record import Record, RecordMetadata
+from tidewheel.tasks.processing.api.supplied import checked_processor
+from tidewheel.tasks.processing.api.topology_spec import GlobalStoreSpec
+from tidewheel.tasks.processing.engine.drops import Drop
+from tidewheel.tasks.processing.engine.error_policy import (
     ErrorHandlers,
     ErrorPolicy,
     input_failure,
     node_failure,
     not_asked,
 )
-from tasks.processing.engine.output import OutputColumns
-from tasks.processing.engine.processor_node import ProcessorNode
-from tasks.processing.engine.punctuation import Schedule
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords, first_none, has_none
-from tasks.processing.engine.source import SourceNode
-from tasks.task.state_manager import StateManager, StateSettings
+from tidewheel.tasks.processing.engine.output import OutputColumns
+from tidewheel.tasks.processing.engine.processor_node import ProcessorNode
+from tidewheel.tasks.processing.engine.punctuation import Schedule
+from tidewheel.tasks.processing.engine.record_batch import (
+    RecordBatch,
+    SourceRecords,
+    first_none,
+    has_none,
+)
+from tidewheel.tasks.processing.engine.source import SourceNode
+from tidewheel.tasks.task.state_manager import StateManager, StateSettings
 
 _log = logging.getLogger(__name__)
 

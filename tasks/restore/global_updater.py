@@ -1,6 +1,6 @@
 """Fills the global stores of one process in a thread of its own: restores them before any task runs, then follows.
 
-As `tasks.restore.state_updater`: the ends are fixed before reading begins, "done" is judged by position, and a position is
+As `tidewheel.tasks.restore.state_updater`: the ends are fixed before reading begins, "done" is judged by position, and a position is
 followed only if nothing can have been compacted away behind it. One reader serves all partitions from the first record
 to the end of the process, so restoring goes over into following without a gap. Whatever stops the thread is raised by
 `check`; what can't be trusted any more is `GlobalStoreDamagedError`, and whoever runs the process wipes and restarts.
@@ -12,15 +12,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from state_stores.errors import StoreCorruptedError
-from state_stores.restore import StartFrom, restore_start
-from tasks.call_watch import GLOBAL, CallWatch, Limits
-from tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
-from tasks.ports import Admin, ChangelogReader, Clock, OffsetOutOfRangeError
-from tasks.restore.global_stores import GlobalStores
-from tasks.restore.stalls import Reach, Stalls, explained
-from tasks.restore.store_restore import DELETE_RETENTION_MS, EventKind, RestoreEvent
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.errors import StoreCorruptedError
+from tidewheel.state_stores.restore import StartFrom, restore_start
+from tidewheel.tasks.call_watch import GLOBAL, CallWatch, Limits
+from tidewheel.tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
+from tidewheel.tasks.ports import Admin, ChangelogReader, Clock, OffsetOutOfRangeError
+from tidewheel.tasks.restore.global_stores import GlobalStores
+from tidewheel.tasks.restore.stalls import Reach, Stalls, explained
+from tidewheel.tasks.restore.store_restore import DELETE_RETENTION_MS, EventKind, RestoreEvent
 
 _log = logging.getLogger(__name__)
 

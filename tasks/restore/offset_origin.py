@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TaskId, TopicPartition
-from tasks.commit_facts import (
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.commit_facts import (
     CommitFacts,
     NamedOperator,
     decode_details,
@@ -20,11 +20,11 @@ from tasks.commit_facts import (
     inputs_digest,
     name_digest,
 )
-from tasks.errors import StartRefusedError
-from tasks.internal_topics import ApplicationPlan, internal_prefix, is_matched
-from tasks.key_ranges.progress_vector import Progress, partition_time_of_kafka_streams
-from tasks.ports import CommittedOffset
-from tasks.worker_settings import WorkerSettings
+from tidewheel.tasks.errors import StartRefusedError
+from tidewheel.tasks.internal_topics import ApplicationPlan, internal_prefix, is_matched
+from tidewheel.tasks.key_ranges.progress_vector import Progress, partition_time_of_kafka_streams
+from tidewheel.tasks.ports import CommittedOffset
+from tidewheel.tasks.worker_settings import WorkerSettings
 
 #: What ends a refusal.
 _WAYS_OUT: Final = (

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Final, Protocol
 
-from rebalance.model import TopicPartition
-from tasks.ports import ChangelogReader, Clock
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.ports import ChangelogReader, Clock
 
 _RECORDS_MIN: Final = 100
 _RECORDS_FIRST: Final = 1_000

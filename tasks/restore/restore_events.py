@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from tasks.restore.restoring_task import Charge
-from tasks.restore.store_restore import RestoreEvent, StoreRestore
+from tidewheel.tasks.restore.restoring_task import Charge
+from tidewheel.tasks.restore.store_restore import RestoreEvent, StoreRestore
 
 UpdateKind = Literal["start", "batch", "suspended"]
 

@@ -5,15 +5,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.errors import StreamsError
-from state_stores.layout.position import Position
-from tasks.errors import StartRefusedError
-from tasks.internal_topics import ApplicationPlan
-from tasks.ports import Admin, Clock, CommittedOffset, TopicDescription, UnsettledOffsetsError
-from tasks.restore.offset_origin import StartRules, check_state
-from tasks.restore.stalls import Stall, explained
-from tasks.restore.start_positions import (
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.tasks.errors import StartRefusedError
+from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.ports import (
+    Admin,
+    Clock,
+    CommittedOffset,
+    TopicDescription,
+    UnsettledOffsetsError,
+)
+from tidewheel.tasks.restore.offset_origin import StartRules, check_state
+from tidewheel.tasks.restore.stalls import Stall, explained
+from tidewheel.tasks.restore.start_positions import (
     Grant,
     StartPosition,
     find_granted_starts,
@@ -22,8 +28,8 @@ from tasks.restore.start_positions import (
     slowest_position_ms,
     topic_ids_of,
 )
-from tasks.restore.store_restore import RESTORE_SETTINGS, LogFacts, StoreRestore, start_of
-from tasks.task.active_task import ActiveTask
+from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, LogFacts, StoreRestore, start_of
+from tidewheel.tasks.task.active_task import ActiveTask
 
 _log = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from state_stores.errors import StateStoreError, StreamsError
-from tasks.errors import TaskCorruptedError
-from tasks.restore.start_positions import Grant, StartPosition
-from tasks.task.active_task import ActiveTask
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.errors import StateStoreError, StreamsError
+from tidewheel.tasks.errors import TaskCorruptedError
+from tidewheel.tasks.restore.start_positions import Grant, StartPosition
+from tidewheel.tasks.task.active_task import ActiveTask
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):

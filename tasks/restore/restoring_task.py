@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from tasks.restore.start_positions import Grant, StartPosition
-from tasks.restore.store_restore import StoreRestore
-from tasks.task.active_task import ActiveTask
-from tasks.task.learner_task import CopyProgress, LearnerTask
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.restore.start_positions import Grant, StartPosition
+from tidewheel.tasks.restore.store_restore import StoreRestore
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.learner_task import CopyProgress, LearnerTask
 
 
 class Charge(msgspec.Struct, eq=False):

@@ -6,11 +6,11 @@ from typing import Protocol
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from state_stores.bulk_restore.manifest import PartitionRuns, StoreSnapshot
-from state_stores.bulk_restore.plan import RUNS_FROM_RECORDS
-from state_stores.bulk_restore.run_files import BuiltRuns
-from state_stores.spec import StoreSpec
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.bulk_restore.manifest import PartitionRuns, StoreSnapshot
+from tidewheel.state_stores.bulk_restore.plan import RUNS_FROM_RECORDS
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
+from tidewheel.state_stores.spec import StoreSpec
 
 
 class RunOrder(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -1,6 +1,6 @@
 """Stores that are far behind, restored from sorted runs: planned here, made elsewhere, taken in here.
 
-For each such store: look for the newest snapshot, plan (`state_stores.bulk_restore.plan`), order the runs, ingest them. What
+For each such store: look for the newest snapshot, plan (`tidewheel.state_stores.bulk_restore.plan`), order the runs, ingest them. What
 is left is read as any changelog. Whatever goes wrong with runs ends in reading the changelog: a snapshot that can't be
 used is left aside, and what can't be made is read.
 """
@@ -12,16 +12,20 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from state_stores.bulk_restore.manifest import ChangelogFacts, StoreSnapshot, read_too_slowly
-from state_stores.bulk_restore.plan import (
+from tidewheel.state_stores.bulk_restore.manifest import (
+    ChangelogFacts,
+    StoreSnapshot,
+    read_too_slowly,
+)
+from tidewheel.state_stores.bulk_restore.plan import (
     RestoreFrom,
     RestorePlan,
     plan_restore,
 )
-from state_stores.spec import StoreKind
-from tasks.ports import Clock
-from tasks.restore.restoring_task import Charge
-from tasks.restore.run_ports import (
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.tasks.ports import Clock
+from tidewheel.tasks.restore.restoring_task import Charge
+from tidewheel.tasks.restore.run_ports import (
     RunMaker,
     RunOrder,
     RunProgress,
@@ -30,7 +34,7 @@ from tasks.restore.run_ports import (
     RunsFailed,
     RunsMade,
 )
-from tasks.restore.store_restore import LogFacts, StoreRestore, tombstone_retention_ms
+from tidewheel.tasks.restore.store_restore import LogFacts, StoreRestore, tombstone_retention_ms
 
 _log = logging.getLogger(__name__)
 

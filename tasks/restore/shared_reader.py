@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from rebalance.model import TopicPartition
-from tasks.ports import ChangelogReader
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.restore.reading_turns import ReadingTurns
-from tasks.restore.restoring_task import Charge
-from tasks.restore.store_restore import StoreRestore
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.ports import ChangelogReader
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.reading_turns import ReadingTurns
+from tidewheel.tasks.restore.restoring_task import Charge
+from tidewheel.tasks.restore.store_restore import StoreRestore
 
 #: How long a poll waits for records: an order that comes meanwhile waits as long.
 _POLL_S: Final = 0.01

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from rebalance.model import TopicPartition
-from state_stores.errors import StreamsError
-from tasks.open_transactions import OpenTransaction
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.open_transactions import OpenTransaction
 
 #: A restore whose position has not moved for so long is stalled.
 STALL_S: Final = 5.0

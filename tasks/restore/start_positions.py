@@ -8,18 +8,18 @@ from typing import Final, TypeGuard
 
 import msgspec
 
-from rebalance.model import TaskId, TopicPartition
-from rebalance.producer_ids import own_ids, own_ids_outside_groups
-from state_stores.errors import StreamsError
-from tasks.commit_facts import CommitFacts
-from tasks.errors import MissingSourceTopicError, OutdatedGrantError, StartRefusedError
-from tasks.internal_topics import ApplicationPlan
-from tasks.key_ranges.done_ranges import OldMap
-from tasks.key_ranges.key_ranges import KEY_HASH
-from tasks.key_ranges.progress_vector import Progress, partition_time_of_kafka_streams
-from tasks.ports import Admin, CommittedOffset
-from tasks.processing.api.topology_spec import OffsetReset
-from tasks.restore.offset_origin import (
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.producer_ids import own_ids, own_ids_outside_groups
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.commit_facts import CommitFacts
+from tidewheel.tasks.errors import MissingSourceTopicError, OutdatedGrantError, StartRefusedError
+from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.key_ranges.done_ranges import OldMap
+from tidewheel.tasks.key_ranges.key_ranges import KEY_HASH
+from tidewheel.tasks.key_ranges.progress_vector import Progress, partition_time_of_kafka_streams
+from tidewheel.tasks.ports import Admin, CommittedOffset
+from tidewheel.tasks.processing.api.topology_spec import OffsetReset
+from tidewheel.tasks.restore.offset_origin import (
     GroupOffsets,
     Origin,
     StartRules,

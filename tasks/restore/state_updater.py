@@ -1,6 +1,6 @@
 """Restores and follows the state of tasks in a thread of its own, so that tasks that run keep running.
 
-For each task: open its databases, decide per store where to begin (`tasks.restore.store_restore`), read the changelogs, write the
+For each task: open its databases, decide per store where to begin (`tidewheel.tasks.restore.store_restore`), read the changelogs, write the
 last value per key. A task that is to run is read to ends that were fixed before and handed over; a copy is followed
 until it is promoted (read on to given ends, then handed over as it stands) or dropped. Everything else that waits for
 the cluster or the disk while tasks run is done here too: finding where a granted task begins, opening and closing
@@ -17,26 +17,26 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from rebalance.model import TaskId, TopicPartition
-from rebalance.protocol.orders import AnyReport
-from state_stores.errors import StateStoreError, StoreCorruptedError, StreamsError
-from tasks.errors import StartRefusedError, TaskCorruptedError
-from tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.restore.reading_turns import ReadingTurns
-from tasks.restore.restore_events import RestoreEvents, StandbyUpdateEvent
-from tasks.restore.restore_planner import RestorePlanner
-from tasks.restore.restore_rate import RestoreRate, said_of
-from tasks.restore.restore_results import Broken, Closed, Refused, Restored, RestoreResult
-from tasks.restore.restoring_task import Charge
-from tasks.restore.run_ports import RunSettings
-from tasks.restore.run_restores import RunRestores
-from tasks.restore.shared_reader import SharedReader
-from tasks.restore.stalls import Reach, Stalls
-from tasks.restore.start_positions import Grant, StartPosition
-from tasks.restore.store_restore import EventKind, LogFacts, RestoreEvent, StoreRestore
-from tasks.task.active_task import ActiveTask
-from tasks.task.learner_task import LearnerTask
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.protocol.orders import AnyReport
+from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError, StreamsError
+from tidewheel.tasks.errors import StartRefusedError, TaskCorruptedError
+from tidewheel.tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.reading_turns import ReadingTurns
+from tidewheel.tasks.restore.restore_events import RestoreEvents, StandbyUpdateEvent
+from tidewheel.tasks.restore.restore_planner import RestorePlanner
+from tidewheel.tasks.restore.restore_rate import RestoreRate, said_of
+from tidewheel.tasks.restore.restore_results import Broken, Closed, Refused, Restored, RestoreResult
+from tidewheel.tasks.restore.restoring_task import Charge
+from tidewheel.tasks.restore.run_ports import RunSettings
+from tidewheel.tasks.restore.run_restores import RunRestores
+from tidewheel.tasks.restore.shared_reader import SharedReader
+from tidewheel.tasks.restore.stalls import Reach, Stalls
+from tidewheel.tasks.restore.start_positions import Grant, StartPosition
+from tidewheel.tasks.restore.store_restore import EventKind, LogFacts, RestoreEvent, StoreRestore
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.learner_task import LearnerTask
 
 __all__ = ["EventKind", "RestoreEvent", "StandbyUpdateEvent", "StateUpdater"]
 

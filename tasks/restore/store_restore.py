@@ -11,13 +11,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from state_stores.restore import StartFrom, StoreTime, fold, restore_start
-from tasks.ports import TopicDescription
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.restore.restore_rate import RestoreRate
-from tasks.task.active_task import ActiveTask
-from tasks.task.source_restore import SourceRestore
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.restore import StartFrom, StoreTime, fold, restore_start
+from tidewheel.tasks.ports import TopicDescription
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.restore_rate import RestoreRate
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.source_restore import SourceRestore
 
 #: Kafka's default for how long tombstones outlive compaction.
 DELETE_RETENTION_MS = 86_400_000

@@ -11,32 +11,40 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.buffers.commit_buffer import Drained
-from tasks.erasure import Erasure
-from tasks.internal_topics import SubtopologyPlan
-from tasks.key_ranges.done_ranges import OldMap
-from tasks.key_ranges.key_ranges import key_hash, key_hashes
-from tasks.key_ranges.keyed_analysis import counted
-from tasks.key_ranges.progress_vector import RangeProgress
-from tasks.key_ranges.seal_barrier import Cut
-from tasks.processing.api.app_configs import NO_CONFIGS, AppConfigs
-from tasks.processing.api.coroutines import close_loop
-from tasks.processing.api.record import RecordMetadata
-from tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec, TimestampExtractor
-from tasks.processing.engine.drops import Drop
-from tasks.processing.engine.error_policy import ErrorPolicy, input_failure
-from tasks.processing.engine.graph import TaskGraph
-from tasks.processing.engine.position_clock import PositionClock
-from tasks.processing.engine.record_batch import JointRecords, RecordBatch, SourceRecords
-from tasks.processing.engine.sink import Collector
-from tasks.processing.engine.source import SourceNode
-from tasks.processing.engine.task_processing import TaskCounters, TaskProcessing, TaskSetting
-from tasks.question import Question
-from tasks.task.lifecycle import TaskState, moved
-from tasks.task.partition_group import NEVER_IDLE, PartitionGroup
-from tasks.task.source_restore import SourceRestore
-from tasks.task.state_manager import StateManager
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.buffers.commit_buffer import Drained
+from tidewheel.tasks.erasure import Erasure
+from tidewheel.tasks.internal_topics import SubtopologyPlan
+from tidewheel.tasks.key_ranges.done_ranges import OldMap
+from tidewheel.tasks.key_ranges.key_ranges import key_hash, key_hashes
+from tidewheel.tasks.key_ranges.keyed_analysis import counted
+from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
+from tidewheel.tasks.key_ranges.seal_barrier import Cut
+from tidewheel.tasks.processing.api.app_configs import NO_CONFIGS, AppConfigs
+from tidewheel.tasks.processing.api.coroutines import close_loop
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.api.topology_spec import (
+    ProcessorSpec,
+    SourceSpec,
+    TimestampExtractor,
+)
+from tidewheel.tasks.processing.engine.drops import Drop
+from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy, input_failure
+from tidewheel.tasks.processing.engine.graph import TaskGraph
+from tidewheel.tasks.processing.engine.position_clock import PositionClock
+from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, SourceRecords
+from tidewheel.tasks.processing.engine.sink import Collector
+from tidewheel.tasks.processing.engine.source import SourceNode
+from tidewheel.tasks.processing.engine.task_processing import (
+    TaskCounters,
+    TaskProcessing,
+    TaskSetting,
+)
+from tidewheel.tasks.question import Question
+from tidewheel.tasks.task.lifecycle import TaskState, moved
+from tidewheel.tasks.task.partition_group import NEVER_IDLE, PartitionGroup
+from tidewheel.tasks.task.source_restore import SourceRestore
+from tidewheel.tasks.task.state_manager import StateManager
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +57,7 @@ class ActiveTask:
     """One sub-topology on one partition, processing.
 
     Attributes:
-        state: Moves only through `tasks.task.lifecycle`.
+        state: Moves only through `tidewheel.tasks.task.lifecycle`.
         next_offsets: Per input partition the offset of the next record to process: what a commit commits.
         partition_times_ms: Largest timestamp processed per input partition, -1 before the first.
         setting: What its nodes and processors are told of the application.

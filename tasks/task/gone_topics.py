@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tasks.errors import MissingSourceTopicError
-from tasks.internal_topics import ApplicationPlan, is_matched
-from tasks.ports import Clock
-from tasks.task.active_task import ActiveTask
-from tasks.task.worker_input import WorkerInput
+from tidewheel.tasks.errors import MissingSourceTopicError
+from tidewheel.tasks.internal_topics import ApplicationPlan, is_matched
+from tidewheel.tasks.ports import Clock
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.worker_input import WorkerInput
 
 _log = logging.getLogger(__name__)
 

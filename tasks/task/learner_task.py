@@ -2,7 +2,7 @@
 
 Both do the same work; a learner is meant to become the owner, a standby stays. A copy is kept as the task that it would
 become, with its databases open and nothing that processes begun, so that it is promoted in place: nothing is closed, and
-no record is read a second time. The thread of `tasks.restore.state_updater` moves it on.
+no record is read a second time. The thread of `tidewheel.tasks.restore.state_updater` moves it on.
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TaskId, TopicPartition, position_key
-from rebalance.protocol.orders import CopyNotReady, CopyReady
-from rebalance.protocol.task_status import TaskStatus
-from tasks.task.active_task import ActiveTask
+from tidewheel.rebalance.model import TaskId, TopicPartition, position_key
+from tidewheel.rebalance.protocol.orders import CopyNotReady, CopyReady
+from tidewheel.rebalance.protocol.task_status import TaskStatus
+from tidewheel.tasks.task.active_task import ActiveTask
 
 #: A copy that is ready says so again as it moves on, but not more often than this.
 _SAY_AGAIN_S: Final = 0.1

@@ -12,37 +12,47 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
-from rebalance.model import TopicPartition
-from state_stores.buffers.commit_buffer import Drained
-from state_stores.buffers.expiry import StoreExpiry
-from state_stores.buffers.joined_changes import joined
-from state_stores.ports import Database
-from state_stores.spec import SEGMENTED_KINDS
-from state_stores.stores.factory import Store
-from tasks.erasure import Erasure
-from tasks.key_ranges.bounds import RangeBounds
-from tasks.key_ranges.dealer import Dealer, Share, noting_passed, time_passes
-from tasks.key_ranges.key_ranges import KeyRanges, key_hash
-from tasks.key_ranges.keyed_analysis import counted, cutting, runs_users_objects, scanned_stores
-from tasks.key_ranges.ledger import Chunk, Ledger, first_open, offsets_of
-from tasks.key_ranges.own_keys import OwnKeys
-from tasks.key_ranges.progress_merge import first_cut, level, together
-from tasks.key_ranges.progress_vector import AHEAD_MAX, RangeProgress
-from tasks.key_ranges.range_pool import RangePool
-from tasks.key_ranges.range_worker import RangeCollector, RangeSetting, RangeWorker, Scheduling
-from tasks.key_ranges.repartitioning import Recut
-from tasks.key_ranges.run_memory import RunMemory
-from tasks.key_ranges.seal_barrier import Cut
-from tasks.key_ranges.sealed_work import Seal, by_store
-from tasks.key_ranges.shared_loop import Shared
-from tasks.key_ranges.staged_database import StagedDatabase
-from tasks.processing.api.record import RecordMetadata
-from tasks.processing.engine.output import OutputColumns, OutputRuns
-from tasks.processing.engine.position_clock import Counted, PositionClock
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.processing.engine.task_processing import TaskCounters, TaskProcessing
-from tasks.question import Question
-from tasks.task.active_task import ActiveTask
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.buffers.commit_buffer import Drained
+from tidewheel.state_stores.buffers.expiry import StoreExpiry
+from tidewheel.state_stores.buffers.joined_changes import joined
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import SEGMENTED_KINDS
+from tidewheel.state_stores.stores.factory import Store
+from tidewheel.tasks.erasure import Erasure
+from tidewheel.tasks.key_ranges.bounds import RangeBounds
+from tidewheel.tasks.key_ranges.dealer import Dealer, Share, noting_passed, time_passes
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
+from tidewheel.tasks.key_ranges.keyed_analysis import (
+    counted,
+    cutting,
+    runs_users_objects,
+    scanned_stores,
+)
+from tidewheel.tasks.key_ranges.ledger import Chunk, Ledger, first_open, offsets_of
+from tidewheel.tasks.key_ranges.own_keys import OwnKeys
+from tidewheel.tasks.key_ranges.progress_merge import first_cut, level, together
+from tidewheel.tasks.key_ranges.progress_vector import AHEAD_MAX, RangeProgress
+from tidewheel.tasks.key_ranges.range_pool import RangePool
+from tidewheel.tasks.key_ranges.range_worker import (
+    RangeCollector,
+    RangeSetting,
+    RangeWorker,
+    Scheduling,
+)
+from tidewheel.tasks.key_ranges.repartitioning import Recut
+from tidewheel.tasks.key_ranges.run_memory import RunMemory
+from tidewheel.tasks.key_ranges.seal_barrier import Cut
+from tidewheel.tasks.key_ranges.sealed_work import Seal, by_store
+from tidewheel.tasks.key_ranges.shared_loop import Shared
+from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.engine.output import OutputColumns, OutputRuns
+from tidewheel.tasks.processing.engine.position_clock import Counted, PositionClock
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.processing.engine.task_processing import TaskCounters, TaskProcessing
+from tidewheel.tasks.question import Question
+from tidewheel.tasks.task.active_task import ActiveTask
 
 _log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, compress, takewhile
 from typing import Final
 
-from rebalance.model import TopicPartition
-from tasks.processing.engine.java_queue import JavaQueue
-from tasks.processing.engine.record_batch import SourceRecords, memory_bytes
-from tasks.processing.engine.source import DecodedRecords
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.processing.engine.java_queue import JavaQueue
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords, memory_bytes
+from tidewheel.tasks.processing.engine.source import DecodedRecords
 
 #: Decodes records of one partition before their turn: the same records in pieces (`SourceNode.decode_ahead`).
 DecodeAhead = Callable[[SourceRecords], list[SourceRecords]]

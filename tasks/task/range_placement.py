@@ -6,16 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from weakref import WeakKeyDictionary, WeakSet
 
-from rebalance.model import TaskId
-from rebalance.protocol.task_status import BlockingCoroutine
-from tasks.key_ranges.awaiting import only_awaits
-from tasks.key_ranges.key_ranges import KeyRanges
-from tasks.key_ranges.range_assignment import PlacedRange, RangeLoad, TaskLoad, assign_ranges
-from tasks.key_ranges.range_pool import RangePool
-from tasks.key_ranges.range_worker import RangeWorker
-from tasks.task.active_task import ActiveTask
-from tasks.task.parallel_task import ParallelTask
-from tasks.task.range_status import blocking
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
+from tidewheel.tasks.key_ranges.awaiting import only_awaits
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
+from tidewheel.tasks.key_ranges.range_assignment import (
+    PlacedRange,
+    RangeLoad,
+    TaskLoad,
+    assign_ranges,
+)
+from tidewheel.tasks.key_ranges.range_pool import RangePool
+from tidewheel.tasks.key_ranges.range_worker import RangeWorker
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.parallel_task import ParallelTask
+from tidewheel.tasks.task.range_status import blocking
 
 _log = logging.getLogger(__name__)
 

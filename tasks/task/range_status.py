@@ -5,12 +5,12 @@ from typing import Final
 
 import msgspec
 
-from rebalance.protocol.task_status import BlockingCoroutine
-from tasks.key_ranges.loop_watch import LoopWatch, Step
-from tasks.key_ranges.range_worker import RangeWorker
-from tasks.key_ranges.shared_loop import Shared
-from tasks.task.active_task import ActiveTask
-from tasks.task.parallel_task import ParallelTask
+from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
+from tidewheel.tasks.key_ranges.loop_watch import LoopWatch, Step
+from tidewheel.tasks.key_ranges.range_worker import RangeWorker
+from tidewheel.tasks.key_ranges.shared_loop import Shared
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.parallel_task import ParallelTask
 
 #: A record that a range has been at for as long is told.
 _LONG_S: Final = 1.0

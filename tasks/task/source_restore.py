@@ -12,17 +12,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tasks.processing.api.app_configs import AppConfigs
-from tasks.processing.api.processor import PunctuationType
-from tasks.processing.api.record import RecordMetadata
-from tasks.processing.api.supplied import checked_processor
-from tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec, TimestampExtractor
-from tasks.processing.engine.error_policy import ErrorPolicy, input_failure, node_failure
-from tasks.processing.engine.operator import Operator
-from tasks.processing.engine.processor_node import ProcessorNode
-from tasks.processing.engine.punctuation import Schedule
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
-from tasks.processing.engine.source import SourceNode
+from tidewheel.tasks.processing.api.app_configs import AppConfigs
+from tidewheel.tasks.processing.api.processor import PunctuationType
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.api.supplied import checked_processor
+from tidewheel.tasks.processing.api.topology_spec import (
+    ProcessorSpec,
+    SourceSpec,
+    TimestampExtractor,
+)
+from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy, input_failure, node_failure
+from tidewheel.tasks.processing.engine.operator import Operator
+from tidewheel.tasks.processing.engine.processor_node import ProcessorNode
+from tidewheel.tasks.processing.engine.punctuation import Schedule
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tidewheel.tasks.processing.engine.source import SourceNode
 
 
 def _ignore_dropped(_node: str, _count: int, _reason: str, _first: RecordMetadata | None) -> None:

@@ -14,29 +14,29 @@ from typing import Any, Final
 
 import msgspec
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.buffers.commit_buffer import CommitBuffer, Drained, write_rows
-from state_stores.buffers.expiry import slowest_time
-from state_stores.buffers.in_flight_view import InFlightView
-from state_stores.buffers.queried import UncommittedRows
-from state_stores.buffers.timed_buffer import TimedBuffer, note_name
-from state_stores.bulk_restore.ingest import ingest_runs
-from state_stores.bulk_restore.run_files import BuiltRuns
-from state_stores.errors import StoreCorruptedError
-from state_stores.layout.key_order import RESET, refuse_unsorted_keys
-from state_stores.layout.position import Position
-from state_stores.layout.versions import key_of_version
-from state_stores.ports import Database
-from state_stores.restore import StoreTime, position_name
-from state_stores.spec import StoreKind, StoreSpec
-from state_stores.stores.custom_slot import CustomSlot
-from state_stores.stores.factory import Store, make_store
-from state_stores.stores.key_value_store import KeyValueStore
-from state_stores.stores.session_store import SessionStore
-from state_stores.stores.versioned_store import VersionedKeyValueStore
-from state_stores.stores.window_store import WindowStore
-from tasks.errors import TaskCorruptedError
-from tasks.internal_topics import changelog_topic
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained, write_rows
+from tidewheel.state_stores.buffers.expiry import slowest_time
+from tidewheel.state_stores.buffers.in_flight_view import InFlightView
+from tidewheel.state_stores.buffers.queried import UncommittedRows
+from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, note_name
+from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
+from tidewheel.state_stores.errors import StoreCorruptedError
+from tidewheel.state_stores.layout.key_order import RESET, refuse_unsorted_keys
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.versions import key_of_version
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.restore import StoreTime, position_name
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.stores.custom_slot import CustomSlot
+from tidewheel.state_stores.stores.factory import Store, make_store
+from tidewheel.state_stores.stores.key_value_store import KeyValueStore
+from tidewheel.state_stores.stores.session_store import SessionStore
+from tidewheel.state_stores.stores.versioned_store import VersionedKeyValueStore
+from tidewheel.state_stores.stores.window_store import WindowStore
+from tidewheel.tasks.errors import TaskCorruptedError
+from tidewheel.tasks.internal_topics import changelog_topic
 
 #: Where the id of a database's data is kept, beside the positions.
 _IDENTITY: Final = "store-uuid"

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from rebalance.model import TopicPartition
-from tasks.ports import Clock, RecordSource
-from tasks.task.active_task import ActiveTask
-from tasks.worker_settings import InputCheck, WorkerSettings
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.ports import Clock, RecordSource
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.worker_settings import InputCheck, WorkerSettings
 
 #: Few records that have come are given this long to become more, where nobody sees a result before a commit: what is done once for
 #: a fetch and a slice then serves more of them, and what it would have cost is left to the brokers, whom the commit waits for.

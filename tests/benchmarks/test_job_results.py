@@ -21,8 +21,8 @@ from benchmarks.jobs.plan import CACHES, JOBS, Job
 from benchmarks.outputs import OutputTally
 from benchmarks.peers.tidewheel import throughput as ours
 from benchmarks.systems import PEERS, SYSTEMS
-from streams import StreamsConfig
-from streams.testing import TopologyTestDriver
+from tidewheel import StreamsConfig
+from tidewheel.testing import TopologyTestDriver
 
 RECORDS = 300
 TOPICS = {"input_topic": "in", "other_topic": "other", "output_topic": "out"}

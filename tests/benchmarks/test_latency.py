@@ -20,7 +20,7 @@ from benchmarks.results import SuiteResult, make_rows
 from benchmarks.systems import System
 
 if TYPE_CHECKING:
-    from streams.broker import RunningBroker
+    from tidewheel.streams.broker import RunningBroker
 
 KEYS = [b"a", b"b", b"a", b"b"]
 

@@ -19,7 +19,7 @@ from benchmarks.peers.tidewheel import parallel as ours
 from benchmarks.results import Row, SuiteResult, make_row
 from benchmarks.systems import PEERS
 from benchmarks.table import markdown_table, rich_tables
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 GAIN = HEADINGS.index("× factor 1")  # noqa: RUF001 - the sign for times
 SHARE = HEADINGS.index("÷ factor")

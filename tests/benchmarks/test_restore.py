@@ -22,7 +22,7 @@ from benchmarks.restore.plot import growth_svg
 from benchmarks.restore.suite import QUICK, SYSTEM_NAMES, RestoreSuite, with_size
 from benchmarks.results import SuiteResult, make_rows
 from benchmarks.table import GROWTH_MARK, PICTURE, write_tables
-from streams import KafkaStreams
+from tidewheel import KafkaStreams
 
 SPEC = InputSpec(records=2_500, keys=50)
 CHANGELOG = Changelog(application_id="bench-restore-test", spec=SPEC, tail=25)

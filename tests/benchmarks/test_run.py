@@ -16,7 +16,7 @@ from benchmarks.run import RunRequest, WrongResultError, run_once
 from benchmarks.systems import PEERS, SYSTEMS, System
 
 if TYPE_CHECKING:
-    from streams.broker import RunningBroker
+    from tidewheel.streams.broker import RunningBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -5,11 +5,11 @@ import os
 import signal
 import sys
 
-from streams import StreamsConfig
-from streams.bulk import FrameSource, bootstrap
-from streams.bulk.bootstrap.driver import Told
 from tests.bulk.programs.holding import hold_writers
 from tests.bulk.sums import STORE, sums
+from tidewheel import StreamsConfig
+from tidewheel.bulk import FrameSource, bootstrap
+from tidewheel.streams.bulk.bootstrap.driver import Told
 
 
 def main() -> None:

@@ -11,16 +11,6 @@ from typing import Final
 from confluent_kafka import KafkaError, Message, Producer
 from hypothesis import strategies as st
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.buffers.timed_buffer import read_note
-from state_stores.bulk_restore.content import StoredRow, stored_rows
-from state_stores.layout.segments import SegmentLayout
-from state_stores.ports import Database
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from streams import StreamsConfig
-from streams.bulk.stores import BulkStore
 from tests.integration.cluster import Cluster, Received, until
 from tests.state_stores.bulk_restore.logs import (
     SPECS,
@@ -30,6 +20,16 @@ from tests.state_stores.bulk_restore.logs import (
     replayed,
     row_key,
 )
+from tidewheel import StreamsConfig
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.buffers.timed_buffer import read_note
+from tidewheel.state_stores.bulk_restore.content import StoredRow, stored_rows
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.streams.bulk.stores import BulkStore
 
 PARTITIONS: Final = 2
 

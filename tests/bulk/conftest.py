@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from state_stores.bulk_restore.spark_job import SparkSession, spark_session
-from streams import StreamsConfig
-from streams.broker import RunningBroker
-from streams.broker.java import find_java
 from tests.integration.cluster import Cluster
+from tidewheel import StreamsConfig
+from tidewheel.state_stores.bulk_restore.spark_job import SparkSession, spark_session
+from tidewheel.streams.broker import RunningBroker
+from tidewheel.streams.broker.java import find_java
 
 #: As text: thousands of paths are looked at, in each process.
 _HERE = str(Path(__file__).parent) + "/"

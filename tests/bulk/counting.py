@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from streams import Materialized, Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
+from tidewheel import Materialized, Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
 
 COUNTS: Final = "counts"
 PER_SECOND: Final = "per-second"

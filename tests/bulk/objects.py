@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote
 
 import fsspec  # type: ignore[import-untyped] # it has no types
 
-from streams.bulk.driver import BulkDriver
-from streams.bulk.executors import Counted, ExecutorWork
+from tidewheel.streams.bulk.driver import BulkDriver
+from tidewheel.streams.bulk.executors import Counted, ExecutorWork
 
 _BUCKET: Final = "bucket"
 _LISTED: Final = "listed"

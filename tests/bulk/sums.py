@@ -1,6 +1,6 @@
 """An application that sums amounts by key."""
 
-from streams import Serdes, StreamsBuilder, StreamsConfig, Topology
+from tidewheel import Serdes, StreamsBuilder, StreamsConfig, Topology
 
 STORE = "totals"
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from state_stores.bulk_restore.spark_job import SparkSession
-from streams import KafkaStreams, StreamsConfig, StreamsError, Topology
-from streams.bulk import FrameSource, bootstrap
-from streams.bulk.bootstrap.driver import Told
 from tests.bulk.conftest import MakeConfig
 from tests.bulk.programs.holding import ROWS_BEFORE
 from tests.bulk.sums import STORE, sums
 from tests.integration.cluster import PATIENCE_S, Cluster, until
+from tidewheel import KafkaStreams, StreamsConfig, StreamsError, Topology
+from tidewheel.bulk import FrameSource, bootstrap
+from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.streams.bulk.bootstrap.driver import Told
 
 PARTITIONS = 3
 

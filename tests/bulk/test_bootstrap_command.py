@@ -6,13 +6,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from state_stores.bulk_restore.spark_job import SparkSession
-from streams import KafkaStreams
-from streams.cli.app import main
-from streams.exit_codes import ExitCode
-from streams.processes.user_program import load_program
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.streams.cli.command_runs import ROOT
+from tidewheel import KafkaStreams
+from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.streams.cli.app import main
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.processes.user_program import load_program
 
 EXAMPLE = f"{ROOT / 'examples' / 'bootstrap_product_table.py'}:topology"
 TOPICS = ("product-orders", "product-changes", "priced-orders")

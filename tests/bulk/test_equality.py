@@ -7,14 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 
-from state_stores.bulk_restore.spark_job import SparkSession
-from streams import KafkaStreams, Processor, StreamsConfig, Topology
-from streams.bulk.driver import bulk_driver
-from streams.bulk.restore import restore_stores
-from streams.bulk.snapshots import make_snapshots
-from streams.definitions.materialized import StoreBuilder
-from streams.worker.application import wiring
-from streams.worker.application.run_options import RunOptions
 from tests.bulk.changelogs import (
     PARTITIONS,
     Changelogs,
@@ -28,6 +20,14 @@ from tests.bulk.conftest import MakeConfig
 from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.integration.programs.probes import runs_from
 from tests.state_stores.bulk_restore.logs import SPECS
+from tidewheel import KafkaStreams, Processor, StreamsConfig, Topology
+from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.streams.bulk.driver import bulk_driver
+from tidewheel.streams.bulk.restore import restore_stores
+from tidewheel.streams.bulk.snapshots import make_snapshots
+from tidewheel.streams.definitions.materialized import StoreBuilder
+from tidewheel.streams.worker.application import wiring
+from tidewheel.streams.worker.application.run_options import RunOptions
 
 _KINDS = tuple(SPECS)
 _EACH = [(kind, partition) for kind in _KINDS for partition in range(PARTITIONS)]

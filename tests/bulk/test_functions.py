@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from state_stores.bulk_restore.spark_job import SparkSession
-from state_stores.layout.envelope import seal
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
-from streams import KafkaStreams, Serdes, StreamsConfig, Topology, ValueAndTimestamp
-from streams.bulk import restore, snapshot, state_dataframe, verify
-from streams.cli.app import main
-from streams.errors import ConfigError, StoreLockedError
-from streams.worker.application.run_options import RunOptions
-from tasks.restore.store_restore import RestoreEvent
 from tests.bulk.conftest import MakeConfig
 from tests.bulk.counting import COUNTS, PER_SECOND, counting, program
 from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.integration.outcome import wait_for_counts
+from tidewheel import KafkaStreams, Serdes, StreamsConfig, Topology, ValueAndTimestamp
+from tidewheel.bulk import restore, snapshot, state_dataframe, verify
+from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.state_stores.layout.envelope import seal
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.streams.cli.app import main
+from tidewheel.streams.errors import ConfigError, StoreLockedError
+from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.tasks.restore.store_restore import RestoreEvent
 
 _CANARY = "canary-of-bulk-work"
 _RECORDS = [(b"key-%03d" % (index * 7 % 300), b"x") for index in range(3_000)]

@@ -13,16 +13,16 @@ from typing import Any
 import psutil
 import pytest
 
-from state_stores.bulk_restore.location import SnapshotLocation
-from streams import StreamsConfig
-from streams.bulk.executors import build_range, merge_into_one
-from streams.bulk.restore import restore_stores
 from tests.bulk.changelogs import Changelogs, assert_restored, many_records, name_of
 from tests.bulk.conftest import MakeConfig
 from tests.bulk.programs.restoring import STAGES, standing
 from tests.integration.cluster import Cluster, until
 from tests.integration.forked import ForkedProcess
 from tests.streams.bulk.inline import inline_driver
+from tidewheel import StreamsConfig
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.streams.bulk.executors import build_range, merge_into_one
+from tidewheel.streams.bulk.restore import restore_stores
 
 _PROGRAM = "tests.bulk.programs.restoring"
 _KINDS = ("timestamped", "session")

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.spark_job import SparkSession
-from streams import StreamsConfig
-from streams.bulk.driver import bulk_driver
-from streams.bulk.restore import restore_stores
-from streams.bulk.snapshots import make_snapshots
 from tests.bulk.changelogs import Changelogs, assert_restored, many_records, name_of
 from tests.bulk.conftest import MakeConfig
 from tests.bulk.objects import ObjectsDriver, bucket_url, objects, settle
 from tests.integration.cluster import Cluster
+from tidewheel import StreamsConfig
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
+from tidewheel.streams.bulk.driver import bulk_driver
+from tidewheel.streams.bulk.restore import restore_stores
+from tidewheel.streams.bulk.snapshots import make_snapshots
 
 _KINDS = ("timestamped", "session")
 _STORE = name_of(_KINDS[0])

@@ -18,11 +18,11 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
-from state_stores.bulk_restore.frame_source import FrameSource
-from state_stores.bulk_restore.spark_frames import check_sortable, moments_of
-from state_stores.bulk_restore.spark_job import SparkSession, collected, next_step
-from state_stores.bulk_restore.spark_sources import read_frame, session_time_zone, zoned
-from streams.errors import StreamsError
+from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
+from tidewheel.state_stores.bulk_restore.spark_frames import check_sortable, moments_of
+from tidewheel.state_stores.bulk_restore.spark_job import SparkSession, collected, next_step
+from tidewheel.state_stores.bulk_restore.spark_sources import read_frame, session_time_zone, zoned
+from tidewheel.streams.errors import StreamsError
 
 
 def test_csv_is_read_as_other_programs_write_it(spark: SparkSession, tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_executors_with_another_python_are_named() -> None:
     """It is not a task that failed: no task of that Python can run."""
     for text in (
         "EOFException occurred while reading the port number from pyspark.daemon's stdout.",
-        "ModuleNotFoundError: No module named 'state_stores'",
+        "ModuleNotFoundError: No module named 'tidewheel'",
         "[PYTHON_VERSION_MISMATCH] Python in worker has different version",
     ):
         assert sys.executable in next_step(text)

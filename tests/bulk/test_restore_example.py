@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from streams import KafkaStreams
-from streams.cli.app import main
-from streams.processes.user_program import load_program
-from streams.worker.application.run_options import RunOptions
 from tests.bulk.conftest import MakeConfig
 from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.integration.outcome import wait_for_counts
+from tidewheel import KafkaStreams
+from tidewheel.streams.cli.app import main
+from tidewheel.streams.processes.user_program import load_program
+from tidewheel.streams.worker.application.run_options import RunOptions
 
 _EXAMPLE = f"{Path(__file__).parents[2] / 'examples' / 'restore_from_snapshot.py'}:topology"
 _STORE = "visits-per-page"

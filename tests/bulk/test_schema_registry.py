@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from state_stores.bulk_restore.spark_job import SparkSession
-from streams import Serdes, StreamsBuilder
-from streams.bulk import bootstrap, state_dataframe
 from tests.bulk.conftest import MakeConfig
 from tests.fakes.schema_registry import schema_registry
 from tests.integration.cluster import Cluster
+from tidewheel import Serdes, StreamsBuilder
+from tidewheel.bulk import bootstrap, state_dataframe
+from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
 
 ORDER: dict[str, Any] = {
     "type": "record",

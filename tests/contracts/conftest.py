@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from streams.broker import RunningBroker
 from tests.fakes.cluster import Cluster, ClusterOfFakes, RealCluster
+from tidewheel.streams.broker import RunningBroker
 
 
 @pytest.fixture(params=["fake", pytest.param("kafka", marks=pytest.mark.broker)])

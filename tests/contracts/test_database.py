@@ -1,4 +1,4 @@
-"""What every `state_stores.ports.Database` promises, asked of RocksDB and of the in-memory twin alike."""
+"""What every `tidewheel.state_stores.ports.Database` promises, asked of RocksDB and of the in-memory twin alike."""
 
 import threading
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from state_stores.errors import InvalidStateStoreError, StateStoreError
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.ports import Database
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.errors import InvalidStateStoreError, StateStoreError
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 
 STORES = ["counts", "default"]
 KEYS = [b"", b"\x00", b"a", b"a\x00", b"ab", b"b", b"\xff", b"\xff\xff"]

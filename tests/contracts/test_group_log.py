@@ -1,4 +1,4 @@
-"""The contract of `rebalance.ports.GroupLog`: the fake and the real one behave alike."""
+"""The contract of `tidewheel.rebalance.ports.GroupLog`: the fake and the real one behave alike."""
 
 import contextlib
 import secrets
@@ -8,24 +8,29 @@ from typing import Protocol
 
 import pytest
 
-from rebalance.model import TopicPartition
-from rebalance.ports import (
+from tests.fakes.cluster import PATIENCE_S, RealCluster, columns, started
+from tests.fakes.group_log import FakeControlTopics
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.ports import (
     ControlTopicsChangedError,
     GroupLog,
     LeadershipLostError,
     LoggedRecord,
 )
-from rebalance.producer_ids import INCARNATION_BYTES, group_id
-from rebalance.protocol.messages import AnyMessage, MemberDied, Suspect
-from rebalance.protocol.records import AnyRecord, LeaderClaim, TaskRecord
-from streams.broker import RunningBroker
-from streams.kafka.admin.admin import KafkaAdmin
-from streams.kafka.admin.group_log import KafkaGroupAdmin, KafkaGroupLog, inbox_topic, state_topic
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.consumers.control_topics import Arrival, ControlTopicsReader
-from tasks.ports import NewTopic
-from tests.fakes.cluster import PATIENCE_S, RealCluster, columns, started
-from tests.fakes.group_log import FakeControlTopics
+from tidewheel.rebalance.producer_ids import INCARNATION_BYTES, group_id
+from tidewheel.rebalance.protocol.messages import AnyMessage, MemberDied, Suspect
+from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, TaskRecord
+from tidewheel.streams.broker import RunningBroker
+from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.admin.group_log import (
+    KafkaGroupAdmin,
+    KafkaGroupLog,
+    inbox_topic,
+    state_topic,
+)
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.control_topics import Arrival, ControlTopicsReader
+from tidewheel.tasks.ports import NewTopic
 
 BACK_MS = 60_000
 
@@ -330,7 +335,7 @@ def test_a_leader_whose_clock_is_hours_ahead_writes_under_the_brokers_time(
     reader = _Reader(log)
     before_ms = time.time_ns() // 1_000_000  # the broker runs on this machine
     ahead_ns = time.time_ns() + 5 * 3_600 * 10**9
-    monkeypatch.setattr("streams.kafka.admin.group_log.time.time_ns", lambda: ahead_ns)
+    monkeypatch.setattr("tidewheel.streams.kafka.admin.group_log.time.time_ns", lambda: ahead_ns)
     log.claim()
     log.append([_claim(1)])
     reader.read_until(lambda: reader.records == [_claim(1)])

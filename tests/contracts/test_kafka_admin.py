@@ -1,13 +1,13 @@
-"""The contract of `tasks.ports.Admin`: the fake and the real one behave alike."""
+"""The contract of `tidewheel.tasks.ports.Admin`: the fake and the real one behave alike."""
 
 import time
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams.errors import StreamsError
-from tasks.ports import Admin, CommittedOffset, NewTopic
 from tests.fakes.cluster import PATIENCE_S, Cluster, started, write
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import StreamsError
+from tidewheel.tasks.ports import Admin, CommittedOffset, NewTopic
 
 
 def test_created_topics_are_described_and_listed(cluster: Cluster) -> None:

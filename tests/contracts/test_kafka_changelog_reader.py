@@ -1,12 +1,12 @@
-"""The contract of `tasks.ports.ChangelogReader`: the fake and the real one behave alike."""
+"""The contract of `tidewheel.tasks.ports.ChangelogReader`: the fake and the real one behave alike."""
 
 import time
 
 import pytest
 
-from rebalance.model import TopicPartition
-from tasks.ports import ChangelogReader, OffsetOutOfRangeError
 from tests.fakes.cluster import PATIENCE_S, Cluster, T, columns, read_until, started, write
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.ports import ChangelogReader, OffsetOutOfRangeError
 
 
 def test_a_changelog_is_read_to_the_position_its_writer_was_told(cluster: Cluster) -> None:

@@ -1,11 +1,7 @@
-"""The contract of `tasks.ports.RecordSource`: the fake and the real one behave alike."""
+"""The contract of `tidewheel.tasks.ports.RecordSource`: the fake and the real one behave alike."""
 
 import time
 
-from rebalance.model import TopicPartition
-from streams.errors import MissingSourceTopicError, StreamsError
-from tasks.ports import OffsetOutOfRangeError, RecordSource
-from tasks.processing.engine.record_batch import SourceRecords
 from tests.fakes.cluster import (
     PATIENCE_S,
     Cluster,
@@ -17,6 +13,10 @@ from tests.fakes.cluster import (
     started,
     write,
 )
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import MissingSourceTopicError, StreamsError
+from tidewheel.tasks.ports import OffsetOutOfRangeError, RecordSource
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 
 def test_runs_hold_consecutive_records_of_one_partition_in_order(cluster: Cluster) -> None:

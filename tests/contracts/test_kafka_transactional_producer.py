@@ -1,13 +1,9 @@
-"""The contract of `tasks.ports.TransactionalProducer`: the fake and the real one behave alike."""
+"""The contract of `tidewheel.tasks.ports.TransactionalProducer`: the fake and the real one behave alike."""
 
 import time
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams.errors import FencedError, StreamsError
-from tasks.ports import CommittedOffset, TransactionAbortedError, TransactionalProducer
-from tasks.processing.engine.output import OutputColumns
 from tests.fakes.cluster import (
     ANY_PARTITION,
     Cluster,
@@ -19,6 +15,10 @@ from tests.fakes.cluster import (
     visible,
     write,
 )
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import FencedError, StreamsError
+from tidewheel.tasks.ports import CommittedOffset, TransactionAbortedError, TransactionalProducer
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 
 def test_records_become_visible_with_the_commit_and_not_before(cluster: Cluster) -> None:

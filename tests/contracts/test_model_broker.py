@@ -21,10 +21,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from streams.broker import RunningBroker
 from tests.fakes.proxy import END_TXN, KafkaProxy
 from tests.integration.cluster import until
 from tests.simulation.model_broker import BrokerError, GroupOffset, ModelBroker, UnstableError
+from tidewheel.streams.broker import RunningBroker
 
 PATIENCE_S = 20.0
 

@@ -10,18 +10,18 @@ from urllib.request import urlopen
 import orjson
 import pytest
 
-from rebalance.group import replay
-from rebalance.protocol.records import decode_record
-from streams import ChangelogRecord, Serdes
-from streams.broker import RunningBroker
-from streams.demo.check import ARRIVALS, DELAYS, RAIN, differences, expected_results
-from streams.demo.tables import read_rows, table, to_batches
-from streams.exit_codes import ExitCode
-from streams.processes.user_program import load_program
-from streams.testing import TopologyTestDriver
 from tests.integration.cluster import Cluster, until
 from tests.streams.cli.command_runs import ROOT, Command
 from tests.streams.demo.archive import small_archive
+from tidewheel import ChangelogRecord, Serdes
+from tidewheel.rebalance.group import replay
+from tidewheel.rebalance.protocol.records import decode_record
+from tidewheel.streams.broker import RunningBroker
+from tidewheel.streams.demo.check import ARRIVALS, DELAYS, RAIN, differences, expected_results
+from tidewheel.streams.demo.tables import read_rows, table, to_batches
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.processes.user_program import load_program
+from tidewheel.testing import TopologyTestDriver
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINES = ["All streams lead to Kafka", "Hello Kafka streams", "all the rest"]

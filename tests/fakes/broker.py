@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from rebalance.model import TopicPartition
-from streams.errors import StreamsError
-from streams.kafka.client.records import record_size_bytes
-from tasks.ports import CommittedOffset
-from tasks.processing.api.record import Headers
-from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 from tests.fakes.murmur2 import partition_of
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.client.records import record_size_bytes
+from tidewheel.tasks.ports import CommittedOffset
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 

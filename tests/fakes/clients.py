@@ -1,24 +1,8 @@
-"""The ports of `tasks.ports` over a `FakeBroker`. Same factory as `streams.kafka.clients.KafkaClients`."""
+"""The ports of `tidewheel.tasks.ports` over a `FakeBroker`. Same factory as `tidewheel.streams.kafka.clients.KafkaClients`."""
 
 import time
 from collections.abc import Mapping, Sequence
 
-from rebalance.model import TopicPartition
-from streams.errors import FencedError, MissingSourceTopicError, StreamsError
-from tasks.open_transactions import OpenTransaction
-from tasks.ports import (
-    CommitOutcomeUnknownError,
-    CommittedOffset,
-    FailedDelivery,
-    NewTopic,
-    OffsetOutOfRangeError,
-    TopicDescription,
-    TransactionAbortedError,
-    UnsettledOffsetsError,
-)
-from tasks.processing.api.record import Headers
-from tasks.processing.engine.output import OutputColumns, headers_of_changelog
-from tasks.processing.engine.record_batch import SourceRecords
 from tests.fakes.broker import (
     CommitFate,
     FakeBroker,
@@ -28,6 +12,22 @@ from tests.fakes.broker import (
     Transaction,
     names_of,
 )
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
+from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.ports import (
+    CommitOutcomeUnknownError,
+    CommittedOffset,
+    FailedDelivery,
+    NewTopic,
+    OffsetOutOfRangeError,
+    TopicDescription,
+    TransactionAbortedError,
+    UnsettledOffsetsError,
+)
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.engine.output import OutputColumns, headers_of_changelog
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 
 class FakeReader:

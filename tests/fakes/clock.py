@@ -2,7 +2,7 @@
 
 
 class FakeClock:
-    """The port `tasks.ports.Clock`; both times move together."""
+    """The port `tidewheel.tasks.ports.Clock`; both times move together."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms

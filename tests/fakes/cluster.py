@@ -4,9 +4,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from rebalance.model import TopicPartition
-from streams.kafka.clients import KafkaClients
-from tasks.ports import (
+from tests.fakes.broker import FakeBroker, StoredRecord
+from tests.fakes.clients import FakeClients
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.kafka.clients import KafkaClients
+from tidewheel.tasks.ports import (
     Admin,
     ChangelogReader,
     NewTopic,
@@ -14,10 +16,8 @@ from tasks.ports import (
     SinkProducer,
     TransactionalProducer,
 )
-from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
-from tasks.processing.engine.record_batch import SourceRecords
-from tests.fakes.broker import FakeBroker, StoredRecord
-from tests.fakes.clients import FakeClients
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 #: How long a real cluster may take for anything a test waits for.
 PATIENCE_S = 15.0

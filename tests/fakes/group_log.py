@@ -1,4 +1,4 @@
-"""The ports of `rebalance.ports` in memory: control topics with transactions and fencing, and what else a leader asks."""
+"""The ports of `tidewheel.rebalance.ports` in memory: control topics with transactions and fencing, and what else a leader asks."""
 
 import secrets
 import threading
@@ -8,17 +8,22 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
-from rebalance.ports import (
+from tidewheel.rebalance.ports import (
     ControlTopicsChangedError,
     GroupLogAwayError,
     LeadershipLostError,
     LoggedRecord,
     LogRead,
 )
-from rebalance.protocol.decoding import RejectedRecord, Rejection
-from rebalance.protocol.messages import AnyMessage, decode_message, encode_message, read_message
-from rebalance.protocol.orders import AnyOrder
-from rebalance.protocol.records import (
+from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
+from tidewheel.rebalance.protocol.messages import (
+    AnyMessage,
+    decode_message,
+    encode_message,
+    read_message,
+)
+from tidewheel.rebalance.protocol.orders import AnyOrder
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     decode_record,
     encode_record,

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import StoreSnapshot
-from streams.processes.restore_helper.helper import RestoreHelper
-from streams.processes.restore_helper.host import message_of, report_of
-from streams.processes.restore_helper.messages import Progressed, Report, SnapshotFound
-from tasks.ports import Clock
-from tasks.restore.run_ports import RunOrder, RunReport, RunsFailed
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeChangelogReader
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import StoreSnapshot
+from tidewheel.streams.processes.restore_helper.helper import RestoreHelper
+from tidewheel.streams.processes.restore_helper.host import message_of, report_of
+from tidewheel.streams.processes.restore_helper.messages import Progressed, Report, SnapshotFound
+from tidewheel.tasks.ports import Clock
+from tidewheel.tasks.restore.run_ports import RunOrder, RunReport, RunsFailed
 
 
 class LocalRunMaker:

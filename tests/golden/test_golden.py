@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams import (
+from tests.tasks.loop.bench import Bench
+from tidewheel import (
     BufferConfig,
     Materialized,
     Processor,
@@ -23,12 +23,12 @@ from streams import (
     Suppressed,
     Topology,
 )
-from streams.testing import TopologyTestDriver
-from streams.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.task.active_task import ActiveTask
-from tasks.task.partition_group import PartitionGroup
-from tests.tasks.loop.bench import Bench
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.partition_group import PartitionGroup
+from tidewheel.testing import TopologyTestDriver
 
 CASES: dict[str, dict[str, Any]] = {
     case["name"]: case

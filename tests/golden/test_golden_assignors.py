@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rebalance.assignors.high_availability import HighAvailabilityAssignor
-from rebalance.assignors.movement import Freshness, Plan, move_actives
-from rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
-from rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.assignors.high_availability import HighAvailabilityAssignor
+from tidewheel.rebalance.assignors.movement import Freshness, Plan, move_actives
+from tidewheel.rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
+from tidewheel.rebalance.model import TaskId, TaskShape
 
 CASES: dict[str, dict[str, Any]] = {
     case["name"]: case

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from rebalance.leader.reconcile import (
+from tidewheel.rebalance.leader.reconcile import (
     FencedMemberEpochError,
     MemberAssignment,
     MemberState,
     reconcile,
 )
-from rebalance.model import TaskId
+from tidewheel.rebalance.model import TaskId
 
 CASES: dict[str, dict[str, Any]] = {
     case["name"]: case

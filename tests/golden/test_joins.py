@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     JoinWindows,
     KStream,
     KTable,
@@ -20,7 +20,7 @@ from streams import (
     StreamsBuilder,
     StreamsConfig,
 )
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "joins.json").read_text(encoding="utf-8")

@@ -16,11 +16,11 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from rebalance.model import TopicPartition
-from streams.kafka.clients import KafkaClients
-from tasks.ports import NewTopic
-from tasks.processing.api.record import Headers
-from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.kafka.clients import KafkaClients
+from tidewheel.tasks.ports import NewTopic
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
 #: Far beyond what anything here takes; a test that reaches it has failed.
 PATIENCE_S = 120.0

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from streams import KafkaStreams, StreamsBuilder, StreamsConfig, Topology
-from streams.broker import RunningBroker
-from streams.worker.application.run_options import RunOptions
 from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed
 from tests.integration.processes import WORKER, WorkerProcess
+from tidewheel import KafkaStreams, StreamsBuilder, StreamsConfig, Topology
+from tidewheel.streams.broker import RunningBroker
+from tidewheel.streams.worker.application.run_options import RunOptions
 
 #: As text: thousands of paths are looked at, in each process.
 _HERE = str(Path(__file__).parent) + "/"

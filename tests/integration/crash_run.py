@@ -19,11 +19,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
-from rebalance.model import TopicPartition
 from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.processes import WorkerProcess
 from tests.integration.programs.jobs import STORE
 from tests.integration.programs.probes import STATE_NUMBERS
+from tidewheel.rebalance.model import TopicPartition
 
 _log = logging.getLogger(__name__)
 

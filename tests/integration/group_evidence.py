@@ -10,10 +10,10 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from benchmarks.handoff.feed import Feeder
-from rebalance.protocol.messages import AnyMessage, GrantedOk, Ready
-from rebalance.protocol.records import AnyRecord, TaskRecord
 from tests.integration.cluster import PATIENCE_S
 from tests.integration.programs.member import WINDOWS_PER_S
+from tidewheel.rebalance.protocol.messages import AnyMessage, GrantedOk, Ready
+from tidewheel.rebalance.protocol.records import AnyRecord, TaskRecord
 
 _LOOK_S: Final = 0.02
 

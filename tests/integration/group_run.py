@@ -16,9 +16,6 @@ from confluent_kafka import Producer
 
 from benchmarks.generator import key_bytes
 from benchmarks.handoff.feed import Feeder, Observer, preload
-from rebalance.model import TopicPartition, position_key
-from rebalance.protocol.messages import AnyMessage, decode_message
-from rebalance.protocol.records import AnyRecord, decode_record
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.forked import ForkedProcess
 from tests.integration.group_evidence import (
@@ -30,6 +27,9 @@ from tests.integration.group_evidence import (
     worked_windows,
 )
 from tests.integration.programs.member import STORE, Orders
+from tidewheel.rebalance.model import TopicPartition, position_key
+from tidewheel.rebalance.protocol.messages import AnyMessage, decode_message
+from tidewheel.rebalance.protocol.records import AnyRecord, decode_record
 
 _log: Final = logging.getLogger(__name__)
 

@@ -3,9 +3,9 @@
 import struct
 from collections.abc import Mapping
 
-from streams import KafkaStreams, ValueAndTimestamp
 from tests.integration.cluster import Cluster, until
 from tests.integration.programs.jobs import STORE
+from tidewheel import KafkaStreams, ValueAndTimestamp
 
 
 def assert_counted(

@@ -18,9 +18,9 @@ import msgspec
 
 from benchmarks.commit_log import read_commits
 from benchmarks.progress import CommitRecord
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.programs.slow_member import STORE, Orders
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 

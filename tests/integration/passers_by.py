@@ -15,14 +15,14 @@ from typing import Final
 
 import msgspec
 
-from rebalance.group import replay
-from rebalance.protocol.messages import Join, SeenTask
-from rebalance.protocol.orders import AnyOrder, Welcome
-from rebalance.protocol.records import AnyRecord, MemberRecord
-from rebalance.runtime.runtime import GroupRuntime
-from streams.processes.watchdog.watchdog import make_runtime
 from tests.integration.processes import WorkerProcess
 from tests.streams.processes.watchdog.playing import hello
+from tidewheel.rebalance.group import replay
+from tidewheel.rebalance.protocol.messages import Join, SeenTask
+from tidewheel.rebalance.protocol.orders import AnyOrder, Welcome
+from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord
+from tidewheel.rebalance.runtime.runtime import GroupRuntime
+from tidewheel.streams.processes.watchdog.watchdog import make_runtime
 
 #: A hundred in two minutes.
 JOINS_PER_S: Final = 100 / 120

@@ -11,12 +11,12 @@ from typing import Any, BinaryIO, Final
 import msgspec
 import psutil
 
-from streams.worker.application.states import KafkaStreamsState
 from tests.integration.cluster import PATIENCE_S, until
 from tests.integration.forked import ForkedProcess
 from tests.integration.programs.probes import STATE_NUMBERS
 from tests.integration.programs.scoreboard import Scoreboard
 from tests.integration.programs.worker import Orders
+from tidewheel.streams.worker.application.states import KafkaStreamsState
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 #: The program that most workers run.

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from streams import KafkaStreamsState, StreamsError
-from streams.broker import KafkaBroker
-from streams.exit_codes import ExitCode
-from streams.kafka.clients import KafkaClients
-from streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
 from tests.fakes.cluster import RealCluster
 from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.outcome import assert_counted
 from tests.integration.processes import WorkerProcess
 from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel import KafkaStreamsState, StreamsError
+from tidewheel.streams.broker import KafkaBroker
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.kafka.clients import KafkaClients
+from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
 
 #: A call waits for 30 s, and a worker whose brokers were away may need several, one after the other.
 RECOVERY_S = 200.0

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from streams import InvalidStateStoreError, KafkaStreams, RunOptions
-from streams.cli import main
-from streams.exit_codes import ExitCode
-from tasks.internal_topics import changelog_topic
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
 from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel import InvalidStateStoreError, KafkaStreams, RunOptions
+from tidewheel.streams.cli import main
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.tasks.internal_topics import changelog_topic
 
 PROGRAM = """
 from tests.integration.programs.jobs import JOBS

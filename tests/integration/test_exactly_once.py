@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import pytest
 
-from streams import ValueAndTimestamp
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartApp
 from tests.integration.crash_run import (
@@ -26,6 +25,7 @@ from tests.integration.crash_run import (
 )
 from tests.integration.outcome import number_of
 from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel import ValueAndTimestamp
 
 #: The four runs take a little over a minute, and several on a machine that has other things to do.
 pytestmark = [pytest.mark.timeout(420), pytest.mark.alone]

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TaskId
-from streams import ConfigError, FencedError, IncompatibleMemberError, StoreLockedError
-from streams.exit_codes import ExitCode
-from streams.kafka.admin.group_log import state_topic
-from streams.worker.application.run_options import RunOptions
-from streams.worker.incarnation import WorkerLife
 from tests.integration.cluster import Cluster, SteadyFeed, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel import ConfigError, FencedError, IncompatibleMemberError, StoreLockedError
+from tidewheel.rebalance.model import TaskId
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.kafka.admin.group_log import state_topic
+from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.streams.worker.incarnation import WorkerLife
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from streams import KafkaStreams, Materialized, Serdes, StreamsBuilder
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
+from tidewheel import KafkaStreams, Materialized, Serdes, StreamsBuilder
 
 STRING = Serdes.string()
 SERDES: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}

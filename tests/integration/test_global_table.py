@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from state_stores.errors import StoreCorruptedError
-from streams import (
+from tests.integration.cluster import Cluster, until
+from tests.integration.conftest import StartApp
+from tidewheel import (
     ErrorContext,
     ErrorResponse,
     InvalidStateStoreError,
@@ -20,10 +21,9 @@ from streams import (
     Serdes,
     StreamsBuilder,
 )
-from streams.exit_codes import exit_code_of
-from streams.worker.application.run_options import RunOptions
-from tests.integration.cluster import Cluster, until
-from tests.integration.conftest import StartApp
+from tidewheel.state_stores.errors import StoreCorruptedError
+from tidewheel.streams.exit_codes import exit_code_of
+from tidewheel.streams.worker.application.run_options import RunOptions
 
 _STRING = Serdes.string()
 

@@ -19,10 +19,10 @@ from typing import Final
 
 import pytest
 
-from rebalance.protocol.records import LeaderClaim, MemberRecord
-from streams.exit_codes import ExitCode
 from tests.integration.cluster import Cluster, until
 from tests.integration.group_run import GroupRun, MemberProcess
+from tidewheel.rebalance.protocol.records import LeaderClaim, MemberRecord
+from tidewheel.streams.exit_codes import ExitCode
 
 PARTITIONS: Final = 4
 KEYS: Final = int(os.environ.get("TIDEWHEEL_TEST_GROUP_KEYS", "0"))
@@ -177,7 +177,7 @@ def test_L4_drained_member_hands_over_and_ends(run: GroupRun) -> None:
     with run.operation("drain", unmoved=2, promoted=2):
         drained = subprocess.run(
             [
-                *(sys.executable, "-m", "streams", "drain", "b"),
+                *(sys.executable, "-m", "tidewheel", "drain", "b"),
                 *("--application-id", run.application_id),
                 *("--bootstrap-servers", run.cluster.bootstrap_servers),
             ],

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from streams.exit_codes import ExitCode
 from tests.integration.cluster import PATIENCE_S, until
 from tests.integration.processes import WORKER, WorkerProcess
 from tests.integration.programs.next_version import NEXT, PROGRAM
 from tests.integration.test_groups_basic import Group, group, topics
+from tidewheel.streams.exit_codes import ExitCode
 
 __all__ = ["group", "topics"]
 

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from rebalance.protocol.messages import DiskCopy, Join, decode_message
-from streams import (
+from tests.golden.test_golden import CASES
+from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
+from tests.integration.conftest import StartApp, StartWorker
+from tests.integration.processes import WORKER, WorkerProcess
+from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel import (
     HostInfo,
     InvalidStateStoreError,
     KafkaStreams,
@@ -19,16 +23,12 @@ from streams import (
     StreamsBuilder,
     StreamsError,
 )
-from streams.exit_codes import ExitCode
-from streams.kafka.admin.group_log import inbox_topic
-from streams.worker.task_info import TaskInfo
-from tasks.internal_topics import changelog_topic
-from tasks.restore.state_updater import RestoreEvent
-from tests.golden.test_golden import CASES
-from tests.integration.cluster import PATIENCE_S, Cluster, SteadyFeed, until
-from tests.integration.conftest import StartApp, StartWorker
-from tests.integration.processes import WORKER, WorkerProcess
-from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel.rebalance.protocol.messages import DiskCopy, Join, decode_message
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.kafka.admin.group_log import inbox_topic
+from tidewheel.streams.worker.task_info import TaskInfo
+from tidewheel.tasks.internal_topics import changelog_topic
+from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 #: Members settle at once, so that moves begin as soon as they may.
 QUICK = {"settling_ms": 0}

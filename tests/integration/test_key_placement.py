@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from rebalance.protocol.messages import Beat, decode_message
-from streams import RunOptions, StreamsBuilder, StreamsConfig
-from streams.cli import main
-from streams.exit_codes import ExitCode
-from streams.kafka.admin.group_log import inbox_topic
-from streams.worker.input_sample import sampled_inputs
-from streams.worker.topic_setup import spec_of
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
+from tidewheel import RunOptions, StreamsBuilder, StreamsConfig
+from tidewheel.rebalance.protocol.messages import Beat, decode_message
+from tidewheel.streams.cli import main
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.kafka.admin.group_log import inbox_topic
+from tidewheel.streams.worker.input_sample import sampled_inputs
+from tidewheel.streams.worker.topic_setup import spec_of
 
 KEYS = [f"key-{number}" for number in range(40)]
 

@@ -6,7 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from streams import (
+from tests.integration.cluster import Cluster, SteadyFeed, until
+from tests.integration.conftest import StartApp, StartWorker
+from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel import (
     ApplicationShutdownError,
     InvalidStateStoreError,
     IsolationLevel,
@@ -22,9 +25,6 @@ from streams import (
     StreamsError,
     TimeWindows,
 )
-from tests.integration.cluster import Cluster, SteadyFeed, until
-from tests.integration.conftest import StartApp, StartWorker
-from tests.integration.programs.jobs import JOBS, STORE
 
 _RECORDS: Final = [(b"key-%d" % (index % 10), b"word-%d" % (index % 7)) for index in range(200)]
 _HOUR_MS: Final = 3_600_000
@@ -384,7 +384,7 @@ def test_metrics_and_tasks_tell_what_goes_on(
 
 def test_metrics_before_and_after(config: dict[str, Any], source: str, unique: str) -> None:
     """An application that was not started has a state and nothing else to tell."""
-    from streams import StreamsConfig  # noqa: PLC0415 - only here it is not started
+    from tidewheel import StreamsConfig  # noqa: PLC0415 - only here it is not started
 
     settings = StreamsConfig(**config)
     app = KafkaStreams(JOBS["count_by_key"](source, f"out-{unique}").build(settings), settings)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams import KafkaStreams, StreamsBuilder, StreamsError
-from streams.worker.application.run_options import RunOptions
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp
 from tests.integration.programs.jobs import JOBS
+from tidewheel import KafkaStreams, StreamsBuilder, StreamsError
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.worker.application.run_options import RunOptions
 
 #: Small records of 10 keys.
 RECORDS = [(b"key-%d" % (index % 10), b"x") for index in range(60)]

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from streams.broker import KafkaBroker
 from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartWorker
 from tests.integration.processes import WorkerProcess
+from tidewheel.streams.broker import KafkaBroker
 
 #: The oldest supported version, and one release of each later line before the default.
 VERSIONS: Final = ("4.0.0", "4.1.1", "4.2.0", "4.3.1")

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from rebalance.model import TopicPartition
-from streams import KafkaStreamsState, Serdes, StreamsBuilder
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.processes import WorkerProcess
 from tests.integration.programs.jobs import STORE
+from tidewheel import KafkaStreamsState, Serdes, StreamsBuilder
+from tidewheel.rebalance.model import TopicPartition
 
 _KEYS = 10
 _PARTITIONS = 2

@@ -283,7 +283,7 @@ def _range_shown(shown: dict[str, Any], key_hash: int) -> dict[str, Any]:
 def _output(command: str, run: ParallelRun, *arguments: str) -> str:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "streams", command, run.application_id),
+            *(sys.executable, "-m", "tidewheel", command, run.application_id),
             *("--bootstrap-servers", run.cluster.bootstrap_servers, *arguments),
         ],
         check=False,

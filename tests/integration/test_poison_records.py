@@ -5,8 +5,10 @@ from typing import Any, Final
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams import (
+from tests.integration.cluster import Cluster, Received, until
+from tests.integration.conftest import StartApp
+from tests.integration.outcome import wait_for_counts
+from tidewheel import (
     DeadLetter,
     ErrorContext,
     ErrorResponse,
@@ -15,9 +17,7 @@ from streams import (
     Serdes,
     StreamsBuilder,
 )
-from tests.integration.cluster import Cluster, Received, until
-from tests.integration.conftest import StartApp
-from tests.integration.outcome import wait_for_counts
+from tidewheel.rebalance.model import TopicPartition
 
 _GUARANTEES: Final = ["exactly_once", "at_least_once"]
 

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams import (
+from tests.integration.cluster import Cluster, until
+from tests.integration.conftest import StartApp
+from tidewheel import (
     DeadLetter,
     ErrorContext,
     ErrorResponse,
@@ -17,8 +18,7 @@ from streams import (
     Serdes,
     StreamsBuilder,
 )
-from tests.integration.cluster import Cluster, until
-from tests.integration.conftest import StartApp
+from tidewheel.rebalance.model import TopicPartition
 
 _GUARANTEES: Final = ["exactly_once", "at_least_once"]
 _DAY_MS: Final = 86_400_000

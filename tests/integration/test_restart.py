@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tests.integration.cluster import PATIENCE_S, Cluster, until
+from tests.integration.conftest import StartApp
+from tests.integration.outcome import wait_for_counts
+from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel import (
     KafkaStreams,
     KeyValueStore,
     Processor,
@@ -20,11 +24,7 @@ from streams import (
     StreamsError,
     ValueAndTimestamp,
 )
-from tasks.restore.state_updater import RestoreEvent
-from tests.integration.cluster import PATIENCE_S, Cluster, until
-from tests.integration.conftest import StartApp
-from tests.integration.outcome import wait_for_counts
-from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 _RECORDS = [(b"key-%03d" % (index * 7 % 400), b"x" * 50) for index in range(3_000)]
 
@@ -182,7 +182,7 @@ def test_damage_is_no_processing_error(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, unique: str
 ) -> None:
     """A processor that meets damaged state does not have its record skipped by a lenient handler."""
-    from streams import Stores  # noqa: PLC0415 - only this test has a store of its own
+    from tidewheel import Stores  # noqa: PLC0415 - only this test has a store of its own
 
     config["processing_exception_handler"] = "continue"
 
@@ -251,7 +251,7 @@ def test_recreated_changelog_is_believed_and_not_local_state(
         for key, (value, timestamp) in cluster.folded(changelog).items()
     }
 
-    with caplog.at_level(logging.INFO, "tasks"):
+    with caplog.at_level(logging.INFO, "tidewheel.tasks"):
         after = run(counted=sum(each.value for each in kept.values()))
 
     assert after == kept

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from streams import StreamsConfig, ValueAndTimestamp
-from streams.kafka.clients import KafkaClients
-from streams.worker.application import wiring
-from tasks.restore.state_updater import RestoreEvent
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp, StartWorker
 from tests.integration.programs.jobs import JOBS, STORE
 from tests.integration.programs.probes import runs_from
 from tests.tasks.task.snapshots import publish_snapshot
+from tidewheel import StreamsConfig, ValueAndTimestamp
+from tidewheel.streams.kafka.clients import KafkaClients
+from tidewheel.streams.worker.application import wiring
+from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 #: Already so many offsets are built into runs here, by a process of its own; users have to have ten times as many.
 _RUNS_FROM = 10_000

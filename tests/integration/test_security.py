@@ -17,12 +17,12 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from streams import StreamsError
-from streams.broker import KafkaBroker
-from streams.broker.java import find_java
 from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tests.integration.conftest import StartApp
 from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel import StreamsError
+from tidewheel.streams.broker import KafkaBroker
+from tidewheel.streams.broker.java import find_java
 
 _PASSWORD = "open-sesame-7391"  # noqa: S105 - of a broker that lives as long as this test
 _USER = "counter"

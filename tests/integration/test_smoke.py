@@ -16,11 +16,11 @@ from typing import Any, Final, Self
 
 import pytest
 
-from streams.worker.application.application import SystemClock
 from tests.golden.test_golden import CASES
 from tests.integration.cluster import Cluster, Feed, until
 from tests.integration.processes import WorkerProcess
 from tests.integration.programs.smoke import FLUSH, OUTPUTS
+from tidewheel.streams.worker.application.application import SystemClock
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -6,19 +6,19 @@ from typing import Any, Final
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams import (
+from tests.integration.cluster import PATIENCE_S, Cluster, until
+from tests.integration.conftest import StartApp
+from tests.integration.outcome import wait_for_counts
+from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel import (
     KafkaStreamsState,
     MissingSourceTopicError,
     Serdes,
     StreamsBuilder,
     StreamsError,
 )
-from streams.worker.application.run_options import RunOptions
-from tests.integration.cluster import PATIENCE_S, Cluster, until
-from tests.integration.conftest import StartApp
-from tests.integration.outcome import wait_for_counts
-from tests.integration.programs.jobs import JOBS, STORE
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.worker.application.run_options import RunOptions
 
 _RECORDS: Final = [(b"key-%d" % (index % 10), b"word-%d" % (index % 7)) for index in range(200)]
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from rebalance.inspect.describe import GroupPhase
-from streams import (
+from tests.integration.cluster import Cluster, until
+from tests.integration.conftest import StartApp
+from tidewheel import (
     KafkaStreams,
     KafkaStreamsState,
     Materialized,
@@ -18,12 +19,11 @@ from streams import (
     StreamsBuilder,
     StreamsConfig,
 )
-from streams.cli import main
-from streams.cli.group_access import access_to
-from streams.exit_codes import ExitCode
-from streams.kafka.admin.group_log import inbox_topic, state_topic
-from tests.integration.cluster import Cluster, until
-from tests.integration.conftest import StartApp
+from tidewheel.rebalance.inspect.describe import GroupPhase
+from tidewheel.streams.cli import main
+from tidewheel.streams.cli.group_access import access_to
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 
 #: Looks for changes three times a second, and gives tasks to newcomers at once.
 QUICK = {"settling_ms": 0, "consumer": {"topic.metadata.refresh.interval.ms": "300"}}
@@ -136,7 +136,7 @@ def test_N12_a_pattern_may_match_nothing_at_first(
 PATTERN = """
 import re
 
-from streams import StreamsBuilder
+from tidewheel import StreamsBuilder
 
 builder = StreamsBuilder()
 builder.stream(re.compile("{word}-.*"), key_serde=str, value_serde=str).group_by_key().count(store="counts")

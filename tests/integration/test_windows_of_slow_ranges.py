@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rebalance.model import TopicPartition
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tests.integration.cluster import PATIENCE_S, Cluster, Feed, until
 from tests.integration.programs.slow_windows import HELD, WINDOW_MS, Orders
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 
 _ROOT = Path(__file__).resolve().parents[2]
 

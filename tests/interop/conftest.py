@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.java import find_compiler, kafka_streams_jars
-from streams.broker import RunningBroker
-from streams.broker.errors import BrokerError
-from streams.broker.java import find_java
 from tests.integration.cluster import Cluster
 from tests.interop.kafka_streams_process import KafkaStreamsProcess
+from tidewheel.streams.broker import RunningBroker
+from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.java import find_java
 
 
 @pytest.fixture(scope="session")

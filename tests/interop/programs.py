@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from streams import (
+from tests.interop.shapes import is_order_free
+from tidewheel import (
     BufferConfig,
     CustomWindows,
     FixedKeyProcessor,
@@ -34,8 +35,7 @@ from streams import (
     UnlimitedWindows,
     ValueTransformerWithKey,
 )
-from streams.testing import TopologyTestDriver
-from tests.interop.shapes import is_order_free
+from tidewheel.testing import TopologyTestDriver
 
 Step = Mapping[str, Any]
 Program = dict[str, Any]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from streams import (
+from tidewheel import (
     AggregationWithHeaders,
     BufferConfig,
     JoinWindows,

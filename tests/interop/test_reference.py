@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from streams import StreamsBuilder, StreamsConfig
-from streams.testing import TopologyTestDriver
 from tests.interop.cases import Case, make_cases
 from tests.interop.reference import ask
 from tests.interop.topologies import OUTPUTS, TEXT, TOPOLOGIES
+from tidewheel import StreamsBuilder, StreamsConfig
+from tidewheel.testing import TopologyTestDriver
 
 _CASES = int(os.environ.get("TIDEWHEEL_TEST_INTEROP_CASES", "6"))
 _SEED = int(os.environ.get("TIDEWHEEL_TEST_INTEROP_SEED", "1"))

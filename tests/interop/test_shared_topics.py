@@ -13,18 +13,6 @@ from typing import Any, Final, Literal, cast
 
 import pytest
 
-from state_stores.stores.windowed import Windowed
-from streams import (
-    KafkaStreams,
-    RunOptions,
-    Serde,
-    Serdes,
-    StreamsBuilder,
-    StreamsConfig,
-    StreamsError,
-)
-from streams.worker.application.application import SystemClock
-from tasks.processing.api.record import Headers
 from tests.integration.cluster import PATIENCE_S, Cluster
 from tests.interop.kafka_streams_process import KafkaStreamsProcess, Row
 from tests.interop.shared_topologies import (
@@ -36,6 +24,18 @@ from tests.interop.shared_topologies import (
     TWO_SIDED,
     WINDOW_MS,
 )
+from tidewheel import (
+    KafkaStreams,
+    RunOptions,
+    Serde,
+    Serdes,
+    StreamsBuilder,
+    StreamsConfig,
+    StreamsError,
+)
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.worker.application.application import SystemClock
+from tidewheel.tasks.processing.api.record import Headers
 
 pytestmark = [
     pytest.mark.broker,
@@ -335,7 +335,7 @@ def test_offsets_go_on_where_the_other_stopped(
     app = _Application(cluster, java, "stream_join", tmp_path)
     app.feed(_rows("stream_join"))
     app.live("java", 0)
-    with caplog.at_level(logging.INFO, "tasks.restore.start_positions"):
+    with caplog.at_level(logging.INFO, "tidewheel.tasks.restore.start_positions"):
         app.live("ours", 1)
     assert f"going on where Kafka Streams left off, in {app.id}-left-0" in caplog.text
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from streams import (
+from tidewheel import (
     BufferConfig,
     JoinWindows,
     KStream,

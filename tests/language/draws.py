@@ -19,10 +19,10 @@ from typing import Any
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 
-from streams import StreamsConfig, Topology
 from tests.language.pool import GLOBAL, INPUTS, Pool
 from tests.language.programs import AT_MIDNIGHT, MIDNIGHT_MS, OPERATORS, SINGLY, Step, build
 from tests.tasks.loop.bench import APP
+from tidewheel import StreamsConfig, Topology
 
 #: (key, value, timestamp); (topic, its records), committed together.
 Row = tuple[str | None, str | None, int]

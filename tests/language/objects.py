@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from streams import (
+from tests.language.pool import HISTORY_MS, TTL_MS, Pool, Stream, Table, mix, mix_later
+from tidewheel import (
     FixedKeyProcessor,
     FixedKeyRecord,
     Processor,
@@ -15,7 +16,6 @@ from streams import (
     ValueTransformerWithKey,
     Windowed,
 )
-from tests.language.pool import HISTORY_MS, TTL_MS, Pool, Stream, Table, mix, mix_later
 
 #: (store, record): the parts that the value of the record's result is made of.
 Look = Callable[[Any, Record[Any, Any]], object]

@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from streams import GlobalKTable, KStream, KTable, Materialized, StreamsBuilder
+from tidewheel import GlobalKTable, KStream, KTable, Materialized, StreamsBuilder
 
 Stream = KStream[Any, Any]
 Table = KTable[Any, Any]

@@ -4,18 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from streams import (
-    BufferConfig,
-    CalendarWindows,
-    JoinWindows,
-    Materialized,
-    PunctuationType,
-    SessionWindows,
-    SlidingWindows,
-    Suppressed,
-    TimeWindows,
-    UnlimitedWindows,
-)
 from tests.language.objects import (
     WITH_STORES,
     gathered,
@@ -40,6 +28,18 @@ from tests.language.pool import (
     pair_later,
     subtract,
     subtracted,
+)
+from tidewheel import (
+    BufferConfig,
+    CalendarWindows,
+    JoinWindows,
+    Materialized,
+    PunctuationType,
+    SessionWindows,
+    SlidingWindows,
+    Suppressed,
+    TimeWindows,
+    UnlimitedWindows,
 )
 
 #: Where the calendar windows' midnight is, and the midnight that all of them end at (ms): to April 2024, a Monday.

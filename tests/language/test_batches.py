@@ -6,7 +6,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streams.testing import TopologyTestDriver
 from tests.language.draws import (
     GIVEN,
     SEEDS,
@@ -21,6 +20,7 @@ from tests.language.draws import (
     hands,
 )
 from tests.language.programs import Step
+from tidewheel.testing import TopologyTestDriver
 
 pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(600 + 5 * GIVEN)]
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.group import Group, apply, replay, snapshot
-from rebalance.model import TaskId, TaskPhase
-from rebalance.protocol.records import (
+from tidewheel.rebalance.group import Group, apply, replay, snapshot
+from tidewheel.rebalance.model import TaskId, TaskPhase
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     BootstrappedRecord,
     BootstrapRecord,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.model import TaskId, TopicPartition
 
 NUMBERS = st.integers(0, 10_000)
 

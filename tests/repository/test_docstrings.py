@@ -2,12 +2,12 @@
 
 import pytest
 
-import streams
+import tidewheel
 
 
-@pytest.mark.parametrize("name", streams.__all__)
+@pytest.mark.parametrize("name", tidewheel.__all__)
 def test_public_names_have_a_runnable_example(name: str) -> None:
     """Each public name has a docstring with an example, which `make docs` runs."""
-    docstring = getattr(streams, name).__doc__ or ""
+    docstring = getattr(tidewheel, name).__doc__ or ""
     assert ">>> " in docstring
     assert docstring.partition("\n")[0].endswith((".", "?"))

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pytest
 
 from checks.repository_files import ROOT, code_blocks, headings, links, repository_files
-from streams import (
+from tidewheel import (
     CogroupedKStream,
     KGroupedStream,
     KGroupedTable,

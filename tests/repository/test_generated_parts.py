@@ -14,7 +14,8 @@ from checks.generated_parts import (
     with_part,
 )
 from checks.repository_files import ROOT
-from streams import StreamsConfig, errors
+from tidewheel import StreamsConfig
+from tidewheel.streams import errors
 
 
 def attributes_read() -> set[str]:

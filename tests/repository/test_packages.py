@@ -29,10 +29,27 @@ def imported_modules(source: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_packages_are_typed(package: str) -> None:
-    """Each package carries the marker that lets type checkers trust its annotations."""
-    assert (ROOT / package / "py.typed").is_file()
+def test_the_package_is_typed() -> None:
+    """The marker lets type checkers trust the annotations."""
+    assert (ROOT / "tidewheel" / "py.typed").is_file()
+
+
+def test_the_package_holds_the_four_folders() -> None:
+    """Relative links work in every clone."""
+    for package in PACKAGES:
+        assert (ROOT / "tidewheel" / package).readlink() == Path("..") / package
+
+
+def test_rooms_have_few_files() -> None:
+    """A package's root shows at most 10 modules, a folder at most 20."""
+    crowded = {
+        folder.relative_to(ROOT).as_posix(): count
+        for package in PACKAGES
+        for folder in [ROOT / package, *(ROOT / package).rglob("*/")]
+        if (count := sum(path.stem != "__init__" for path in folder.glob("*.py")))
+        > (10 if folder.parent == ROOT else 20)
+    }
+    assert crowded == {}
 
 
 def test_no_file_is_past_its_length() -> None:
@@ -83,7 +100,7 @@ def test_tests_mirror_the_packages() -> None:
 
 
 #: What tests need beside themselves: programs they start, and texts they compare with.
-_AIDS = frozenset({"programs", "transcripts", "wire_samples"})
+_AIDS = frozenset({"programs", "scenarios", "transcripts", "wire_samples"})
 
 
 def _mirrors(folder: Path) -> bool:
@@ -94,24 +111,24 @@ def _mirrors(folder: Path) -> bool:
 
 
 def public_names() -> list[str]:
-    """What users may import from `streams`."""
-    streams: ModuleType = importlib.import_module("streams")
-    return list(getattr(streams, "__all__", ()))
+    """What users may import from `tidewheel`."""
+    tidewheel: ModuleType = importlib.import_module("tidewheel")
+    return list(getattr(tidewheel, "__all__", ()))
 
 
-def test_streams_shows_sorted_public_names() -> None:
-    """`streams.__all__` is there, sorted, and every name in it can be imported."""
+def test_tidewheel_shows_sorted_public_names() -> None:
+    """`tidewheel.__all__` is there, sorted, and every name in it can be imported."""
     names = public_names()
     assert names
     assert names == sorted(names)
-    streams = importlib.import_module("streams")
-    assert [name for name in names if not hasattr(streams, name)] == []
+    tidewheel = importlib.import_module("tidewheel")
+    assert [name for name in names if not hasattr(tidewheel, name)] == []
 
 
 @pytest.mark.parametrize("name", public_names())
 def test_public_names_are_documented(name: str) -> None:
-    """Every public class and function of `streams` has a docstring of its own."""
-    value = getattr(importlib.import_module("streams"), name)
+    """Every public class and function of `tidewheel` has a docstring of its own."""
+    value = getattr(importlib.import_module("tidewheel"), name)
     if not (inspect.isclass(value) or inspect.isroutine(value)):
         pytest.skip("a type alias or a constant is documented where it is written")
     assert value.__doc__

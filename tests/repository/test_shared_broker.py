@@ -7,7 +7,7 @@ import pytest
 
 from checks import shared_broker
 from checks.shared_broker import ask_for_broker, offered_broker
-from streams.broker.server_config import PATIENT
+from tidewheel.streams.broker.server_config import PATIENT
 
 
 class Brokers:

@@ -7,13 +7,13 @@ with what comes next: every record once, in order, with the right count, and off
 from dataclasses import dataclass, field
 from typing import Any
 
-from rebalance.model import TopicPartition
-from tasks.key_ranges.progress_vector import Progress
 from tests.simulation.invariants import LogInvariants
 from tests.simulation.model_broker import GroupOffset, ModelBroker, Transaction, TransactionState
 from tests.simulation.model_tasks import ActiveTask, Disk
 from tests.simulation.workload import TaskNames, Workload, counted, kept, key_of
 from tests.simulation.world import World
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 
 @dataclass(slots=True)

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from rebalance.protocol.messages import AnyMessage, Beat, Join, NotReady, Ready, Revoked
-from rebalance.protocol.records import Copy
+from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, Join, NotReady, Ready, Revoked
+from tidewheel.rebalance.protocol.records import Copy
 
 
 @dataclass(slots=True)

@@ -3,16 +3,22 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rebalance.group import Group
-from rebalance.member.member import Member
-from rebalance.protocol.messages import AnyMessage, DiskCopy, Join, LeaderBeat, Refused
-from rebalance.protocol.orders import LASTING, AnyOrder, AnyReport, EndIncarnation, Welcome
-from rebalance.runtime.election import Election
 from tests.simulation.leading import Control, Leading
 from tests.simulation.model_tasks import Surroundings
 from tests.simulation.model_worker import ModelWorker
 from tests.simulation.workload import APP, ASSIGNOR, TOPOLOGY_HASH
 from tests.simulation.world import Process, World
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.member.member import Member
+from tidewheel.rebalance.protocol.messages import AnyMessage, DiskCopy, Join, LeaderBeat, Refused
+from tidewheel.rebalance.protocol.orders import (
+    LASTING,
+    AnyOrder,
+    AnyReport,
+    EndIncarnation,
+    Welcome,
+)
+from tidewheel.rebalance.runtime.election import Election
 
 #: From one process to the other on one machine.
 LINK_MS = 1
@@ -92,7 +98,7 @@ class Host(Process):
         self.leading: Leading | None = None
         self.lease_until_ms: int | None = None
         self._lasting: dict[type[AnyReport], AnyReport] = {}
-        #: The worker's incarnation once it was welcomed, as its end of the link remembers (`streams.processes.watchdog.link`).
+        #: The worker's incarnation once it was welcomed, as its end of the link remembers (`tidewheel.streams.processes.watchdog.link`).
         self._welcomed = ""
         self._followed = _Followed()
         self._is_read = False

@@ -9,8 +9,14 @@ from typing import Protocol
 
 import msgspec
 
-from rebalance.leader.coordinator import Coordinator
-from rebalance.protocol.messages import (
+from tests.simulation.host import Host
+from tests.simulation.invariants import LogInvariants
+from tests.simulation.leading import twin
+from tests.simulation.next_version import UNKNOWN_KIND, Rolling, newer_form
+from tests.simulation.scenario import Scenario
+from tests.simulation.world import Process, World
+from tidewheel.rebalance.leader.coordinator import Coordinator
+from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
     LeaderBeat,
@@ -19,13 +25,7 @@ from rebalance.protocol.messages import (
     decode_message,
     encode_message,
 )
-from rebalance.protocol.records import AnyRecord
-from tests.simulation.host import Host
-from tests.simulation.invariants import LogInvariants
-from tests.simulation.leading import twin
-from tests.simulation.next_version import UNKNOWN_KIND, Rolling, newer_form
-from tests.simulation.scenario import Scenario
-from tests.simulation.world import Process, World
+from tidewheel.rebalance.protocol.records import AnyRecord
 
 
 class Lifetime(Protocol):

@@ -8,8 +8,11 @@ from collections.abc import Container, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from rebalance.model import TaskPhase
-from rebalance.protocol.messages import (
+from tests.simulation.evidence import EndsRead, Evidence, LeaderHeard, Limits
+from tests.simulation.placement import has_twice, needless_moves
+from tests.simulation.world import World
+from tidewheel.rebalance.model import TaskPhase
+from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     GrantedOk,
     Join,
@@ -18,8 +21,8 @@ from rebalance.protocol.messages import (
     Revoked,
     TaskFailed,
 )
-from rebalance.protocol.orders import AnyOrder, KeepCopy, ReleaseTask, RunTask
-from rebalance.protocol.records import (
+from tidewheel.rebalance.protocol.orders import AnyOrder, KeepCopy, ReleaseTask, RunTask
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     GroupRecord,
     LeaderClaim,
@@ -30,9 +33,6 @@ from rebalance.protocol.records import (
     TargetRecord,
     TaskRecord,
 )
-from tests.simulation.evidence import EndsRead, Evidence, LeaderHeard, Limits
-from tests.simulation.placement import has_twice, needless_moves
-from tests.simulation.world import World
 
 OWNED = {TaskPhase.RUNNING.value, TaskPhase.REVOKING.value, TaskPhase.FENCE_WAIT.value}
 

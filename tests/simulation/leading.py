@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, Protocol
 
-from rebalance.assignors.task_assignor import AssignmentRequest
-from rebalance.group import Group, apply, snapshot
-from rebalance.leader.coordinator import Coordinator
-from rebalance.leader.decision import CoordinatorSettings, Decision, Fence
-from rebalance.protocol.messages import AnyMessage
-from rebalance.protocol.records import AnyRecord, LeaderClaim
 from tests.simulation.model_broker import BrokerError
 from tests.simulation.workload import APP
 from tests.simulation.world import Process, RequestTimedOut, World
+from tidewheel.rebalance.assignors.task_assignor import AssignmentRequest
+from tidewheel.rebalance.group import Group, apply, snapshot
+from tidewheel.rebalance.leader.coordinator import Coordinator
+from tidewheel.rebalance.leader.decision import CoordinatorSettings, Decision, Fence
+from tidewheel.rebalance.protocol.messages import AnyMessage
+from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
 
 LEADER_ID = f"{APP}-leader"
 

@@ -4,9 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from rebalance.protocol import orders
-from rebalance.protocol.orders import AnyReport, ReleaseTask
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tests.simulation.model_broker import (
     BrokerError,
     FencedError,
@@ -26,6 +23,9 @@ from tests.simulation.model_tasks import (
 )
 from tests.simulation.workload import TOPIC_ID, TaskNames
 from tests.simulation.world import Process, RequestTimedOut
+from tidewheel.rebalance.protocol import orders
+from tidewheel.rebalance.protocol.orders import AnyReport, ReleaseTask
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 
 #: Share of transactions whose markers take long.
 LATE_MARKERS = 0.08

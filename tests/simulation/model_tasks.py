@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rebalance.protocol.orders import ReleaseTask, RunTask
-from state_stores.layout.position import Position
-from tasks.key_ranges.progress_vector import Progress
 from tests.simulation.model_broker import BrokerError
 from tests.simulation.workload import TaskNames, Workload
 from tests.simulation.world import World
+from tidewheel.rebalance.protocol.orders import ReleaseTask, RunTask
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 #: Asking again for what is pending.
 RETRY_MS = 40

@@ -9,15 +9,6 @@ decides here too. What it has to decide itself is in `Rules`, one method per rul
 from collections.abc import Callable
 from typing import Any
 
-from rebalance.protocol import orders
-from rebalance.protocol.orders import AnyOrder, AnyReport, KeepCopy, ReleaseTask, RunTask
-from rebalance.protocol.task_status import TaskStatus
-from state_stores import restore
-from state_stores.errors import StreamsError
-from state_stores.layout.position import Position
-from tasks.key_ranges.progress_vector import Progress
-from tasks.ports import CommittedOffset
-from tasks.restore import start_positions
 from tests.simulation.model_broker import GroupOffset, Log, UnstableError
 from tests.simulation.model_commits import CommittingWorker
 from tests.simulation.model_tasks import RETRY_MS, ActiveTask, CopyTask, Disk, Surroundings
@@ -30,6 +21,15 @@ from tests.simulation.workload import (
     key_of,
 )
 from tests.simulation.world import incarnation_name
+from tidewheel.rebalance.protocol import orders
+from tidewheel.rebalance.protocol.orders import AnyOrder, AnyReport, KeepCopy, ReleaseTask, RunTask
+from tidewheel.rebalance.protocol.task_status import TaskStatus
+from tidewheel.state_stores import restore
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.ports import CommittedOffset
+from tidewheel.tasks.restore import start_positions
 
 #: A worker's loop comes around this often.
 SLICE_MS = 200

@@ -12,21 +12,27 @@ from typing import Any
 
 import msgspec
 
-from rebalance import group as fold_rules
-from rebalance.assignors import sticky
-from rebalance.group import Group, step_record
-from rebalance.leader import coordinator as coordinator_module
-from rebalance.leader import group_program as program
-from rebalance.leader import membership, observations, readiness, task_moves
-from rebalance.leader.coordinator import Coordinator
-from rebalance.leader.decision import Fence
-from rebalance.leader.draft import Draft
-from rebalance.leader.observations import Announced, Observations
-from rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
-from rebalance.protocol import records as record_forms
-from rebalance.protocol.messages import GrantedOk, Join, Revoked
-from rebalance.protocol.orders import RunTask
-from rebalance.protocol.records import (
+from tests.simulation.leading import LEADER_ID, Leading
+from tests.simulation.model_tasks import Part, Rules
+from tests.simulation.scenario import draw
+from tests.simulation.simulator import Simulation
+from tests.simulation.workload import TaskNames
+from tests.simulation.world import Violation
+from tidewheel.rebalance import group as fold_rules
+from tidewheel.rebalance.assignors import sticky
+from tidewheel.rebalance.group import Group, step_record
+from tidewheel.rebalance.leader import coordinator as coordinator_module
+from tidewheel.rebalance.leader import group_program as program
+from tidewheel.rebalance.leader import membership, observations, readiness, task_moves
+from tidewheel.rebalance.leader.coordinator import Coordinator
+from tidewheel.rebalance.leader.decision import Fence
+from tidewheel.rebalance.leader.draft import Draft
+from tidewheel.rebalance.leader.observations import Announced, Observations
+from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
+from tidewheel.rebalance.protocol import records as record_forms
+from tidewheel.rebalance.protocol.messages import GrantedOk, Join, Revoked
+from tidewheel.rebalance.protocol.orders import RunTask
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     Copy,
     GroupRecord,
@@ -34,16 +40,10 @@ from rebalance.protocol.records import (
     TaskRecord,
     record_key,
 )
-from rebalance.refine.refine import Intermediate
-from rebalance.refine.refine_input import Readiness
-from state_stores import restore
-from streams.group import recovery
-from tests.simulation.leading import LEADER_ID, Leading
-from tests.simulation.model_tasks import Part, Rules
-from tests.simulation.scenario import draw
-from tests.simulation.simulator import Simulation
-from tests.simulation.workload import TaskNames
-from tests.simulation.world import Violation
+from tidewheel.rebalance.refine.refine import Intermediate
+from tidewheel.rebalance.refine.refine_input import Readiness
+from tidewheel.state_stores import restore
+from tidewheel.streams.group import recovery
 
 #: An object, the name of what is replaced in it, and what it is replaced by.
 Patch = tuple[Any, str, Any]

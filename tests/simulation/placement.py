@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping
 
-from rebalance.protocol.records import Copy, MemberRecord, StepRecord, TargetRecord, TaskRecord
+from tidewheel.rebalance.protocol.records import (
+    Copy,
+    MemberRecord,
+    StepRecord,
+    TargetRecord,
+    TaskRecord,
+)
 
 #: Phases in which an incarnation's process goes on with it.
 _LIVES = ("ACTIVE", "LEAVING", "PARKED")

@@ -6,12 +6,12 @@ with input before it, processes some of it in every window of more than two comm
 
 from collections.abc import Iterable
 
-from rebalance.model import TaskPhase
 from tests.simulation.host import Host
 from tests.simulation.invariants import LogInvariants
 from tests.simulation.model_tasks import ActiveTask
 from tests.simulation.workload import Workload
 from tests.simulation.world import World
+from tidewheel.rebalance.model import TaskPhase
 
 #: A worker's loop comes around this often, and the end of a transaction may be written so late.
 SLICE_MS = 200

@@ -1,25 +1,25 @@
 """The control topics are deleted (H24): everybody holds still, and an operator sets the group up again (invariant 24).
 
-The recovery is the product's (`streams.group.recovery`), carried out in one go on the model broker; that hosts hold still
-and go on is done by `Host`, as `rebalance.runtime.runtime` does it.
+The recovery is the product's (`tidewheel.streams.group.recovery`), carried out in one go on the model broker; that hosts hold still
+and go on is done by `Host`, as `tidewheel.rebalance.runtime.runtime` does it.
 """
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from rebalance.group import Group
-from rebalance.model import TaskShape, TopicPartition
-from streams.group import recovery
-from streams.kafka.admin.group_log import inbox_topic, state_topic
-from tasks.key_ranges.progress_vector import Progress
-from tasks.ports import CommittedOffset
 from tests.simulation.host import Host
 from tests.simulation.invariants import LogInvariants
 from tests.simulation.leading import LEADER_ID
 from tests.simulation.model_broker import TransactionState
 from tests.simulation.workload import APP, ASSIGNOR, CHANGELOG, TOPOLOGY_HASH, Workload
 from tests.simulation.world import Process, World
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.model import TaskShape, TopicPartition
+from tidewheel.streams.group import recovery
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.ports import CommittedOffset
 
 
 class Lifetime(Protocol):

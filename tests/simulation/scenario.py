@@ -3,10 +3,10 @@
 import random
 from dataclasses import dataclass
 
-from rebalance.leader.decision import CoordinatorSettings
 from tests.simulation.evidence import Limits
 from tests.simulation.host import MemberSettings
 from tests.simulation.toxics import FAULTS, GENTLE, ORDERLY, Toxic
+from tidewheel.rebalance.leader.decision import CoordinatorSettings
 
 #: Members join in the first two seconds; faults happen from FAULTS_FROM_MS until FAULTS_UNTIL_MS.
 FAULTS_FROM_MS = 2_200

@@ -4,18 +4,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from rebalance import group as fold_rules
-from rebalance.assignors import builtin
-from rebalance.assignors.task_assignor import AssignmentRequest
-from rebalance.group import Group
-from rebalance.leader.coordinator import Coordinator
-from rebalance.leader.decision import Fence
-from rebalance.ports import LoggedRecord
-from rebalance.protocol import records as record_forms
-from rebalance.protocol.messages import AnyMessage
-from rebalance.protocol.orders import AnyOrder, AnyReport, TaskRunning
-from rebalance.protocol.records import AnyRecord, decode_record, encode_record
-from rebalance.runtime.log_keys import LogKeys
 from tests.simulation.data_invariants import DataInvariants
 from tests.simulation.host import Host, MemberSettings
 from tests.simulation.inbox import Inbox
@@ -32,6 +20,18 @@ from tests.simulation.scenario import FAULTS_COUNTED_MS, INPUT_UNTIL_MS, Scenari
 from tests.simulation.toxics import Toxic, bad_time, make_up, strike
 from tests.simulation.workload import TaskNames, Workload
 from tests.simulation.world import Process, World
+from tidewheel.rebalance import group as fold_rules
+from tidewheel.rebalance.assignors import builtin
+from tidewheel.rebalance.assignors.task_assignor import AssignmentRequest
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.leader.coordinator import Coordinator
+from tidewheel.rebalance.leader.decision import Fence
+from tidewheel.rebalance.ports import LoggedRecord
+from tidewheel.rebalance.protocol import records as record_forms
+from tidewheel.rebalance.protocol.messages import AnyMessage
+from tidewheel.rebalance.protocol.orders import AnyOrder, AnyReport, TaskRunning
+from tidewheel.rebalance.protocol.records import AnyRecord, decode_record, encode_record
+from tidewheel.rebalance.runtime.log_keys import LogKeys
 
 STATE = "shop-group-state-0"
 #: Nothing unusual lasts longer than this once nothing is wrong any more.

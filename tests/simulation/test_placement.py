@@ -1,7 +1,13 @@
 """Invariants 20 and 22, word for word: what they let pass and what they don't, of values alone."""
 
-from rebalance.protocol.records import Copy, MemberRecord, StepRecord, TargetRecord, TaskRecord
 from tests.simulation.placement import has_twice, needless_moves
+from tidewheel.rebalance.protocol.records import (
+    Copy,
+    MemberRecord,
+    StepRecord,
+    TargetRecord,
+    TaskRecord,
+)
 
 ONE_EACH = dict.fromkeys("abc", 1)
 

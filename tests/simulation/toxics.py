@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rebalance.protocol.records import AnyRecord, MemberRecord, TaskRecord
 from tests.simulation.host import Host, MemberSettings
 from tests.simulation.model_tasks import CopyTask
 from tests.simulation.workload import TOMBSTONE_RETENTION_MS
 from tests.simulation.world import Process, incarnation_name
+from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord, TaskRecord
 
 #: A fault that finds nothing to hit tries again after this long.
 STRIKE_AGAIN_MS = 200

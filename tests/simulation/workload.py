@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rebalance.model import TaskId, TopicPartition
-from rebalance.protocol.messages import SeenTask
-from state_stores.restore import TOMBSTONE_MARGIN_MS
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.protocol.messages import SeenTask
+from tidewheel.state_stores.restore import TOMBSTONE_MARGIN_MS
 
 KEYS: Final = 6
 FULL: Final = 4

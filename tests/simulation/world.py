@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from rebalance.producer_ids import INCARNATION_BYTES
 from tests.simulation.model_broker import BrokerError, ModelBroker
+from tidewheel.rebalance.producer_ids import INCARNATION_BYTES
 
 #: A request that the network or the broker holds for longer than this is answered to its sender as timed out, if its
 #: sender gives up at all.

@@ -4,8 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from state_stores.errors import StateStoreError
-from state_stores.state_directory import StateDirectory
+from tidewheel.state_stores.errors import StateStoreError
+from tidewheel.state_stores.state_directory import StateDirectory
 
 
 def main() -> None:

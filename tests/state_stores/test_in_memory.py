@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.in_memory import InMemoryDatabase
 
 keys = st.integers(0, 300).map(lambda number: b"%03d" % number)
 

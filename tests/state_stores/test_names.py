@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.names import (
+from tidewheel.state_stores.names import (
     check_application_id,
     check_internal_topics,
     check_store_name,

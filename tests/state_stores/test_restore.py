@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.layout.envelope import seal
-from state_stores.layout.position import Position
-from state_stores.layout.segments import SegmentLayout
-from state_stores.layout.versions import version_key
-from state_stores.restore import (
+from tidewheel import Serdes
+from tidewheel.state_stores.layout.envelope import seal
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.layout.versions import version_key
+from tidewheel.state_stores.restore import (
     TOMBSTONE_MARGIN_MS,
     StartFrom,
     fold,
     position_name,
     restore_start,
 )
-from state_stores.spec import StoreKind, StoreSpec
-from streams import Serdes
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

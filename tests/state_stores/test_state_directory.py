@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from state_stores.errors import StateStoreError, StoreLockedError
-from state_stores.state_directory import StateDirectory
+from tidewheel.state_stores.errors import StateStoreError, StoreLockedError
+from tidewheel.state_stores.state_directory import StateDirectory
 
 DAY_MS = 86_400_000
 

@@ -7,20 +7,20 @@ from typing import Any, Final
 
 import pytest
 
-from state_stores.errors import InvalidStateStoreError
-from streams.config import StreamsConfig
-from streams.definitions.materialized import Materialized
-from streams.definitions.retrying import retrying
-from streams.definitions.stores import Stores
-from streams.dsl.builder import StreamsBuilder
-from streams.errors import ConfigError, RecordFailedError, StreamsError, TopologyError
-from streams.kafka_streams import KafkaStreams
-from streams.serdes import Serdes
-from streams.testing import TopologyTestDriver
-from streams.topology.topology import Topology
-from streams.windows import JoinWindows
-from tasks.processing.api.processor import FixedKeyProcessor, Processor, PunctuationType
-from tasks.processing.engine.transformer import ValueTransformerWithKey
+from tidewheel.state_stores.errors import InvalidStateStoreError
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.definitions.materialized import Materialized
+from tidewheel.streams.definitions.retrying import retrying
+from tidewheel.streams.definitions.stores import Stores
+from tidewheel.streams.dsl.builder import StreamsBuilder
+from tidewheel.streams.errors import ConfigError, RecordFailedError, StreamsError, TopologyError
+from tidewheel.streams.kafka_streams import KafkaStreams
+from tidewheel.streams.serdes import Serdes
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.windows import JoinWindows
+from tidewheel.tasks.processing.api.processor import FixedKeyProcessor, Processor, PunctuationType
+from tidewheel.tasks.processing.engine.transformer import ValueTransformerWithKey
+from tidewheel.testing import TopologyTestDriver
 
 TEXT: Final[Any] = {"key_serde": str, "value_serde": str}
 HERE: Final = r"\(tests/streams/test_bad_input.py:\d+\)"

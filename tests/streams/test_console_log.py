@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from streams.console_log import LogFormat, configure_logging, configured_format
+from tidewheel.streams.console_log import LogFormat, configure_logging, configured_format
 
 
 class _Terminal(io.StringIO):

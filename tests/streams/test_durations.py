@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.durations import parse_ms, to_ms
-from streams.errors import ConfigError, TopologyError
+from tidewheel.streams.durations import parse_ms, to_ms
+from tidewheel.streams.errors import ConfigError, TopologyError
 
 
 @given(st.integers(min_value=0, max_value=10**12))

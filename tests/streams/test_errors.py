@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams import errors
+from tidewheel.streams import errors
 
 
 @pytest.mark.parametrize("name", errors.__all__)

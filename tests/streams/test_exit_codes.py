@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.errors import (
+from tidewheel.streams.errors import (
     ApplicationShutdownError,
     ConfigError,
     CopartitioningError,
@@ -16,8 +16,8 @@ from streams.errors import (
     StreamsError,
     TopologyError,
 )
-from streams.exit_codes import ExitCode, exit_code_of, markdown_table
-from tasks.errors import OutdatedGrantError, StartRefusedError
+from tidewheel.streams.exit_codes import ExitCode, exit_code_of, markdown_table
+from tidewheel.tasks.errors import OutdatedGrantError, StartRefusedError
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from streams.gc_tuning import collect_by_batches, collection_paused
+from tidewheel.streams.gc_tuning import collect_by_batches, collection_paused
 
 
 def test_the_collector_is_back_whatever_happens() -> None:

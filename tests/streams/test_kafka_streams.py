@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     KafkaStreams,
     KafkaStreamsState,
     RunOptions,
@@ -17,8 +17,8 @@ from streams import (
     StreamsConfig,
     StreamsError,
 )
-from streams.worker.group_membership import Departure
-from streams.worker.incarnation import WorkerLife
+from tidewheel.streams.worker.group_membership import Departure
+from tidewheel.streams.worker.incarnation import WorkerLife
 
 _PATIENCE_S = 30.0
 

@@ -5,11 +5,11 @@ import sys
 
 #: Only commands, tests, single serialisation formats, restores with Spark, and leaders need these.
 _HEAVY = (
-    "cyclopts", "fastavro", "google.protobuf", "httpx", "jsonschema", "pyspark", "rebalance.assignors.sticky", "rich",
-    "state_stores.bulk_restore.location", "streams.broker", "streams.cli", "streams.demo", "streams.group.recovery", "streams.kafka.registry.schema_registry",
-    "streams.group.reset", "streams.testing",
+    "cyclopts", "fastavro", "google.protobuf", "httpx", "jsonschema", "pyspark", "tidewheel.rebalance.assignors.sticky", "rich",
+    "tidewheel.state_stores.bulk_restore.location", "tidewheel.streams.broker", "tidewheel.streams.cli", "tidewheel.streams.demo", "tidewheel.streams.group.recovery", "tidewheel.streams.kafka.registry.schema_registry",
+    "tidewheel.streams.group.reset", "tidewheel.streams.testing",
 )  # fmt: skip
-#: `import streams` alone is what pytest does wherever Tidewheel is installed.
+#: `import tidewheel` alone is what pytest does wherever Tidewheel is installed.
 _NOT_YET_USED = (
     "asyncio",
     "confluent_kafka",
@@ -18,22 +18,32 @@ _NOT_YET_USED = (
     "logging",
     "msgspec",
     "orjson",
-    "rebalance",
+    "tidewheel.rebalance",
 )
 #: A watchdog besides processes nothing, and its settings are checked already.
-_WORKERS_OWN = ("pydantic", "rocksdict", "streams.dsl.builder", "tasks.loop.stream_worker")
+_WORKERS_OWN = (
+    "pydantic",
+    "rocksdict",
+    "tidewheel.streams.dsl.builder",
+    "tidewheel.tasks.loop.stream_worker",
+)
 #: From the standard library, where less will do.
 _FOR_A_LINE = ("argparse", "tomllib")
 #: A watchdog has no store.
-_NO_STORE = ("secrets", "state_stores.restore", "tasks.restore.run_ports", "tempfile")
+_NO_STORE = (
+    "secrets",
+    "tidewheel.state_stores.restore",
+    "tidewheel.tasks.restore.run_ports",
+    "tempfile",
+)
 
 #: A supervisor knows workers by their processes only: what the user's program needs, they need.
 _NO_PROGRAM = (
     *_WORKERS_OWN,
     "asyncio",
     "confluent_kafka",
-    "streams.kafka_streams",
-    "streams.kafka",
+    "tidewheel.streams.kafka_streams",
+    "tidewheel.streams.kafka",
 )
 
 
@@ -58,12 +68,15 @@ def found_after(*steps: tuple[str, tuple[str, ...]]) -> list[str]:
 def test_watchdog_and_worker_import_what_they_need_and_no_more() -> None:
     """A module on these lists costs 10 to 150 ms of a core each time."""
     assert found_after(
-        ("streams", _HEAVY + _WORKERS_OWN + _NOT_YET_USED),
-        ("streams.processes.watchdog.__main__", _HEAVY + _WORKERS_OWN + _FOR_A_LINE + _NO_STORE),
-        ("streams.cli.worker_main", _HEAVY + _FOR_A_LINE),
+        ("tidewheel", _HEAVY + _WORKERS_OWN + _NOT_YET_USED),
+        (
+            "tidewheel.streams.processes.watchdog.__main__",
+            _HEAVY + _WORKERS_OWN + _FOR_A_LINE + _NO_STORE,
+        ),
+        ("tidewheel.streams.cli.worker_main", _HEAVY + _FOR_A_LINE),
     ) == ["[]", "[]", "[]"]
 
 
 def test_supervisor_imports_nothing_of_what_its_workers_run() -> None:
     """`tidewheel run` starts its workers at once."""
-    assert found_after(("streams.cli.commands.run", _NO_PROGRAM)) == ["[]"]
+    assert found_after(("tidewheel.streams.cli.commands.run", _NO_PROGRAM)) == ["[]"]

@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 
-from streams import user_functions as functions
-from streams.errors import TopologyError
-from streams.user_functions import FunctionKind, accepts, adapt, caller_location, function_name
-from tasks.processing.api.coroutines import close_loop
+from tidewheel.streams import user_functions as functions
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.user_functions import (
+    FunctionKind,
+    accepts,
+    adapt,
+    caller_location,
+    function_name,
+)
+from tidewheel.tasks.processing.api.coroutines import close_loop
 
 
 def value_only(value: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import (
+from tidewheel import (
     CalendarWindows,
     CustomWindows,
     JoinWindows,
@@ -20,7 +20,7 @@ from streams import (
     TopologyError,
     UnlimitedWindows,
 )
-from streams.windows import FOREVER, FixedWindows
+from tidewheel.streams.windows import FOREVER, FixedWindows
 
 HOUR = 3_600_000
 YEARS = st.integers(0, 4_000_000_000_000)

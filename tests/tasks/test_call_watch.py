@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from rebalance.protocol.messages import Beat, decode_message, encode_message
-from rebalance.protocol.orders import AnyReport, WorkerInCall
-from rebalance.protocol.task_status import RunningCall
-from tasks.call_watch import CallWatch, Limits
-from tasks.long_calls import UserCall
-from tasks.processing.api.record import RecordMetadata
+from tidewheel.rebalance.protocol.messages import Beat, decode_message, encode_message
+from tidewheel.rebalance.protocol.orders import AnyReport, WorkerInCall
+from tidewheel.rebalance.protocol.task_status import RunningCall
+from tidewheel.tasks.call_watch import CallWatch, Limits
+from tidewheel.tasks.long_calls import UserCall
+from tidewheel.tasks.processing.api.record import RecordMetadata
 
 S = 1_000_000_000
 ME = threading.get_ident()

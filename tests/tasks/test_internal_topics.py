@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.spec import StoreKind, StoreSpec
-from streams import (
+from tidewheel import (
     CopartitioningError,
     InternalTopicError,
     MissingSourceTopicError,
     Serdes,
     StreamsError,
 )
-from tasks.internal_topics import (
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.tasks.internal_topics import (
     ApplicationPlan,
     is_internal,
     limits_too_low,
@@ -23,7 +23,7 @@ from tasks.internal_topics import (
     plan_application,
     with_message_bytes,
 )
-from tasks.processing.api.topology_spec import (
+from tidewheel.tasks.processing.api.topology_spec import (
     SinkSpec,
     SourceSpec,
     SubtopologySpec,

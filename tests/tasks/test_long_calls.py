@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from state_stores.ports import SerdePort
-from streams import (
+from tests.tasks.restore.global_bench import TOPIC, Life, Process
+from tidewheel import (
     ErrorContext,
     ErrorResponse,
     JoinWindows,
@@ -24,10 +24,10 @@ from streams import (
     StreamsConfig,
     TimeWindows,
 )
-from streams.testing import TopologyTestDriver
-from tasks.call_watch import CallWatch, Limits
-from tasks.long_calls import UserCall, call_of
-from tests.tasks.restore.global_bench import TOPIC, Life, Process
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.tasks.call_watch import CallWatch, Limits
+from tidewheel.tasks.long_calls import UserCall, call_of
+from tidewheel.testing import TopologyTestDriver
 
 STUCK = "stuck"
 

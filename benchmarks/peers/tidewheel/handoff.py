@@ -7,7 +7,7 @@ import logging
 import sys
 from typing import Any
 
-from streams import KafkaStreams, Materialized, Serdes, StreamsBuilder, StreamsConfig
+from tidewheel import KafkaStreams, Materialized, Serdes, StreamsBuilder, StreamsConfig
 
 
 def main(parameters: dict[str, str]) -> None:

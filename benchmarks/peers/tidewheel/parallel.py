@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from streams import (
+from tidewheel import (
     KafkaStreams,
     Materialized,
     Processor,

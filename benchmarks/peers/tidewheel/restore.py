@@ -10,7 +10,7 @@ import time
 import zlib
 from typing import Any
 
-from streams import KafkaStreams, RestoreEvent, Serdes, StreamsBuilder, StreamsConfig, Topology
+from tidewheel import KafkaStreams, RestoreEvent, Serdes, StreamsBuilder, StreamsConfig, Topology
 
 TIMEOUT_S = 600
 DIGEST_MASK = (1 << 64) - 1
@@ -53,8 +53,8 @@ class Restoring:
 
 def by_spark(job: Topology, config: StreamsConfig, master: str | None) -> dict[str, float]:
     """Have Spark make the directories ready; how long that took, its own start apart."""
-    from streams.bulk import restore  # noqa: PLC0415 - only where Spark is
-    from streams.bulk.session import bulk_session  # noqa: PLC0415 - likewise
+    from tidewheel.bulk import restore  # noqa: PLC0415 - only where Spark is
+    from tidewheel.streams.bulk.session import bulk_session  # noqa: PLC0415 - likewise
 
     begin_s = time.monotonic()
     with bulk_session(None, what="benchmark", master=master) as spark:

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from benchmarks.peers.tidewheel.restore import content
-from streams import KafkaStreams, RestoreEvent, Serdes, StreamsBuilder, StreamsConfig, Topology
+from tidewheel import KafkaStreams, RestoreEvent, Serdes, StreamsBuilder, StreamsConfig, Topology
 
 TIMEOUT_S = 600
 NICENESS = 5

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from streams import (
+from tidewheel import (
     JoinWindows,
     KafkaStreams,
     KGroupedStream,
@@ -190,7 +190,7 @@ def run_workers(parameters: dict[str, str]) -> None:
             int(parameters["cache_bytes"]) // int(parameters["workers"])
         ),
     }
-    command = [sys.executable, "-m", "streams", "run", f"{__file__}:topology_of_environment"]
+    command = [sys.executable, "-m", "tidewheel", "run", f"{__file__}:topology_of_environment"]
     for name in ("bootstrap_servers", "application_id", "state_dir", "workers"):
         command += [f"--{name.replace('_', '-')}", parameters[name]]
     for name, value in settings.items():

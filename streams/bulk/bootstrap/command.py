@@ -6,35 +6,41 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from rebalance.model import TopicPartition
-from state_stores.bulk_restore.frame_source import FrameSource
-from streams.bulk.bootstrap.driver import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
+from tidewheel.streams.bulk.bootstrap.driver import (
     BootstrapDriver,
     BootstrapRefused,
     BootstrapReport,
     Told,
 )
-from streams.bulk.bootstrap.group_log_writer import GroupBooks
-from streams.bulk.bootstrap.other_stores import stores_beside
-from streams.bulk.bootstrap.plan import parse_input_offsets, target_of
-from streams.bulk.bootstrap.rows import columns_of, converted_key_type
-from streams.bulk.bootstrap.spark_job import group_topics, spark_job
-from streams.bulk.bootstrap.writer import TRANSACTION_TIMEOUT_MS
-from streams.bulk.driver import BulkDriver, OnProgress, bulk_driver, now_ms, stores_by_name
-from streams.bulk.snapshots import make_snapshots
-from streams.config import StreamsConfig
-from streams.group.reset import local_slots
-from streams.kafka.admin.group_log import LeaderProducer, state_topic
-from streams.kafka.admin.reset_admin import KafkaResetAdmin
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.consumers.changelog import read_range
-from streams.kafka.portable_settings import clients_of, settings_of
-from streams.kafka.producers.sink_producer import KafkaSinkProducer
-from streams.topology.topology import Topology, given_topology
-from streams.worker.topic_setup import plan_with_topics
+from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupBooks
+from tidewheel.streams.bulk.bootstrap.other_stores import stores_beside
+from tidewheel.streams.bulk.bootstrap.plan import parse_input_offsets, target_of
+from tidewheel.streams.bulk.bootstrap.rows import columns_of, converted_key_type
+from tidewheel.streams.bulk.bootstrap.spark_job import group_topics, spark_job
+from tidewheel.streams.bulk.bootstrap.writer import TRANSACTION_TIMEOUT_MS
+from tidewheel.streams.bulk.driver import (
+    BulkDriver,
+    OnProgress,
+    bulk_driver,
+    now_ms,
+    stores_by_name,
+)
+from tidewheel.streams.bulk.snapshots import make_snapshots
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.group.reset import local_slots
+from tidewheel.streams.kafka.admin.group_log import LeaderProducer, state_topic
+from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.changelog import read_range
+from tidewheel.streams.kafka.portable_settings import clients_of, settings_of
+from tidewheel.streams.kafka.producers.sink_producer import KafkaSinkProducer
+from tidewheel.streams.topology.topology import Topology, given_topology
+from tidewheel.streams.worker.topic_setup import plan_with_topics
 
 if TYPE_CHECKING:
-    from state_stores.bulk_restore.spark_job import DataFrame, SparkSession
+    from tidewheel.state_stores.bulk_restore.spark_job import DataFrame, SparkSession
 
 __all__ = ["BootstrapRefused", "BootstrapReport", "FrameSource", "Told", "bootstrap"]
 
@@ -104,11 +110,11 @@ def bootstrap(
             topology.spec(config), config, admin, admin.list_topics(), topology_hash
         )
         target = target_of(plan, config.application_id, store)
-        from state_stores.bulk_restore.spark_frames import (  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark_frames import (  # noqa: PLC0415 - see bulk_session
             check_sortable,
             column_names,
         )
-        from state_stores.bulk_restore.spark_sources import (  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark_sources import (  # noqa: PLC0415 - see bulk_session
             read_frame,
             session_time_zone,
             zoned,

@@ -18,8 +18,8 @@ from typing import Protocol
 
 from msgspec.structs import replace as replaced
 
-from rebalance.group import Group
-from rebalance.leader.bootstrapping import (
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.leader.bootstrapping import (
     Claimant,
     begun,
     closed,
@@ -27,24 +27,34 @@ from rebalance.leader.bootstrapping import (
     over,
     pending_in,
 )
-from rebalance.model import BootstrapPhase, TopicPartition, parse_position_key, position_key
-from rebalance.protocol.records import AnyRecord, BootstrappedRecord, BootstrapRecord
-from streams.bulk.bootstrap.group_log_writer import GroupBooks
-from streams.bulk.bootstrap.other_stores import HasRecords, StoreBeside, find_refusal, moves_of
-from streams.bulk.bootstrap.plan import (
+from tidewheel.rebalance.model import (
+    BootstrapPhase,
+    TopicPartition,
+    parse_position_key,
+    position_key,
+)
+from tidewheel.rebalance.protocol.records import AnyRecord, BootstrappedRecord, BootstrapRecord
+from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupBooks
+from tidewheel.streams.bulk.bootstrap.other_stores import (
+    HasRecords,
+    StoreBeside,
+    find_refusal,
+    moves_of,
+)
+from tidewheel.streams.bulk.bootstrap.plan import (
     InputOffsets,
     StoreTarget,
     check_offsets,
     refusal_of_changelog,
 )
-from streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
-from streams.bulk.settled_ends import settled_ends
-from streams.errors import StreamsError
-from streams.group.recovery import transactional_ids
-from streams.group.reset import ResetAdmin
-from tasks.commit_facts import CommitFacts
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset, TopicDescription, TransactionalProducer
+from tidewheel.streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
+from tidewheel.streams.bulk.settled_ends import settled_ends
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.recovery import transactional_ids
+from tidewheel.streams.group.reset import ResetAdmin
+from tidewheel.tasks.commit_facts import CommitFacts
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset, TopicDescription, TransactionalProducer
 
 
 class BootstrapRefused(StreamsError):  # noqa: N818 - says what it is

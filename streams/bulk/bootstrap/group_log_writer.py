@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Final, Protocol
 
-from rebalance.group import Group, replay
-from rebalance.inspect.describe import LogFold
-from rebalance.ports import LeadershipLostError
-from rebalance.protocol.messages import LeaderBeat, encode_message
-from rebalance.protocol.records import AnyRecord, encode_record, record_keys
-from streams.errors import FencedError, StreamsError
-from streams.group.inbox import InboxFold
-from streams.group.recovery import LogWriter
-from streams.group.topics import GroupTopics
-from streams.kafka.admin.group_log import inbox_topic, new_control_topics, state_topic
-from tasks.key_ranges.progress_vector import Progress
-from tasks.ports import Admin, SinkProducer
-from tasks.processing.engine.output import OutputColumns
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.inspect.describe import LogFold
+from tidewheel.rebalance.ports import LeadershipLostError
+from tidewheel.rebalance.protocol.messages import LeaderBeat, encode_message
+from tidewheel.rebalance.protocol.records import AnyRecord, encode_record, record_keys
+from tidewheel.streams.errors import FencedError, StreamsError
+from tidewheel.streams.group.inbox import InboxFold
+from tidewheel.streams.group.recovery import LogWriter
+from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, new_control_topics, state_topic
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.ports import Admin, SinkProducer
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: The inbox is read from this long ago: longer than two session timeouts are.
 _INBOX_BACK_MS: Final = 120_000

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rebalance.model import TopicPartition
-from streams.bulk.bootstrap.plan import StoreTarget, upstream_of
-from tasks.internal_topics import ApplicationPlan, changelog_topic
-from tasks.key_ranges.progress_vector import Progress
-from tasks.ports import Admin, CommittedOffset
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.bulk.bootstrap.plan import StoreTarget, upstream_of
+from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic
+from tidewheel.tasks.key_ranges.progress_vector import Progress
+from tidewheel.tasks.ports import Admin, CommittedOffset
 
 #: Tells whether a partition has a record from an offset (inclusive) to another (exclusive).
 HasRecords = Callable[[TopicPartition, int, int], bool]

@@ -10,11 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rebalance.model import TopicPartition, position_key
-from state_stores.spec import StoreKind, StoreSpec
-from streams.config.suggestions import did_you_mean
-from streams.errors import ConfigError, StreamsError
-from tasks.internal_topics import ApplicationPlan, SubtopologyPlan, changelog_topic, internal_prefix
+from tidewheel.rebalance.model import TopicPartition, position_key
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.config.suggestions import did_you_mean
+from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.tasks.internal_topics import (
+    ApplicationPlan,
+    SubtopologyPlan,
+    changelog_topic,
+    internal_prefix,
+)
 
 #: How `input_offsets` is spelled, for messages.
 _FORMS: Final = "write earliest, latest, timestamp:MS (ms since the epoch) or file:PATH (JSON: {topic: {partition: offset}})"

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from state_stores.layout.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
-from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from streams.errors import ConfigError, SerializationError, StreamsError
-from streams.serdes.partitioning import partition_of
-from streams.serdes.windowed import is_windowed
+from tidewheel.state_stores.layout.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.streams.errors import ConfigError, SerializationError, StreamsError
+from tidewheel.streams.serdes.partitioning import partition_of
+from tidewheel.streams.serdes.windowed import is_windowed
 
 KEY: Final = "key"
 VALUE: Final = "value"

@@ -6,41 +6,41 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from rebalance.group import Group
-from rebalance.inspect.describe import fold_log
-from rebalance.model import TopicPartition
-from state_stores.spec import StoreKind, StoreSpec
-from streams.bulk.bootstrap.driver import Checked
-from streams.bulk.bootstrap.plan import StoreTarget
-from streams.bulk.bootstrap.rows import (
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.inspect.describe import fold_log
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.bulk.bootstrap.driver import Checked
+from tidewheel.streams.bulk.bootstrap.plan import StoreTarget
+from tidewheel.streams.bulk.bootstrap.rows import (
     ChangelogRow,
     Columns,
     RowEncoder,
     existing_row,
     one_per_key,
 )
-from streams.bulk.bootstrap.writer import (
+from tidewheel.streams.bulk.bootstrap.writer import (
     TRANSACTION_TIMEOUT_MS,
     PartitionReport,
     WriteOrder,
     last_words,
     write_partition,
 )
-from streams.bulk.driver import BulkDriver
-from streams.bulk.settled_ends import settled_ends
-from streams.errors import ConfigError, StreamsError
-from streams.group.topics import GroupTopics
-from streams.kafka.admin.reset_admin import KafkaResetAdmin
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.consumers.changelog import read_range
-from streams.kafka.consumers.group_reader import KafkaGroupReader
-from streams.kafka.portable_settings import clients_of
-from tasks.ports import TransactionalProducer
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.streams.bulk.driver import BulkDriver
+from tidewheel.streams.bulk.settled_ends import settled_ends
+from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.changelog import read_range
+from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
+from tidewheel.streams.kafka.portable_settings import clients_of
+from tidewheel.tasks.ports import TransactionalProducer
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 if TYPE_CHECKING:
-    from state_stores.bulk_restore.spark_frames import Placed, PlacedRow
-    from state_stores.bulk_restore.spark_job import DataFrame
+    from tidewheel.state_stores.bulk_restore.spark_frames import Placed, PlacedRow
+    from tidewheel.state_stores.bulk_restore.spark_job import DataFrame
 
 Counted = Callable[[int], None]
 
@@ -119,7 +119,7 @@ class SparkJob:
 
     def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
         """Encode, shuffle and sort all rows; look at each key once."""
-        from state_stores.bulk_restore.spark_frames import placed_rows, run_on_places  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark_frames import placed_rows, run_on_places  # noqa: PLC0415 - see bulk_session
 
         spec, settings = self.target.spec, self.driver.travelling
         encoder = RowEncoder(
@@ -156,7 +156,7 @@ class SparkJob:
 
     def write(self, order: WriteOrder) -> Sequence[PartitionReport]:
         """Write them."""
-        from state_stores.bulk_restore.spark_frames import run_on_places  # noqa: PLC0415 - see bulk_session
+        from tidewheel.state_stores.bulk_restore.spark_frames import run_on_places  # noqa: PLC0415 - see bulk_session
 
         return run_on_places(
             self.placed[0],
@@ -178,7 +178,7 @@ def spark_job(
     driver: BulkDriver, frame: "DataFrame", target: StoreTarget, columns: Columns
 ) -> Generator[SparkJob]:
     """Yield a job; raises `ConfigError` if Spark would start tasks twice."""
-    from state_stores.bulk_restore.spark_frames import runs_twice  # noqa: PLC0415 - see bulk_session
+    from tidewheel.state_stores.bulk_restore.spark_frames import runs_twice  # noqa: PLC0415 - see bulk_session
 
     if runs_twice(driver.session):
         raise ConfigError(

@@ -10,15 +10,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from rebalance.group import Group
-from rebalance.leader.bootstrapping import may_write
-from rebalance.model import TopicPartition
-from state_stores.spec import StoreKind
-from streams.bulk.bootstrap.plan import StoreTarget
-from streams.bulk.bootstrap.rows import Written, version_left
-from streams.errors import FencedError, StreamsError
-from tasks.ports import CommitOutcomeUnknownError, TransactionAbortedError, TransactionalProducer
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.leader.bootstrapping import may_write
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.streams.bulk.bootstrap.plan import StoreTarget
+from tidewheel.streams.bulk.bootstrap.rows import Written, version_left
+from tidewheel.streams.errors import FencedError, StreamsError
+from tidewheel.tasks.ports import (
+    CommitOutcomeUnknownError,
+    TransactionAbortedError,
+    TransactionalProducer,
+)
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 #: As many records go into one transaction, and as many are handed over at once.
 TRANSACTION_RECORDS: Final = 100_000

@@ -6,13 +6,13 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from streams.bulk import BootstrapRefused, BootstrapReport, FrameSource
-from streams.bulk import bootstrap as load
-from streams.bulk.bootstrap.driver import Told
-from streams.cli.commands.bulk import Flag, program_of, shown_progress
-from streams.cli.output import print_error, print_json, print_table, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.exit_codes import ExitCode
+from tidewheel.bulk import BootstrapRefused, BootstrapReport, FrameSource
+from tidewheel.bulk import bootstrap as load
+from tidewheel.streams.bulk.bootstrap.driver import Told
+from tidewheel.streams.cli.commands.bulk import Flag, program_of, shown_progress
+from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.exit_codes import ExitCode
 
 
 @Parameter(name="*")

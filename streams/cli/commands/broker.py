@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from state_stores.names import check_topic_name
-from streams.broker import DEFAULT_VERSION, BrokerError, BrokerSettingError, KafkaBroker
-from streams.broker.kafka_broker import HEAP_MB
-from streams.processes.signals import signals_handled
+from tidewheel.state_stores.names import check_topic_name
+from tidewheel.streams.broker import DEFAULT_VERSION, BrokerError, BrokerSettingError, KafkaBroker
+from tidewheel.streams.broker.kafka_broker import HEAP_MB
+from tidewheel.streams.processes.signals import signals_handled
 
 EXIT_OK = 0
 EXIT_FAILED = 1

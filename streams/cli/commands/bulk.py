@@ -11,14 +11,14 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from streams.bulk.driver import BulkProgress, OnProgress
-from streams.cli.application import application_of
-from streams.cli.output import print_json, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.config import StreamsConfig
-from streams.errors import ConfigError
-from streams.processes.signals import signals_handled
-from streams.topology.topology import Topology
+from tidewheel.streams.bulk.driver import BulkProgress, OnProgress
+from tidewheel.streams.cli.application import application_of
+from tidewheel.streams.cli.output import print_json, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.processes.signals import signals_handled
+from tidewheel.streams.topology.topology import Topology
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 

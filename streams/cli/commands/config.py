@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 from rich.console import Console
 
-from streams.cli.output import print_json, print_table, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.config import StreamsConfig
-from streams.processes.user_program import effective_config, load_program, named
+from tidewheel.streams.cli.output import print_json, print_table, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.processes.user_program import effective_config, load_program, named
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 

@@ -9,17 +9,17 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.console import Console
 
-from rebalance.inspect.history import Chronicle, episode_text
-from streams.cli.aside import leave_at_once
-from streams.cli.group_access import GroupAccess, group_access, moment_text
-from streams.cli.looker import Looker, check_interval
-from streams.cli.output import print_error, print_json, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.config.secrets import is_reference, resolve_secrets
-from streams.dashboard.address import Address
-from streams.dashboard.looks import Looks, Sighting
-from streams.errors import ConfigError
-from streams.exit_codes import ExitCode
+from tidewheel.rebalance.inspect.history import Chronicle, episode_text
+from tidewheel.streams.cli.aside import leave_at_once
+from tidewheel.streams.cli.group_access import GroupAccess, group_access, moment_text
+from tidewheel.streams.cli.looker import Looker, check_interval
+from tidewheel.streams.cli.output import print_error, print_json, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.config.secrets import is_reference, resolve_secrets
+from tidewheel.streams.dashboard.address import Address
+from tidewheel.streams.dashboard.looks import Looks, Sighting
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.exit_codes import ExitCode
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -110,7 +110,7 @@ def _serve(
     names: Sequence[str],
     token: str | None,
 ) -> None:
-    from streams.dashboard.server import serve  # noqa: PLC0415 - only where the extra is installed
+    from tidewheel.streams.dashboard.server import serve  # noqa: PLC0415 - only where the extra is installed
 
     serve(listening, application_id, looks, names=names, token=token)
 

@@ -5,11 +5,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from streams.cli.output import wants_json
-from streams.console_log import LogLevel, configure_logging
-from streams.demo.run import DemoOptions, run_demo
-from streams.demo.view import JsonView, TerminalView
-from streams.exit_codes import ExitCode
+from tidewheel.streams.cli.output import wants_json
+from tidewheel.streams.console_log import LogLevel, configure_logging
+from tidewheel.streams.demo.run import DemoOptions, run_demo
+from tidewheel.streams.demo.view import JsonView, TerminalView
+from tidewheel.streams.exit_codes import ExitCode
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 

@@ -5,14 +5,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from streams.cli.output import print_json
-from streams.cli.settings import SettingsOptions
-from streams.config import StreamsConfig
-from streams.errors import ConfigError
-from streams.exit_codes import ExitCode
-from streams.processes.user_program import load_program, named
-from streams.worker.topic_setup import spec_of
-from tasks.processing.api.topology_spec import TopologySpec
+from tidewheel.streams.cli.output import print_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.processes.user_program import load_program, named
+from tidewheel.streams.worker.topic_setup import spec_of
+from tidewheel.tasks.processing.api.topology_spec import TopologySpec
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
@@ -67,7 +67,7 @@ def describe(
 
 
 def _check(spec: TopologySpec, config: StreamsConfig) -> int:
-    from streams.worker.input_sample import sampled_inputs  # noqa: PLC0415 - brings the clients, which no other description needs
+    from tidewheel.streams.worker.input_sample import sampled_inputs  # noqa: PLC0415 - brings the clients, which no other description needs
 
     found, topics = sampled_inputs(spec, config)
     for topic in topics:

@@ -9,18 +9,18 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rebalance.group import Group
-from rebalance.inspect.describe import duration_text
-from rebalance.model import MemberPhase
-from rebalance.protocol.messages import DrainMember
-from rebalance.protocol.records import MemberRecord
-from streams.cli.arguments import parse_timeout_ms
-from streams.cli.group_access import GroupAccess, group_access
-from streams.cli.output import print_error, print_json, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.config.suggestions import did_you_mean
-from streams.errors import ConfigError, StreamsError
-from streams.exit_codes import ExitCode
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.inspect.describe import duration_text
+from tidewheel.rebalance.model import MemberPhase
+from tidewheel.rebalance.protocol.messages import DrainMember
+from tidewheel.rebalance.protocol.records import MemberRecord
+from tidewheel.streams.cli.arguments import parse_timeout_ms
+from tidewheel.streams.cli.group_access import GroupAccess, group_access
+from tidewheel.streams.cli.output import print_error, print_json, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.config.suggestions import did_you_mean
+from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.exit_codes import ExitCode
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 

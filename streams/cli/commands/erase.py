@@ -8,26 +8,26 @@ from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 
-from rebalance.inspect.describe import duration_text
-from rebalance.model import TaskId, TaskPhase
-from rebalance.protocol.field_types import KEY_BYTES_MAX
-from rebalance.protocol.messages import EraseKey, KeyErased
-from rebalance.protocol.records import MemberRecord
-from state_stores.spec import StoreKind, StoreSpec
-from streams.bulk.store_view import key_bytes, partition_of_key
-from streams.bulk.stores import BulkStore
-from streams.cli.arguments import parse_timeout_ms
-from streams.cli.commands.bulk import Flag, program_of
-from streams.cli.group_access import GroupAccess, access_to
-from streams.cli.output import print_error, print_json, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.config import StreamsConfig
-from streams.config.suggestions import did_you_mean
-from streams.errors import ConfigError, StreamsError
-from streams.exit_codes import ExitCode
-from streams.serdes.windowed import is_windowed
-from streams.topology.topology import Topology
-from tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
+from tidewheel.rebalance.inspect.describe import duration_text
+from tidewheel.rebalance.model import TaskId, TaskPhase
+from tidewheel.rebalance.protocol.field_types import KEY_BYTES_MAX
+from tidewheel.rebalance.protocol.messages import EraseKey, KeyErased
+from tidewheel.rebalance.protocol.records import MemberRecord
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.bulk.store_view import key_bytes, partition_of_key
+from tidewheel.streams.bulk.stores import BulkStore
+from tidewheel.streams.cli.arguments import parse_timeout_ms
+from tidewheel.streams.cli.commands.bulk import Flag, program_of
+from tidewheel.streams.cli.group_access import GroupAccess, access_to
+from tidewheel.streams.cli.output import print_error, print_json, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.suggestions import did_you_mean
+from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.serdes.windowed import is_windowed
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
 
 _LOOK_S: Final = 0.2
 #: The wish is repeated until it is answered: the owner may have changed, or restore.

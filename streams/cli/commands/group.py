@@ -7,25 +7,25 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from rebalance.group import Group
-from rebalance.inspect.history import Episode, account, episode_text
-from rebalance.model import TaskId, TopicPartition
-from streams.cli.application import application_of
-from streams.cli.group_access import GroupAccess, access_to, group_access, moment_text
-from streams.cli.output import print_error, print_json, print_table, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.errors import ConfigError
-from streams.exit_codes import ExitCode
-from streams.group.recovery import (
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.inspect.history import Episode, account, episode_text
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.streams.cli.application import application_of
+from tidewheel.streams.cli.group_access import GroupAccess, access_to, group_access, moment_text
+from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.group.recovery import (
     Program,
     RecoveryFacts,
     RecoveryPlan,
     execute_recovery,
     plan_recovery,
 )
-from streams.kafka.admin.group_log import state_topic
-from streams.worker.group_membership import partition_counts, task_shapes
-from tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.streams.kafka.admin.group_log import state_topic
+from tidewheel.streams.worker.group_membership import partition_counts, task_shapes
+from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 

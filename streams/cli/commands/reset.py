@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from streams.cli.application import application_of
-from streams.cli.group_access import access_to
-from streams.cli.output import print_error, print_json, print_table, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.config import StreamsConfig
-from streams.errors import ConfigError
-from streams.exit_codes import ExitCode
-from streams.group.reset import (
+from tidewheel.streams.cli.application import application_of
+from tidewheel.streams.cli.group_access import access_to
+from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.group.reset import (
     ResetPlan,
     ResetPosition,
     ResetScope,
@@ -23,8 +23,8 @@ from streams.group.reset import (
     plan_reset,
     scope_of,
 )
-from streams.kafka.admin.reset_admin import KafkaResetAdmin
-from streams.kafka.portable_settings import settings_of
+from tidewheel.streams.kafka.admin.reset_admin import KafkaResetAdmin
+from tidewheel.streams.kafka.portable_settings import settings_of
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 

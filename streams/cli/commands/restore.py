@@ -2,13 +2,13 @@
 
 from rich.console import Console
 
-from streams.bulk import RestoreReport
-from streams.bulk import restore as restore_tasks
-from streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
-from streams.cli.output import print_json, print_table, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.errors import ConfigError
-from streams.exit_codes import ExitCode
+from tidewheel.bulk import RestoreReport
+from tidewheel.bulk import restore as restore_tasks
+from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
+from tidewheel.streams.cli.output import print_json, print_table, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.exit_codes import ExitCode
 
 
 def restore(

@@ -5,14 +5,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from streams.cli.arguments import parse_tasks
-from streams.cli.settings import SettingsOptions
-from streams.console_log import LogFormat, LogLevel, configure_logging
-from streams.errors import ConfigError
-from streams.processes.supervisor.messages import StartWorker
-from streams.processes.supervisor.restart_policy import RestartSettings
-from streams.processes.supervisor.supervisor import Supervisor
-from streams.processes.watchdog.process import WatchdogProcess
+from tidewheel.streams.cli.arguments import parse_tasks
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.console_log import LogFormat, LogLevel, configure_logging
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.processes.supervisor.messages import StartWorker
+from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
+from tidewheel.streams.processes.supervisor.supervisor import Supervisor
+from tidewheel.streams.processes.watchdog.process import WatchdogProcess
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 

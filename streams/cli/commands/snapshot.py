@@ -2,12 +2,12 @@
 
 from rich.console import Console
 
-from state_stores.bulk_restore.manifest import Manifest
-from streams.bulk import snapshot as make_snapshot
-from streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
-from streams.cli.output import print_json, print_table, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.exit_codes import ExitCode
+from tidewheel.bulk import snapshot as make_snapshot
+from tidewheel.state_stores.bulk_restore.manifest import Manifest
+from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
+from tidewheel.streams.cli.output import print_json, print_table, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.exit_codes import ExitCode
 
 
 def snapshot(

@@ -5,15 +5,15 @@ from typing import Any
 
 from rich.console import Console
 
-from streams.bulk.columns import converter
-from streams.bulk.store_view import StoreSummary, key_bytes, partition_of_key, state_view
-from streams.bulk.verify import VerifyReport
-from streams.bulk.verify import verify as verify_state
-from streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
-from streams.cli.output import print_error, print_json, print_table, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.errors import ConfigError
-from streams.exit_codes import ExitCode
+from tidewheel.streams.bulk.columns import converter
+from tidewheel.streams.bulk.store_view import StoreSummary, key_bytes, partition_of_key, state_view
+from tidewheel.streams.bulk.verify import VerifyReport
+from tidewheel.streams.bulk.verify import verify as verify_state
+from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
+from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.exit_codes import ExitCode
 
 
 def list_stores(

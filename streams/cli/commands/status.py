@@ -5,11 +5,11 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from streams.cli.group_access import group_access
-from streams.cli.group_view import status_view
-from streams.cli.output import print_json, wants_json
-from streams.cli.settings import SettingsOptions
-from streams.exit_codes import ExitCode
+from tidewheel.streams.cli.group_access import group_access
+from tidewheel.streams.cli.group_view import status_view
+from tidewheel.streams.cli.output import print_json, wants_json
+from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.exit_codes import ExitCode
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 

@@ -1,4 +1,4 @@
-"""Questions and orders to the cluster: the port `tasks.ports.Admin`.
+"""Questions and orders to the cluster: the port `tidewheel.tasks.ports.Admin`.
 
 Every call has one deadline, within which it is asked again while the cluster says "later" (a leader moving, a
 coordinator loading, a broker away); past it a StreamsError names the cluster and what to check. Answers that mean
@@ -32,12 +32,12 @@ from confluent_kafka.admin import (
 from confluent_kafka.admin import NewTopic as KafkaNewTopic
 from msgspec.structs import replace
 
-from rebalance.model import TopicPartition
-from streams.errors import FencedError, MissingSourceTopicError, StreamsError
-from streams.kafka.admin.open_transactions import Node, with_producers
-from streams.kafka.client.advice import AWAY_ADVICE, next_step
-from streams.kafka.client.client_log import LOGIN_ADVICE, ClientLog, error_of, make_client
-from streams.kafka.client.codes import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
+from tidewheel.streams.kafka.admin.open_transactions import Node, with_producers
+from tidewheel.streams.kafka.client.advice import AWAY_ADVICE, next_step
+from tidewheel.streams.kafka.client.client_log import LOGIN_ADVICE, ClientLog, error_of, make_client
+from tidewheel.streams.kafka.client.codes import (
     AWAY,
     NO_GROUP,
     NO_LEADER,
@@ -46,12 +46,12 @@ from streams.kafka.client.codes import (
     TIMED_OUT,
     is_transient,
 )
-from streams.kafka.client.failures import Outcome, outcome_of
-from streams.kafka.client.settings import ClientSettings, fixed_group
-from streams.kafka.consumers.offsets_readers import OffsetsReaders
-from streams.kafka.producers.producer import ProducerClient
-from tasks.open_transactions import OpenTransaction
-from tasks.ports import (
+from tidewheel.streams.kafka.client.failures import Outcome, outcome_of
+from tidewheel.streams.kafka.client.settings import ClientSettings, fixed_group
+from tidewheel.streams.kafka.consumers.offsets_readers import OffsetsReaders
+from tidewheel.streams.kafka.producers.producer import ProducerClient
+from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.ports import (
     CommittedOffset,
     NewTopic,
     TopicDescription,
@@ -70,7 +70,7 @@ _READER_S: Final = 10.0
 #: How long the first question to the cluster waits at once, and for how long it is no news that nobody answers.
 _LOOK_S: Final = 0.5
 _QUIET_S: Final = 3.0
-_LOGGER: Final = logging.getLogger("streams.kafka")
+_LOGGER: Final = logging.getLogger("tidewheel.streams.kafka")
 _OFFSETS: Any = OffsetSpec  # its functions have no types
 
 

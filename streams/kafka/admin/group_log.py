@@ -1,4 +1,4 @@
-"""The group's two control topics on Kafka: the port `rebalance.ports.GroupLog`, and what else a leader asks the cluster.
+"""The group's two control topics on Kafka: the port `tidewheel.rebalance.ports.GroupLog`, and what else a leader asks the cluster.
 
 The state topic is written by the leader alone, in transactions of `<app>-leader`, so a claim is an `init_transactions`: it
 fences whoever led before. The inbox is written by everybody and never in transactions, so that nobody can hold it up
@@ -13,28 +13,28 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException
 
-from rebalance.model import TopicPartition, parse_position_key, position_key
-from rebalance.ports import (
+from tidewheel.rebalance.model import TopicPartition, parse_position_key, position_key
+from tidewheel.rebalance.ports import (
     ControlTopicsChangedError,
     GroupLogAwayError,
     LeadershipLostError,
     LoggedRecord,
     LogRead,
 )
-from rebalance.producer_ids import own_ids
-from rebalance.protocol.decoding import RejectedRecord, Rejection
-from rebalance.protocol.messages import AnyMessage, encode_message, read_message
-from rebalance.protocol.records import AnyRecord, encode_record, read_record, record_keys
-from streams.errors import FencedError, MissingSourceTopicError, StreamsError
-from streams.kafka.admin.admin import KafkaAdmin
-from streams.kafka.client.client_log import ClientLog, TransactionLog, error_of
-from streams.kafka.client.codes import is_transient
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.consumers.control_topics import ControlTopicsReader
-from streams.kafka.producers.producer import ProducerClient, RefusedError, StalledError
-from tasks.key_ranges.progress_vector import Progress, is_foreign
-from tasks.ports import NewTopic, OffsetOutOfRangeError
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.rebalance.producer_ids import own_ids
+from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
+from tidewheel.rebalance.protocol.messages import AnyMessage, encode_message, read_message
+from tidewheel.rebalance.protocol.records import AnyRecord, encode_record, read_record, record_keys
+from tidewheel.streams.errors import FencedError, MissingSourceTopicError, StreamsError
+from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.client.client_log import ClientLog, TransactionLog, error_of
+from tidewheel.streams.kafka.client.codes import is_transient
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.control_topics import ControlTopicsReader
+from tidewheel.streams.kafka.producers.producer import ProducerClient, RefusedError, StalledError
+from tidewheel.tasks.key_ranges.progress_vector import Progress, is_foreign
+from tidewheel.tasks.ports import NewTopic, OffsetOutOfRangeError
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _T = TypeVar("_T")
 

@@ -6,14 +6,14 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from rebalance.model import TopicPartition
-from streams.kafka.admin.transaction_requests import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.kafka.admin.transaction_requests import (
     BrokerConnection,
     CoordinatorState,
     NotAskedError,
     ProducerState,
 )
-from tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.open_transactions import OpenTransaction
 
 #: How long one answer may take.
 _ASK_S: Final = 5.0

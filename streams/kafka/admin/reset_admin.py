@@ -3,7 +3,7 @@
 import threading
 from typing import Final, Self
 
-from streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 
 #: How long a command waits for a broker; a worker, whose broker may be restarting, waits longer.
 _PATIENCE_S: Final = 10.0

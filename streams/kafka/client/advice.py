@@ -4,7 +4,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from streams.kafka.client.codes import is_transient
+from tidewheel.streams.kafka.client.codes import is_transient
 
 #: What to do about a cluster that does not answer.
 AWAY_ADVICE: Final = (

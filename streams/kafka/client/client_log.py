@@ -14,10 +14,10 @@ from typing import Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.kafka.client.codes import ALL_BROKERS_DOWN, AWAY, LOGIN_FAILED, is_transient
-from streams.kafka.client.settings import ClientKind, Config, construction_error
+from tidewheel.streams.kafka.client.codes import ALL_BROKERS_DOWN, AWAY, LOGIN_FAILED, is_transient
+from tidewheel.streams.kafka.client.settings import ClientKind, Config, construction_error
 
-_LOGGER: Final = logging.getLogger("streams.kafka.client")
+_LOGGER: Final = logging.getLogger("tidewheel.streams.kafka.client")
 
 #: The same kind of line is passed on once in this time; the client repeats some 20 times a second.
 _QUIET_S: Final = 30.0

@@ -6,9 +6,9 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from state_stores.layout.stored_values import described_key
-from streams.errors import StreamsError
-from streams.kafka.client.codes import (
+from tidewheel.state_stores.layout.stored_values import described_key
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.client.codes import (
     BATCH_REFUSED,
     FENCED,
     INCONSISTENT,
@@ -18,9 +18,9 @@ from streams.kafka.client.codes import (
     UNANSWERED,
     is_transient,
 )
-from tasks.internal_topics import configure_command
-from tasks.ports import FailedDelivery
-from tasks.processing.engine.output import OutputColumns
+from tidewheel.tasks.internal_topics import configure_command
+from tidewheel.tasks.ports import FailedDelivery
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 
 class Outcome(StrEnum):

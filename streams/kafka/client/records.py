@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
-from tasks.processing.api.record import Headers
-from tasks.processing.engine.output import OutputColumns
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.engine.output import OutputColumns
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _TIMESTAMP_MS = itemgetter(1)  # of (type, ms); -1 where the record has none
 

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from streams.config.secrets import check_files, redacted, resolve_secrets
-from streams.errors import ConfigError
+from tidewheel.streams.config.secrets import check_files, redacted, resolve_secrets
+from tidewheel.streams.errors import ConfigError
 
 ClientKind = Literal["consumer", "producer", "admin"]
 Config = dict[str, Any]
@@ -51,7 +51,9 @@ _EVERY_CLIENT: Final[Mapping[str, _Fixed]] = {
     "bootstrap.servers": _Fixed(_ONE_CLUSTER),
     "metadata.broker.list": _Fixed(_ONE_CLUSTER),
     "default.topic.config": _Fixed("give topic properties beside the others, without this table"),
-    "logger": _Fixed("the client's log goes to Python's logger 'streams.kafka.client'; remove it"),
+    "logger": _Fixed(
+        "the client's log goes to Python's logger 'tidewheel.streams.kafka.client'; remove it"
+    ),
 }
 _NO_GROUP: Final = "Tidewheel assigns partitions and commits offsets itself; remove it"
 _DELIVERY: Final = "Tidewheel reads delivery reports itself; set production_exception_handler"
@@ -103,7 +105,7 @@ def check_overrides(kind: ClientKind, properties: Mapping[str, Any]) -> None:
     >>> check_overrides("consumer", {"isolation.level": "read_uncommitted"})
     Traceback (most recent call last):
     ...
-    streams.errors.ConfigError: consumer['isolation.level'] can't be set here: state and outputs are right only \
+    tidewheel.streams.errors.ConfigError: consumer['isolation.level'] can't be set here: state and outputs are right only \
 if every consumer reads committed records; remove it
     """
     for name, value in properties.items():

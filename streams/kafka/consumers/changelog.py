@@ -1,16 +1,16 @@
-"""Reads changelogs to restore state, and topics of global stores: the port `tasks.ports.ChangelogReader`."""
+"""Reads changelogs to restore state, and topics of global stores: the port `tidewheel.tasks.ports.ChangelogReader`."""
 
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Generator
 from typing import Final
 
-from rebalance.model import TopicPartition
-from streams.errors import StreamsError
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.consumers.consumer import AssignedConsumer
-from tasks.ports import ChangelogReader
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.consumer import AssignedConsumer
+from tidewheel.tasks.ports import ChangelogReader
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 #: How long a reader of a range may stand still before it gives up.
 STALL_S: Final = 60.0

@@ -14,21 +14,21 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from rebalance.model import TopicPartition
-from streams.errors import MissingSourceTopicError, StreamsError
-from streams.gc_tuning import collection_paused
-from streams.kafka.client.client_log import ClientLog, error_of, make_client
-from streams.kafka.client.codes import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import MissingSourceTopicError, StreamsError
+from tidewheel.streams.gc_tuning import collection_paused
+from tidewheel.streams.kafka.client.client_log import ClientLog, error_of, make_client
+from tidewheel.streams.kafka.client.codes import (
     NO_OFFSET,
     NO_PARTITION,
     PARTITION_EOF,
     READ_FORBIDDEN,
     is_transient,
 )
-from streams.kafka.client.records import to_runs
-from streams.kafka.client.settings import Config
-from tasks.ports import OffsetOutOfRangeError
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.streams.kafka.client.records import to_runs
+from tidewheel.streams.kafka.client.settings import Config
+from tidewheel.tasks.ports import OffsetOutOfRangeError
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 #: How long getting to know a topic may take; it costs only time later if it fails.
 _PREPARE_S: Final = 2.0
@@ -286,14 +286,14 @@ class AssignedConsumer:
 
 
 class KafkaRecordSource(AssignedConsumer):
-    """The worker's input: the port `tasks.ports.RecordSource`."""
+    """The worker's input: the port `tidewheel.tasks.ports.RecordSource`."""
 
     noun = "input"
     next_step = "set its offsets with `tidewheel reset`, and raise the topic's retention if it was overtaken"
 
 
 class KafkaInputReader(AssignedConsumer):
-    """Single input records that were read before: the port `tasks.ports.RecordSource`."""
+    """Single input records that were read before: the port `tidewheel.tasks.ports.RecordSource`."""
 
     noun = "input"
     next_step = "nothing is to be done, it was processed"

@@ -12,11 +12,11 @@ from typing import Final
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.consumers.group_reader import KafkaGroupReader
-from tasks.ports import OffsetOutOfRangeError
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.group_reader import KafkaGroupReader
+from tidewheel.tasks.ports import OffsetOutOfRangeError
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _POLL_RECORDS: Final = 10_000
 #: How long a thread waits for records, and so how long closing takes.

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError
 
-from streams.kafka.client.advice import next_step
-from streams.kafka.client.client_log import ClientLog, make_client
-from streams.kafka.client.codes import is_transient
-from streams.kafka.client.settings import Config
+from tidewheel.streams.kafka.client.advice import next_step
+from tidewheel.streams.kafka.client.client_log import ClientLog, make_client
+from tidewheel.streams.kafka.client.codes import is_transient
+from tidewheel.streams.kafka.client.settings import Config
 
 #: The callbacks of the client are served this often; it sends its heartbeats by itself.
 _LOOK_S: Final = 0.5

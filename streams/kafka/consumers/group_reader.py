@@ -1,7 +1,7 @@
 """Reads a control topic of a group by position: nothing is joined, nothing is committed."""
 
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.consumers.consumer import AssignedConsumer
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.consumer import AssignedConsumer
 
 
 class KafkaGroupReader(AssignedConsumer):

@@ -8,10 +8,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
 
-from streams.errors import StreamsError
-from streams.kafka.client.client_log import ClientLog, error_of, make_client
-from streams.kafka.client.codes import TIMED_OUT
-from streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.client.client_log import ClientLog, error_of, make_client
+from tidewheel.streams.kafka.client.codes import TIMED_OUT
+from tidewheel.streams.kafka.client.settings import ClientSettings
 
 
 class OffsetsReaders:

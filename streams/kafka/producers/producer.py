@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from streams.kafka.client.client_log import ClientLog, error_of, make_client
-from streams.kafka.client.settings import Config
-from tasks.processing.engine.output import OutputColumns
+from tidewheel.streams.kafka.client.client_log import ClientLog, error_of, make_client
+from tidewheel.streams.kafka.client.settings import Config
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: How long one call into the client waits before the caller is told that we still wait.
 SLICE_S: Final = 0.5

@@ -16,16 +16,16 @@ from typing import Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError
 
-from streams.kafka.client.codes import (
+from tidewheel.streams.kafka.client.codes import (
     INVALID_DIFFERENT_RECORD,
     NO_PARTITION,
     TOO_LARGE,
     TOPIC_REFUSED,
 )
-from streams.kafka.client.failures import failed_delivery
-from tasks.commit.output_collector import record_bytes
-from tasks.ports import FailedDelivery, TransactionAbortedError
-from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
+from tidewheel.streams.kafka.client.failures import failed_delivery
+from tidewheel.tasks.commit.output_collector import record_bytes
+from tidewheel.tasks.ports import FailedDelivery, TransactionAbortedError
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
 #: Trials in a row that show nothing new. One is normal: after a refusal the client has to raise its epoch.
 _FRUITLESS_TRIALS: Final = 6

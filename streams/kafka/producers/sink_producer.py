@@ -1,4 +1,4 @@
-"""The idempotent producer of at_least_once: the port `tasks.ports.SinkProducer`.
+"""The idempotent producer of at_least_once: the port `tidewheel.tasks.ports.SinkProducer`.
 
 The client reports only failures (`delivery.report.only.error`), without an identifier: a record is found by its contents among
 those sent since the last flush. That costs nothing until something fails. Records that are equal in topic, key and value
@@ -17,13 +17,18 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from streams.kafka.client.client_log import ClientLog, error_of
-from streams.kafka.client.codes import FATAL, INVALID_DIFFERENT_RECORD, MSG_TIMED_OUT
-from streams.kafka.client.failures import failed_delivery, is_batch_refused
-from streams.kafka.client.settings import ClientSettings, Config
-from streams.kafka.producers.producer import ProducerClient, RefusedError, StalledError, no_wait
-from tasks.ports import FailedDelivery
-from tasks.processing.engine.output import OutputColumns
+from tidewheel.streams.kafka.client.client_log import ClientLog, error_of
+from tidewheel.streams.kafka.client.codes import FATAL, INVALID_DIFFERENT_RECORD, MSG_TIMED_OUT
+from tidewheel.streams.kafka.client.failures import failed_delivery, is_batch_refused
+from tidewheel.streams.kafka.client.settings import ClientSettings, Config
+from tidewheel.streams.kafka.producers.producer import (
+    ProducerClient,
+    RefusedError,
+    StalledError,
+    no_wait,
+)
+from tidewheel.tasks.ports import FailedDelivery
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: Longer than the client's own limit for a record (`message.timeout.ms`), so that this never ends a flush first.
 _FLUSH_TIMEOUT_S: Final = 600.0

@@ -1,4 +1,4 @@
-"""The worker's transactional producer: the port `tasks.ports.TransactionalProducer`.
+"""The worker's transactional producer: the port `tidewheel.tasks.ports.TransactionalProducer`.
 
 State: new → (init) → ready → (begin) → open → (commit, abort) → ready, or ended for good, by being fenced or because
 an outcome could not be told. Every error of the client becomes one of three (`failures.outcome_of`), and success is
@@ -14,14 +14,24 @@ from typing import Any, Final, NoReturn
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from rebalance.model import TopicPartition
-from streams.errors import FencedError, StreamsError
-from streams.kafka.client.advice import next_step
-from streams.kafka.client.client_log import ClientLog, TransactionLog, error_of, make_client
-from streams.kafka.client.codes import TIMED_OUT, TOO_LARGE, is_transient
-from streams.kafka.client.failures import Outcome, is_record_refused, outcome_of, refusal_in
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.producers.producer import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import FencedError, StreamsError
+from tidewheel.streams.kafka.client.advice import next_step
+from tidewheel.streams.kafka.client.client_log import (
+    ClientLog,
+    TransactionLog,
+    error_of,
+    make_client,
+)
+from tidewheel.streams.kafka.client.codes import TIMED_OUT, TOO_LARGE, is_transient
+from tidewheel.streams.kafka.client.failures import (
+    Outcome,
+    is_record_refused,
+    outcome_of,
+    refusal_in,
+)
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.producers.producer import (
     GuardedCall,
     ProducerClient,
     RefusedError,
@@ -29,18 +39,18 @@ from streams.kafka.producers.producer import (
     StuckError,
     no_wait,
 )
-from streams.kafka.producers.refused_search import BATCH_BYTES, RefusedSearch
-from streams.kafka.producers.trial_producer import TrialProducer
-from tasks.commit.output_collector import batch_ends
-from tasks.ports import (
+from tidewheel.streams.kafka.producers.refused_search import BATCH_BYTES, RefusedSearch
+from tidewheel.streams.kafka.producers.trial_producer import TrialProducer
+from tidewheel.tasks.commit.output_collector import batch_ends
+from tidewheel.tasks.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
     FailedDelivery,
     TransactionAbortedError,
     UnansweredError,
 )
-from tasks.processing.api.record import Headers
-from tasks.processing.engine.output import OutputColumns, headers_of_changelog
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.engine.output import OutputColumns, headers_of_changelog
 
 #: Offsets are sent in milliseconds; a call that takes this long after all records were answered has lost its way
 #: (`GuardedCall`).

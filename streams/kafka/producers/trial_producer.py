@@ -9,17 +9,17 @@ from typing import Any, Final, NoReturn, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from rebalance.producer_ids import SEARCH_SUFFIX
-from streams.errors import StreamsError
-from streams.kafka.client.advice import next_step
-from streams.kafka.client.client_log import TransactionLog, error_of, make_client
-from streams.kafka.client.codes import is_transient
-from streams.kafka.client.failures import is_batch_refused, is_retriable, refusal_in
-from streams.kafka.client.settings import SEARCH_TIMEOUT_MS, ClientSettings
-from streams.kafka.producers.producer import SLICE_S, no_wait
-from streams.kafka.producers.refused_search import Batch, Trial
-from tasks.ports import TransactionAbortedError, UnansweredError
-from tasks.processing.engine.output import OutputColumns
+from tidewheel.rebalance.producer_ids import SEARCH_SUFFIX
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.client.advice import next_step
+from tidewheel.streams.kafka.client.client_log import TransactionLog, error_of, make_client
+from tidewheel.streams.kafka.client.codes import is_transient
+from tidewheel.streams.kafka.client.failures import is_batch_refused, is_retriable, refusal_in
+from tidewheel.streams.kafka.client.settings import SEARCH_TIMEOUT_MS, ClientSettings
+from tidewheel.streams.kafka.producers.producer import SLICE_S, no_wait
+from tidewheel.streams.kafka.producers.refused_search import Batch, Trial
+from tidewheel.tasks.ports import TransactionAbortedError, UnansweredError
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 #: A transaction stays open over trials without a refusal for this long, far below its time-out.
 _TRANSACTION_S: Final = 5.0

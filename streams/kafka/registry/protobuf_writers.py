@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from streams.serdes.schema_port import CodecError
+from tidewheel.streams.serdes.schema_port import CodecError
 
 _ID_END: Final = 5
 _GUID_END: Final = 17

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka.schema_registry.error import SchemaRegistryError as RegistryReply
 
-from streams.errors import SchemaRegistryError
+from tidewheel.streams.errors import SchemaRegistryError
 
 #: Files that come with Protobuf; serialisers have them without a registry.
 _BUILT_IN: Final = ("google/protobuf/", "google/type/", "confluent/")

@@ -1,4 +1,4 @@
-"""Confluent Schema Registry through confluent-kafka's own serialisers: the adapter to `streams.serdes.schema_port`.
+"""Confluent Schema Registry through confluent-kafka's own serialisers: the adapter to `tidewheel.streams.serdes.schema_port`.
 
 Imported when a serde with a registry is first asked for; each format imports its libraries then, so that a missing
 extra is an ImportError here and a sentence at the user's line.
@@ -26,14 +26,24 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError as Registr
 from confluent_kafka.serialization import MessageField, SerializationContext
 from confluent_kafka.serialization import SerializationError as ConfluentError
 
-from streams.config.secrets import is_reference, redacted_url, resolve_secrets
-from streams.errors import SchemaRegistryError, StreamsError, TopologyError
-from streams.kafka.registry.protobuf_writers import ProtobufWriters, message_indexes, message_name
-from streams.kafka.registry.schema_references import NOT_FOUND, References
-from streams.serdes.avro_values import AvroValues, sorted_maps
-from streams.serdes.plain_codecs import PlainJsonSchema, json_schema_reason
-from streams.serdes.schema_port import CodecError, Reference, Registry, SchemaCodec, SchemaSource
-from streams.serdes.strict_json import dumps, loads
+from tidewheel.streams.config.secrets import is_reference, redacted_url, resolve_secrets
+from tidewheel.streams.errors import SchemaRegistryError, StreamsError, TopologyError
+from tidewheel.streams.kafka.registry.protobuf_writers import (
+    ProtobufWriters,
+    message_indexes,
+    message_name,
+)
+from tidewheel.streams.kafka.registry.schema_references import NOT_FOUND, References
+from tidewheel.streams.serdes.avro_values import AvroValues, sorted_maps
+from tidewheel.streams.serdes.plain_codecs import PlainJsonSchema, json_schema_reason
+from tidewheel.streams.serdes.schema_port import (
+    CodecError,
+    Reference,
+    Registry,
+    SchemaCodec,
+    SchemaSource,
+)
+from tidewheel.streams.serdes.strict_json import dumps, loads
 
 #: Settings that are the serialisers', not the client's: Java has both in one map, and so have we.
 _SERIALIZER_PREFIXES: Final = (

@@ -12,12 +12,12 @@ from itertools import chain, compress, repeat
 from operator import attrgetter, eq, is_
 from typing import Any, ClassVar, NamedTuple, cast
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.layout.key_schema import prefix_end
-from state_stores.ports import SerdePort
-from streams.operators.joins.murmur3 import known_hashes
-from streams.operators.joins.named_serde import NamedSerde, filled_in
-from streams.operators.joins.subscription import (
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.layout.key_schema import prefix_end
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.streams.operators.joins.murmur3 import known_hashes
+from tidewheel.streams.operators.joins.named_serde import NamedSerde, filled_in
+from tidewheel.streams.operators.joins.subscription import (
     Instruction,
     Response,
     Subscription,
@@ -26,13 +26,13 @@ from streams.operators.joins.subscription import (
     responses_of,
     subscriptions_of,
 )
-from streams.operators.joins.table_join import joinable
-from streams.operators.stateless import collect_each, repeated, spread
-from streams.operators.tables.table_view import Failed, TableView, look_up
-from streams.user_functions import UserFunction
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import NodeContext, Operator, Output
-from tasks.processing.engine.record_batch import RecordBatch, has_none
+from tidewheel.streams.operators.joins.table_join import joinable
+from tidewheel.streams.operators.stateless import collect_each, repeated, spread
+from tidewheel.streams.operators.tables.table_view import Failed, TableView, look_up
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class ForeignKeyTopics(NamedTuple):

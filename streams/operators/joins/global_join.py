@@ -8,11 +8,11 @@ timestamp and headers of the stream's record. The key selector is called once fo
 from itertools import compress
 from typing import Any
 
-from streams.operators.stateless import call_each, collect_each
-from streams.user_functions import UserFunction
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import NodeContext, Operator, Output
-from tasks.processing.engine.record_batch import RecordBatch, has_none
+from tidewheel.streams.operators.stateless import call_each, collect_each
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class GlobalTableJoin(Operator):

@@ -12,10 +12,10 @@ import struct
 from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
-from state_stores.layout.stored_values import read_row
-from state_stores.ports import SerdePort
-from streams.serdes.buffered import Buffered, Context, decode_buffered, encode_buffered
-from tasks.processing.api.record import Headers, RecordMetadata
+from tidewheel.state_stores.layout.stored_values import read_row
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.streams.serdes.buffered import Buffered, Context, decode_buffered, encode_buffered
+from tidewheel.tasks.processing.api.record import Headers, RecordMetadata
 
 _PREFIX: Final = b"\x00"
 _TIME: Final = struct.Struct(">q")

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from state_stores.buffers.rows import column_bytes
+from tidewheel.state_stores.buffers.rows import column_bytes
 
 _SEED: Final = 104729
 _MASK: Final = (1 << 64) - 1

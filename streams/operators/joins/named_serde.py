@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from state_stores.ports import SerdePort
-from streams.operators.tables.table_view import Failed
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.record_batch import RecordBatch, has_none
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.streams.operators.tables.table_view import Failed
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class NamedSerde:

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.layout.stored_values import read_row
-from state_stores.ports import SerdePort
-from state_stores.stores.key_value_store import KeyValueStore
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.layout.stored_values import read_row
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.stores.key_value_store import KeyValueStore
 
 _KEY: Final = struct.Struct(">q?")
 _SIDE: Final = struct.Struct("?")

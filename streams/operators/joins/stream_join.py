@@ -13,14 +13,14 @@ from itertools import accumulate, chain, compress, groupby, islice, repeat
 from operator import lt
 from typing import Any, NamedTuple, cast
 
-from state_stores.ports import SerdePort
-from state_stores.stores.window_store import WindowStore
-from streams.operators.joins.non_joined import NonJoinedSettings, NonJoinedStore
-from streams.operators.stateful import MaterializedOperator
-from streams.user_functions import UserFunction
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import NodeContext, Operator, Output
-from tasks.processing.engine.record_batch import JointRecords, RecordBatch, has_none
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.stores.window_store import WindowStore
+from tidewheel.streams.operators.joins.non_joined import NonJoinedSettings, NonJoinedStore
+from tidewheel.streams.operators.stateful import MaterializedOperator
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
+from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, has_none
 
 #: Timestamp and value of each partner of a record, in the order of time.
 Partners = Sequence[tuple[int, Any]]

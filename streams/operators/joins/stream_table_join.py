@@ -3,21 +3,21 @@
 Rules are those of Kafka Streams' KStreamKTableJoinProcessor: a null value is dropped, and so is a null key, except in a
 left join (KIP-962), where it has no row. A result has the record's own time. Of a versioned table, the row is the one
 that stood at the record's time (KIP-914). With `grace` (KIP-923) records wait in a buffer until the time is past
-theirs by the grace, so that rows that come late are found; see `streams.operators.joins.join_buffer`.
+theirs by the grace, so that rows that come late are found; see `tidewheel.streams.operators.joins.join_buffer`.
 """
 
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
-from state_stores.ports import SerdePort
-from streams.operators.joins.join_buffer import JoinBuffer, Waiting
-from streams.operators.stateless import collect_each
-from streams.operators.tables.table_view import BoundView, TableView
-from streams.user_functions import UserFunction
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import NodeContext, Operator, Output
-from tasks.processing.engine.record_batch import RecordBatch, has_none
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.streams.operators.joins.join_buffer import JoinBuffer, Waiting
+from tidewheel.streams.operators.stateless import collect_each
+from tidewheel.streams.operators.tables.table_view import BoundView, TableView
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class StreamTableJoin(Operator):

@@ -20,8 +20,8 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
-from streams.serdes import Serde
-from tasks.processing.engine.record_batch import has_none
+from tidewheel.streams.serdes import Serde
+from tidewheel.tasks.processing.engine.record_batch import has_none
 
 M = TypeVar("M")
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streams.operators.stateful import TableOperator
-from streams.operators.tables.table_view import (
+from tidewheel.streams.operators.stateful import TableOperator
+from tidewheel.streams.operators.tables.table_view import (
     NO_TIMESTAMP,
     BoundView,
     Failed,
@@ -20,10 +20,10 @@ from streams.operators.tables.table_view import (
     TableView,
     look_up,
 )
-from streams.user_functions import UserFunction
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import NodeContext, Operator, Output
-from tasks.processing.engine.record_batch import RecordBatch, first_none, has_none
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, first_none, has_none
 
 
 class JoinType(NamedTuple):

@@ -15,14 +15,14 @@ from typing import Any
 
 import msgspec
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.layout.stored_values import read_row
-from state_stores.stores.windowed import Windowed
-from streams.definitions.suppressed import BufferConfig
-from streams.errors import StreamsError
-from streams.operators.stateful import MaterializedOperator, TableOperator
-from streams.operators.tables.suppress_buffer import SuppressBuffer, Taken
-from streams.operators.tables.table_view import (
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.layout.stored_values import read_row
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.definitions.suppressed import BufferConfig
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.operators.stateful import MaterializedOperator, TableOperator
+from tidewheel.streams.operators.tables.suppress_buffer import SuppressBuffer, Taken
+from tidewheel.streams.operators.tables.table_view import (
     NO_TIMESTAMP,
     BoundView,
     Failed,
@@ -30,11 +30,11 @@ from streams.operators.tables.table_view import (
     TableView,
     not_versioned,
 )
-from streams.serdes.buffered import Buffered, BufferedSerde, Context
-from streams.windows import Windows
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import NodeContext, Output
-from tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.streams.serdes.buffered import Buffered, BufferedSerde, Context
+from tidewheel.streams.windows import Windows
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import NodeContext, Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 #: No stream time yet.
 _NO_TIME = -1

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from heapq import heappop, heappush, nsmallest
 from typing import Final, NamedTuple
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.layout.headers import encode_headers
-from streams.serdes.buffered import Buffered
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.layout.headers import encode_headers
+from tidewheel.streams.serdes.buffered import Buffered
 
 #: How many rows the index is filled with; it never holds more than twice as many.
 INDEXED_ROWS = 250_000

@@ -6,13 +6,13 @@ deletes the row, a row that a filter rejects becomes a tombstone downstream.
 
 from typing import Any
 
-from streams.operators.stateful import MaterializedOperator, previous_values
-from streams.operators.stateless import call_each, deciding
-from streams.operators.tables.table_view import RowFunction, row_filter, row_mapper
-from streams.user_functions import UserFunction
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import NodeContext, Operator, Output
-from tasks.processing.engine.record_batch import RecordBatch, has_none
+from tidewheel.streams.operators.stateful import MaterializedOperator, previous_values
+from tidewheel.streams.operators.stateless import call_each, deciding
+from tidewheel.streams.operators.tables.table_view import RowFunction, row_filter, row_mapper
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class TableSource(MaterializedOperator):

@@ -9,15 +9,15 @@ the old result's and the record's; a None result deletes the group's row.
 from collections.abc import Callable
 from typing import Any
 
-from state_stores.ports import SerdePort
-from streams.operators.stateful import MaterializedOperator
-from streams.operators.stateless import paired_or_none
-from streams.serdes import for_keys
-from streams.serdes.changed import Change
-from streams.user_functions import UserFunction
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import NodeContext, Operator, Output
-from tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.streams.operators.stateful import MaterializedOperator
+from tidewheel.streams.operators.stateless import paired_or_none
+from tidewheel.streams.serdes import for_keys
+from tidewheel.streams.serdes.changed import Change
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 _Pair = tuple[Any, Any] | None
 

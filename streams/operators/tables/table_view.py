@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streams.operators.stateless import deciding
-from streams.user_functions import UserFunction
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import NodeContext, Operator
-from tasks.processing.engine.record_batch import RecordBatch, has_none
+from tidewheel.streams.operators.stateless import deciding
+from tidewheel.streams.user_functions import UserFunction
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 #: The timestamp of a row that is not there.
 NO_TIMESTAMP = -1

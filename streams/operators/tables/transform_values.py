@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from state_stores.errors import StateStoreError
-from streams.operators.tables.table import TableSource
-from streams.operators.tables.table_view import BoundView, Failed, Rows, TableView
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.api.supplied import NOT_SAID_KEYED, says_keyed
-from tasks.processing.engine.operator import NodeContext, Output
-from tasks.processing.engine.punctuation import Schedule
-from tasks.processing.engine.record_batch import RecordBatch
-from tasks.processing.engine.transformer import (
+from tidewheel.state_stores.errors import StateStoreError
+from tidewheel.streams.operators.tables.table import TableSource
+from tidewheel.streams.operators.tables.table_view import BoundView, Failed, Rows, TableView
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.api.supplied import NOT_SAID_KEYED, says_keyed
+from tidewheel.tasks.processing.engine.operator import NodeContext, Output
+from tidewheel.tasks.processing.engine.punctuation import Schedule
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.tasks.processing.engine.transformer import (
     HostingContext,
     RunningTransformer,
     ValueTransformerWithKey,

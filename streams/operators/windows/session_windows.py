@@ -9,14 +9,14 @@ those that are open and no other (in Kafka Streams it hides a session in the las
 from collections.abc import Iterable
 from typing import Any
 
-from state_stores.buffers.headers_buffer import HeadersBuffer
-from state_stores.stores.session_batch import SessionBatch
-from state_stores.stores.windowed import Windowed
-from streams.operators.windows.windowed import Change, Fold, WindowedOperator
-from streams.windows import EmitStrategy, SessionWindows
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import Output
-from tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer
+from tidewheel.state_stores.stores.session_batch import SessionBatch
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.operators.windows.windowed import Change, Fold, WindowedOperator
+from tidewheel.streams.windows import EmitStrategy, SessionWindows
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 
 class SessionWindowAggregate(WindowedOperator):

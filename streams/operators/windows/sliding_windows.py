@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from state_stores.stores.windowed import Windowed
-from streams.operators.windows.windowed import Change, Fold, WindowedOperator
-from streams.windows import EmitStrategy, SlidingWindows
-from tasks.processing.engine.operator import Output
-from tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.operators.windows.windowed import Change, Fold, WindowedOperator
+from tidewheel.streams.windows import EmitStrategy, SlidingWindows
+from tidewheel.tasks.processing.engine.operator import Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 #: The old value of a window's second change by one record: what its first change is about to store.
 _STORED: Final = object()

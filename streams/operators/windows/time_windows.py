@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, compress
 from typing import Any, cast
 
-from state_stores.layout.segments import SEGMENT_BYTES
-from state_stores.stores.windowed import Windowed
-from streams.operators.aggregate import CountsInPlace
-from streams.operators.windows.windowed import NO_TIME, Change, Fold, WindowedOperator
-from streams.windows import EmitStrategy, FixedWindows, TimeWindows
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import Output
-from tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.state_stores.layout.segments import SEGMENT_BYTES
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.operators.aggregate import CountsInPlace
+from tidewheel.streams.operators.windows.windowed import NO_TIME, Change, Fold, WindowedOperator
+from tidewheel.streams.windows import EmitStrategy, FixedWindows, TimeWindows
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 
 class TimeWindowAggregate(WindowedOperator):

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from state_stores.buffers.headers_buffer import HeadersBuffer
-from state_stores.buffers.segmented_buffer import SegmentedBuffer
-from state_stores.layout.segments import SEGMENT_BYTES, TIME_MAX
-from state_stores.layout.stored_values import unreadable
-from state_stores.stores.windowed import Windowed
-from streams.operators.stateful import MaterializedOperator
-from streams.operators.stateless import spread
-from streams.operators.windows.due_rows import DueRows, Place
-from streams.windows import EmitStrategy, Windows
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.engine.operator import NodeContext
-from tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer
+from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer
+from tidewheel.state_stores.layout.segments import SEGMENT_BYTES, TIME_MAX
+from tidewheel.state_stores.layout.stored_values import unreadable
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.operators.stateful import MaterializedOperator
+from tidewheel.streams.operators.stateless import spread
+from tidewheel.streams.operators.windows.due_rows import DueRows, Place
+from tidewheel.streams.windows import EmitStrategy, Windows
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.engine.operator import NodeContext
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 #: No stream time yet.
 NO_TIME = -1

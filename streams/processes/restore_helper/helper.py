@@ -16,16 +16,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from rebalance.model import TopicPartition
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import Run, SnapshotRefused, StoreSnapshot
-from state_stores.bulk_restore.merge import limit_runs
-from state_stores.bulk_restore.run_files import RunFile
-from state_stores.bulk_restore.runs import RunBuilder
-from state_stores.errors import StreamsError
-from state_stores.restore import StoreTime
-from streams.kafka.consumers.changelog import STALL_S
-from streams.processes.restore_helper.messages import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import Run, SnapshotRefused, StoreSnapshot
+from tidewheel.state_stores.bulk_restore.merge import limit_runs
+from tidewheel.state_stores.bulk_restore.run_files import RunFile
+from tidewheel.state_stores.bulk_restore.runs import RunBuilder
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.state_stores.restore import StoreTime
+from tidewheel.streams.kafka.consumers.changelog import STALL_S
+from tidewheel.streams.processes.restore_helper.messages import (
     ACTIVE_MAX,
     Failed,
     FindSnapshot,
@@ -38,9 +38,9 @@ from streams.processes.restore_helper.messages import (
     Report,
     SnapshotFound,
 )
-from tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.restore.reading_turns import ReadingTurns
+from tidewheel.tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.reading_turns import ReadingTurns
 
 _log = logging.getLogger("tidewheel.restore")
 

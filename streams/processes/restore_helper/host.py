@@ -1,4 +1,4 @@
-"""The restore helpers of this process: the port `tasks.restore.run_ports.RunMaker` over processes that come and go."""
+"""The restore helpers of this process: the port `tidewheel.tasks.restore.run_ports.RunMaker` over processes that come and go."""
 
 import shutil
 import threading
@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from state_stores.bulk_restore.manifest import StoreSnapshot
-from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
-from state_stores.bulk_restore.shape import StoreShape
-from streams.processes.restore_helper.messages import (
+from tidewheel.state_stores.bulk_restore.manifest import StoreSnapshot
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
+from tidewheel.state_stores.bulk_restore.shape import StoreShape
+from tidewheel.streams.processes.restore_helper.messages import (
     ACTIVE_MAX,
     Begin,
     Failed,
@@ -26,8 +26,8 @@ from streams.processes.restore_helper.messages import (
     Report,
     SnapshotFound,
 )
-from streams.processes.restore_helper.process import HELPER_COMMAND, HelperProcess
-from tasks.restore.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
+from tidewheel.streams.processes.restore_helper.process import HELPER_COMMAND, HelperProcess
+from tidewheel.tasks.restore.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
 
 #: A helper without anything to do ends after so long.
 IDLE_S: Final = 60.0

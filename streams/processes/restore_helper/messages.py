@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from state_stores.bulk_restore.manifest import PartitionRuns, Run, StoreSnapshot
-from state_stores.bulk_restore.shape import StoreShape
-from state_stores.restore import StoreTime
-from streams.console_log import LogLevel
+from tidewheel.state_stores.bulk_restore.manifest import PartitionRuns, Run, StoreSnapshot
+from tidewheel.state_stores.bulk_restore.shape import StoreShape
+from tidewheel.state_stores.restore import StoreTime
+from tidewheel.streams.console_log import LogLevel
 
 #: Stretches that a helper reads at once: each holds the rows of a run in memory.
 ACTIVE_MAX: Final = 2
@@ -21,12 +21,12 @@ class Begin(msgspec.Struct, tag="begin", frozen=True, kw_only=True):
     """The first line.
 
     Attributes:
-        application_id, bootstrap_servers, consumer: As for `streams.kafka.clients.KafkaClients`.
+        application_id, bootstrap_servers, consumer: As for `tidewheel.streams.kafka.clients.KafkaClients`.
         rack_id: Brokers of this rack are read from.
         snapshot_location: Where snapshots are looked for; None for nowhere.
         run_bytes: How much memory the rows of one run may take.
         import_path: Where callbacks are imported from: `sys.path` of the worker.
-        log_level: As for `streams.console_log.configure_logging`.
+        log_level: As for `tidewheel.streams.console_log.configure_logging`.
 
     >>> Begin(application_id="shop", bootstrap_servers="localhost:9092", consumer={"sasl.password": "secret"}, run_bytes=1)
     Begin(application_id='shop')
@@ -54,7 +54,7 @@ class FindSnapshot(msgspec.Struct, tag="find", frozen=True, kw_only=True):
 
 
 class MakeRuns(msgspec.Struct, tag="make", frozen=True, kw_only=True):
-    """Make and bring runs: `tasks.restore.run_ports.RunOrder`."""
+    """Make and bring runs: `tidewheel.tasks.restore.run_ports.RunOrder`."""
 
     number: int
     shape: StoreShape

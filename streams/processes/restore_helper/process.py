@@ -12,11 +12,17 @@ from typing import Final
 
 import msgspec
 
-from streams.processes.restore_helper.messages import Begin, Order, Report, decode_report, encode
+from tidewheel.streams.processes.restore_helper.messages import (
+    Begin,
+    Order,
+    Report,
+    decode_report,
+    encode,
+)
 
 _log = logging.getLogger("tidewheel.restore")
 
-HELPER_COMMAND: Final = (sys.executable, "-m", "streams.processes.restore_helper")
+HELPER_COMMAND: Final = (sys.executable, "-m", "tidewheel.streams.processes.restore_helper")
 
 _READ_BYTES: Final = 256 * 1024
 

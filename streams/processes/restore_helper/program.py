@@ -14,12 +14,12 @@ import sys
 import threading
 import time
 
-from state_stores.bulk_restore.location import SnapshotLocation
-from streams.console_log import configure_logging
-from streams.kafka.clients import KafkaClients
-from streams.processes.child import LineReader
-from streams.processes.restore_helper.helper import RestoreHelper
-from streams.processes.restore_helper.messages import (
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.streams.console_log import configure_logging
+from tidewheel.streams.kafka.clients import KafkaClients
+from tidewheel.streams.processes.child import LineReader
+from tidewheel.streams.processes.restore_helper.helper import RestoreHelper
+from tidewheel.streams.processes.restore_helper.messages import (
     Begin,
     Report,
     decode_begin,

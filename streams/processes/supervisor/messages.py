@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from streams.console_log import LogFormat, LogLevel
+from tidewheel.streams.console_log import LogFormat, LogLevel
 
 #: A longer line is no message of ours; the reader gives up on it.
 LINE_BYTES_MAX: Final = 1024 * 1024

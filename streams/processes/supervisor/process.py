@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from streams.processes.supervisor.messages import (
+from tidewheel.streams.processes.supervisor.messages import (
     LineBuffer,
     Order,
     Report,
@@ -25,7 +25,7 @@ from streams.processes.supervisor.messages import (
 )
 
 #: `--reports FD` is added to it, and `--watchdog FD` in a group.
-WORKER_COMMAND: Final = (sys.executable, "-m", "streams.cli.worker_main")
+WORKER_COMMAND: Final = (sys.executable, "-m", "tidewheel.streams.cli.worker_main")
 
 _READ_BYTES: Final = 64 * 1024
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from rebalance.model import TopicPartition
-from streams.exit_codes import ExitCode
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.exit_codes import ExitCode
 
 #: Partitions whose crashes are remembered; far more than can fail one after the other without an end.
 _PARTITIONS_MAX: Final = 1_000

@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from streams.exit_codes import ExitCode
-from streams.processes.signals import signals_handled
-from streams.processes.supervisor.messages import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.processes.signals import signals_handled
+from tidewheel.streams.processes.supervisor.messages import (
     MetricsReported,
     RecordInHand,
     Report,
@@ -36,15 +36,15 @@ from streams.processes.supervisor.messages import (
     WorkerReady,
     WorkerStopped,
 )
-from streams.processes.supervisor.process import WORKER_COMMAND, WorkerProcess
-from streams.processes.supervisor.restart_policy import (
+from tidewheel.streams.processes.supervisor.process import WORKER_COMMAND, WorkerProcess
+from tidewheel.streams.processes.supervisor.restart_policy import (
     Crash,
     CrashHistory,
     GiveUp,
     RestartSettings,
     judge,
 )
-from streams.processes.watchdog.process import WatchdogProcess
+from tidewheel.streams.processes.watchdog.process import WatchdogProcess
 
 _log = logging.getLogger("tidewheel.supervisor")
 

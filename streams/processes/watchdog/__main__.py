@@ -1,4 +1,4 @@
-"""The watchdog process: `python -m streams.processes.watchdog`, started by a program for its workers, not for people.
+"""The watchdog process: `python -m tidewheel.streams.processes.watchdog`, started by a program for its workers, not for people.
 
 It ignores SIGINT and SIGTERM: it ends when the program and all its workers are gone, after it has said so to their group.
 """
@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 
-from streams.processes.watchdog.watchdog import Watchdog
+from tidewheel.streams.processes.watchdog.watchdog import Watchdog
 
 
 def main(arguments: list[str] | None = None) -> int:

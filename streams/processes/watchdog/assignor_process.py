@@ -13,18 +13,18 @@ from typing import Any, Final
 
 import msgspec
 
-from rebalance.assignors.builtin import resolve
-from rebalance.assignors.task_assignor import (
+from tidewheel.rebalance.assignors.builtin import resolve
+from tidewheel.rebalance.assignors.task_assignor import (
     Assignment,
     AssignmentMember,
     AssignmentRequest,
     validated,
 )
-from rebalance.model import TaskId, TaskShape
-from streams.config.names import import_object
-from streams.errors import ConfigError, StreamsError
+from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.streams.config.names import import_object
+from tidewheel.streams.errors import ConfigError, StreamsError
 
-_COMMAND: Final = (sys.executable, "-m", "streams.processes.watchdog.assignor_process")
+_COMMAND: Final = (sys.executable, "-m", "tidewheel.streams.processes.watchdog.assignor_process")
 
 #: What colours a terminal, moves its cursor, renames its window: all of it is for a terminal, and nothing for people.
 _ESCAPES: Final = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")

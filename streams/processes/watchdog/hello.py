@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from rebalance.leader.decision import CoordinatorSettings
-from rebalance.protocol.messages import Join
-from streams.console_log import LogFormat, LogLevel
+from tidewheel.rebalance.leader.decision import CoordinatorSettings
+from tidewheel.rebalance.protocol.messages import Join
+from tidewheel.streams.console_log import LogFormat, LogLevel
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -17,7 +17,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         join: What the group is told of this member; its session and rejoin timeouts, and the assignor's name, count.
-        bootstrap_servers, client_id, consumer, producer, admin: As for `streams.kafka.clients.KafkaClients`. Callbacks
+        bootstrap_servers, client_id, consumer, producer, admin: As for `tidewheel.streams.kafka.clients.KafkaClients`. Callbacks
             are given by name ("module:name"), secrets as in the settings.
         replication_factor: Of the two control topics; -1 is the cluster's default.
         heartbeat_interval_ms: Between two beats of this member.
@@ -26,7 +26,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         coordinator: Group-wide settings, which count while this process leads.
         assignor_timeout_ms: How long a user's assignor ("module:name") may take; it runs in a child process.
         import_path: Where a user's objects are imported from: `sys.path` of the worker.
-        log_level, log_format: As for `streams.console_log.configure_logging`.
+        log_level, log_format: As for `tidewheel.streams.console_log.configure_logging`.
         welcomed: The group log had this incarnation once: it is not to be joined anew if it has gone.
 
     >>> join = Join(app="shop", member="a", incarnation="a-1", transactional_ids=("shop-a-1-0",), host="h", pid=1, process_id="p")

@@ -1,4 +1,4 @@
-"""The worker's line to its watchdog: the port `tasks.loop.worker_ports.Membership`.
+"""The worker's line to its watchdog: the port `tidewheel.tasks.loop.worker_ports.Membership`.
 
 A watchdog that dies is replaced at once: the new one is told the same `Hello`, then what was last said of everything
 that still counts; its orders come again.
@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import msgspec
 
-from rebalance.protocol.orders import (
+from tidewheel.rebalance.protocol.orders import (
     LASTING,
     AnyOrder,
     AnyReport,
@@ -28,10 +28,10 @@ from rebalance.protocol.orders import (
     decode_order,
     encode_line,
 )
-from streams.processes.child import LineReader
-from streams.processes.watchdog.hello import Hello, encode_hello
-from streams.processes.watchdog.process import WATCHDOG_COMMAND, WatchdogProcess
-from streams.processes.watchdog.shared_memory import SharedMemory
+from tidewheel.streams.processes.child import LineReader
+from tidewheel.streams.processes.watchdog.hello import Hello, encode_hello
+from tidewheel.streams.processes.watchdog.process import WATCHDOG_COMMAND, WatchdogProcess
+from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
 

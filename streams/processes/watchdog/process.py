@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 #: `--intake FD` is added to it.
-WATCHDOG_COMMAND: Final = (sys.executable, "-m", "streams.processes.watchdog")
+WATCHDOG_COMMAND: Final = (sys.executable, "-m", "tidewheel.streams.processes.watchdog")
 
 
 class WatchdogProcess:

@@ -18,14 +18,14 @@ from typing import Final
 
 import msgspec
 
-from rebalance.runtime.leadership import Executors, LeaderPorts
-from rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
-from streams.console_log import configure_logging
-from streams.kafka.admin.group_log import KafkaGroupAdmin, KafkaGroupLog
-from streams.kafka.client.settings import ClientSettings
-from streams.processes.watchdog.assignor_process import Assignors
-from streams.processes.watchdog.hello import Hello
-from streams.processes.watchdog.worker_line import WorkerLine
+from tidewheel.rebalance.runtime.leadership import Executors, LeaderPorts
+from tidewheel.rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
+from tidewheel.streams.console_log import configure_logging
+from tidewheel.streams.kafka.admin.group_log import KafkaGroupAdmin, KafkaGroupLog
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.processes.watchdog.assignor_process import Assignors
+from tidewheel.streams.processes.watchdog.hello import Hello
+from tidewheel.streams.processes.watchdog.worker_line import WorkerLine
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
 

@@ -13,10 +13,16 @@ from typing import Final
 
 import msgspec
 
-from rebalance.protocol.orders import AnyOrder, AnyReport, WorkerClosed, decode_report, encode_line
-from streams.processes.child import LineReader
-from streams.processes.watchdog.hello import Hello, decode_hello
-from streams.processes.watchdog.shared_memory import SharedMemory
+from tidewheel.rebalance.protocol.orders import (
+    AnyOrder,
+    AnyReport,
+    WorkerClosed,
+    decode_report,
+    encode_line,
+)
+from tidewheel.streams.processes.child import LineReader
+from tidewheel.streams.processes.watchdog.hello import Hello, decode_hello
+from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
 
@@ -25,7 +31,7 @@ _UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class WorkerLine:
-    """The port `rebalance.ports.MemberLine`; the runtime's thread calls those methods, the main thread all others.
+    """The port `tidewheel.rebalance.ports.MemberLine`; the runtime's thread calls those methods, the main thread all others.
 
     Args:
         connection: Taken over.

@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from streams.config import StreamsConfig
-from streams.worker.application.application_state import ApplicationState
-from streams.worker.application.memory import ProcessMemory
-from streams.worker.application.run_options import RunOptions
-from tasks.ports import Clock
-from tasks.processing.api.topology_spec import TopologySpec
-from tasks.restore.run_ports import RunMaker
-from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.worker.application.application_state import ApplicationState
+from tidewheel.streams.worker.application.memory import ProcessMemory
+from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.tasks.ports import Clock
+from tidewheel.tasks.processing.api.topology_spec import TopologySpec
+from tidewheel.tasks.restore.run_ports import RunMaker
+from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 
 
 class SystemClock:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from streams.worker.application.states import KafkaStreamsState, legal
+from tidewheel.streams.worker.application.states import KafkaStreamsState, legal
 
 _log = logging.getLogger("tidewheel")
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.model import TaskId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,19 +7,19 @@ from typing import Any
 
 import msgspec
 
-from rebalance.model import TaskId
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.ports import Database
-from streams.config import StreamsConfig
-from streams.config.app_configs import app_configs
-from tasks.commit.output_collector import OutputCollector
-from tasks.internal_topics import ApplicationPlan, internal_prefix
-from tasks.key_ranges.bounds import RangeBounds
-from tasks.processing.engine.error_policy import ErrorHandlers, ErrorPolicy
-from tasks.restore.global_stores import GlobalStores
-from tasks.task.active_task import ActiveTask
-from tasks.task.parallel_task import ParallelTask
-from tasks.task.state_manager import StateManager, StateSettings
+from tidewheel.rebalance.model import TaskId
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.ports import Database
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.config.app_configs import app_configs
+from tidewheel.tasks.commit.output_collector import OutputCollector
+from tidewheel.tasks.internal_topics import ApplicationPlan, internal_prefix
+from tidewheel.tasks.key_ranges.bounds import RangeBounds
+from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers, ErrorPolicy
+from tidewheel.tasks.restore.global_stores import GlobalStores
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.parallel_task import ParallelTask
+from tidewheel.tasks.task.state_manager import StateManager, StateSettings
 
 
 class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):

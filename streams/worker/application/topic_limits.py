@@ -3,8 +3,8 @@
 import threading
 import time
 
-from tasks.errors import MissingOutputTopicError
-from tasks.ports import Admin, TopicDescription
+from tidewheel.tasks.errors import MissingOutputTopicError
+from tidewheel.tasks.ports import Admin, TopicDescription
 
 _LIMIT = "max.message.bytes"
 

@@ -5,27 +5,27 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from rebalance.assignors.fixed import fixed_tasks
-from rebalance.model import TaskId
-from rebalance.protocol.task_status import RunningCall
-from state_stores.spec import StoreKind
-from state_stores.state_directory import StateDirectory
-from streams.config import StreamsConfig
-from streams.errors import ConfigError, StreamsError
-from streams.graph.store_identity import named_operators
-from streams.kafka.clients import KafkaClients
-from streams.topology.key_placement import KeyCheck, checked_topics
-from streams.worker.application.application import Application
-from streams.worker.application.run_options import RunOptions
-from streams.worker.application.task_factory import error_handlers
-from streams.worker.application.topic_limits import KafkaTopics
-from tasks.internal_topics import ApplicationPlan
-from tasks.key_ranges.keyed_analysis import cutting
-from tasks.loop.worker_ports import WorkerPorts
-from tasks.ports import Admin
-from tasks.processing.api.topology_spec import TopologySpec
-from tasks.restore.run_ports import RunSettings
-from tasks.worker_settings import RECOMMIT_MS_MAX, WorkerSettings, recommit_interval_ms
+from tidewheel.rebalance.assignors.fixed import fixed_tasks
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.task_status import RunningCall
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import ConfigError, StreamsError
+from tidewheel.streams.graph.store_identity import named_operators
+from tidewheel.streams.kafka.clients import KafkaClients
+from tidewheel.streams.topology.key_placement import KeyCheck, checked_topics
+from tidewheel.streams.worker.application.application import Application
+from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.streams.worker.application.task_factory import error_handlers
+from tidewheel.streams.worker.application.topic_limits import KafkaTopics
+from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.key_ranges.keyed_analysis import cutting
+from tidewheel.tasks.loop.worker_ports import WorkerPorts
+from tidewheel.tasks.ports import Admin
+from tidewheel.tasks.processing.api.topology_spec import TopologySpec
+from tidewheel.tasks.restore.run_ports import RunSettings
+from tidewheel.tasks.worker_settings import RECOMMIT_MS_MAX, WorkerSettings, recommit_interval_ms
 
 _log = logging.getLogger("tidewheel")
 

@@ -5,7 +5,7 @@ again, and is cancelled when the loop is closed with the task.
 
 A key range keeps to one loop (`Waiting`), whichever thread runs it, so that a client which is bound to a loop can be
 kept in a processor, and a range that is given away can be told to stop waiting without touching another one. It is its own
-(`PrivateLoop`), or one that the worker's ranges share (`tasks.key_ranges.shared_loop`).
+(`PrivateLoop`), or one that the worker's ranges share (`tidewheel.tasks.key_ranges.shared_loop`).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Final, Self
 
-from state_stores.errors import StreamsError
+from tidewheel.state_stores.errors import StreamsError
 
 #: What one turn of a loop finds ready.
 _Ready = list[tuple[selectors.SelectorKey, int]]

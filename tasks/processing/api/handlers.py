@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
-from tasks.processing.api.record import Headers, Record
+from tidewheel.tasks.processing.api.record import Headers, Record
 
 #: What a user's code may raise on a record, for an `except` around it. `SystemExit` too: the exit of a library must not end a
 #: worker without a word of the record. Typed as what handlers are given: `ErrorPolicy.apply` makes a `RuntimeError` of it.

@@ -10,8 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from tasks.processing.api.app_configs import AppConfigs
-from tasks.processing.api.record import FixedKeyRecord, Headers, Record, RecordMetadata
+from tidewheel.tasks.processing.api.app_configs import AppConfigs
+from tidewheel.tasks.processing.api.record import FixedKeyRecord, Headers, Record, RecordMetadata
 
 KIn = TypeVar("KIn")
 VIn = TypeVar("VIn")
@@ -53,8 +53,8 @@ class ProcessingContext(ABC):
 
     All of it belongs to the task's thread: nothing of it may be called from another one.
 
-    >>> from streams import StreamsBuilder, StreamsConfig
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import StreamsBuilder, StreamsConfig
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> class Show(FixedKeyProcessor[str, str, str]):
     ...     def process(self, record: FixedKeyRecord[str, str]) -> None:
     ...         context = self.context
@@ -164,8 +164,8 @@ class ProcessorContext(ProcessingContext, Generic[KOut, VOut]):
 
     With a store and a timer, run by a test driver:
 
-    >>> from streams import Stores, StreamsBuilder
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import Stores, StreamsBuilder
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> class PerMinute(Processor[str, str, str, int]):
     ...     def init(self, context: ProcessorContext[str, int]) -> None:
     ...         super().init(context)

@@ -2,7 +2,7 @@
 
 from typing import Any, Final, NoReturn
 
-from state_stores.errors import StreamsError
+from tidewheel.state_stores.errors import StreamsError
 
 #: What changes a store, of any kind.
 _WRITING: Final = frozenset(
@@ -18,7 +18,7 @@ class ReadOnlyStore:
     >>> ReadOnlyStore({"a": 1}, "rates", "price")["a"] = 2
     Traceback (most recent call last):
         ...
-    state_stores.errors.StreamsError: store rates is read-only for price: only the processor that reads its topic changes it; write a record to the topic instead
+    tidewheel.state_stores.errors.StreamsError: store rates is read-only for price: only the processor that reads its topic changes it; write a record to the topic instead
     """
 
     __slots__ = ("_name", "_node", "_store")

@@ -6,9 +6,9 @@ from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from types import FunctionType
 from typing import Any, Final, cast
 
-from state_stores.errors import StreamsError
-from tasks.processing.api.processor import FixedKeyProcessor, Processor
-from tasks.processing.api.topology_spec import ProcessorSpec
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.processing.api.processor import FixedKeyProcessor, Processor
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 
 #: Why a task with a user's object is not cut into key ranges.
 NOT_SAID_KEYED: Final = "it doesn't say `keyed = True`"

@@ -8,8 +8,8 @@ import logging
 import time
 from typing import Any, Final
 
-from state_stores.errors import StreamsError
-from tasks.processing.api.record import ConsumedRecord
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.processing.api.record import ConsumedRecord
 
 _log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
-from state_stores.errors import InvalidStateStoreError
-from state_stores.ports import SerdePort
-from state_stores.spec import StoreSpec
-from tasks.processing.api.record import ConsumedRecord, RecordContext
+from tidewheel.state_stores.errors import InvalidStateStoreError
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.tasks.processing.api.record import ConsumedRecord, RecordContext
 
 #: (record, the largest timestamp of the partition so far or -1) -> timestamp in ms; a negative one drops the record.
 TimestampExtractor = Callable[[ConsumedRecord, int], int]

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.api.record import RecordMetadata
 
 _log: Final = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from state_stores.errors import StoredRowError
-from state_stores.layout.headers import as_headers
-from tasks.errors import LateRecordError, RecordFailedError, SchemaRegistryError
-from tasks.processing.api.handlers import (
+from tidewheel.state_stores.errors import StoredRowError
+from tidewheel.state_stores.layout.headers import as_headers
+from tidewheel.tasks.errors import LateRecordError, RecordFailedError, SchemaRegistryError
+from tidewheel.tasks.processing.api.handlers import (
     FAILURES,
     DeadLetter,
     ErrorAction,
@@ -24,10 +24,10 @@ from tasks.processing.api.handlers import (
     ErrorResponse,
     ErrorStage,
 )
-from tasks.processing.api.record import Headers, Record
-from tasks.processing.engine.drops import DropLog
-from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tidewheel.tasks.processing.api.record import Headers, Record
+from tidewheel.tasks.processing.engine.drops import DropLog
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
 
 _log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from tasks.processing.api.topology_spec import ProcessorSpec, SubtopologySpec
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, SubtopologySpec
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from state_stores.errors import StreamsError
-from tasks.processing.api.supplied import checked_processor
-from tasks.processing.api.topology_spec import ProcessorSpec, SinkSpec, SourceSpec, SubtopologySpec
-from tasks.processing.engine.execution import execution_mode
-from tasks.processing.engine.operator import NodeContext, Operator, Output
-from tasks.processing.engine.processor_node import DownstreamError, ProcessorHost, ProcessorNode
-from tasks.processing.engine.processor_wrapper import OperatorWork
-from tasks.processing.engine.record_batch import RecordBatch, merge_in_order
-from tasks.processing.engine.steps import Steps
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.processing.api.supplied import checked_processor
+from tidewheel.tasks.processing.api.topology_spec import (
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+    SubtopologySpec,
+)
+from tidewheel.tasks.processing.engine.execution import execution_mode
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
+from tidewheel.tasks.processing.engine.processor_node import (
+    DownstreamError,
+    ProcessorHost,
+    ProcessorNode,
+)
+from tidewheel.tasks.processing.engine.processor_wrapper import OperatorWork
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, merge_in_order
+from tidewheel.tasks.processing.engine.steps import Steps
 
 
 class Node:

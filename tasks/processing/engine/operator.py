@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
-from tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 #: What `process` gives back: one batch for all children, one per named child, or nothing.
 Output = RecordBatch | Mapping[str, RecordBatch] | None
@@ -156,7 +156,7 @@ class Operator(ABC):
 class OperatorSupplier:
     """Makes one operator per task; the DSL's suppliers are of this type, so a topology can be read without running it.
 
-    >>> from tasks.processing.engine.operator import Operator
+    >>> from tidewheel.tasks.processing.engine.operator import Operator
     >>> class Same(Operator):
     ...     def process(self, batch): return batch
     >>> OperatorSupplier(Same)().process("a batch")

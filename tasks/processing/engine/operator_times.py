@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
-from tasks.processing.engine.position_clock import NO_TIME, ObservesPositions
+from tidewheel.tasks.processing.engine.position_clock import NO_TIME, ObservesPositions
 
 _log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tasks.processing.api.record import Headers, RecordMetadata
+from tidewheel.tasks.processing.api.record import Headers, RecordMetadata
 
 #: Partition number that lets the client choose by Kafka's murmur2 of the key (random for null keys).
 ANY_PARTITION = -1

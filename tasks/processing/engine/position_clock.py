@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords, has_none
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords, has_none
 
 #: No record yet.
 NO_TIME = -1
@@ -51,7 +51,7 @@ class PositionClock:
         counted: Which records make the time.
         time_ms: The time at the first position to come, -1 for none (see `OperatorTimes.position_time_ms`).
 
-    >>> from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+    >>> from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
     >>> records = SourceRecords("clicks", 0, [7, 8, 9], [b"a", b"b", b"a"], [b"1"] * 3, [40, 20, 50], None)
     >>> batch = RecordBatch(["a", "b", "a"], [1, 1, 1], [40, 20, 50], None, range(3), records)
     >>> PositionClock(Counted(frozenset({"clicks"})), 30).times("clicks", records, batch)

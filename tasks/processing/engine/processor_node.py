@@ -6,11 +6,11 @@ from inspect import iscoroutine, iscoroutinefunction, isgeneratorfunction
 from pathlib import Path
 from typing import Any, Protocol
 
-from state_stores.errors import StateStoreError, StreamsError
-from state_stores.layout.headers import as_headers
-from tasks.processing.api.app_configs import AppConfigs
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.api.processor import (
+from tidewheel.state_stores.errors import StateStoreError, StreamsError
+from tidewheel.state_stores.layout.headers import as_headers
+from tidewheel.tasks.processing.api.app_configs import AppConfigs
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.api.processor import (
     Cancellable,
     FixedKeyProcessor,
     FixedKeyProcessorContext,
@@ -18,19 +18,19 @@ from tasks.processing.api.processor import (
     ProcessorContext,
     PunctuationType,
 )
-from tasks.processing.api.read_only_store import ReadOnlyStore
-from tasks.processing.api.record import (
+from tidewheel.tasks.processing.api.read_only_store import ReadOnlyStore
+from tidewheel.tasks.processing.api.record import (
     TIMESTAMP_MAX_MS,
     FixedKeyRecord,
     Headers,
     Record,
     RecordMetadata,
 )
-from tasks.processing.api.supplied import AnyProcessor, can_take, process_of
-from tasks.processing.engine.operator import NodeContext, Operator, Output
-from tasks.processing.engine.punctuation import Schedule, first_due_ms
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
-from tasks.processing.engine.steps import Steps, run_steps
+from tidewheel.tasks.processing.api.supplied import AnyProcessor, can_take, process_of
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
+from tidewheel.tasks.processing.engine.punctuation import Schedule, first_due_ms
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tidewheel.tasks.processing.engine.steps import Steps, run_steps
 
 
 class ProcessorHost(Protocol):

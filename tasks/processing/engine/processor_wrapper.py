@@ -6,10 +6,10 @@ from functools import partial
 from inspect import isclass
 from typing import Any
 
-from tasks.processing.api.processor import FixedKeyProcessor, Processor
-from tasks.processing.api.topology_spec import ProcessorSpec
-from tasks.processing.engine.operator import OperatorSupplier, Output
-from tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.tasks.processing.api.processor import FixedKeyProcessor, Processor
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier, Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 #: What an operator does with a batch.
 OperatorWork = Callable[[RecordBatch], Output]
@@ -21,8 +21,8 @@ class ProcessorWrapper:
     Override what you need; what is not overridden costs nothing. A wrapper is made once for each topology that is to
     run, in every process, and its methods are called once for each node.
 
-    >>> from streams import ProcessorWrapper, StreamsBuilder, StreamsConfig
-    >>> from streams.testing import TopologyTestDriver
+    >>> from tidewheel import ProcessorWrapper, StreamsBuilder, StreamsConfig
+    >>> from tidewheel.testing import TopologyTestDriver
     >>> class Counting(ProcessorWrapper):
     ...     def wrap_operator(self, processor_name, process):
     ...         def counted(batch):

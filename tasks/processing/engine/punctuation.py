@@ -9,8 +9,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from tasks.processing.api.processor import Cancellable
-from tasks.processing.engine.java_queue import JavaQueue
+from tidewheel.tasks.processing.api.processor import Cancellable
+from tidewheel.tasks.processing.engine.java_queue import JavaQueue
 
 
 class Schedule(Cancellable):

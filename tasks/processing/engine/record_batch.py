@@ -10,8 +10,8 @@ from itertools import accumulate, chain, compress, repeat
 from operator import is_
 from typing import Any
 
-from state_stores.buffers.rows import column_bytes
-from tasks.processing.api.record import Headers, RecordContext, RecordMetadata
+from tidewheel.state_stores.buffers.rows import column_bytes
+from tidewheel.tasks.processing.api.record import Headers, RecordContext, RecordMetadata
 
 
 def has_none(column: Iterable[Any]) -> bool:

@@ -5,16 +5,16 @@ from functools import partial
 from operator import index as index_of
 from typing import Any, Protocol, overload, runtime_checkable
 
-from state_stores.names import check_topic_name
-from state_stores.ports import SerdePort
-from tasks.errors import MissingOutputTopicError
-from tasks.processing.api.coroutines import refuse_awaitable
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.api.record import RecordMetadata
-from tasks.processing.api.topology_spec import SinkSpec
-from tasks.processing.engine.operator import Operator, Output
-from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
-from tasks.processing.engine.record_batch import JointRecords, RecordBatch, has_none
+from tidewheel.state_stores.names import check_topic_name
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.tasks.errors import MissingOutputTopicError
+from tidewheel.tasks.processing.api.coroutines import refuse_awaitable
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.api.topology_spec import SinkSpec
+from tidewheel.tasks.processing.engine.operator import Operator, Output
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
+from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, has_none
 
 
 class Collector(Protocol):

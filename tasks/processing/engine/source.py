@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Sequence
 from operator import index as index_of
 from typing import Any
 
-from state_stores.ports import SerdePort
-from tasks.errors import RecordFailedError
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.api.record import TIMESTAMP_MAX_MS, ConsumedRecord, RecordMetadata
-from tasks.processing.api.timestamps import FailOnInvalidTimestamp
-from tasks.processing.api.topology_spec import SourceSpec, TimestampExtractor
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords, has_none
+from tidewheel.state_stores.ports import SerdePort
+from tidewheel.tasks.errors import RecordFailedError
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.api.record import TIMESTAMP_MAX_MS, ConsumedRecord, RecordMetadata
+from tidewheel.tasks.processing.api.timestamps import FailOnInvalidTimestamp
+from tidewheel.tasks.processing.api.topology_spec import SourceSpec, TimestampExtractor
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords, has_none
 
 #: Told of a record that does not deserialise: (records, row, error). Returns to skip it, raises to stop.
 OnCorrupt = Callable[[SourceRecords, int, Exception], None]

@@ -10,7 +10,7 @@ import types
 from collections.abc import Coroutine, Generator
 from typing import Any, Protocol, TypeVar, cast
 
-from tasks.processing.api.coroutines import cancelled_by_nobody, come_next, wait_for
+from tidewheel.tasks.processing.api.coroutines import cancelled_by_nobody, come_next, wait_for
 
 R = TypeVar("R")
 

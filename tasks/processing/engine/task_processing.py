@@ -11,25 +11,25 @@ from typing import Any
 
 import msgspec
 
-from rebalance.model import TaskId
-from state_stores.errors import SerdeError, StoredRowError, StreamsError
-from state_stores.stores.custom_slot import CustomStore, as_given
-from state_stores.stores.factory import Store
-from tasks.erasure import Erasure, refusal_of
-from tasks.processing.api.app_configs import AppConfigs
-from tasks.processing.api.handlers import FAILURES
-from tasks.processing.api.processor import PunctuationType
-from tasks.processing.api.record import RecordMetadata
-from tasks.processing.api.topology_spec import SinkSpec, SubtopologySpec
-from tasks.processing.engine.drops import Drop, Drops
-from tasks.processing.engine.error_policy import ErrorPolicy, node_failure
-from tasks.processing.engine.graph import TaskGraph
-from tasks.processing.engine.operator import LateLetter, Operator
-from tasks.processing.engine.operator_times import KeepsTimes, OperatorTimes
-from tasks.processing.engine.processor_node import DownstreamError
-from tasks.processing.engine.punctuation import Punctuated, PunctuationQueue, Schedule
-from tasks.processing.engine.record_batch import RecordBatch
-from tasks.processing.engine.sink import Collector, Sink
+from tidewheel.rebalance.model import TaskId
+from tidewheel.state_stores.errors import SerdeError, StoredRowError, StreamsError
+from tidewheel.state_stores.stores.custom_slot import CustomStore, as_given
+from tidewheel.state_stores.stores.factory import Store
+from tidewheel.tasks.erasure import Erasure, refusal_of
+from tidewheel.tasks.processing.api.app_configs import AppConfigs
+from tidewheel.tasks.processing.api.handlers import FAILURES
+from tidewheel.tasks.processing.api.processor import PunctuationType
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.api.topology_spec import SinkSpec, SubtopologySpec
+from tidewheel.tasks.processing.engine.drops import Drop, Drops
+from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy, node_failure
+from tidewheel.tasks.processing.engine.graph import TaskGraph
+from tidewheel.tasks.processing.engine.operator import LateLetter, Operator
+from tidewheel.tasks.processing.engine.operator_times import KeepsTimes, OperatorTimes
+from tidewheel.tasks.processing.engine.processor_node import DownstreamError
+from tidewheel.tasks.processing.engine.punctuation import Punctuated, PunctuationQueue, Schedule
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.tasks.processing.engine.sink import Collector, Sink
 
 
 class TaskCounters:

@@ -5,14 +5,14 @@ Semantics are those of Kafka Streams' `ValueTransformerWithKey`.
 
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from tasks.processing.api.processor import (
+from tidewheel.tasks.processing.api.processor import (
     FixedKeyProcessor,
     FixedKeyProcessorContext,
     ProcessingContext,
 )
-from tasks.processing.engine.operator import NodeContext, Operator
-from tasks.processing.engine.processor_node import ProcessorHost, ProcessorNode
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tidewheel.tasks.processing.engine.operator import NodeContext, Operator
+from tidewheel.tasks.processing.engine.processor_node import ProcessorHost, ProcessorNode
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
 
 K = TypeVar("K")
 VIn = TypeVar("VIn")

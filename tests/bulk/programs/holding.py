@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from streams.bulk.bootstrap import spark_job as bootstrap_job
-from streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
+from tidewheel.streams.bulk.bootstrap import spark_job as bootstrap_job
+from tidewheel.streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
 
 if TYPE_CHECKING:
-    from state_stores.bulk_restore.spark_frames import PlacedRow
+    from tidewheel.state_stores.bulk_restore.spark_frames import PlacedRow
 
 #: More than are handed to the producer at once: its transaction is open.
 ROWS_BEFORE: Final = 1_500

@@ -19,17 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.spark_job import spark_session
-from streams import StreamsConfig
-from streams.broker.java import find_java
-from streams.bulk.driver import BulkDriver, bulk_driver
-from streams.bulk.executors import Counted, ExecutorWork
-from streams.bulk.restore import restore_stores
-from streams.bulk.snapshots import make_snapshots
-from tasks.task.state_manager import StateManager
 from tests.bulk.changelogs import stores_of
 from tests.streams.bulk.inline import inline_driver
+from tidewheel import StreamsConfig
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.spark_job import spark_session
+from tidewheel.streams.broker.java import find_java
+from tidewheel.streams.bulk.driver import BulkDriver, bulk_driver
+from tidewheel.streams.bulk.executors import Counted, ExecutorWork
+from tidewheel.streams.bulk.restore import restore_stores
+from tidewheel.streams.bulk.snapshots import make_snapshots
+from tidewheel.tasks.task.state_manager import StateManager
 
 #: Where a driver may kill itself: before the call, or after it, of a class's method, and of which call.
 STAGES: Final[dict[str, tuple[type, str, int, bool]]] = {

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
-from streams import Materialized, Serdes, StreamsBuilder
 from tests.integration.programs import slow_calls
 from tests.integration.programs.smoke import smoke
+from tidewheel import Materialized, Serdes, StreamsBuilder
 
 #: Name of the store of every job that has one.
 STORE: Final = "counts"

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from streams import (
+from tests.integration.programs.worker import read_line
+from tidewheel import (
     FixedKeyProcessor,
     FixedKeyRecord,
     KafkaStreams,
@@ -23,7 +24,6 @@ from streams import (
     StreamsConfig,
     Topology,
 )
-from tests.integration.programs.worker import read_line
 
 WINDOWS_PER_S: Final = 4
 STORE: Final = "counts"

@@ -3,7 +3,7 @@
 It is `programs.worker` with a watchdog of its own (`... next_version watchdog`), and both pretend to be one version ahead:
 beats and members have a field more, members gossip in the inbox (a kind of message more), and each transaction of its leader
 ends with a forecast (a kind of record more, behind a snapshot and not counted by it). The product knows nothing of it: what is
-replaced is what `streams.kafka.admin.group_log` calls to write and to read. What it understood of the next version is logged.
+replaced is what `tidewheel.streams.kafka.admin.group_log` calls to write and to read. What it understood of the next version is logged.
 """
 
 import functools
@@ -14,8 +14,9 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from rebalance.protocol.decoding import Rejection
-from rebalance.protocol.messages import (
+from tests.integration.programs import worker
+from tidewheel.rebalance.protocol.decoding import Rejection
+from tidewheel.rebalance.protocol.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     AnyMessage,
@@ -25,20 +26,19 @@ from rebalance.protocol.messages import (
     Message,
     read_message,
 )
-from rebalance.protocol.records import (
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     LogRecord,
     MemberRecord,
     read_record,
     record_keys,
 )
-from streams import kafka_streams as app
-from streams.kafka.admin import group_log
-from streams.kafka.admin.group_log import KafkaGroupLog
-from streams.processes.watchdog.__main__ import main as watch
-from streams.worker import introduction
-from streams.worker.host_watchdog import HostWatchdog
-from tests.integration.programs import worker
+from tidewheel.streams import kafka_streams as app
+from tidewheel.streams.kafka.admin import group_log
+from tidewheel.streams.kafka.admin.group_log import KafkaGroupLog
+from tidewheel.streams.processes.watchdog.__main__ import main as watch
+from tidewheel.streams.worker import introduction
+from tidewheel.streams.worker.host_watchdog import HostWatchdog
 
 PROGRAM: Final = "tests.integration.programs.next_version"
 NEXT: Final = PROTOCOL_MAX + 1

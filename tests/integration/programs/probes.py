@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from state_stores.rocksdb.task_database import TaskDatabase
-from streams.kafka.producers.producer import ProducerClient
-from streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
-from streams.worker.application.states import KafkaStreamsState
-from tasks.commit.committer import Commit, Committer
-from tasks.restore.run_ports import RunSettings
-from tasks.restore.state_updater import RestoreEvent
-from tasks.task.active_task import ActiveTask
-from tasks.task.state_manager import StateManager
 from tests.integration.programs.scoreboard import Scoreboard
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.streams.kafka.producers.producer import ProducerClient
+from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
+from tidewheel.streams.worker.application.states import KafkaStreamsState
+from tidewheel.tasks.commit.committer import Commit, Committer
+from tidewheel.tasks.restore.run_ports import RunSettings
+from tidewheel.tasks.restore.state_updater import RestoreEvent
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.state_manager import StateManager
 
 #: Every step of a commit at which a worker can meet its fate, in their order.
 STEPS: Final = (

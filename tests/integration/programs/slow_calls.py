@@ -5,7 +5,7 @@ import ctypes
 import time
 from typing import Any
 
-from streams import (
+from tidewheel import (
     FixedKeyProcessor,
     FixedKeyRecord,
     Processor,

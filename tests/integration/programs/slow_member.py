@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from streams import (
+from tidewheel import (
     KafkaStreams,
     Processor,
     ProcessorContext,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from streams import (
+from tidewheel import (
     KafkaStreams,
     Materialized,
     RunOptions,

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any, Final
 
-from streams import (
+from tidewheel import (
     BufferConfig,
     KGroupedStream,
     KTable,

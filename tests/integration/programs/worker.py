@@ -15,15 +15,15 @@ from typing import Any
 
 import msgspec
 
-from rebalance.model import TaskId
-from streams import KafkaStreams, StreamsConfig
-from streams.exit_codes import ExitCode, exit_code_of
-from streams.worker.application import wiring
-from streams.worker.application.run_options import RunOptions
-from streams.worker.application.states import KafkaStreamsState
 from tests.integration.programs.jobs import JOBS
 from tests.integration.programs.probes import STATE_NUMBERS, Fate, count_on, meet, runs_from
 from tests.integration.programs.scoreboard import Scoreboard
+from tidewheel import KafkaStreams, StreamsConfig
+from tidewheel.rebalance.model import TaskId
+from tidewheel.streams.exit_codes import ExitCode, exit_code_of
+from tidewheel.streams.worker.application import wiring
+from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.streams.worker.application.states import KafkaStreamsState
 
 
 class Orders(msgspec.Struct, kw_only=True):

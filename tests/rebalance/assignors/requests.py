@@ -6,8 +6,12 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from rebalance.assignors.task_assignor import Assignment, AssignmentMember, AssignmentRequest
-from rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.assignors.task_assignor import (
+    Assignment,
+    AssignmentMember,
+    AssignmentRequest,
+)
+from tidewheel.rebalance.model import TaskId, TaskShape
 
 STATEFUL = TaskShape(stateful=True, changelogs=("changelog",))
 STATELESS = TaskShape(stateful=False)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.assignors.fixed import fixed_tasks
-from rebalance.model import TaskId
+from tidewheel.rebalance.assignors.fixed import fixed_tasks
+from tidewheel.rebalance.model import TaskId
 
 TASKS = st.lists(st.builds(TaskId, st.integers(0, 5), st.integers(0, 30)), unique=True)
 

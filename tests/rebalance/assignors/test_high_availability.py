@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from rebalance.assignors.builtin import BUILT_IN, resolve
-from rebalance.assignors.high_availability import HighAvailabilityAssignor
-from rebalance.assignors.movement import Freshness, Plan, move_standbys
-from rebalance.assignors.task_assignor import AssignmentMember, validated
-from rebalance.model import TaskId
 from tests.rebalance.assignors.requests import asked, loads, tasks
+from tidewheel.rebalance.assignors.builtin import BUILT_IN, resolve
+from tidewheel.rebalance.assignors.high_availability import HighAvailabilityAssignor
+from tidewheel.rebalance.assignors.movement import Freshness, Plan, move_standbys
+from tidewheel.rebalance.assignors.task_assignor import AssignmentMember, validated
+from tidewheel.rebalance.model import TaskId
 
 T0, T1, T2, T3 = (TaskId(0, partition) for partition in range(4))
 HA = HighAvailabilityAssignor()

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.assignors.builtin import BUILT_IN, resolve
-from rebalance.assignors.process_load import fair_shares
-from rebalance.assignors.task_assignor import AssignmentRequest, validated
 from tests.rebalance.assignors.requests import loads, requests, with_answer
+from tidewheel.rebalance.assignors.builtin import BUILT_IN, resolve
+from tidewheel.rebalance.assignors.process_load import fair_shares
+from tidewheel.rebalance.assignors.task_assignor import AssignmentRequest, validated
 
 ASSIGNORS = st.sampled_from(sorted(BUILT_IN))
 

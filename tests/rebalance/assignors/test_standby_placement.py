@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from rebalance.assignors.standby_placement import place_standbys
-from rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
-from rebalance.model import TaskId
 from tests.rebalance.assignors.requests import asked, requests, tasks
+from tidewheel.rebalance.assignors.standby_placement import place_standbys
+from tidewheel.rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
+from tidewheel.rebalance.model import TaskId
 
 T0, T1, T2 = (TaskId(0, partition) for partition in range(3))
 

@@ -7,10 +7,10 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.assignors.sticky import StickyAssignor
-from rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
-from rebalance.model import TaskId
 from tests.rebalance.assignors.requests import asked, loads, requests, tasks, with_answer
+from tidewheel.rebalance.assignors.sticky import StickyAssignor
+from tidewheel.rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
+from tidewheel.rebalance.model import TaskId
 
 ASSIGN = StickyAssignor().assign
 T0, T1, T2, T3 = (TaskId(0, partition) for partition in range(4))

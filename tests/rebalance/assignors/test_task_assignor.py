@@ -2,15 +2,15 @@
 
 import pytest
 
-from rebalance.assignors.builtin import resolve
-from rebalance.assignors.task_assignor import (
+from tests.rebalance.assignors.requests import asked, tasks
+from tidewheel.rebalance.assignors.builtin import resolve
+from tidewheel.rebalance.assignors.task_assignor import (
     Assignment,
     AssignmentMember,
     AssignmentRefusedError,
     validated,
 )
-from rebalance.model import TaskId
-from tests.rebalance.assignors.requests import asked, tasks
+from tidewheel.rebalance.model import TaskId
 
 REQUEST = asked([AssignmentMember(name="a"), AssignmentMember(name="b")], tasks(1, 1), 1)
 T0, S0 = TaskId(0, 0), TaskId(1, 0)

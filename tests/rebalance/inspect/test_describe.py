@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.inspect.describe import (
+from tests.rebalance.leader.group_logs import LogBook, T, scale_out, two_members
+from tests.rebalance.leader.round_table import RoundTable, Worker, stateful, with_settings
+from tidewheel.rebalance.inspect.describe import (
     GroupPhase,
     LogEntry,
     LogFold,
@@ -14,11 +16,9 @@ from rebalance.inspect.describe import (
     fold_log,
     task_phase_text,
 )
-from rebalance.model import MemberPhase, TaskId
-from rebalance.protocol.orders import WorkerClosed, WorkerLeaves
-from rebalance.protocol.records import TargetRecord
-from tests.rebalance.leader.group_logs import LogBook, T, scale_out, two_members
-from tests.rebalance.leader.round_table import RoundTable, Worker, stateful, with_settings
+from tidewheel.rebalance.model import MemberPhase, TaskId
+from tidewheel.rebalance.protocol.orders import WorkerClosed, WorkerLeaves
+from tidewheel.rebalance.protocol.records import TargetRecord
 
 MOVED = TaskId(0, 1)
 

@@ -1,8 +1,8 @@
 """The account of a group's log: who came, what moved and how, in how long."""
 
-from rebalance.inspect.history import Chronicle, Episode, account, episode_text
-from rebalance.model import MemberPhase
 from tests.rebalance.leader.group_logs import LogBook, T, scale_out, two_members
+from tidewheel.rebalance.inspect.history import Chronicle, Episode, account, episode_text
+from tidewheel.rebalance.model import MemberPhase
 
 
 def _when(timestamp_ms: int) -> str:

@@ -3,14 +3,14 @@
 from collections import Counter
 from typing import Any
 
-from rebalance.assignors.builtin import resolve
-from rebalance.group import snapshot
-from rebalance.leader.decision import Decision
-from rebalance.model import TaskId, TaskPhase
-from rebalance.protocol.messages import LeaderBeat, SeenTask, decode_message
-from rebalance.protocol.orders import Leaveable
-from rebalance.protocol.records import decode_record
 from tests.rebalance.leader.round_table import RoundTable, stateful
+from tidewheel.rebalance.assignors.builtin import resolve
+from tidewheel.rebalance.group import snapshot
+from tidewheel.rebalance.leader.decision import Decision
+from tidewheel.rebalance.model import TaskId, TaskPhase
+from tidewheel.rebalance.protocol.messages import LeaderBeat, SeenTask, decode_message
+from tidewheel.rebalance.protocol.orders import Leaveable
+from tidewheel.rebalance.protocol.records import decode_record
 
 #: No lie holds a group up for longer: a ghost's session and the wait for its return are bounded.
 LIMIT_MS = 300_000

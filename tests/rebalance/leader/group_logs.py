@@ -1,10 +1,10 @@
 """Group logs made by hand, as a leader would write them: for what reads logs."""
 
-from rebalance.group import Group, replay, snapshot
-from rebalance.inspect.describe import LogEntry
-from rebalance.leader.targets import basis_of
-from rebalance.model import MemberPhase, TaskPhase
-from rebalance.protocol.records import (
+from tidewheel.rebalance.group import Group, replay, snapshot
+from tidewheel.rebalance.inspect.describe import LogEntry
+from tidewheel.rebalance.leader.targets import basis_of
+from tidewheel.rebalance.model import MemberPhase, TaskPhase
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     Copy,
     GroupRecord,

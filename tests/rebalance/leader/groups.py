@@ -2,10 +2,17 @@
 
 from dataclasses import dataclass, field
 
-from rebalance.assignors.builtin import resolve
-from rebalance.leader.decision import CoordinatorSettings
-from rebalance.protocol.messages import AnyMessage, Join, SeenTask
-from rebalance.protocol.orders import (
+from tests.fakes.clock import FakeClock
+from tests.fakes.group_log import (
+    FakeControlTopics,
+    FakeGroupAdmin,
+    FakeLine,
+    InlineExecutor,
+)
+from tidewheel.rebalance.assignors.builtin import resolve
+from tidewheel.rebalance.leader.decision import CoordinatorSettings
+from tidewheel.rebalance.protocol.messages import AnyMessage, Join, SeenTask
+from tidewheel.rebalance.protocol.orders import (
     CopyReady,
     EndIncarnation,
     KeepCopy,
@@ -15,15 +22,8 @@ from rebalance.protocol.orders import (
     TaskRunning,
     Welcome,
 )
-from rebalance.runtime.leadership import Executors, LeaderPorts
-from rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
-from tests.fakes.clock import FakeClock
-from tests.fakes.group_log import (
-    FakeControlTopics,
-    FakeGroupAdmin,
-    FakeLine,
-    InlineExecutor,
-)
+from tidewheel.rebalance.runtime.leadership import Executors, LeaderPorts
+from tidewheel.rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
 
 APP = "app"
 HEARTBEAT_MS = 100

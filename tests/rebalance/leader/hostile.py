@@ -7,10 +7,10 @@ from typing import Any, TypeVar, cast
 
 from hypothesis import strategies as st
 
-from rebalance.model import MemberPhase, TaskPhase
-from rebalance.protocol.messages import encode_message
-from rebalance.protocol.records import encode_record
 from tests.rebalance.leader.round_table import RoundTable, join, stateful, with_settings
+from tidewheel.rebalance.model import MemberPhase, TaskPhase
+from tidewheel.rebalance.protocol.messages import encode_message
+from tidewheel.rebalance.protocol.records import encode_record
 
 _Table = TypeVar("_Table", bound=RoundTable)
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from rebalance.assignors.builtin import resolve
-from rebalance.group import Group, apply, replay, snapshot
-from rebalance.leader.coordinator import Coordinator, CoordinatorSettings, Decision
-from rebalance.leader.mending import mended
-from rebalance.member.member import Member, MemberDecision
-from rebalance.model import TaskId
-from rebalance.protocol.messages import AnyMessage, DiskCopy, Join, SeenTask
-from rebalance.protocol.orders import (
+from tidewheel.rebalance.assignors.builtin import resolve
+from tidewheel.rebalance.group import Group, apply, replay, snapshot
+from tidewheel.rebalance.leader.coordinator import Coordinator, CoordinatorSettings, Decision
+from tidewheel.rebalance.leader.mending import mended
+from tidewheel.rebalance.member.member import Member, MemberDecision
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.messages import AnyMessage, DiskCopy, Join, SeenTask
+from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     CopyReady,
@@ -30,7 +30,7 @@ from rebalance.protocol.orders import (
     TaskRunning,
     WorkerStatus,
 )
-from rebalance.protocol.records import AnyRecord, LeaderClaim, TaskRecord
+from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, TaskRecord
 
 APP = "shop"
 HEARTBEAT_MS = 500

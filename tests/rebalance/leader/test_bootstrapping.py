@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
-from rebalance.group import Group, replay
-from rebalance.inspect.describe import GroupPhase, phase_of
-from rebalance.leader.bootstrapping import (
+from tests.rebalance.leader.round_table import RoundTable
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.inspect.describe import GroupPhase, phase_of
+from tidewheel.rebalance.leader.bootstrapping import (
     BOOTSTRAP_HOLD,
     Claimant,
     begun,
@@ -15,16 +16,15 @@ from rebalance.leader.bootstrapping import (
     over,
     pending_in,
 )
-from rebalance.model import TaskId
-from rebalance.protocol.orders import RunTask
-from rebalance.protocol.records import (
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.orders import RunTask
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     BootstrappedRecord,
     BootstrapRecord,
     GroupRecord,
     LeaderClaim,
 )
-from tests.rebalance.leader.round_table import RoundTable
 
 CLAIMANT = Claimant(leader="bootstrap-1", topic_ids={"shop-group-state": "1f"})
 

@@ -1,10 +1,10 @@
 """What members keep while others come and go, and how long each may be silent."""
 
-from rebalance.model import MemberPhase
-from rebalance.protocol.messages import LeaderBeat, Suspect
-from rebalance.protocol.orders import ReleaseTask
-from rebalance.runtime.election import Election
 from tests.rebalance.leader.round_table import APP, RoundTable, stateful
+from tidewheel.rebalance.model import MemberPhase
+from tidewheel.rebalance.protocol.messages import LeaderBeat, Suspect
+from tidewheel.rebalance.protocol.orders import ReleaseTask
+from tidewheel.rebalance.runtime.election import Election
 
 
 def test_L6_members_keep_everything_that_is_not_moved() -> None:

@@ -14,14 +14,20 @@ from hypothesis.stateful import (
     rule,
 )
 
-from rebalance.group import LIVE, Group, replay
-from rebalance.inspect.describe import GroupPhase, LogEntry, fold_log
-from rebalance.inspect.history import account
-from rebalance.model import MemberPhase, TaskId, TaskPhase
-from rebalance.protocol.messages import Ready
-from rebalance.protocol.orders import WorkerLeaves
-from rebalance.protocol.records import AnyRecord, MemberRecord, StepRecord, TargetRecord, TaskRecord
 from tests.rebalance.leader.round_table import RoundTable, Worker, keys_of, stateful, with_settings
+from tidewheel.rebalance.group import LIVE, Group, replay
+from tidewheel.rebalance.inspect.describe import GroupPhase, LogEntry, fold_log
+from tidewheel.rebalance.inspect.history import account
+from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
+from tidewheel.rebalance.protocol.messages import Ready
+from tidewheel.rebalance.protocol.orders import WorkerLeaves
+from tidewheel.rebalance.protocol.records import (
+    AnyRecord,
+    MemberRecord,
+    StepRecord,
+    TargetRecord,
+    TaskRecord,
+)
 
 NAMES = "abcde"
 TASKS = stateful(6)

@@ -7,15 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.group import Group, replay, snapshot
-from rebalance.inspect.describe import GroupPhase, LogEntry, describe_group, fold_log, phase_of
-from rebalance.leader.group_program import is_parked, program_with, refusal
-from rebalance.model import TaskId, TaskShape
-from rebalance.protocol.messages import SeenTask
-from rebalance.protocol.orders import TasksSeen, WorkerClosed, WorkerLeaves
-from rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow
-from streams.group.recovery import Program, RecoveryFacts, recovered_log
 from tests.rebalance.leader.round_table import APP, RoundTable, Worker, join, stateful
+from tidewheel.rebalance.group import Group, replay, snapshot
+from tidewheel.rebalance.inspect.describe import (
+    GroupPhase,
+    LogEntry,
+    describe_group,
+    fold_log,
+    phase_of,
+)
+from tidewheel.rebalance.leader.group_program import is_parked, program_with, refusal
+from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.protocol.messages import SeenTask
+from tidewheel.rebalance.protocol.orders import TasksSeen, WorkerClosed, WorkerLeaves
+from tidewheel.rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow
+from tidewheel.streams.group.recovery import Program, RecoveryFacts, recovered_log
 
 CHANGELOG = f"{APP}-counts-changelog"
 

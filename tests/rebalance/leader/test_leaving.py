@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import MemberPhase
-from rebalance.protocol.messages import DrainMember
-from rebalance.protocol.orders import Leaveable, ReleaseTask, WorkerClosed, WorkerLeaves
-from rebalance.protocol.records import MemberRecord, TargetRecord, TaskRecord
 from tests.rebalance.leader.round_table import APP, RoundTable, Worker
+from tidewheel.rebalance.model import MemberPhase
+from tidewheel.rebalance.protocol.messages import DrainMember
+from tidewheel.rebalance.protocol.orders import Leaveable, ReleaseTask, WorkerClosed, WorkerLeaves
+from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord, TaskRecord
 
 
 def leave(table: RoundTable, worker: Worker, **given: Any) -> None:

@@ -4,21 +4,6 @@ from typing import Any
 
 import pytest
 
-from rebalance.group import Group, apply
-from rebalance.leader.draft import Draft
-from rebalance.leader.observations import Observations
-from rebalance.model import MemberPhase, TaskId
-from rebalance.protocol.messages import Beat, Leave, MemberDied, Refused, TransactionalIdWanted
-from rebalance.protocol.orders import (
-    EndIncarnation,
-    RunTask,
-    UseTransactionalId,
-    Welcome,
-    WorkerClosed,
-    WorkerLeaves,
-)
-from rebalance.protocol.records import MemberRecord, TargetRecord, TaskRecord
-from rebalance.protocol.task_status import TaskStatus
 from tests.rebalance.leader.round_table import (
     APP,
     RoundTable,
@@ -27,6 +12,27 @@ from tests.rebalance.leader.round_table import (
     status,
     with_settings,
 )
+from tidewheel.rebalance.group import Group, apply
+from tidewheel.rebalance.leader.draft import Draft
+from tidewheel.rebalance.leader.observations import Observations
+from tidewheel.rebalance.model import MemberPhase, TaskId
+from tidewheel.rebalance.protocol.messages import (
+    Beat,
+    Leave,
+    MemberDied,
+    Refused,
+    TransactionalIdWanted,
+)
+from tidewheel.rebalance.protocol.orders import (
+    EndIncarnation,
+    RunTask,
+    UseTransactionalId,
+    Welcome,
+    WorkerClosed,
+    WorkerLeaves,
+)
+from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord, TaskRecord
+from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 
 def targets(table: RoundTable) -> list[TargetRecord]:

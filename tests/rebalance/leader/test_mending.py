@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.group import LIVE, Group, replay, snapshot
-from rebalance.leader.mending import mended
-from rebalance.model import MemberPhase, TaskPhase
-from rebalance.producer_ids import is_group_id
-from rebalance.protocol.decoding import Rejection
-from rebalance.protocol.field_types import counter_max
-from rebalance.protocol.records import (
+from tests.rebalance.leader.attacked import Supervised
+from tests.rebalance.leader.hostile import lies, settled_table
+from tests.rebalance.leader.round_table import APP, SESSION_MS, RoundTable
+from tidewheel.rebalance.group import LIVE, Group, replay, snapshot
+from tidewheel.rebalance.leader.mending import mended
+from tidewheel.rebalance.model import MemberPhase, TaskPhase
+from tidewheel.rebalance.producer_ids import is_group_id
+from tidewheel.rebalance.protocol.decoding import Rejection
+from tidewheel.rebalance.protocol.field_types import counter_max
+from tidewheel.rebalance.protocol.records import (
     LeaderClaim,
     TaskRecord,
     decode_record,
     encode_record,
     read_record,
 )
-from tests.rebalance.leader.attacked import Supervised
-from tests.rebalance.leader.hostile import lies, settled_table
-from tests.rebalance.leader.round_table import APP, SESSION_MS, RoundTable
 
 TASKS = ("0_0", "0_1", "0_2")
 

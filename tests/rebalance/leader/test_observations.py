@@ -3,16 +3,17 @@
 import msgspec
 import pytest
 
-from rebalance.group import Group, replay
-from rebalance.leader.observations import (
+from tests.rebalance.leader.round_table import APP, join
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.leader.observations import (
     ENDED_MAX,
     FAILURE_BACK_OFF_MS,
     FAILURE_BACK_OFF_MS_MAX,
     TRANSACTIONAL_IDS_MAX,
     Observations,
 )
-from rebalance.model import TaskId, TaskShape
-from rebalance.protocol.messages import (
+from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
     DrainMember,
@@ -24,9 +25,14 @@ from rebalance.protocol.messages import (
     TaskFailed,
     TransactionalIdWanted,
 )
-from rebalance.protocol.records import Copy, LeaderClaim, MemberRecord, StepRecord, TaskRecord
-from rebalance.protocol.task_status import TaskStatus
-from tests.rebalance.leader.round_table import APP, join
+from tidewheel.rebalance.protocol.records import (
+    Copy,
+    LeaderClaim,
+    MemberRecord,
+    StepRecord,
+    TaskRecord,
+)
+from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 TASK = TaskId(0, 1)
 OF_A = {"app": APP, "member": "a", "incarnation": "a-1"}

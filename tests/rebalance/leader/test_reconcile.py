@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.leader.reconcile import (
+from tidewheel.rebalance.leader.reconcile import (
     FencedMemberEpochError,
     MemberAssignment,
     MemberState,
     reconcile,
 )
-from rebalance.model import TaskId
+from tidewheel.rebalance.model import TaskId
 
 TASKS = [TaskId(0, number) for number in range(6)]
 task_sets = st.frozensets(st.sampled_from(TASKS))

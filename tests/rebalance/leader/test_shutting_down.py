@@ -2,12 +2,17 @@
 
 import msgspec
 
-from rebalance.group import replay, snapshot
-from rebalance.member.member import Member
-from rebalance.protocol.messages import AnyMessage, Join, ShutDown
-from rebalance.protocol.orders import EndApplication, WantShutdown, WorkerClosed, WorkerLeaves
-from rebalance.protocol.records import LeaderClaim, MemberRecord
 from tests.rebalance.leader.round_table import APP, HEARTBEAT_MS, RoundTable, Worker, join
+from tidewheel.rebalance.group import replay, snapshot
+from tidewheel.rebalance.member.member import Member
+from tidewheel.rebalance.protocol.messages import AnyMessage, Join, ShutDown
+from tidewheel.rebalance.protocol.orders import (
+    EndApplication,
+    WantShutdown,
+    WorkerClosed,
+    WorkerLeaves,
+)
+from tidewheel.rebalance.protocol.records import LeaderClaim, MemberRecord
 
 REASON = "ValueError: no such city"
 

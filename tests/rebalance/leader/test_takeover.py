@@ -2,11 +2,6 @@
 
 import pytest
 
-from rebalance.group import replay, snapshot
-from rebalance.protocol.messages import Beat, LeaderBeat, Suspect
-from rebalance.protocol.orders import KeepCopy, TaskReleased
-from rebalance.protocol.records import LeaderClaim, TaskRecord
-from rebalance.protocol.task_status import TaskStatus
 from tests.rebalance.leader.round_table import (
     APP,
     RoundTable,
@@ -15,6 +10,11 @@ from tests.rebalance.leader.round_table import (
     stateful,
     with_settings,
 )
+from tidewheel.rebalance.group import replay, snapshot
+from tidewheel.rebalance.protocol.messages import Beat, LeaderBeat, Suspect
+from tidewheel.rebalance.protocol.orders import KeepCopy, TaskReleased
+from tidewheel.rebalance.protocol.records import LeaderClaim, TaskRecord
+from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 
 def settled_pair(**given: object) -> RoundTable:

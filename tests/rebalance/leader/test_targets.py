@@ -3,16 +3,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
-from rebalance.group import Group, replay
-from rebalance.leader.coordinator import Coordinator
-from rebalance.leader.observations import DISK_FRESH_MS
-from rebalance.leader.targets import basis_of
-from rebalance.model import TaskId
-from rebalance.protocol.messages import AnyMessage, Beat, DiskCopy
-from rebalance.protocol.records import GroupRecord, LeaderClaim, MemberRecord, TargetRecord
-from rebalance.protocol.task_status import TaskStatus
 from tests.rebalance.leader.round_table import APP, RoundTable, join, on_disk, status, with_settings
+from tidewheel.rebalance.assignors.task_assignor import Assignment, AssignmentRequest
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.leader.coordinator import Coordinator
+from tidewheel.rebalance.leader.observations import DISK_FRESH_MS
+from tidewheel.rebalance.leader.targets import basis_of
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, DiskCopy
+from tidewheel.rebalance.protocol.records import (
+    GroupRecord,
+    LeaderClaim,
+    MemberRecord,
+    TargetRecord,
+)
+from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 TASKS = [TaskId(0, number) for number in range(4)]
 

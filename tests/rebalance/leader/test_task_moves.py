@@ -5,18 +5,6 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TaskId
-from rebalance.protocol.messages import AnyMessage, NotReady, Ready, SeenTask
-from rebalance.protocol.orders import (
-    DropCopy,
-    KeepCopy,
-    ReleaseTask,
-    RunTask,
-    TaskBroken,
-    TaskReleased,
-    TasksSeen,
-)
-from rebalance.protocol.records import StepRecord, TaskRecord
 from tests.rebalance.leader.round_table import (
     APP,
     RoundTable,
@@ -26,6 +14,18 @@ from tests.rebalance.leader.round_table import (
     stateful,
     with_settings,
 )
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.messages import AnyMessage, NotReady, Ready, SeenTask
+from tidewheel.rebalance.protocol.orders import (
+    DropCopy,
+    KeepCopy,
+    ReleaseTask,
+    RunTask,
+    TaskBroken,
+    TaskReleased,
+    TasksSeen,
+)
+from tidewheel.rebalance.protocol.records import StepRecord, TaskRecord
 
 
 def scaled_out(

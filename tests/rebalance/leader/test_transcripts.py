@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rebalance.inspect.describe import describe_group
-from rebalance.protocol.messages import AnyMessage, Beat, Join, LeaderBeat
-from rebalance.protocol.orders import AnyOrder, Leaveable, WorkerClosed, WorkerLeaves
-from rebalance.protocol.records import (
+from tests.rebalance.leader.round_table import RoundTable, Worker, with_settings
+from tidewheel.rebalance.inspect.describe import describe_group
+from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, Join, LeaderBeat
+from tidewheel.rebalance.protocol.orders import AnyOrder, Leaveable, WorkerClosed, WorkerLeaves
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     BootstrappedRecord,
     BootstrapRecord,
@@ -29,7 +30,6 @@ from rebalance.protocol.records import (
     TargetRecord,
     TaskRecord,
 )
-from tests.rebalance.leader.round_table import RoundTable, Worker, with_settings
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 

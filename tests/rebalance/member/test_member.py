@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from rebalance.group import Group, replay
-from rebalance.member.member import JOIN_AGAIN_HEARTBEATS, Member, MemberDecision
-from rebalance.protocol.inbox_limit import InboxLimit
-from rebalance.protocol.messages import (
+from tests.rebalance.leader.round_table import APP, HEARTBEAT_MS, SESSION_MS, join, on_disk
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.member.member import JOIN_AGAIN_HEARTBEATS, Member, MemberDecision
+from tidewheel.rebalance.protocol.inbox_limit import InboxLimit
+from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
     DiskCopy,
@@ -26,7 +27,7 @@ from rebalance.protocol.messages import (
     TaskFailed,
     TransactionalIdWanted,
 )
-from rebalance.protocol.orders import (
+from tidewheel.rebalance.protocol.orders import (
     AnyReport,
     CopyNotReady,
     CopyReady,
@@ -47,7 +48,7 @@ from rebalance.protocol.orders import (
     WorkerLeaves,
     WorkerStatus,
 )
-from rebalance.protocol.records import (
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     Copy,
     LeaderClaim,
@@ -55,8 +56,7 @@ from rebalance.protocol.records import (
     StepRecord,
     TaskRecord,
 )
-from rebalance.protocol.task_status import RunningCall, TaskStatus
-from tests.rebalance.leader.round_table import APP, HEARTBEAT_MS, SESSION_MS, join, on_disk
+from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 
 START_MS = 10_000
 

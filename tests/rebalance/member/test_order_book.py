@@ -1,9 +1,9 @@
 """What a worker is ordered, from the log alone."""
 
-from rebalance.group import Group, replay
-from rebalance.member.order_book import OrderBook
-from rebalance.protocol.orders import AnyOrder, DropCopy, KeepCopy, ReleaseTask, RunTask
-from rebalance.protocol.records import Copy, LeaderClaim, StepRecord, TaskRecord
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.member.order_book import OrderBook
+from tidewheel.rebalance.protocol.orders import AnyOrder, DropCopy, KeepCopy, ReleaseTask, RunTask
+from tidewheel.rebalance.protocol.records import Copy, LeaderClaim, StepRecord, TaskRecord
 
 MINE = "a-1"
 

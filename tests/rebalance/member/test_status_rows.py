@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.member.status_rows import FULL_EVERY_BEATS, ROWS_BYTES_MAX, StatusRows
-from rebalance.protocol.task_status import TaskStatus
+from tidewheel.rebalance.member.status_rows import FULL_EVERY_BEATS, ROWS_BYTES_MAX, StatusRows
+from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 
 def row(number: int, lag: int = 0) -> TaskStatus:

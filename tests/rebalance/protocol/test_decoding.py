@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.group import (
+from tests.rebalance.leader.attacked import Supervised
+from tests.rebalance.leader.hostile import hostile, originals, settled_table
+from tests.rebalance.leader.round_table import join
+from tidewheel.rebalance.group import (
     EPOCHS_SKIPPED_MAX,
     FIRST_EPOCH_MAX,
     Group,
@@ -15,20 +18,22 @@ from rebalance.group import (
     refusal_of,
     replay,
 )
-from rebalance.inspect.describe import LogEntry, LogFold, describe_group
-from rebalance.inspect.history import Chronicle, episode_text
-from rebalance.model import EPOCH_MAX, TaskPhase
-from rebalance.protocol.decoding import RejectedRecord, Rejection
-from rebalance.protocol.messages import (
+from tidewheel.rebalance.inspect.describe import LogEntry, LogFold, describe_group
+from tidewheel.rebalance.inspect.history import Chronicle, episode_text
+from tidewheel.rebalance.model import EPOCH_MAX, TaskPhase
+from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
+from tidewheel.rebalance.protocol.messages import (
     MESSAGE_BYTES_MAX,
     decode_message,
     encode_message,
     read_message,
 )
-from rebalance.protocol.records import LeaderClaim, decode_record, encode_record, read_record
-from tests.rebalance.leader.attacked import Supervised
-from tests.rebalance.leader.hostile import hostile, originals, settled_table
-from tests.rebalance.leader.round_table import join
+from tidewheel.rebalance.protocol.records import (
+    LeaderClaim,
+    decode_record,
+    encode_record,
+    read_record,
+)
 
 RECORDS, MESSAGES = originals()
 

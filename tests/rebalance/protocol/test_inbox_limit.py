@@ -1,7 +1,7 @@
 """How much of one sender is let in (hole H23)."""
 
-from rebalance.protocol import inbox_limit
-from rebalance.protocol.inbox_limit import InboxLimit
+from tidewheel.rebalance.protocol import inbox_limit
+from tidewheel.rebalance.protocol.inbox_limit import InboxLimit
 
 
 def test_H23_a_burst_is_let_in_and_what_is_more_is_not() -> None:

@@ -7,10 +7,15 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from rebalance.group import replay, snapshot
-from rebalance.model import TaskId
-from rebalance.protocol.messages import PROTOCOL_MAX, AnyMessage, decode_message, encode_message
-from rebalance.protocol.records import (
+from tidewheel.rebalance.group import replay, snapshot
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.messages import (
+    PROTOCOL_MAX,
+    AnyMessage,
+    decode_message,
+    encode_message,
+)
+from tidewheel.rebalance.protocol.records import (
     RECORD_VERSION,
     AnyRecord,
     LeaderClaim,

@@ -6,16 +6,22 @@ from typing import TypeVar
 
 import msgspec
 
-from rebalance.assignors.task_assignor import (
+from tidewheel.rebalance.assignors.task_assignor import (
     Assignment,
     AssignmentMember,
     AssignmentRequest,
     TaskAssignor,
     validated,
 )
-from rebalance.model import TaskId, TaskPhase, TaskRole, TaskShape
-from rebalance.refine.refine import Intermediate, refine
-from rebalance.refine.refine_input import CopyNow, MemberNow, Readiness, RefineInput, TaskNow
+from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole, TaskShape
+from tidewheel.rebalance.refine.refine import Intermediate, refine
+from tidewheel.rebalance.refine.refine_input import (
+    CopyNow,
+    MemberNow,
+    Readiness,
+    RefineInput,
+    TaskNow,
+)
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

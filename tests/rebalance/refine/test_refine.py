@@ -2,8 +2,6 @@
 
 import pytest
 
-from rebalance.model import TaskId
-from rebalance.refine.refine_input import MemberNow, Readiness
 from tests.rebalance.refine.refining import (
     T0,
     T1,
@@ -17,6 +15,8 @@ from tests.rebalance.refine.refining import (
     step,
     unowned,
 )
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.refine.refine_input import MemberNow, Readiness
 
 READY, NOTHING, UNKNOWN = Readiness.READY, Readiness.NOTHING, Readiness.UNKNOWN
 

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from rebalance.assignors.builtin import BUILT_IN, resolve
-from rebalance.model import TaskId, TaskShape
 from tests.rebalance.refine.refining import STATEFUL, STATELESS, SmallGroup
+from tidewheel.rebalance.assignors.builtin import BUILT_IN, resolve
+from tidewheel.rebalance.model import TaskId, TaskShape
 
 
 def group(

@@ -11,9 +11,6 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.model import TaskId, TaskPhase, TaskRole
-from rebalance.refine.refine import Intermediate, refine
-from rebalance.refine.refine_input import CopyNow, MemberNow, Readiness, RefineInput, TaskNow
 from tests.rebalance.refine.refining import (
     STATEFUL,
     STATELESS,
@@ -22,6 +19,15 @@ from tests.rebalance.refine.refining import (
     reversed_input,
     running,
     step,
+)
+from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.refine.refine import Intermediate, refine
+from tidewheel.rebalance.refine.refine_input import (
+    CopyNow,
+    MemberNow,
+    Readiness,
+    RefineInput,
+    TaskNow,
 )
 
 NAMES = ("a", "b", "c", "d", "e")

@@ -4,10 +4,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.group import Group, replay
-from rebalance.protocol.messages import AnyMessage, LeaderBeat, Suspect
-from rebalance.protocol.records import LeaderClaim, MemberRecord
-from rebalance.runtime.election import CLAIM_HEARTBEATS, Election
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.protocol.messages import AnyMessage, LeaderBeat, Suspect
+from tidewheel.rebalance.protocol.records import LeaderClaim, MemberRecord
+from tidewheel.rebalance.runtime.election import CLAIM_HEARTBEATS, Election
 
 HEARTBEAT_MS = 500
 

@@ -1,15 +1,15 @@
 """Which keys of the state topic can go (hole H4)."""
 
-from rebalance.group import Group, replay
-from rebalance.ports import LoggedRecord
-from rebalance.protocol.records import (
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.ports import LoggedRecord
+from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     LeaderClaim,
     MemberRecord,
     TargetRecord,
     record_key,
 )
-from rebalance.runtime.log_keys import LogKeys
+from tidewheel.rebalance.runtime.log_keys import LogKeys
 
 
 def _note(keys: LogKeys, *records: AnyRecord) -> Group:

@@ -8,36 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from rebalance.group import replay
-from rebalance.model import MemberPhase
-from rebalance.protocol.decoding import Rejection
-from rebalance.protocol.messages import (
-    Beat,
-    EraseKey,
-    LeaderBeat,
-    MemberDied,
-    Suspect,
-    encode_message,
-)
-from rebalance.protocol.orders import (
-    EndIncarnation,
-    EraseRows,
-    Leaveable,
-    WorkerClosed,
-    WorkerLeaves,
-    WorkerStatus,
-)
-from rebalance.protocol.records import (
-    LeaderClaim,
-    MemberRecord,
-    TargetRecord,
-    TaskRecord,
-    encode_record,
-    read_record,
-    record_key,
-)
-from rebalance.runtime import leadership
-from rebalance.runtime.leadership import AUDIT_EACH_MS
 from tests.rebalance.leader.groups import (
     APP,
     HEARTBEAT_MS,
@@ -48,6 +18,36 @@ from tests.rebalance.leader.groups import (
     World,
     welcomed,
 )
+from tidewheel.rebalance.group import replay
+from tidewheel.rebalance.model import MemberPhase
+from tidewheel.rebalance.protocol.decoding import Rejection
+from tidewheel.rebalance.protocol.messages import (
+    Beat,
+    EraseKey,
+    LeaderBeat,
+    MemberDied,
+    Suspect,
+    encode_message,
+)
+from tidewheel.rebalance.protocol.orders import (
+    EndIncarnation,
+    EraseRows,
+    Leaveable,
+    WorkerClosed,
+    WorkerLeaves,
+    WorkerStatus,
+)
+from tidewheel.rebalance.protocol.records import (
+    LeaderClaim,
+    MemberRecord,
+    TargetRecord,
+    TaskRecord,
+    encode_record,
+    read_record,
+    record_key,
+)
+from tidewheel.rebalance.runtime import leadership
+from tidewheel.rebalance.runtime.leadership import AUDIT_EACH_MS
 
 
 def _claims(world: World) -> list[LeaderClaim]:

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from state_stores.buffers.commit_buffer import CommitBuffer, write_rows
-from state_stores.errors import StoreCorruptedError, StoredRowError
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.layout.envelope import seal, unseal
-from state_stores.spec import StoreKind, StoreSpec
-from streams import Serdes, SerializationError
-from streams.serdes import Serde
+from tidewheel import Serdes, SerializationError
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, write_rows
+from tidewheel.state_stores.errors import StoreCorruptedError, StoredRowError
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.layout.envelope import seal, unseal
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.serdes import Serde
 
 JSON: Serde[Any] = Serdes.json()
 TOPIC = "app-store-changelog"

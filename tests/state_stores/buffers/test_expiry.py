@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from state_stores.buffers.commit_buffer import Drained, write_rows
-from state_stores.buffers.expiry import StoreExpiry, slowest_time
-from state_stores.buffers.timed_buffer import read_note
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.layout.segments import SegmentLayout
-from state_stores.restore import fold
-from state_stores.spec import StoreKind
-from state_stores.stores.factory import make_store
-from state_stores.stores.window_store import TimestampedWindowStore
 from tests.state_stores.stores.store_bench import TOPIC, spec_of
+from tidewheel.state_stores.buffers.commit_buffer import Drained, write_rows
+from tidewheel.state_stores.buffers.expiry import StoreExpiry, slowest_time
+from tidewheel.state_stores.buffers.timed_buffer import read_note
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.restore import fold
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.state_stores.stores.factory import make_store
+from tidewheel.state_stores.stores.window_store import TimestampedWindowStore
 
 MINUTE = 60_000
 #: Segments of a minute, rows that live for one.

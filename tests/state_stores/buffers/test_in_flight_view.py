@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.buffers.commit_buffer import Drained, write_rows
-from state_stores.buffers.in_flight_view import InFlightView
-from state_stores.buffers.joined_changes import joined
-from state_stores.buffers.rows import SortedRows
-from state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.buffers.commit_buffer import Drained, write_rows
+from tidewheel.state_stores.buffers.in_flight_view import InFlightView
+from tidewheel.state_stores.buffers.joined_changes import joined
+from tidewheel.state_stores.buffers.rows import SortedRows
+from tidewheel.state_stores.in_memory import InMemoryDatabase
 
 keys = st.binary(max_size=2) | st.sampled_from([b"k%d" % number for number in range(10)])
 rows = st.dictionaries(keys, st.none() | st.binary(max_size=3))

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.buffers.commit_buffer import Drained
-from state_stores.buffers.joined_changes import joined
-from state_stores.buffers.rows import SortedRows
-from state_stores.spec import StoreKind
 from tests.state_stores.stores.store_bench import StoreBench, spec_of
+from tidewheel.state_stores.buffers.commit_buffer import Drained
+from tidewheel.state_stores.buffers.joined_changes import joined
+from tidewheel.state_stores.buffers.rows import SortedRows
+from tidewheel.state_stores.spec import StoreKind
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d"])
 Rows = dict[bytes, bytes | None]

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.buffers import queried
-from state_stores.buffers.commit_buffer import Drained, write_rows
-from state_stores.buffers.in_flight_view import InFlightView
-from state_stores.buffers.queried import Committed, Uncommitted, UncommittedRows
-from state_stores.ports import Database
-from state_stores.spec import StoreKind, StoreSpec
-from state_stores.stores.factory import make_store, queried_store
-from state_stores.stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
-from state_stores.stores.session_store import AggregationWithHeaders
-from state_stores.stores.windowed import Windowed
-from streams import Serdes
 from tests.state_stores.stores.store_bench import TOPIC, StoreBench, spec_of
+from tidewheel import Serdes
+from tidewheel.state_stores.buffers import queried
+from tidewheel.state_stores.buffers.commit_buffer import Drained, write_rows
+from tidewheel.state_stores.buffers.in_flight_view import InFlightView
+from tidewheel.state_stores.buffers.queried import Committed, Uncommitted, UncommittedRows
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.stores.factory import make_store, queried_store
+from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
+from tidewheel.state_stores.stores.session_store import AggregationWithHeaders
+from tidewheel.state_stores.stores.windowed import Windowed
 
 KEYS = ("a", "aa", "b", "c", "d")
 SPECS: dict[str, StoreSpec] = {

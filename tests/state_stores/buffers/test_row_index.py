@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from state_stores.buffers import row_index
-from state_stores.buffers.row_index import RowIndex
-from state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.buffers import row_index
+from tidewheel.state_stores.buffers.row_index import RowIndex
+from tidewheel.state_stores.layout.segments import SegmentLayout
 
 LAYOUT = SegmentLayout(interval_ms=10, retention_ms=100, tail=12)
 KEYS = (b"a", b"aa", b"b")

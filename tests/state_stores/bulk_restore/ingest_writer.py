@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from state_stores.bulk_restore.ingest import ingest_runs
-from state_stores.bulk_restore.runs import RunBuilder
-from state_stores.layout.position import Position
-from state_stores.restore import fold
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
 from tests.state_stores.bulk_restore.logs import SPECS, STORE, Logged, columns, replayed
+from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
+from tidewheel.state_stores.bulk_restore.runs import RunBuilder
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.restore import fold
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 
 POSITION = "changelog:app-store-changelog-0"
 

@@ -7,17 +7,17 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from state_stores.buffers.commit_buffer import write_rows
-from state_stores.buffers.timed_buffer import read_note
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.layout.envelope import unseal
-from state_stores.layout.segments import SegmentLayout
-from state_stores.ports import Database
-from state_stores.restore import StoreTime, fold
-from state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
-from state_stores.stores.factory import make_store
-from streams import Serdes
-from streams.serdes.buffered import BufferedSerde
+from tidewheel import Serdes
+from tidewheel.state_stores.buffers.commit_buffer import write_rows
+from tidewheel.state_stores.buffers.timed_buffer import read_note
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.restore import StoreTime, fold
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
+from tidewheel.state_stores.stores.factory import make_store
+from tidewheel.streams.serdes.buffered import BufferedSerde
 
 STORE: Final = "store"
 
@@ -108,7 +108,7 @@ def replay(
     *,
     slowest_ms: int | None = None,
 ) -> StoreTime:
-    """Restore a store record by record as `tasks.restore.store_restore` does; return the time of its records."""
+    """Restore a store record by record as `tidewheel.tasks.restore.store_restore` does; return the time of its records."""
     buffer: Any = make_store(
         spec, database, topic="changelog", keep_bytes=0, now=lambda: 0, may_hold_back=False
     ).buffer

@@ -4,7 +4,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from state_stores.bulk_restore.manifest import (
+from tests.state_stores.bulk_restore.logs import SPECS
+from tidewheel.state_stores.bulk_restore.manifest import (
     FORMAT_VERSION,
     ChangelogFacts,
     Layout,
@@ -12,8 +13,7 @@ from state_stores.bulk_restore.manifest import (
     Run,
     StoreSnapshot,
 )
-from state_stores.restore import StoreTime
-from tests.state_stores.bulk_restore.logs import SPECS
+from tidewheel.state_stores.restore import StoreTime
 
 SPEC = SPECS["key-value"]
 TOPIC = "app-store-changelog"

@@ -10,18 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_stores.bulk_restore.ingest import ingest_runs
-from state_stores.bulk_restore.manifest import MOST_RUNS
-from state_stores.bulk_restore.merge import limit_runs
-from state_stores.bulk_restore.run_files import BuiltRuns, RunFile
-from state_stores.bulk_restore.runs import RunBuilder
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.ports import Database
-from state_stores.restore import StoreTime
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.spec import SEGMENTED_KINDS, StoreSpec
 from tests.state_stores.bulk_restore.logs import (
     SPECS,
     STORE,
@@ -35,6 +23,18 @@ from tests.state_stores.bulk_restore.logs import (
     row_key,
     visible,
 )
+from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
+from tidewheel.state_stores.bulk_restore.manifest import MOST_RUNS
+from tidewheel.state_stores.bulk_restore.merge import limit_runs
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
+from tidewheel.state_stores.bulk_restore.runs import RunBuilder
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
 
 POSITION = "changelog:app-store-changelog-0"
 

@@ -16,16 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_stores.buffers.timed_buffer import note_name
-from state_stores.bulk_restore.ingest import BulkDatabase, ingest_runs
-from state_stores.bulk_restore.run_files import BuiltRuns
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.layout.position import Position
-from state_stores.restore import StoreTime, fold
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.sorted_files import read_sorted_file
-from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.spec import StoreSpec
 from tests.state_stores.bulk_restore.ingest_writer import (
     OPTIONS,
     POSITION,
@@ -44,6 +34,16 @@ from tests.state_stores.bulk_restore.logs import (
     visible,
 )
 from tests.state_stores.bulk_restore.test_equality import Directories, build, directories
+from tidewheel.state_stores.buffers.timed_buffer import note_name
+from tidewheel.state_stores.bulk_restore.ingest import BulkDatabase, ingest_runs
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.restore import StoreTime, fold
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.spec import StoreSpec
 
 __all__ = ["directories"]
 

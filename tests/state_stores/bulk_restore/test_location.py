@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from state_stores.bulk_restore.location import DAY_MS, SnapshotLocation
-from state_stores.bulk_restore.manifest import (
+from tests.state_stores.bulk_restore.snapshots import NOW_MS, TOPIC_ID, partition_runs, snapshot
+from tidewheel.state_stores.bulk_restore.location import DAY_MS, SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import (
     Run,
     SnapshotRefused,
     StoreSnapshot,
     encode_manifest,
 )
-from state_stores.bulk_restore.places import RemotePlace, open_place
-from state_stores.bulk_restore.run_files import RunFile
-from state_stores.bulk_restore.runs import write_run
-from tests.state_stores.bulk_restore.snapshots import NOW_MS, TOPIC_ID, partition_runs, snapshot
+from tidewheel.state_stores.bulk_restore.places import RemotePlace, open_place
+from tidewheel.state_stores.bulk_restore.run_files import RunFile
+from tidewheel.state_stores.bulk_restore.runs import write_run
 
 ROWS: list[tuple[bytes, bytes | None]] = [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
 

@@ -10,21 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_stores.bulk_restore.content import stored_rows
-from state_stores.bulk_restore.manifest import (
-    ChangelogFacts,
-    Layout,
-    SnapshotRefused,
-    StoreSnapshot,
-    decode_manifest,
-    encode_manifest,
-    may_extend,
-    read_too_slowly,
-    validate,
-)
-from state_stores.bulk_restore.shape import StoreShape
-from state_stores.restore import TOMBSTONE_MARGIN_MS, StoreTime, fold
-from state_stores.spec import StoreKind, StoreSpec
 from tests.state_stores.bulk_restore.logs import SPECS, columns, logs
 from tests.state_stores.bulk_restore.snapshots import (
     DAY_MS,
@@ -36,6 +21,21 @@ from tests.state_stores.bulk_restore.snapshots import (
     snapshot,
     snapshots,
 )
+from tidewheel.state_stores.bulk_restore.content import stored_rows
+from tidewheel.state_stores.bulk_restore.manifest import (
+    ChangelogFacts,
+    Layout,
+    SnapshotRefused,
+    StoreSnapshot,
+    decode_manifest,
+    encode_manifest,
+    may_extend,
+    read_too_slowly,
+    validate,
+)
+from tidewheel.state_stores.bulk_restore.shape import StoreShape
+from tidewheel.state_stores.restore import TOMBSTONE_MARGIN_MS, StoreTime, fold
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
 
 
 @given(snapshots())

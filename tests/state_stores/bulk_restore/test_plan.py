@@ -7,10 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.bulk_restore.manifest import Layout, may_extend, validate
-from state_stores.bulk_restore.plan import RestoreFrom, RestorePlan, plan_restore
-from state_stores.layout.position import Position
-from state_stores.restore import StartFrom, StoreTime
 from tests.state_stores.bulk_restore.logs import SPECS
 from tests.state_stores.bulk_restore.snapshots import (
     NOW_MS,
@@ -21,6 +17,10 @@ from tests.state_stores.bulk_restore.snapshots import (
     run,
     snapshot,
 )
+from tidewheel.state_stores.bulk_restore.manifest import Layout, may_extend, validate
+from tidewheel.state_stores.bulk_restore.plan import RestoreFrom, RestorePlan, plan_restore
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.restore import StartFrom, StoreTime
 
 POSITION = Position(offset=90, topic_id=TOPIC_ID, written_at_ms=NOW_MS - 1_000)
 

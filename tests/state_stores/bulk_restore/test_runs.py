@@ -14,17 +14,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from state_stores.bulk_restore.manifest import MOST_RUNS, SnapshotRefused
-from state_stores.bulk_restore.merge import limit_runs, merge_runs, newest_rows
-from state_stores.bulk_restore.run_files import RunFile
-from state_stores.bulk_restore.runs import RunBuilder, write_run
-from state_stores.errors import StateStoreError
-from state_stores.layout.envelope import seal
-from state_stores.layout.segments import SegmentLayout
-from state_stores.restore import StoreTime
-from state_stores.rocksdb.sorted_files import read_sorted_file
-from state_stores.spec import StoreSpec
 from tests.state_stores.bulk_restore.logs import SPECS
+from tidewheel.state_stores.bulk_restore.manifest import MOST_RUNS, SnapshotRefused
+from tidewheel.state_stores.bulk_restore.merge import limit_runs, merge_runs, newest_rows
+from tidewheel.state_stores.bulk_restore.run_files import RunFile
+from tidewheel.state_stores.bulk_restore.runs import RunBuilder, write_run
+from tidewheel.state_stores.errors import StateStoreError
+from tidewheel.state_stores.layout.envelope import seal
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.restore import StoreTime
+from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
+from tidewheel.state_stores.spec import StoreSpec
 
 SPEC = SPECS["key-value"]
 MIB = 1024 * 1024

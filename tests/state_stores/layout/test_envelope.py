@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.errors import StoreCorruptedError
-from state_stores.layout.envelope import (
+from tidewheel.state_stores.errors import StoreCorruptedError
+from tidewheel.state_stores.layout.envelope import (
     seal,
     seal_batch,
     seal_with_headers,
@@ -16,7 +16,7 @@ from state_stores.layout.envelope import (
     unseal_batch_with_headers,
     unseal_with_headers,
 )
-from state_stores.layout.headers import NO_HEADERS, encode_headers
+from tidewheel.state_stores.layout.headers import NO_HEADERS, encode_headers
 
 VALUES = st.binary(max_size=40)
 TIMES = st.integers(-1, 2**63 - 1)

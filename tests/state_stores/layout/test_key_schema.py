@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.layout.key_schema import after, prefix_end
+from tidewheel.state_stores.layout.key_schema import after, prefix_end
 
 KEYS = st.binary(max_size=5) | st.lists(st.sampled_from([0, 1, 254, 255]), max_size=5).map(bytes)
 

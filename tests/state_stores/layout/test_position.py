@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.layout.position import Position
+from tidewheel.state_stores.layout.position import Position
 
 POSITIONS = st.builds(
     Position,

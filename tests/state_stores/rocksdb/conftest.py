@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from state_stores.errors import StateStoreError
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.errors import StateStoreError
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 
 OpenDatabase = Callable[..., TaskDatabase]
 

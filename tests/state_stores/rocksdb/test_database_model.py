@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 
 pytestmark = pytest.mark.slow
 

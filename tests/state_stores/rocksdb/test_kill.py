@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
 from tests.state_stores.rocksdb.kill_writer import OPTIONS, STORES, row
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 
 ROUNDS = 40
 

@@ -8,12 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.errors import StateStoreError, StoreCorruptedError, StoreLockedError
-from state_stores.rocksdb.changes import Piece, cut
-from state_stores.rocksdb.failures import failure, is_stall
-from state_stores.rocksdb.gate import Gate
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources, open_files_each, raise_file_limit
+from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError, StoreLockedError
+from tidewheel.state_stores.rocksdb.changes import Piece, cut
+from tidewheel.state_stores.rocksdb.failures import failure, is_stall
+from tidewheel.state_stores.rocksdb.gate import Gate
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import (
+    SharedResources,
+    open_files_each,
+    raise_file_limit,
+)
 
 rows = st.lists(st.tuples(st.binary(max_size=8), st.none() | st.binary(max_size=40)), max_size=60)
 

@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_stores.errors import StateStoreError, StoreCorruptedError
-from state_stores.rocksdb.sorted_files import bounds_of, read_sorted_file, write_sorted_file
 from tests.state_stores.rocksdb.conftest import OpenDatabase
+from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
+from tidewheel.state_stores.rocksdb.sorted_files import (
+    bounds_of,
+    read_sorted_file,
+    write_sorted_file,
+)
 
 ROWS = st.dictionaries(
     st.binary(max_size=4) | st.binary(min_size=100, max_size=300),

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from rocksdict import IngestExternalFileOptions, Options, Rdict, SstFileWriter, WriteBatch
 
-from state_stores.errors import (
+from tests.state_stores.rocksdb.conftest import OpenDatabase
+from tidewheel.state_stores.errors import (
     InvalidStateStoreError,
     StateStoreError,
     StoreCorruptedError,
     StoreLockedError,
 )
-from state_stores.rocksdb import failures, task_database
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.sorted_files import write_sorted_file
-from state_stores.rocksdb.task_database import TaskDatabase
-from tests.state_stores.rocksdb.conftest import OpenDatabase
+from tidewheel.state_stores.rocksdb import failures, task_database
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.sorted_files import write_sorted_file
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 
 ROWS = [(b"key-%06d" % number, b"value-%06d" % number) for number in range(20_000)]
 

@@ -9,17 +9,17 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from state_stores.buffers.commit_buffer import write_rows
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.layout.headers import Headers
-from state_stores.ports import Database
-from state_stores.restore import fold
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.spec import StoreKind, StoreSpec
-from state_stores.stores.factory import committed_store, make_store
-from streams import Serdes
+from tidewheel import Serdes
+from tidewheel.state_stores.buffers.commit_buffer import write_rows
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.layout.headers import Headers
+from tidewheel.state_stores.ports import Database
+from tidewheel.state_stores.restore import fold
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.stores.factory import committed_store, make_store
 
 TOPIC = "app-store-changelog"
 

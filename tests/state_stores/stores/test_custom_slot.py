@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from state_stores.errors import StateStoreError
-from state_stores.layout.position import Position
-from state_stores.restore import fold
-from state_stores.spec import StoreKind, StoreSpec
-from state_stores.stores.custom_slot import ChangeBuffer, CustomSlot, as_given
-from streams import Serdes, StateStore
 from tests.tasks.task.custom_stores import KeptTotals, Totals
+from tidewheel import Serdes, StateStore
+from tidewheel.state_stores.errors import StateStoreError
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.restore import fold
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.stores.custom_slot import ChangeBuffer, CustomSlot, as_given
 
 TOPIC = b"sixteen byte id."
 OTHER = b"another topic id"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     AggregationWithHeaders,
     Materialized,
     Record,
@@ -14,7 +14,7 @@ from streams import (
     VersionedRecord,
     Windowed,
 )
-from streams.testing.driver import TestRecord
+from tidewheel.streams.testing.driver import TestRecord
 
 #: Each class with its type parameters, and what one is made of.
 MADE: dict[Any, tuple[Any, ...]] = {

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
-from state_stores.layout.envelope import seal, unseal, unseal_with_headers
-from state_stores.layout.headers import Headers, encode_headers, split_headers
-from state_stores.spec import StoreKind
-from state_stores.stores.factory import committed_store
-from state_stores.stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
-from state_stores.stores.session_store import AggregationWithHeaders
-from state_stores.stores.windowed import Windowed
 from tests.state_stores.stores.store_bench import TOPIC, StoreBench, begins, spec_of
+from tidewheel.state_stores.errors import InvalidStateStoreError, StoreCorruptedError
+from tidewheel.state_stores.layout.envelope import seal, unseal, unseal_with_headers
+from tidewheel.state_stores.layout.headers import Headers, encode_headers, split_headers
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.state_stores.stores.factory import committed_store
+from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
+from tidewheel.state_stores.stores.session_store import AggregationWithHeaders
+from tidewheel.state_stores.stores.windowed import Windowed
 
 headers_of_records = st.lists(
     st.tuples(st.sampled_from(["", "trace", "é"]), st.none() | st.binary(max_size=70)), max_size=3

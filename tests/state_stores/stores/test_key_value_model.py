@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from state_stores.spec import StoreKind
-from state_stores.stores.key_value_store import ValueAndTimestamp
 from tests.state_stores.stores.store_bench import StoreBench, begins, spec_of
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp
 
 #: Keys whose bytes begin with each other.
 keys = st.sampled_from(["", "a", "a\x00", "ab", "b", "é"])

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.errors import InvalidStateStoreError
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.spec import StoreKind, StoreSpec
-from state_stores.stores.key_value_store import (
+from tidewheel import Serdes, SerializationError
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.errors import InvalidStateStoreError
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.stores.key_value_store import (
     CommittedKeyValueStore,
     KeyValueStore,
     TimestampedKeyValueStore,
     ValueAndTimestamp,
 )
-from streams import Serdes, SerializationError
 
 NOW = 42
 KEYS = st.sampled_from(["", "a", "aa", "ab", "b", "ba", "é", "z"])

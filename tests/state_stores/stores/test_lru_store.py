@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from state_stores.spec import StoreKind
 from tests.state_stores.stores.store_bench import StoreBench, begins, spec_of
+from tidewheel.state_stores.spec import StoreKind
 
 MOST = 3
 keys = st.sampled_from(["a", "b", "c", "d", "e"])

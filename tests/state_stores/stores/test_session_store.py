@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from state_stores.spec import StoreKind
-from state_stores.stores.session_batch import SessionBatch
-from state_stores.stores.windowed import Windowed
 from tests.state_stores.stores.store_bench import StoreBench, begins, spec_of
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.state_stores.stores.session_batch import SessionBatch
+from tidewheel.state_stores.stores.windowed import Windowed
 
 RETENTION = 150_000  # segments are 75 s
 FOREVER = 1 << 62

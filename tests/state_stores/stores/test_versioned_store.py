@@ -8,11 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from state_stores.layout.versions import TOMBSTONE, VersionSerde
-from state_stores.spec import StoreKind
-from state_stores.stores.versioned_store import VersionedRecord
-from streams import Serdes, SerializationError
 from tests.state_stores.stores.store_bench import StoreBench, begins, spec_of
+from tidewheel import Serdes, SerializationError
+from tidewheel.state_stores.layout.versions import TOMBSTONE, VersionSerde
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.state_stores.stores.versioned_store import VersionedRecord
 
 HISTORY = 20
 

@@ -8,14 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from state_stores.errors import InvalidStateStoreError
-from state_stores.spec import StoreKind
-from state_stores.stores.factory import committed_store
-from state_stores.stores.segmented_store import SegmentedStore
-from state_stores.stores.window_store import ReadOnlyWindowStore
-from state_stores.stores.windowed import Windowed
-from streams import Serdes, ValueAndTimestamp
 from tests.state_stores.stores.store_bench import TOPIC, StoreBench, begins, spec_of
+from tidewheel import Serdes, ValueAndTimestamp
+from tidewheel.state_stores.errors import InvalidStateStoreError
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.state_stores.stores.factory import committed_store
+from tidewheel.state_stores.stores.segmented_store import SegmentedStore
+from tidewheel.state_stores.stores.window_store import ReadOnlyWindowStore
+from tidewheel.state_stores.stores.windowed import Windowed
 
 MINUTE = 60_000
 RETENTION = 150_000  # segments are 75 s

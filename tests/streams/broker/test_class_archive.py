@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from streams.broker.class_archive import ClassArchive
-from streams.broker.java import Java
+from tidewheel.streams.broker.class_archive import ClassArchive
+from tidewheel.streams.broker.java import Java
 
 
 def _archive(

@@ -9,10 +9,10 @@ from pathlib import Path
 import cyclopts
 import pytest
 
-from streams.broker import ExternalBroker
-from streams.broker.kafka_broker import KafkaBroker
-from streams.cli.commands.broker import broker
 from tests.streams.broker.fake_tools import JAVA_8, fake_java
+from tidewheel.streams.broker import ExternalBroker
+from tidewheel.streams.broker.kafka_broker import KafkaBroker
+from tidewheel.streams.cli.commands.broker import broker
 
 
 def _run(*arguments: str) -> object:
@@ -83,14 +83,14 @@ def test_the_fixture_uses_a_broker_that_already_runs(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n"
         "def test_light():\n"
-        "    heavy = {'streams.broker', 'confluent_kafka', 'rocksdict', 'pyspark', 'cyclopts'}\n"
+        "    heavy = {'tidewheel.streams.broker', 'confluent_kafka', 'rocksdict', 'pyspark', 'cyclopts'}\n"
         "    print(sorted(name for name in heavy if name in sys.modules))\n"
         "def test_it(kafka_broker):\n"
         "    assert kafka_broker.bootstrap_servers == 'far.example:9092'\n"
     )
     search = os.pathsep.join(path for path in sys.path if path)
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-qs", "-p", "streams.testing.pytest_plugin",
+        [sys.executable, "-m", "pytest", "-qs", "-p", "tidewheel.streams.testing.pytest_plugin",
          "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)],
         capture_output=True,
         text=True,
@@ -119,8 +119,8 @@ def test_an_external_broker_is_neither_started_nor_stopped() -> None:
 
 def test_testing_offers_the_broker() -> None:
     """By the public name, imported when it is asked for."""
-    import streams.testing  # noqa: PLC0415  # the import is what is tested
+    import tidewheel.testing  # noqa: PLC0415  # the import is what is tested
 
-    assert streams.testing.KafkaBroker is KafkaBroker
+    assert tidewheel.testing.KafkaBroker is KafkaBroker
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        streams.testing.Nothing  # noqa: B018  # looking it up is the test
+        tidewheel.testing.Nothing  # noqa: B018  # looking it up is the test

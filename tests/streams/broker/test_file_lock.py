@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from streams.broker.errors import BrokerError
-from streams.broker.file_lock import FileLock
+from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.file_lock import FileLock
 
 
 def test_only_one_holds_the_lock(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.broker.errors import BrokerError
-from streams.broker.jar_lock import JarLock, LockedJar
-from streams.broker.jars import DEFAULT_VERSION
+from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.jar_lock import JarLock, LockedJar
+from tidewheel.streams.broker.jars import DEFAULT_VERSION
 
 _JARS = st.builds(
     LockedJar,

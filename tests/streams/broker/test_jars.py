@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from streams.broker.errors import BrokerError, FetchError, UnknownVersionError
-from streams.broker.jar_lock import JarLock
-from streams.broker.jars import JarCache, cache_dir, fetched_bytes
-from streams.broker.java import Java, find_java
-from streams.broker.resolvers import FetchRequest
 from tests.streams.broker.fake_tools import fake_java, fake_mvn, runs, script
+from tidewheel.streams.broker.errors import BrokerError, FetchError, UnknownVersionError
+from tidewheel.streams.broker.jar_lock import JarLock
+from tidewheel.streams.broker.jars import JarCache, cache_dir, fetched_bytes
+from tidewheel.streams.broker.java import Java, find_java
+from tidewheel.streams.broker.resolvers import FetchRequest
 
 VERSION = "4.77.0"
 
@@ -143,7 +143,7 @@ def test_two_processes_fetch_once(shop: Shop, tmp_path: Path) -> None:
     os.mkfifo(gate)
     fake_mvn(shop.mvn, serves=shop.serves, before=f"read go < '{gate}'")
     program = (
-        "from streams.broker.jars import JarCache; from streams.broker.java import find_java; "
+        "from tidewheel.streams.broker.jars import JarCache; from tidewheel.streams.broker.java import find_java; "
         f"from pathlib import Path; JarCache({VERSION!r}, root=Path({str(shop.root)!r})).ensure("
         "find_java, show_progress=False); print('done')"
     )
@@ -263,7 +263,7 @@ def test_a_fetch_that_takes_too_long_is_ended(shop: Shop) -> None:
 
 def test_waiting_for_another_fetch_has_an_end(shop: Shop) -> None:
     """A process that hangs with the lock is named as the reason."""
-    from streams.broker.file_lock import FileLock  # noqa: PLC0415  # only this test needs it
+    from tidewheel.streams.broker.file_lock import FileLock  # noqa: PLC0415  # only this test needs it
 
     with (
         FileLock(shop.root / "kafka" / f"{VERSION}.lock"),

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from streams.broker.errors import JavaError
-from streams.broker.java import find_java
 from tests.streams.broker.fake_tools import JAVA_8, JAVA_11, fake_java, script
+from tidewheel.streams.broker.errors import JavaError
+from tidewheel.streams.broker.java import find_java
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from state_stores.errors import StreamsError
-from streams.broker import (
+from tests.streams.broker.fake_tools import JAVA_11, fake_java, fake_mvn
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.streams.broker import (
     BrokerError,
     DataDirInUseError,
     JavaError,
@@ -16,10 +17,9 @@ from streams.broker import (
     PortTakenError,
     UnknownVersionError,
 )
-from streams.broker.data_dir import DataDir
-from streams.broker.launch import new_cluster_id
-from streams.broker.ports import choose_ports, is_free
-from tests.streams.broker.fake_tools import JAVA_11, fake_java, fake_mvn
+from tidewheel.streams.broker.data_dir import DataDir
+from tidewheel.streams.broker.launch import new_cluster_id
+from tidewheel.streams.broker.ports import choose_ports, is_free
 
 VERSION = "4.77.0"  # no checksums are built in for it
 

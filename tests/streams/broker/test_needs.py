@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from streams.broker.__main__ import main
-from streams.broker.jars import DEFAULT_VERSION
 from tests.streams.broker.fake_tools import fake_java, fake_mvn, runs
+from tidewheel.streams.broker.__main__ import main
+from tidewheel.streams.broker.jars import DEFAULT_VERSION
 
 
 @pytest.fixture

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from streams.broker.errors import BrokerError
-from streams.broker.file_lock import FileLock
-from streams.broker.process import GuardedProcess
 from tests.streams.broker.fake_tools import script
+from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.file_lock import FileLock
+from tidewheel.streams.broker.process import GuardedProcess
 
 Start = Callable[..., GuardedProcess]
 
 _STARTER = """
 import sys, time
 from pathlib import Path
-from streams.broker.file_lock import FileLock
-from streams.broker.process import GuardedProcess
+from tidewheel.streams.broker.file_lock import FileLock
+from tidewheel.streams.broker.process import GuardedProcess
 lock = FileLock(Path(sys.argv[1]) / "lock")
 lock.acquire(timeout_ms=100)
 child = GuardedProcess(sys.argv[2:], output=Path(sys.argv[1]) / "out", lock_fd=lock.fileno(),

@@ -18,12 +18,18 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from rebalance.model import TopicPartition
-from streams.broker import BrokerError, DataDirInUseError, KafkaBroker, PortTakenError, launch
-from streams.broker.jars import DEFAULT_VERSION
-from streams.broker.wire import describe_cluster
-from tasks.ports import NewTopic
 from tests.fakes.cluster import RealCluster, write
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.broker import (
+    BrokerError,
+    DataDirInUseError,
+    KafkaBroker,
+    PortTakenError,
+    launch,
+)
+from tidewheel.streams.broker.jars import DEFAULT_VERSION
+from tidewheel.streams.broker.wire import describe_cluster
+from tidewheel.tasks.ports import NewTopic
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -31,7 +37,7 @@ _PRODUCERS = 30
 _PARTITIONS = 60
 
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-_CLI = "import cyclopts; from streams.cli.commands.broker import broker; cyclopts.App(default_command=broker)()"
+_CLI = "import cyclopts; from tidewheel.streams.cli.commands.broker import broker; cyclopts.App(default_command=broker)()"
 
 
 class Ready(msgspec.Struct):
@@ -349,7 +355,7 @@ def _run_pytest(folder: Path, environment: dict[str, str]) -> "subprocess.Comple
     # The plugin is named here: where the project is installed its entry point would load it a second time.
     environment = {**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "streams.testing.pytest_plugin",
+        [sys.executable, "-m", "pytest", "-q", "-p", "tidewheel.streams.testing.pytest_plugin",
          "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)],
         capture_output=True,
         env=environment,

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.broker.server_config import (
+from tidewheel.streams.broker.server_config import (
     client_listener,
     fencing_properties,
     format_properties,

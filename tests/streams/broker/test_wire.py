@@ -4,9 +4,14 @@ import struct
 
 import pytest
 
-from streams.broker.errors import BrokerError
-from streams.broker.wire import ClusterDescription, create_topics, describe_cluster, split_address
 from tests.streams.broker.fake_tools import answering_server
+from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.wire import (
+    ClusterDescription,
+    create_topics,
+    describe_cluster,
+    split_address,
+)
 
 
 def _text(text: str | None) -> bytes:

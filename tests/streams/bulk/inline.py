@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from streams import StreamsConfig
-from streams.bulk.driver import BulkDriver
-from streams.bulk.executors import Counted, ExecutorWork
-from streams.kafka.portable_settings import Keeper, clients_of, settings_of
+from tidewheel import StreamsConfig
+from tidewheel.streams.bulk.driver import BulkDriver
+from tidewheel.streams.bulk.executors import Counted, ExecutorWork
+from tidewheel.streams.kafka.portable_settings import Keeper, clients_of, settings_of
 
 
 class InlineDriver(BulkDriver):

@@ -3,23 +3,28 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rebalance.group import Group
-from rebalance.model import TopicPartition
-from state_stores.spec import StoreKind
-from streams.bulk.bootstrap.driver import Checked
-from streams.bulk.bootstrap.plan import StoreTarget
-from streams.bulk.bootstrap.rows import (
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeTransactionalProducer
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.streams.bulk.bootstrap.driver import Checked
+from tidewheel.streams.bulk.bootstrap.plan import StoreTarget
+from tidewheel.streams.bulk.bootstrap.rows import (
     ChangelogRow,
     RowEncoder,
     columns_of,
     existing_row,
     one_per_key,
 )
-from streams.bulk.bootstrap.writer import PartitionReport, WriteOrder, last_words, write_partition
-from streams.errors import StreamsError
-from tasks.processing.engine.record_batch import SourceRecords
-from tests.fakes.broker import FakeBroker
-from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeTransactionalProducer
+from tidewheel.streams.bulk.bootstrap.writer import (
+    PartitionReport,
+    WriteOrder,
+    last_words,
+    write_partition,
+)
+from tidewheel.streams.errors import StreamsError
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 
 class FakeWriterPorts:

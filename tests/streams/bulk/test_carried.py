@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
-from state_stores.bulk_restore.spark_frames import Carried
-from streams.errors import StreamsError
-from streams.processes.user_program import load_program
+from tidewheel.state_stores.bulk_restore.spark_frames import Carried
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.processes.user_program import load_program
 
 pytestmark = pytest.mark.spark
 
@@ -23,7 +23,7 @@ _ROOT = Path(__file__).parents[3]
 _PROGRAM = """
 import msgspec
 
-from streams import Serdes, StreamsBuilder
+from tidewheel import Serdes, StreamsBuilder
 
 
 class Product(msgspec.Struct):

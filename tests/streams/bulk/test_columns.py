@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from state_stores.bulk_restore.content import StoredRow
-from state_stores.spec import StoreKind, StoreSpec
-from streams import SchemaRegistryError, Serdes, SerializationError
-from streams.bulk.columns import RowReader, columns_of, converter, type_of
+from tidewheel import SchemaRegistryError, Serdes, SerializationError
+from tidewheel.state_stores.bulk_restore.content import StoredRow
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.bulk.columns import RowReader, columns_of, converter, type_of
 
 _SPEC = StoreSpec(
     name="counts",

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.bulk_restore.content import StoredRow
-from state_stores.bulk_restore.runs import RunBuilder
-from streams.bulk.comparing import compare
-from streams.bulk.content import Content
-from streams.bulk.verify import compare_contents
 from tests.state_stores.bulk_restore.logs import SPECS
+from tidewheel.state_stores.bulk_restore.content import StoredRow
+from tidewheel.state_stores.bulk_restore.runs import RunBuilder
+from tidewheel.streams.bulk.comparing import compare
+from tidewheel.streams.bulk.content import Content
+from tidewheel.streams.bulk.verify import compare_contents
 
 _copies = st.dictionaries(st.binary(max_size=2), st.binary(max_size=1), max_size=12)
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams.bulk.settled_ends import settled_ends
-from streams.errors import StreamsError
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.bulk.settled_ends import settled_ends
+from tidewheel.streams.errors import StreamsError
 
 LOG = TopicPartition("log", 0)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.bulk_restore.manifest import ChangelogFacts, PartitionRuns, Run
-from state_stores.restore import StoreTime
-from streams.bulk.snapshot_plan import cut, plan_partition, to_merge
+from tidewheel.state_stores.bulk_restore.manifest import ChangelogFacts, PartitionRuns, Run
+from tidewheel.state_stores.restore import StoreTime
+from tidewheel.streams.bulk.snapshot_plan import cut, plan_partition, to_merge
 
 _NOW_MS = 10**12
 _DAY_MS = 86_400_000

@@ -11,28 +11,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rebalance.model import TopicPartition
-from state_stores.buffers.expiry import slowest_time
-from state_stores.buffers.timed_buffer import read_note
-from state_stores.bulk_restore.content import StoredRow, stored_rows
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.merge import newest_rows
-from state_stores.bulk_restore.plan import plan_restore
-from state_stores.layout.segments import SegmentLayout
-from state_stores.spec import StoreSpec
-from streams import StreamsConfig, StreamsError
-from streams.bulk import executors as executor_work
-from streams.bulk.content import read_content, reading_plan
-from streams.bulk.driver import BulkDriver, now_ms
-from streams.bulk.snapshots import make_snapshots
-from streams.bulk.stores import BulkStore, changelog_facts, slowest_positions
-from streams.kafka.consumers.changelog import read_range
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset, NewTopic
 from tests.fakes.broker import Entry, FakeBroker, StoredRecord
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeClients
 from tests.state_stores.bulk_restore.logs import SPECS, STORE, Logged, logs, replayed
 from tests.streams.bulk.inline import inline_driver
+from tidewheel import StreamsConfig, StreamsError
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.buffers.expiry import slowest_time
+from tidewheel.state_stores.buffers.timed_buffer import read_note
+from tidewheel.state_stores.bulk_restore.content import StoredRow, stored_rows
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.merge import newest_rows
+from tidewheel.state_stores.bulk_restore.plan import plan_restore
+from tidewheel.state_stores.layout.segments import SegmentLayout
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.streams.bulk import executors as executor_work
+from tidewheel.streams.bulk.content import read_content, reading_plan
+from tidewheel.streams.bulk.driver import BulkDriver, now_ms
+from tidewheel.streams.bulk.snapshots import make_snapshots
+from tidewheel.streams.bulk.stores import BulkStore, changelog_facts, slowest_positions
+from tidewheel.streams.kafka.consumers.changelog import read_range
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset, NewTopic
 
 _TOPIC = f"app-{STORE}-changelog"
 _PART = TopicPartition(_TOPIC, 0)

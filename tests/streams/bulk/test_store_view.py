@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from state_stores.spec import StoreKind, StoreSpec
-from streams import ConfigError, SchemaRegistryError, Serdes
-from streams.bulk.store_view import key_bytes, partition_of_key
-from streams.bulk.stores import BulkStore
+from tidewheel import ConfigError, SchemaRegistryError, Serdes
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.bulk.store_view import key_bytes, partition_of_key
+from tidewheel.streams.bulk.stores import BulkStore
 
 
 def _store(key_serde: Any, partitions: int = 4) -> BulkStore:

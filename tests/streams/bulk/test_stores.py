@@ -2,14 +2,22 @@
 
 import pytest
 
-from rebalance.model import TaskId, TopicPartition
-from streams import Materialized, Processor, Serdes, Stores, StreamsBuilder, StreamsConfig, Topology
-from streams.bulk.stores import bulk_stores, changelog_facts
-from streams.errors import ConfigError, MissingSourceTopicError
-from tasks.ports import NewTopic
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
 from tests.tasks.task.custom_stores import Totals
+from tidewheel import (
+    Materialized,
+    Processor,
+    Serdes,
+    Stores,
+    StreamsBuilder,
+    StreamsConfig,
+    Topology,
+)
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.streams.bulk.stores import bulk_stores, changelog_facts
+from tidewheel.streams.errors import ConfigError, MissingSourceTopicError
+from tidewheel.tasks.ports import NewTopic
 
 _CONFIG = StreamsConfig(application_id="shop", bootstrap_servers="nobody:1")
 

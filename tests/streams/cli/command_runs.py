@@ -21,7 +21,7 @@ class Command:
         self,
         *arguments: str,
         cwd: Path = ROOT,
-        program: Sequence[str] = ("-m", "streams"),
+        program: Sequence[str] = ("-m", "tidewheel"),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._process = subprocess.Popen(

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from streams.cli import main
-from streams.cli.app import build_app
-from streams.exit_codes import ExitCode
-from streams.processes.supervisor.messages import StartWorker
-from streams.processes.supervisor.restart_policy import RestartSettings
+from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import build_app
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.processes.supervisor.messages import StartWorker
+from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
 
 ROOT = Path(__file__).parents[3]
 WORD_COUNT = f"{ROOT / 'examples' / 'word_count.py'}:topology"
@@ -22,7 +22,7 @@ WORD_COUNT = f"{ROOT / 'examples' / 'word_count.py'}:topology"
 @pytest.fixture(autouse=True)
 def _logging_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler that writes to this test's standard error would fail in every later one."""
-    monkeypatch.setattr("streams.cli.commands.run.configure_logging", lambda *_: None)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.run.configure_logging", lambda *_: None)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker],
         def run(self) -> ExitCode:
             return ExitCode.OK
 
-    monkeypatch.setattr("streams.cli.commands.run.Supervisor", _Supervisor)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.run.Supervisor", _Supervisor)
     return seen
 
 
@@ -198,7 +198,7 @@ def test_config_show_works_before_there_is_an_application(
 def test_python_m_streams_is_the_same_command() -> None:
     """From anywhere, in a process of its own."""
     result = subprocess.run(
-        [sys.executable, "-m", "streams", "describe", "nowhere:topology"],
+        [sys.executable, "-m", "tidewheel", "describe", "nowhere:topology"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -211,7 +211,7 @@ def test_python_m_streams_is_the_same_command() -> None:
 
 def test_commands_are_imported_only_when_they_are_called() -> None:
     """Help does not wait for Kafka's client."""
-    code = "import sys; from streams.cli import main; main(['--version']); print('confluent_kafka' in sys.modules)"
+    code = "import sys; from tidewheel.streams.cli import main; main(['--version']); print('confluent_kafka' in sys.modules)"
     result = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rebalance.model import TaskId
-from streams import ConfigError
-from streams.cli.arguments import parse_assignments, parse_tasks
+from tidewheel import ConfigError
+from tidewheel.rebalance.model import TaskId
+from tidewheel.streams.cli.arguments import parse_assignments, parse_tasks
 
 
 def test_a_secret_in_a_malformed_setting_is_not_repeated() -> None:

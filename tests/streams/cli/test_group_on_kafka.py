@@ -9,30 +9,30 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rebalance.group import Group, replay
-from rebalance.model import MemberPhase, TaskId, TopicPartition
-from rebalance.ports import GroupLogAwayError
-from rebalance.producer_ids import INCARNATION_BYTES, group_id
-from rebalance.protocol.messages import AnyMessage, Beat, DrainMember, LeaderBeat
-from rebalance.protocol.records import AnyRecord, LeaderClaim
-from rebalance.protocol.task_status import TaskStatus
-from streams.broker import RunningBroker
-from streams.cli import main
-from streams.errors import FencedError
-from streams.exit_codes import ExitCode
-from streams.kafka.admin.group_log import KafkaGroupLog, inbox_topic, state_topic
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.clients import KafkaClients
-from streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset, NewTopic
 from tests.integration.cluster import until
 from tests.rebalance.leader.group_logs import LogBook, scale_out, two_members
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.model import MemberPhase, TaskId, TopicPartition
+from tidewheel.rebalance.ports import GroupLogAwayError
+from tidewheel.rebalance.producer_ids import INCARNATION_BYTES, group_id
+from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, DrainMember, LeaderBeat
+from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
+from tidewheel.rebalance.protocol.task_status import TaskStatus
+from tidewheel.streams.broker import RunningBroker
+from tidewheel.streams.cli import main
+from tidewheel.streams.errors import FencedError
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.kafka.admin.group_log import KafkaGroupLog, inbox_topic, state_topic
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.clients import KafkaClients
+from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset, NewTopic
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 PROGRAM = """
-from streams import StreamsBuilder
+from tidewheel import StreamsBuilder
 
 builder = StreamsBuilder()
 builder.stream("{orders}", key_serde=str, value_serde=str).group_by_key().count(store="totals")

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from streams.serdes import Serde
-from tasks.processing.api.handlers import ErrorContext, ErrorResponse
-from tasks.processing.api.record import ConsumedRecord, Record
+from tidewheel.streams.serdes import Serde
+from tidewheel.tasks.processing.api.handlers import ErrorContext, ErrorResponse
+from tidewheel.tasks.processing.api.record import ConsumedRecord, Record
 
 CELSIUS = Serde[float](
     lambda _, value: str(value).encode(), lambda _, data: float(data), name="celsius"

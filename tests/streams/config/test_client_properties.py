@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 import pytest
 
-from streams.config import StreamsConfig, import_object, importable_name
-from streams.errors import ConfigError
 from tests.streams.config import objects
 from tests.streams.config.objects import Assigning
+from tidewheel.streams.config import StreamsConfig, import_object, importable_name
+from tidewheel.streams.errors import ConfigError
 
 
 def made(kind: str, properties: dict[str, Any]) -> Any:

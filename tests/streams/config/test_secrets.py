@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import rich
 
-from streams.config import StreamsConfig, redacted, redacted_url, resolve_secrets
-from streams.errors import ConfigError
 from tests.streams.config import objects
+from tidewheel.streams.config import StreamsConfig, redacted, redacted_url, resolve_secrets
+from tidewheel.streams.errors import ConfigError
 
 CANARY = "canary-7391"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from streams.config import StreamsConfig
-from streams.errors import ConfigError
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import ConfigError
 
 
 def write(path: Path, text: str) -> Path:
@@ -160,7 +160,7 @@ def test_variables_of_other_programs_are_ignored(
 ) -> None:
     """Clusters inject variables; a debug line names them, without the value."""
     monkeypatch.setenv(name, "canary")
-    with caplog.at_level(logging.DEBUG, logger="streams.config.sources"):
+    with caplog.at_level(logging.DEBUG, logger="tidewheel.streams.config.sources"):
         config = StreamsConfig(application_id="shop")
 
     assert config == StreamsConfig(application_id="shop")

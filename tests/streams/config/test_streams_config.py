@@ -9,12 +9,12 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from state_stores.rocksdb.options import RocksDBOptions
-from streams.config import StreamsConfig, StreamsOptions, default_state_dir
-from streams.config.docstrings import attribute_docstrings
-from streams.errors import ConfigError
-from streams.serdes import Serdes
 from tests.streams.config import objects
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.streams.config import StreamsConfig, StreamsOptions, default_state_dir
+from tidewheel.streams.config.docstrings import attribute_docstrings
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.serdes import Serdes
 
 MIB = 1024 * 1024
 DOCUMENTED: dict[str, Any] = {

@@ -2,15 +2,15 @@
 
 from msgspec.structs import replace
 
-from rebalance.inspect.describe import fold_log
-from rebalance.protocol.messages import LeaderBeat
-from rebalance.protocol.task_status import RunningCall, TaskStatus
-from streams.dashboard.looks import Sighting
-from streams.group.inbox import InboxFold
-from streams.group.status import group_status
-from streams.group.topics import Heard
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import APP, beat
+from tidewheel.rebalance.inspect.describe import fold_log
+from tidewheel.rebalance.protocol.messages import LeaderBeat
+from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
+from tidewheel.streams.dashboard.looks import Sighting
+from tidewheel.streams.group.inbox import InboxFold
+from tidewheel.streams.group.status import group_status
+from tidewheel.streams.group.topics import Heard
 
 #: A name that a member might choose to harm who looks at it.
 EVIL = '</script><img src=x onerror=alert(1)>\n\nevent: end\ndata: {"look": 9}\n\n\r\u2028"'

@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 import uvicorn
 
-from streams.dashboard import connection
-from streams.dashboard.looks import Looks
-from streams.dashboard.server import server_config
-from streams.dashboard.web import build_app
 from tests.streams.dashboard.sightings import sighting
+from tidewheel.streams.dashboard import connection
+from tidewheel.streams.dashboard.looks import Looks
+from tidewheel.streams.dashboard.server import server_config
+from tidewheel.streams.dashboard.web import build_app
 
 PATIENCE_S = 30.0
 REQUEST_S = 0.5

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from streams.dashboard.looks import Look, Looks, Sighting
-from streams.errors import StreamsError
 from tests.streams.dashboard.sightings import sighting
+from tidewheel.streams.dashboard.looks import Look, Looks, Sighting
+from tidewheel.streams.errors import StreamsError
 
 _SOON_S = 0.001
 

@@ -11,12 +11,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from streams.dashboard.looks import Looks, Sighting
-from streams.dashboard.web import build_app
-from streams.errors import StreamsError
 from tests.streams.dashboard.sightings import EVIL, sighting
+from tidewheel.streams.dashboard.looks import Looks, Sighting
+from tidewheel.streams.dashboard.web import build_app
+from tidewheel.streams.errors import StreamsError
 
-PAGE = files("streams.dashboard") / "page"
+PAGE = files("tidewheel.streams.dashboard") / "page"
 PATHS = ("/", "/page.css", "/page.js", "/api/status", "/api/events", "/healthz", "/metrics")
 TOKEN = "0123456789abcdef"  # noqa: S105 - of these tests
 
@@ -290,7 +290,7 @@ def test_no_path_reaches_a_file(path: str) -> None:
 def test_as_many_follow_as_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more is told to come back; who only asks for the headers holds nothing."""
     with _served() as client:
-        monkeypatch.setattr("streams.dashboard.web.STREAMS_MAX", 0)
+        monkeypatch.setattr("tidewheel.streams.dashboard.web.STREAMS_MAX", 0)
         answer = client.get("/api/events")
         head = client.head("/api/events")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")

@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import pytest
 
-from streams import (
+from tidewheel import (
     IsolationLevel,
     KafkaStreams,
     RunOptions,
@@ -36,7 +36,7 @@ def app(**settings: Any) -> KafkaStreams:
 def test_the_call_wins_over_the_setting(setting: Any, call: Any, level: str) -> None:
     """Without either, queries read what is committed."""
     settings = {} if setting is None else {"default_interactive_query_isolation_level": setting}
-    with patch("streams.kafka_streams.store_view") as view:
+    with patch("tidewheel.streams.kafka_streams.store_view") as view:
         app(**settings).store("rows", isolation_level=call)
     assert view.call_args.kwargs["level"] is IsolationLevel(level)
 

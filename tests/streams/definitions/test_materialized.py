@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from state_stores.spec import StoreKind, StoreSpec
-from streams.definitions.materialized import Materialized
-from streams.definitions.stores import Stores
-from streams.errors import TopologyError
-from streams.serdes import Serdes
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.definitions.materialized import Materialized
+from tidewheel.streams.definitions.stores import Stores
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes import Serdes
 
 
 def test_defaults_of_a_table() -> None:

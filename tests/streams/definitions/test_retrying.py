@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from streams import Serdes, StreamsBuilder, StreamsConfig, TopologyError, retrying
-from streams.definitions.retrying import _Waits
-from streams.testing import TopologyTestDriver
-from tasks.processing.api.coroutines import close_loop, wait_for
+from tidewheel import Serdes, StreamsBuilder, StreamsConfig, TopologyError, retrying
+from tidewheel.streams.definitions.retrying import _Waits
+from tidewheel.tasks.processing.api.coroutines import close_loop, wait_for
+from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()
 
@@ -48,9 +48,11 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             real(seconds)
 
     own, real = threading.get_ident(), time.sleep
-    monkeypatch.setattr("streams.definitions.retrying.time.sleep", nap)
-    monkeypatch.setattr("streams.definitions.retrying.asyncio.sleep", sleep)
-    monkeypatch.setattr("streams.definitions.retrying.random.uniform", lambda _least, most: most)
+    monkeypatch.setattr("tidewheel.streams.definitions.retrying.time.sleep", nap)
+    monkeypatch.setattr("tidewheel.streams.definitions.retrying.asyncio.sleep", sleep)
+    monkeypatch.setattr(
+        "tidewheel.streams.definitions.retrying.random.uniform", lambda _least, most: most
+    )
     return waits
 
 

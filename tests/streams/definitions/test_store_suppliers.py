@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     ConfigError,
     DslStoreSuppliers,
     JoinWindows,
@@ -17,9 +17,9 @@ from streams import (
     TimeWindows,
     TopologyError,
 )
-from streams.definitions.store_suppliers import DslStoreType
-from streams.testing import TopologyTestDriver
-from tasks.processing.api.topology_spec import TopologySpec
+from tidewheel.streams.definitions.store_suppliers import DslStoreType
+from tidewheel.tasks.processing.api.topology_spec import TopologySpec
+from tidewheel.testing import TopologyTestDriver
 
 
 class WindowsInMemory(DslStoreSuppliers):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     BufferConfig,
     KTable,
     Materialized,
@@ -14,7 +14,7 @@ from streams import (
     Suppressed,
     TopologyError,
 )
-from streams.windows import (
+from tidewheel.streams.windows import (
     JoinWindows,
     SessionWindows,
     SlidingWindows,

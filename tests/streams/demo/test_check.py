@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from streams import Serdes
-from streams.demo.check import (
+from tests.streams.demo.archive import small_archive
+from tidewheel import Serdes
+from tidewheel.streams.demo.check import (
     ARRIVALS,
     DELAYS,
     OUTPUT_TOPICS,
@@ -14,11 +15,10 @@ from streams.demo.check import (
     differences,
     expected_results,
 )
-from streams.demo.run import result_tables, topology_target
-from streams.demo.tables import read_rows, table, to_batches
-from streams.processes.user_program import load_program
-from streams.testing import TopologyTestDriver
-from tests.streams.demo.archive import small_archive
+from tidewheel.streams.demo.run import result_tables, topology_target
+from tidewheel.streams.demo.tables import read_rows, table, to_batches
+from tidewheel.streams.processes.user_program import load_program
+from tidewheel.testing import TopologyTestDriver
 
 
 @pytest.fixture

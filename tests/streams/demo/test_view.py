@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from streams.demo.view import DemoView, JsonView, ResultTable, TerminalView
+from tidewheel.streams.demo.view import DemoView, JsonView, ResultTable, TerminalView
 
 
 def _talk(view: DemoView) -> None:

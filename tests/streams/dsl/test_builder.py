@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from state_stores.spec import StoreKind
-from streams.config import StreamsConfig
-from streams.definitions.materialized import Materialized
-from streams.definitions.stores import Stores
-from streams.dsl.builder import StreamsBuilder
-from streams.errors import ConfigError, TopologyError
-from streams.kafka_streams import KafkaStreams
-from streams.serdes import Serde, Serdes
-from streams.testing import TopologyTestDriver
-from streams.topology.topology import Topology
-from tasks.processing.api.processor import Processor
-from tasks.processing.api.record import ConsumedRecord
-from tasks.processing.api.timestamps import (
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.definitions.materialized import Materialized
+from tidewheel.streams.definitions.stores import Stores
+from tidewheel.streams.dsl.builder import StreamsBuilder
+from tidewheel.streams.errors import ConfigError, TopologyError
+from tidewheel.streams.kafka_streams import KafkaStreams
+from tidewheel.streams.serdes import Serde, Serdes
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.tasks.processing.api.processor import Processor
+from tidewheel.tasks.processing.api.record import ConsumedRecord
+from tidewheel.tasks.processing.api.timestamps import (
     FailOnInvalidTimestamp,
     LogAndSkipOnInvalidTimestamp,
     UsePartitionTimeOnInvalidTimestamp,
     WallclockTimestampExtractor,
 )
-from tasks.processing.api.topology_spec import SinkSpec, SourceSpec
+from tidewheel.tasks.processing.api.topology_spec import SinkSpec, SourceSpec
+from tidewheel.testing import TopologyTestDriver
 
 
 def config(**options: Any) -> StreamsConfig:

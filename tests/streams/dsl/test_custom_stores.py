@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tests.tasks.task.custom_stores import KeptTotals, Totals, counting_by
+from tidewheel import (
     ChangelogRecord,
     ConfigError,
     InvalidStateStoreError,
@@ -21,8 +22,7 @@ from streams import (
     Topology,
     TopologyError,
 )
-from streams.testing import TopologyTestDriver
-from tests.tasks.task.custom_stores import KeptTotals, Totals, counting_by
+from tidewheel.testing import TopologyTestDriver
 
 ONE = Totals()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     BufferConfig,
     CalendarWindows,
     CustomWindows,
@@ -18,7 +18,7 @@ from streams import (
     TopologyError,
     Windowed,
 )
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 DAY = 86_400_000

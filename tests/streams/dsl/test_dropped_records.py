@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     JoinWindows,
     Materialized,
     Processor,
@@ -19,9 +19,9 @@ from streams import (
     StreamsConfig,
     TimeWindows,
 )
-from streams.testing import TopologyTestDriver
-from tasks.processing.api.record import RecordMetadata
-from tasks.processing.engine.drops import Drop, DropLog
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.engine.drops import Drop, DropLog
+from tidewheel.testing import TopologyTestDriver
 
 MINUTE = 60_000
 Rows = list[tuple[str | None, str | None, int]]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from streams import (
+from tidewheel import (
     FixedKeyProcessor,
     FixedKeyRecord,
     GlobalKTable,
@@ -25,7 +25,7 @@ from streams import (
     TopologyError,
     ValueAndTimestamp,
 )
-from streams.testing import TestRecord, TopologyTestDriver
+from tidewheel.testing import TestRecord, TopologyTestDriver
 
 STRING = Serdes.string()
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tests.streams.definitions.test_store_suppliers import every_store
+from tidewheel import (
     AggregationWithHeaders,
     ConfigError,
     JoinWindows,
@@ -24,11 +25,10 @@ from streams import (
     ValueTimestampHeaders,
     Windowed,
 )
-from streams.bulk.bootstrap.plan import target_of
-from streams.bulk.stores import BulkStore, check_no_headers
-from streams.testing import TopologyTestDriver
-from tasks.internal_topics import plan_application
-from tests.streams.definitions.test_store_suppliers import every_store
+from tidewheel.streams.bulk.bootstrap.plan import target_of
+from tidewheel.streams.bulk.stores import BulkStore, check_no_headers
+from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.testing import TopologyTestDriver
 
 Headers = tuple[tuple[str, bytes | None], ...]
 FIRST: Headers = (("trace", b"1"), ("trace", None))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     KGroupedTable,
     KTable,
     Materialized,

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from streams.config import StreamsConfig
-from streams.definitions.materialized import Materialized
-from streams.dsl.builder import StreamsBuilder
-from streams.dsl.kstream import KStream
-from streams.errors import ConfigError, TopologyError
-from streams.operators import stateless
-from streams.operators.aggregate import StreamAggregate, StreamCount, StreamReduce
-from streams.operators.tables.table import TableFilter, TableMapValues, TableSource
-from streams.topology.topology import Topology
-from tasks.processing.api.processor import Processor
-from tasks.processing.api.record import Record
-from tasks.processing.api.topology_spec import ProcessorSpec, SinkSpec
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.definitions.materialized import Materialized
+from tidewheel.streams.dsl.builder import StreamsBuilder
+from tidewheel.streams.dsl.kstream import KStream
+from tidewheel.streams.errors import ConfigError, TopologyError
+from tidewheel.streams.operators import stateless
+from tidewheel.streams.operators.aggregate import StreamAggregate, StreamCount, StreamReduce
+from tidewheel.streams.operators.tables.table import TableFilter, TableMapValues, TableSource
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.tasks.processing.api.processor import Processor
+from tidewheel.tasks.processing.api.record import Record
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, SinkSpec
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 Stream = KStream[Any, Any]
 

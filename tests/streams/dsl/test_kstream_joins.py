@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     JoinWindows,
     KStream,
     KTable,
@@ -20,8 +20,8 @@ from streams import (
     Topology,
     TopologyError,
 )
-from streams.testing import TopologyTestDriver
-from tasks.internal_topics import plan_application
+from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.testing import TopologyTestDriver
 
 NEAR = JoinWindows(10)
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}

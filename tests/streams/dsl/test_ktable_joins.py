@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tests.tasks.loop.bench import Bench
+from tidewheel import (
     KTable,
     Materialized,
     Serdes,
@@ -15,8 +16,7 @@ from streams import (
     Topology,
     TopologyError,
 )
-from tasks.internal_topics import plan_application
-from tests.tasks.loop.bench import Bench
+from tidewheel.tasks.internal_topics import plan_application
 
 STRING = Serdes.string()
 SERDES: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import (
+from tests.streams.operators.run import driver_of
+from tests.tasks.loop.bench import Bench
+from tidewheel import (
     ConfigError,
     JoinWindows,
     KStream,
@@ -21,9 +23,7 @@ from streams import (
     TimeWindows,
     Topology,
 )
-from streams.testing import TopologyTestDriver
-from tests.streams.operators.run import driver_of
-from tests.tasks.loop.bench import Bench
+from tidewheel.testing import TopologyTestDriver
 
 JSON = Serdes.json()
 DEAD: dict[str, Any] = {"dead_letter_queue_topic": "dead"}
@@ -135,9 +135,11 @@ def test_a_letter_is_the_input_record_with_headers_that_name_lateness() -> None:
     assert letter.headers[0] == ("trace", b"7")
     message = b"KSTREAM-AGGREGATE-0000000002 (task 0_0): timestamp 9 came too late for a window: stream time is 30"
     assert dict(letter.headers[1:]) == {
-        "__streams.errors.exception": b"tasks.errors.LateRecordError",
+        "__streams.errors.exception": b"tidewheel.tasks.errors.LateRecordError",
         "__streams.errors.message": message,
-        "__streams.errors.stacktrace": b"tasks.errors.LateRecordError: " + message + b"\n",
+        "__streams.errors.stacktrace": b"tidewheel.tasks.errors.LateRecordError: "
+        + message
+        + b"\n",
         "__streams.errors.topic": b"in",
         "__streams.errors.partition": b"0",
         "__streams.errors.offset": b"1",

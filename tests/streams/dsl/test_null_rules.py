@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     CalendarWindows,
     JoinWindows,
     Serdes,
@@ -16,7 +16,7 @@ from streams import (
     TimeWindows,
     UnlimitedWindows,
 )
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 JSON = Serdes.json()
 NEAR = JoinWindows(5)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streams import Processor, Record, StoreBuilder, Stores, Topology, TopologyError
+from tidewheel import Processor, Record, StoreBuilder, Stores, Topology, TopologyError
 
 RATES = Stores.key_value("rates", key_serde=str, value_serde=str)
 

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from state_stores.layout.stored_values import key_hash
-from streams import (
+from tidewheel import (
     AggregationWithHeaders,
     Materialized,
     Processor,
@@ -29,8 +28,9 @@ from streams import (
     ValueTimestampHeaders,
     Windowed,
 )
-from streams.exit_codes import ExitCode, exit_code_of
-from streams.testing import TopologyTestDriver
+from tidewheel.state_stores.layout.stored_values import key_hash
+from tidewheel.streams.exit_codes import ExitCode, exit_code_of
+from tidewheel.testing import TopologyTestDriver
 
 
 @dataclass

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from state_stores.spec import StoreKind, StoreSpec
-from streams import (
+from tidewheel import (
     CalendarWindows,
     KGroupedStream,
     KTable,
@@ -21,9 +20,10 @@ from streams import (
     UnlimitedWindows,
     Windowed,
 )
-from streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
-from streams.testing import TopologyTestDriver
-from streams.windows import FixedWindows
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
+from tidewheel.streams.windows import FixedWindows
+from tidewheel.testing import TopologyTestDriver
 
 KINDS: list[Any] = [
     TimeWindows(10),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from streams import (
+from tidewheel import (
     JoinWindows,
     KStream,
     Materialized,
@@ -22,7 +22,7 @@ from streams import (
     StreamsConfig,
     Topology,
 )
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from streams import JoinWindows, Serdes, StreamsBuilder, StreamsConfig, StreamsError, TimeWindows
-from streams.graph.store_identity import named_operators
-from tasks.commit_facts import CommitFacts, encode_details, encode_operators
-from tasks.restore.offset_origin import check_names
 from tests.tasks.loop.bench import APP, Bench
+from tidewheel import JoinWindows, Serdes, StreamsBuilder, StreamsConfig, StreamsError, TimeWindows
+from tidewheel.streams.graph.store_identity import named_operators
+from tidewheel.tasks.commit_facts import CommitFacts, encode_details, encode_operators
+from tidewheel.tasks.restore.offset_origin import check_names
 
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 CONFIG: Any = StreamsConfig(application_id=APP, bootstrap_servers="unused:9092")
@@ -378,8 +378,8 @@ def test_A8_commits_of_earlier_versions_are_compared_as_those_versions_did() -> 
 #: The same function, written and placed in other ways.
 PROGRAMS = {
     "plain": """
-from streams import StreamsBuilder, StreamsConfig
-from streams.graph.store_identity import named_operators
+from tidewheel import StreamsBuilder, StreamsConfig
+from tidewheel.streams.graph.store_identity import named_operators
 LEAST = 10
 
 def reducer(a, v):
@@ -394,8 +394,8 @@ def build():
     return [each.details for each in named_operators(builder.build(config).spec(config)).values()]
 """,
     "formatted": '''
-from streams import StreamsBuilder, StreamsConfig
-from streams.graph.store_identity import named_operators
+from tidewheel import StreamsBuilder, StreamsConfig
+from tidewheel.streams.graph.store_identity import named_operators
 # Moved, with a comment.
 LEAST = 10
 

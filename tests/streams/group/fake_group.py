@@ -5,15 +5,6 @@ from typing import cast
 
 import pytest
 
-from rebalance.model import TopicPartition
-from rebalance.protocol.messages import AnyMessage, Beat, LeaderBeat, encode_message
-from rebalance.protocol.records import encode_record, record_key
-from rebalance.protocol.task_status import TaskStatus
-from streams.cli.group_access import Connection
-from streams.config import StreamsConfig
-from streams.group.recovery import LogWriter
-from streams.group.topics import GroupTopics
-from streams.kafka.admin.group_log import inbox_topic, state_topic
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import (
     FakeAdmin,
@@ -22,6 +13,15 @@ from tests.fakes.clients import (
     FakeTransactionalProducer,
 )
 from tests.rebalance.leader.group_logs import LogBook
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, LeaderBeat, encode_message
+from tidewheel.rebalance.protocol.records import encode_record, record_key
+from tidewheel.rebalance.protocol.task_status import TaskStatus
+from tidewheel.streams.cli.group_access import Connection
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.group.recovery import LogWriter
+from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 
 APP = "shop"
 
@@ -138,7 +138,7 @@ class FakeGroup:
         )
 
     def connect(self, config: StreamsConfig) -> Connection:
-        """Stand for `streams.cli.group_access.connect`."""
+        """Stand for `tidewheel.streams.cli.group_access.connect`."""
         assert config.application_id == APP
         connection = FakeConnection(self.broker)
         self.connections.append(connection)
@@ -152,5 +152,5 @@ def beat(name: str, *tasks: TaskStatus, full: bool = True) -> Beat:
 
 def use(monkeypatch: pytest.MonkeyPatch, group: FakeGroup, now_ms: int) -> None:
     """Have commands see a group, at a moment."""
-    monkeypatch.setattr("streams.cli.group_access.connect", group.connect)
-    monkeypatch.setattr("streams.cli.group_access.wall_clock_ms", lambda: now_ms)
+    monkeypatch.setattr("tidewheel.streams.cli.group_access.connect", group.connect)
+    monkeypatch.setattr("tidewheel.streams.cli.group_access.wall_clock_ms", lambda: now_ms)

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import MemberPhase, TopicPartition
-from streams import StreamsBuilder, StreamsConfig, Windowed
-from streams.errors import InvalidStateStoreError, SerializationError, StreamsError
-from streams.group.discovery import all_clients, partitioner_of, where_is, without_headers
-from streams.group.key_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
-from streams.serdes import Serdes
-from streams.serdes.partitioning import partition_of
-from tasks.processing.api.record import Headers
-from tasks.processing.api.topology_spec import Partitioner, TopologySpec
 from tests.rebalance.leader.group_logs import LogBook
+from tidewheel import StreamsBuilder, StreamsConfig, Windowed
+from tidewheel.rebalance.model import MemberPhase, TopicPartition
+from tidewheel.streams.errors import InvalidStateStoreError, SerializationError, StreamsError
+from tidewheel.streams.group.discovery import all_clients, partitioner_of, where_is, without_headers
+from tidewheel.streams.group.key_metadata import HostInfo, KeyQueryMetadata, StreamsMetadata
+from tidewheel.streams.serdes import Serdes
+from tidewheel.streams.serdes.partitioning import partition_of
+from tidewheel.tasks.processing.api.record import Headers
+from tidewheel.tasks.processing.api.topology_spec import Partitioner, TopologySpec
 
 APP = "shop"
 A, B = HostInfo("a", 80), HostInfo("b", 81)

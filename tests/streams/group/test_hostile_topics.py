@@ -9,29 +9,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalance.group import apply, replay
-from rebalance.inspect.history import account, episode_text
-from rebalance.model import TaskId, TaskShape, TopicPartition
-from rebalance.protocol.records import decode_record, encode_record
-from streams.cli import main
-from streams.cli.commands.drain import find_member
-from streams.cli.group_access import GroupAccess
-from streams.cli.group_view import status_view
-from streams.config import StreamsConfig
-from streams.errors import StreamsError
-from streams.exit_codes import ExitCode
-from streams.group.discovery import all_clients
-from streams.group.inbox import inbox_back_ms
-from streams.group.range_map import progress_of
-from streams.group.recovery import Program, RecoveryFacts, plan_recovery, recovered_log
-from streams.kafka.admin.group_log import inbox_topic, state_topic
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset
 from tests.rebalance.leader.group_logs import T, two_members
 from tests.rebalance.leader.hostile import hostile, originals, settled_table
 from tests.rebalance.leader.round_table import RoundTable
 from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, use
 from tests.streams.group.test_discovery import SPEC
+from tidewheel.rebalance.group import apply, replay
+from tidewheel.rebalance.inspect.history import account, episode_text
+from tidewheel.rebalance.model import TaskId, TaskShape, TopicPartition
+from tidewheel.rebalance.protocol.records import decode_record, encode_record
+from tidewheel.streams.cli import main
+from tidewheel.streams.cli.commands.drain import find_member
+from tidewheel.streams.cli.group_access import GroupAccess
+from tidewheel.streams.cli.group_view import status_view
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.group.discovery import all_clients
+from tidewheel.streams.group.inbox import inbox_back_ms
+from tidewheel.streams.group.range_map import progress_of
+from tidewheel.streams.group.recovery import Program, RecoveryFacts, plan_recovery, recovered_log
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset
 
 RECORDS, MESSAGES = originals()
 CONFIG = StreamsConfig(application_id=APP)

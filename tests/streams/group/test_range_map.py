@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.inspect.describe import fold_log
-from rebalance.model import TaskPhase, TopicPartition
-from rebalance.protocol.records import TaskRecord
-from rebalance.protocol.task_status import TaskStatus
-from streams.group.inbox import InboxFold
-from streams.group.range_map import progress_of, range_map, topic_readers
-from streams.group.topics import Heard
-from tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import APP, beat
+from tidewheel.rebalance.inspect.describe import fold_log
+from tidewheel.rebalance.model import TaskPhase, TopicPartition
+from tidewheel.rebalance.protocol.records import TaskRecord
+from tidewheel.rebalance.protocol.task_status import TaskStatus
+from tidewheel.streams.group.inbox import InboxFold
+from tidewheel.streams.group.range_map import progress_of, range_map, topic_readers
+from tidewheel.streams.group.topics import Heard
+from tidewheel.tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset
 
 ORDERS_3 = TopicPartition("orders", 3)
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rebalance.model import TopicPartition
-from state_stores.state_directory import StateDirectory
-from streams import ConfigError, StreamsBuilder, StreamsError, Topology
-from streams.cli.commands.reset import parse_position
-from streams.group.reset import (
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin
+from tidewheel import ConfigError, StreamsBuilder, StreamsError, Topology
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.streams.cli.commands.reset import parse_position
+from tidewheel.streams.group.reset import (
     LocalSlot,
     OffsetMove,
     ResetFacts,
@@ -21,11 +23,9 @@ from streams.group.reset import (
     plan_reset,
     scope_of,
 )
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset
-from tasks.restore.offset_origin import StartRules
-from tests.fakes.broker import FakeBroker
-from tests.fakes.clients import FakeAdmin
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset
+from tidewheel.tasks.restore.offset_origin import StartRules
 
 ORDERS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
 TOPICS = {

@@ -1,8 +1,8 @@
 """Transactions that stay open are told from those that end within moments."""
 
-from rebalance.model import TopicPartition
-from streams.group.standing import StandingTransactions
-from tasks.open_transactions import OpenTransaction
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.group.standing import StandingTransactions
+from tidewheel.tasks.open_transactions import OpenTransaction
 
 LOG = TopicPartition("orders", 0)
 

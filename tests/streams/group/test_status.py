@@ -6,21 +6,21 @@ from dataclasses import asdict
 import pytest
 from msgspec.structs import replace
 
-from rebalance.group import Group
-from rebalance.inspect.describe import LogEntry, fold_log
-from rebalance.model import MemberPhase, TopicPartition
-from rebalance.protocol.messages import Join, LeaderBeat, Ready, Refused, TaskFailed
-from rebalance.protocol.records import LeaderClaim
-from rebalance.protocol.task_status import RunningCall, TaskStatus
-from streams.group.alarms import Surroundings, foreign_offsets
-from streams.group.inbox import InboxFold
-from streams.group.status import GroupStatus, group_status
-from streams.group.topics import Heard
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.open_transactions import OpenTransaction
-from tasks.ports import CommittedOffset
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, beat
+from tidewheel.rebalance.group import Group
+from tidewheel.rebalance.inspect.describe import LogEntry, fold_log
+from tidewheel.rebalance.model import MemberPhase, TopicPartition
+from tidewheel.rebalance.protocol.messages import Join, LeaderBeat, Ready, Refused, TaskFailed
+from tidewheel.rebalance.protocol.records import LeaderClaim
+from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
+from tidewheel.streams.group.alarms import Surroundings, foreign_offsets
+from tidewheel.streams.group.inbox import InboxFold
+from tidewheel.streams.group.status import GroupStatus, group_status
+from tidewheel.streams.group.topics import Heard
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.ports import CommittedOffset
 
 LEADER = LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1)
 JOIN = Join(

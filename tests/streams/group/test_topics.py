@@ -2,17 +2,17 @@
 
 import pytest
 
-from rebalance.model import TopicPartition
-from rebalance.protocol.decoding import RejectedRecord
-from rebalance.protocol.messages import LeaderBeat, Suspect
-from rebalance.protocol.records import encode_record
-from streams.errors import StreamsError
-from streams.group.topics import GroupTopics
-from streams.kafka.admin.group_log import inbox_topic, state_topic
-from tasks.processing.engine.record_batch import SourceRecords
 from tests.fakes.clients import FakeChangelogReader
 from tests.rebalance.leader.group_logs import T, two_members
 from tests.streams.group.fake_group import APP, FakeConnection, FakeGroup, GroupAdmin
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.rebalance.protocol.messages import LeaderBeat, Suspect
+from tidewheel.rebalance.protocol.records import encode_record
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 SUSPECT = Suspect(app=APP, member="p1", incarnation="p1", leader_epoch=1)
 
@@ -87,7 +87,7 @@ def test_a_topic_that_gives_nothing_out_is_an_error(monkeypatch: pytest.MonkeyPa
     """After half a minute, naming the topic: the command does not hang."""
     group = FakeGroup()
     group.write(two_members())
-    monkeypatch.setattr("streams.group.topics.time", _Clock())
+    monkeypatch.setattr("tidewheel.streams.group.topics.time", _Clock())
     readers = [_SilentReader(group.broker) for _ in range(2)]
     topics = GroupTopics(APP, GroupAdmin(group.broker), readers[0], readers[1])
     with pytest.raises(StreamsError, match="topic shop-group-state: nothing came for 30 s"):

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from streams.broker import RunningBroker
 from tests.fakes.cluster import RealCluster
 from tests.fakes.proxy import KafkaProxy
+from tidewheel.streams.broker import RunningBroker
 
 
 @pytest.fixture

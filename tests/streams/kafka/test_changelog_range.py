@@ -2,11 +2,11 @@
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams import StreamsError
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.consumers.changelog import read_range
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel import StreamsError
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.consumers.changelog import read_range
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _PART = TopicPartition("app-counts-changelog", 1)
 _SETTINGS = ClientSettings(bootstrap_servers="nobody:1", application_id="app")

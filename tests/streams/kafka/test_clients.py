@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from streams.errors import ConfigError
-from streams.kafka.clients import KafkaClients
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.kafka.clients import KafkaClients
 
 CANARY = "hunter2-canary"
 
@@ -80,7 +80,7 @@ def test_likely_mistakes_are_warned_of_and_secrets_are_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Security for one kind of client only, and certificates that nobody checks."""
-    caplog.set_level(logging.INFO, logger="streams.kafka")
+    caplog.set_level(logging.INFO, logger="tidewheel.streams.kafka")
     KafkaClients(
         bootstrap_servers="127.0.0.1:9",
         application_id="app",

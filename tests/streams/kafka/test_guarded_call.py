@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.kafka.client.client_log import ClientLog
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.producers import producer as module
-from streams.kafka.producers.producer import ProducerClient, RefusedError, StuckError
+from tidewheel.streams.kafka.client.client_log import ClientLog
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.producers import producer as module
+from tidewheel.streams.kafka.producers.producer import ProducerClient, RefusedError, StuckError
 
 LATER = KafkaException(KafkaError(KafkaError._TIMED_OUT, "later", retriable=True))
 NEVER = KafkaException(KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE, "never"))

@@ -8,13 +8,13 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from rebalance.model import TopicPartition
-from streams.errors import StreamsError
-from streams.kafka.admin import admin as admin_module
-from streams.kafka.admin.open_transactions import Node, with_producers
-from tasks.open_transactions import OpenTransaction
 from tests.fakes.cluster import RealCluster
 from tests.fakes.proxy import OFFSET_FETCH, KafkaProxy
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.admin import admin as admin_module
+from tidewheel.streams.kafka.admin.open_transactions import Node, with_producers
+from tidewheel.tasks.open_transactions import OpenTransaction
 
 pytestmark = pytest.mark.broker
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from streams.kafka.admin.admin import metadata_text
+from tidewheel.streams.kafka.admin.admin import metadata_text
 
 
 class _Partition:

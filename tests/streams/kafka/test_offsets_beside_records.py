@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from rebalance.model import TopicPartition
-from streams.errors import FencedError
-from streams.kafka.producers.producer import StuckError, no_wait
-from tasks.ports import CommitOutcomeUnknownError, CommittedOffset, TransactionAbortedError
 from tests.fakes.cluster import RealCluster
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import FencedError
+from tidewheel.streams.kafka.producers.producer import StuckError, no_wait
+from tidewheel.tasks.ports import (
+    CommitOutcomeUnknownError,
+    CommittedOffset,
+    TransactionAbortedError,
+)
 
 LOST = "[thrd:broker/1]: 127.0.0.1:9092/1: Disconnected (after 5ms in state UP)"
 FENCED = KafkaException(KafkaError(KafkaError._FENCED, "a newer one", fatal=True))

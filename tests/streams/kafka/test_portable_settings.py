@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from streams import ConfigError
-from streams.config.secrets import resolve_secrets
-from streams.kafka.client.settings import ClientSettings
-from streams.kafka.portable_settings import Keeper, opened_url, portable_settings
+from tidewheel import ConfigError
+from tidewheel.streams.config.secrets import resolve_secrets
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.kafka.portable_settings import Keeper, opened_url, portable_settings
 
 _SECRET = "canary-of-the-portable-settings"  # noqa: S105 - it is none
 _SETTINGS = ClientSettings(
@@ -70,7 +70,7 @@ def test_what_a_killed_process_left_behind_is_deleted_by_the_next(
     """Its secrets would lie there for good. Those of one that lives stay, and so does what is nobody's."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     program = (
-        "import os, sys; from streams.kafka.portable_settings import Keeper; "
+        "import os, sys; from tidewheel.streams.kafka.portable_settings import Keeper; "
         "print(Keeper(same_machine=True).url('x', 's3://id:word@bucket'), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program]

@@ -5,10 +5,10 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from rebalance.model import TopicPartition
-from streams.kafka.client.client_log import ClientLog
-from streams.kafka.producers.producer import ProducerClient, RefusedError
 from tests.fakes.cluster import ANY_PARTITION, RealCluster, T, columns, values_of, visible
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.kafka.client.client_log import ClientLog
+from tidewheel.streams.kafka.producers.producer import ProducerClient, RefusedError
 
 pytestmark = pytest.mark.broker
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.errors import StreamsError
-from streams.exit_codes import ExitCode, exit_code_of
-from streams.kafka.admin import admin as admin_module
-from streams.kafka.admin.admin import KafkaAdmin
-from streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.exit_codes import ExitCode, exit_code_of
+from tidewheel.streams.kafka.admin import admin as admin_module
+from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.client.settings import ClientSettings
 
 NOBODY = "127.0.0.1:1"
 

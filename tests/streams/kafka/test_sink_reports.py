@@ -4,8 +4,8 @@ from confluent_kafka import KafkaError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.kafka.producers.sink_producer import _Answer, _located, _parts
 from tests.fakes.cluster import columns
+from tidewheel.streams.kafka.producers.sink_producer import _Answer, _located, _parts
 
 ERROR = KafkaError(KafkaError._MSG_TIMED_OUT)
 

@@ -5,10 +5,6 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams.errors import FencedError, StreamsError
-from streams.kafka.client.client_log import TransactionLog
-from tasks.ports import CommitOutcomeUnknownError, CommittedOffset, TransactionalProducer
 from tests.fakes.cluster import PATIENCE_S, RealCluster, columns, started, values_of
 from tests.fakes.proxy import (
     ADD_OFFSETS_TO_TXN,
@@ -18,6 +14,10 @@ from tests.fakes.proxy import (
     TXN_OFFSET_COMMIT,
     KafkaProxy,
 )
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import FencedError, StreamsError
+from tidewheel.streams.kafka.client.client_log import TransactionLog
+from tidewheel.tasks.ports import CommitOutcomeUnknownError, CommittedOffset, TransactionalProducer
 
 pytestmark = pytest.mark.broker
 

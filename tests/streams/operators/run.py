@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from streams import KStream, Serdes, StreamsBuilder, StreamsConfig
-from streams.testing import TopologyTestDriver
+from tidewheel import KStream, Serdes, StreamsBuilder, StreamsConfig
+from tidewheel.testing import TopologyTestDriver
 
 JSON = Serdes.json()
 Row = tuple[Any, Any, int]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.stores.key_value_store import ValueAndTimestamp
-from streams import (
+from tests.streams.operators.run import JSON, driver_of, outputs, run
+from tidewheel import (
     CalendarWindows,
     Materialized,
     Processor,
@@ -19,8 +19,8 @@ from streams import (
     StreamsConfig,
     TimeWindows,
 )
-from streams.testing import TopologyTestDriver
-from tests.streams.operators.run import JSON, driver_of, outputs, run
+from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp
+from tidewheel.testing import TopologyTestDriver
 
 KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from streams import Materialized, Serdes, StreamsBuilder, StreamsConfig, Topology
-from streams.testing import TopologyTestDriver
+from tidewheel import Materialized, Serdes, StreamsBuilder, StreamsConfig, Topology
+from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()
 

@@ -6,7 +6,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from streams import (
+from tests.streams.operators.run import JSON, Row, driver_of, run
+from tidewheel import (
     ErrorContext,
     ErrorResponse,
     KStream,
@@ -17,8 +18,7 @@ from streams import (
     StreamsBuilder,
     StreamsConfig,
 )
-from streams.testing import TopologyTestDriver
-from tests.streams.operators.run import JSON, Row, driver_of, run
+from tidewheel.testing import TopologyTestDriver
 
 ROWS: list[Row] = [("a", 1, 1), ("b", 0, 2), ("c", 3, 3)]
 

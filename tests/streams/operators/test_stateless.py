@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import ErrorContext, ErrorResponse, RecordFailedError
 from tests.streams.operators.run import JSON, driver_of, outputs, run
+from tidewheel import ErrorContext, ErrorResponse, RecordFailedError
 
 ROWS = [("a", 1, 10), ("b", 2, 11), (None, 3, 12), ("d", None, 13)]
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.custom_windows import CustomWindows
-from streams.windows import (
+from tests.streams.operators.run import Row
+from tests.streams.operators.window_runs import AnyWindows, Result, run_batches, run_each
+from tidewheel.streams.custom_windows import CustomWindows
+from tidewheel.streams.windows import (
     CalendarWindows,
     FixedWindows,
     SessionWindows,
@@ -17,8 +19,6 @@ from streams.windows import (
     TimeWindows,
     UnlimitedWindows,
 )
-from tests.streams.operators.run import Row
-from tests.streams.operators.window_runs import AnyWindows, Result, run_batches, run_each
 
 pytestmark = pytest.mark.slow
 

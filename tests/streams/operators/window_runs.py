@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from streams import KStream, Materialized
-from streams.testing import TopologyTestDriver
-from streams.windows import EmitStrategy, FixedWindows, SessionWindows, SlidingWindows
 from tests.streams.operators.run import JSON, Row, driver_of, outputs
+from tidewheel import KStream, Materialized
+from tidewheel.streams.windows import EmitStrategy, FixedWindows, SessionWindows, SlidingWindows
+from tidewheel.testing import TopologyTestDriver
 
 AnyWindows = FixedWindows | SlidingWindows | SessionWindows
 KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}

@@ -2,7 +2,7 @@
 
 import socket
 
-from streams.processes.child import LineReader
+from tidewheel.streams.processes.child import LineReader
 
 
 def test_lines_are_put_together_from_pieces() -> None:

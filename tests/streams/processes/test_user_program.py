@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from streams import ConfigError, StreamsConfig, Topology
-from streams.processes.user_program import effective_config, load_program, named
+from tidewheel import ConfigError, StreamsConfig, Topology
+from tidewheel.streams.processes.user_program import effective_config, load_program, named
 
 PROGRAM = """
-from streams import StreamsBuilder, Topology
+from tidewheel import StreamsBuilder, Topology
 
 def build():
     builder = StreamsBuilder()

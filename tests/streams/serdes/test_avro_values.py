@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import Serdes, SerializationError
+from tidewheel import Serdes, SerializationError
 
 
 def record(*fields: tuple[str, Any], name: str = "Row") -> dict[str, Any]:

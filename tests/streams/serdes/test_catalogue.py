@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from streams.errors import ConfigError, SerializationError, TopologyError
-from streams.serdes import SERDE_NAMES, Serde, Serdes, as_serde, serde_named
+from tidewheel.streams.errors import ConfigError, SerializationError, TopologyError
+from tidewheel.streams.serdes import SERDE_NAMES, Serde, Serdes, as_serde, serde_named
 
 
 class Celsius(Serde[float]):

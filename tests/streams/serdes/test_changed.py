@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import Serdes, SerializationError
-from streams.serdes.changed import Change, ChangedSerde
+from tidewheel import Serdes, SerializationError
+from tidewheel.streams.serdes.changed import Change, ChangedSerde
 
 SERDE = ChangedSerde(Serdes.bytes())
 

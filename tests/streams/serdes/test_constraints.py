@@ -20,9 +20,9 @@ from pydantic import (
     field_validator,
 )
 
-from streams.errors import SerializationError, TopologyError
-from streams.serdes import Serdes
-from streams.serdes.type_parts import NO_SAMPLE, sample
+from tidewheel.streams.errors import SerializationError, TopologyError
+from tidewheel.streams.serdes import Serdes
+from tidewheel.streams.serdes.type_parts import NO_SAMPLE, sample
 
 FORMATS: list[Any] = [Serdes.json, Serdes.msgpack]
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from streams.errors import SerializationError
-from streams.serdes import Serdes
-from streams.serdes.exact_fields import exact_fields
-from streams.serdes.read_back import difference
 from tests.streams.serdes import shapes
+from tidewheel.streams.errors import SerializationError
+from tidewheel.streams.serdes import Serdes
+from tidewheel.streams.serdes.exact_fields import exact_fields
+from tidewheel.streams.serdes.read_back import difference
 
 FORMATS: list[Any] = [msgspec.json, msgspec.msgpack]
 

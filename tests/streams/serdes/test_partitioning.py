@@ -8,9 +8,9 @@ from confluent_kafka import KafkaError, Message, Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.kafka.client.settings import ClientSettings
-from streams.serdes.partitioning import murmur2, partition_of
 from tests.fakes.murmur2 import murmur2 as plain_murmur2
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.serdes.partitioning import murmur2, partition_of
 
 TOPIC = "orders"
 PATIENCE_S = 30.0

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.errors import SerializationError
-from streams.serdes import Serde, Serdes
+from tidewheel.streams.errors import SerializationError
+from tidewheel.streams.serdes import Serde, Serdes
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)

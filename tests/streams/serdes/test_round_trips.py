@@ -24,12 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
-from streams import StreamsBuilder, StreamsConfig, Windowed
-from streams.errors import SerializationError, TopologyError
-from streams.serdes import Serde, Serdes
-from streams.serdes.serde import for_keys
-from streams.testing import TopologyTestDriver
 from tests.streams.serdes import shapes
+from tidewheel import StreamsBuilder, StreamsConfig, Windowed
+from tidewheel.streams.errors import SerializationError, TopologyError
+from tidewheel.streams.serdes import Serde, Serdes
+from tidewheel.streams.serdes.serde import for_keys
+from tidewheel.testing import TopologyTestDriver
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import Serdes, SerializationError, TopologyError
-from streams.serdes.windowed import SessionWindowedSerde, WindowedSerde
 from tests.fakes.protobuf import LONG, TEXT, message_types
+from tidewheel import Serdes, SerializationError, TopologyError
+from tidewheel.streams.serdes.windowed import SessionWindowedSerde, WindowedSerde
 
 ORDER = {
     "type": "record",
@@ -213,7 +213,7 @@ import sys
 sys.modules[{library!r}] = None
 if {library!r} == "httpx2":
     sys.modules["httpx"] = None
-from streams import Serdes, StreamsBuilder, TopologyError
+from tidewheel import Serdes, StreamsBuilder, TopologyError
 class Message:
     class DESCRIPTOR:
         full_name = "Message"

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 
-from streams.errors import SerializationError, TopologyError
-from streams.serdes import Serde, Serdes
+from tidewheel.streams.errors import SerializationError, TopologyError
+from tidewheel.streams.serdes import Serde, Serdes
 
 
 class Color(Enum):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import (
+from tests.fakes.murmur2 import partition_of
+from tidewheel import (
     CalendarWindows,
     Serdes,
     SerializationError,
@@ -17,11 +18,10 @@ from streams import (
     TopologyError,
     Windowed,
 )
-from streams.serdes.partitioning import WindowedPartitioner, murmur2
-from streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
-from streams.windows import FOREVER
-from tasks.processing.api.topology_spec import SinkSpec
-from tests.fakes.murmur2 import partition_of
+from tidewheel.streams.serdes.partitioning import WindowedPartitioner, murmur2
+from tidewheel.streams.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
+from tidewheel.streams.windows import FOREVER
+from tidewheel.tasks.processing.api.topology_spec import SinkSpec
 
 TIMES = st.integers(0, FOREVER)
 

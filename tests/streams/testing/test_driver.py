@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     ErrorContext,
     ErrorResponse,
     Materialized,
@@ -22,7 +22,7 @@ from streams import (
     StreamsError,
     Topology,
 )
-from streams.testing import TestRecord, TopologyTestDriver
+from tidewheel.testing import TestRecord, TopologyTestDriver
 
 STRING, INT = Serdes.string(), Serdes.int64()
 TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from streams.definitions.materialized import Materialized
-from streams.definitions.stores import Stores
-from streams.dsl.builder import StreamsBuilder
-from streams.dsl.kstream import KStream
-from streams.serdes import Serdes
-from streams.topology.topology import Topology
-from streams.windows import TimeWindows
-from tasks.processing.api.processor import Processor
+from tidewheel.streams.definitions.materialized import Materialized
+from tidewheel.streams.definitions.stores import Stores
+from tidewheel.streams.dsl.builder import StreamsBuilder
+from tidewheel.streams.dsl.kstream import KStream
+from tidewheel.streams.serdes import Serdes
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.windows import TimeWindows
+from tidewheel.tasks.processing.api.processor import Processor
 
 Program = Callable[[StreamsBuilder], object]
 CASES: dict[str, tuple[Program, str]] = {}

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from streams import Processor, Record, StreamsBuilder, StreamsConfig, TopologyError
-from streams.serdes.partitioning import KEY_PARTITIONERS, KeyPartitioner
-from streams.topology.key_placement import KeyCheck, checked_topics
-from streams.worker.topic_setup import spec_of
-from tasks.internal_topics import plan_application
-from tasks.processing.api.topology_spec import SinkSpec, TopologySpec
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel import Processor, Record, StreamsBuilder, StreamsConfig, TopologyError
+from tidewheel.streams.serdes.partitioning import KEY_PARTITIONERS, KeyPartitioner
+from tidewheel.streams.topology.key_placement import KeyCheck, checked_topics
+from tidewheel.streams.worker.topic_setup import spec_of
+from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.processing.api.topology_spec import SinkSpec, TopologySpec
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 COUNT = 4
 KEYS = [f"key-{number}".encode() for number in range(40)]

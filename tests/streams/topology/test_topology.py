@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from state_stores.spec import StoreKind
-from streams.config import StreamsConfig
-from streams.definitions.materialized import StoreBuilder
-from streams.definitions.stores import Stores
-from streams.dsl.builder import StreamsBuilder
-from streams.errors import TopologyError
-from streams.serdes import Serdes
-from streams.testing import TopologyTestDriver
-from streams.topology.topology import Topology
-from streams.windows import TimeWindows
-from tasks.processing.api.processor import Processor
-from tasks.processing.api.topology_spec import ProcessorSpec, SinkSpec
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.definitions.materialized import StoreBuilder
+from tidewheel.streams.definitions.stores import Stores
+from tidewheel.streams.dsl.builder import StreamsBuilder
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes import Serdes
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.streams.windows import TimeWindows
+from tidewheel.tasks.processing.api.processor import Processor
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, SinkSpec
+from tidewheel.testing import TopologyTestDriver
 
 Any4 = Processor[Any, Any, Any, Any]
 

@@ -4,10 +4,10 @@ import json
 import re
 from typing import Any
 
-from streams import KStream
-from streams.dsl.builder import StreamsBuilder
-from streams.topology.topology import Topology
-from tasks.processing.api.processor import Processor
+from tidewheel import KStream
+from tidewheel.streams.dsl.builder import StreamsBuilder
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.tasks.processing.api.processor import Processor
 
 
 def word_count(store: str = "counts") -> Topology:

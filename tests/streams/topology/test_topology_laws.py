@@ -5,10 +5,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.definitions.stores import Stores
-from streams.topology.topology import Topology
-from tasks.processing.api.processor import Processor
-from tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec
+from tidewheel.streams.definitions.stores import Stores
+from tidewheel.streams.topology.topology import Topology
+from tidewheel.tasks.processing.api.processor import Processor
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec
 
 Own = Processor[Any, Any, Any, Any]
 

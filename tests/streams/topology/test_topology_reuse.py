@@ -5,13 +5,6 @@ from typing import Any
 
 import pytest
 
-from streams import (
-    JoinWindows,
-    KStream,
-    StreamsBuilder,
-    Topology,
-)
-from tasks.internal_topics import plan_application
 from tests.streams.graph.test_optimization import (
     PLAIN,
     STRING,
@@ -19,6 +12,13 @@ from tests.streams.graph.test_optimization import (
     results,
     strings,
 )
+from tidewheel import (
+    JoinWindows,
+    KStream,
+    StreamsBuilder,
+    Topology,
+)
+from tidewheel.tasks.internal_topics import plan_application
 
 # -- source topics of tables -------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams import InvalidStateStoreError, KafkaStreams, StreamsBuilder, StreamsConfig
+from tidewheel import InvalidStateStoreError, KafkaStreams, StreamsBuilder, StreamsConfig
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from rebalance.model import TaskId, TaskShape
-from rebalance.protocol.orders import (
+from tidewheel import FencedError, IncompatibleMemberError, Materialized, StreamsBuilder
+from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     DropCopy,
@@ -17,8 +18,7 @@ from rebalance.protocol.orders import (
     Welcome,
     WorkerLeaves,
 )
-from streams import FencedError, IncompatibleMemberError, Materialized, StreamsBuilder
-from streams.worker.group_membership import (
+from tidewheel.streams.worker.group_membership import (
     Departure,
     GroupMembership,
     member_name,
@@ -26,7 +26,7 @@ from streams.worker.group_membership import (
     task_shapes,
     tasks_seen,
 )
-from tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
 
 
 class FakeLink:

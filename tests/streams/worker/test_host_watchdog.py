@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from streams.processes.watchdog.process import WatchdogProcess
-from streams.worker.host_watchdog import HostWatchdog
+from tidewheel.streams.processes.watchdog.process import WatchdogProcess
+from tidewheel.streams.worker.host_watchdog import HostWatchdog
 
 pytestmark = [pytest.mark.slow]
 

@@ -6,15 +6,21 @@ from typing import Any
 
 import pytest
 
-from rebalance.protocol.messages import DiskCopy, Join, SeenTask, decode_message, encode_message
-from streams import ConfigError, RunOptions, StreamsBuilder, StreamsConfig
-from streams.processes.watchdog.hello import Hello, decode_hello, encode_hello
-from streams.worker.application.application import Application, SystemClock
-from streams.worker.application.application_state import ApplicationState
-from streams.worker.application.memory import ProcessMemory
-from streams.worker.application.wiring import take_slot
-from streams.worker.introduction import fitting, introduce
-from tasks.internal_topics import plan_application
+from tidewheel import ConfigError, RunOptions, StreamsBuilder, StreamsConfig
+from tidewheel.rebalance.protocol.messages import (
+    DiskCopy,
+    Join,
+    SeenTask,
+    decode_message,
+    encode_message,
+)
+from tidewheel.streams.processes.watchdog.hello import Hello, decode_hello, encode_hello
+from tidewheel.streams.worker.application.application import Application, SystemClock
+from tidewheel.streams.worker.application.application_state import ApplicationState
+from tidewheel.streams.worker.application.memory import ProcessMemory
+from tidewheel.streams.worker.application.wiring import take_slot
+from tidewheel.streams.worker.introduction import fitting, introduce
+from tidewheel.tasks.internal_topics import plan_application
 
 SEVEN = DiskCopy(task="0_1", positions={"shop-rows-changelog-1": 7})
 

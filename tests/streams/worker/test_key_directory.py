@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from rebalance.inspect.describe import LogEntry
-from rebalance.protocol.decoding import RejectedRecord
-from streams import KafkaStreams, RunOptions, StreamsBuilder, StreamsConfig
-from streams.errors import StreamsError
-from streams.group.topics import LogTopic
-from streams.worker.key_directory import FollowedLog, GroupDirectory
 from tests.fakes.clients import FakeChangelogReader
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
 from tests.streams.worker.test_introduction import application
+from tidewheel import KafkaStreams, RunOptions, StreamsBuilder, StreamsConfig
+from tidewheel.rebalance.inspect.describe import LogEntry
+from tidewheel.rebalance.protocol.decoding import RejectedRecord
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.group.topics import LogTopic
+from tidewheel.streams.worker.key_directory import FollowedLog, GroupDirectory
 
 
 class _Log:

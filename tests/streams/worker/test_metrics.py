@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
-from rebalance.model import TaskId
-from rebalance.protocol.task_status import RunningCall
-from streams.worker.metrics import figures_of
-from tasks.loop.metrics import WorkerMetrics
+from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.protocol.task_status import RunningCall
+from tidewheel.streams.worker.metrics import figures_of
+from tidewheel.tasks.loop.metrics import WorkerMetrics
 
 
 def test_tasks_that_come_meanwhile_disturb_nobody() -> None:

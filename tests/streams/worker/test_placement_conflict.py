@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import MemberPhase
-from rebalance.protocol.messages import MemberDied
-from streams.errors import IncompatibleMemberError, StreamsError
-from streams.group.topics import GroupTopics
-from streams.worker.placement_conflict import OnePlacing
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeChangelogReader
 from tests.fakes.clock import FakeClock
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, beat
+from tidewheel.rebalance.model import MemberPhase
+from tidewheel.rebalance.protocol.messages import MemberDied
+from tidewheel.streams.errors import IncompatibleMemberError, StreamsError
+from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.streams.worker.placement_conflict import OnePlacing
 
 SESSION_MS = 3_000
 HOUR_MS = 3_600_000

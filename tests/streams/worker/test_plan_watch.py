@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from streams import MissingSourceTopicError, StreamsBuilder, StreamsError
-from streams.worker.plan_watch import PlanWatch, inputs
-from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.ports import UnansweredError
+from tidewheel import MissingSourceTopicError, StreamsBuilder, StreamsError
+from tidewheel.streams.worker.plan_watch import PlanWatch, inputs
+from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.ports import UnansweredError
 
 
 def _plan(topics: Mapping[str, int]) -> ApplicationPlan:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from rebalance.model import TaskId, TaskShape
-from rebalance.protocol.messages import DiskCopy
-from state_stores.layout.position import Position
-from state_stores.restore import position_name
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
-from state_stores.state_directory import StateDirectory
-from streams.worker.state_on_disk import state_on_disk
-from tasks.ports import TopicDescription
+from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.rebalance.protocol.messages import DiskCopy
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.restore import position_name
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
+from tidewheel.state_stores.state_directory import StateDirectory
+from tidewheel.streams.worker.state_on_disk import state_on_disk
+from tidewheel.tasks.ports import TopicDescription
 
 NOW_MS = 1_000_000_000
 COUNTS, SUMS = "shop-counts-changelog", "shop-sums-changelog"

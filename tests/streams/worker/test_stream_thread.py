@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tests.fakes.clock import FakeClock
+from tidewheel import (
     ApplicationShutdownError,
     FencedError,
     IncompatibleMemberError,
@@ -14,15 +15,14 @@ from streams import (
     StreamsBuilder,
     StreamsConfig,
 )
-from streams.worker import stream_thread
-from streams.worker.application.application import Application
-from streams.worker.application.application_state import ApplicationState
-from streams.worker.application.memory import ProcessMemory
-from streams.worker.group_membership import Departure
-from streams.worker.host_watchdog import HostWatchdog
-from streams.worker.stream_thread import Answer, StreamThread
-from tasks.errors import GlobalStoreDamagedError
-from tests.fakes.clock import FakeClock
+from tidewheel.streams.worker import stream_thread
+from tidewheel.streams.worker.application.application import Application
+from tidewheel.streams.worker.application.application_state import ApplicationState
+from tidewheel.streams.worker.application.memory import ProcessMemory
+from tidewheel.streams.worker.group_membership import Departure
+from tidewheel.streams.worker.host_watchdog import HostWatchdog
+from tidewheel.streams.worker.stream_thread import Answer, StreamThread
+from tidewheel.tasks.errors import GlobalStoreDamagedError
 
 _PATIENCE_S = 30.0
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TaskId, TopicPartition
-from streams import (
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeAdmin
+from tests.fakes.clock import FakeClock
+from tidewheel import (
     ConfigError,
     KafkaStreams,
     Materialized,
@@ -18,13 +20,11 @@ from streams import (
     StreamsError,
     TopologyError,
 )
-from streams.worker.application.run_options import RunOptions
-from streams.worker.topic_setup import prepare_topics, spec_of
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset, NewTopic
-from tests.fakes.broker import FakeBroker
-from tests.fakes.clients import FakeAdmin
-from tests.fakes.clock import FakeClock
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.streams.worker.application.run_options import RunOptions
+from tidewheel.streams.worker.topic_setup import prepare_topics, spec_of
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset, NewTopic
 
 STRING = Serdes.string()
 HASH = b"topology"

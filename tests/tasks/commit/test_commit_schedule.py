@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.commit.commit_schedule import DividedCommits
+from tidewheel.tasks.commit.commit_schedule import DividedCommits
 
 
 def lived(commits: list[tuple[int, int]], interval_s: float = 0.1) -> tuple[int, int, int]:

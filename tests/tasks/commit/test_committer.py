@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TopicPartition
-from state_stores.buffers.commit_buffer import Drained
-from streams import FencedError, RecordFailedError, StreamsError
-from tasks.commit.background import in_a_thread
-from tasks.commit.committer import Commit, Committer, RolledBackError, changed_offsets
-from tasks.ports import (
+from tests.fakes.broker import CommitFate, FakeBroker
+from tests.fakes.clients import FakeClients, FakeTransactionalProducer
+from tests.fakes.clock import FakeClock
+from tests.tasks.task.outputs import collector_of, columns_of
+from tidewheel import FencedError, RecordFailedError, StreamsError
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.buffers.commit_buffer import Drained
+from tidewheel.tasks.commit.background import in_a_thread
+from tidewheel.tasks.commit.committer import Commit, Committer, RolledBackError, changed_offsets
+from tidewheel.tasks.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
     Positions,
@@ -20,12 +24,8 @@ from tasks.ports import (
     UnansweredError,
     UnsettledOffsetsError,
 )
-from tasks.processing.api.handlers import ErrorResponse
-from tasks.processing.engine.error_policy import ErrorHandlers
-from tests.fakes.broker import CommitFate, FakeBroker
-from tests.fakes.clients import FakeClients, FakeTransactionalProducer
-from tests.fakes.clock import FakeClock
-from tests.tasks.task.outputs import collector_of, columns_of
+from tidewheel.tasks.processing.api.handlers import ErrorResponse
+from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
 
 GROUP = "app"
 IN = TopicPartition("in", 0)
@@ -394,8 +394,8 @@ def test_an_answer_that_comes_as_a_wait_ends_is_taken() -> None:
 
 def test_a_client_that_is_stuck_in_a_commit_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop says that it waits for a while and no longer; then what is committed is read back."""
-    monkeypatch.setattr("tasks.commit.committer._TICK_S", 0.001)
-    monkeypatch.setattr("tasks.commit.committer._STUCK_S", 0.02)
+    monkeypatch.setattr("tidewheel.tasks.commit.committer._TICK_S", 0.001)
+    monkeypatch.setattr("tidewheel.tasks.commit.committer._STUCK_S", 0.02)
     stage = Stage()
     told: list[int] = []
     stage.committer._on_wait = lambda: told.append(1)
@@ -409,7 +409,7 @@ def test_a_client_that_is_stuck_in_a_commit_is_replaced(monkeypatch: pytest.Monk
 
 def test_whoever_waits_for_a_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watchdog sees that the loop waits for brokers, and does not hang."""
-    monkeypatch.setattr("tasks.commit.committer._TICK_S", 0.001)
+    monkeypatch.setattr("tidewheel.tasks.commit.committer._TICK_S", 0.001)
     stage = Stage()
     go_on, told = threading.Event(), list[int]()
     stage.committer._on_wait = lambda: (told.append(1), go_on.set())  # type: ignore[assignment,func-returns-value]

@@ -9,14 +9,14 @@ from unittest.mock import patch
 
 import pytest
 
-from rebalance.model import TaskId
-from tasks.commit.background import in_a_thread
-from tasks.loop.stream_worker import StreamWorker
-from tasks.ports import Positions
-from tasks.task.active_task import ActiveTask
 from tests.fakes.clients import FakeTransactionalProducer
 from tests.tasks.loop.bench import Bench, Producer, Source
 from tests.tasks.loop.test_stream_worker import counting, counts_of, fill, outputs_of
+from tidewheel.rebalance.model import TaskId
+from tidewheel.tasks.commit.background import in_a_thread
+from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.ports import Positions
+from tidewheel.tasks.task.active_task import ActiveTask
 
 #: As many keys as there are records: none comes again.
 DIFFERENT = "".join(map(chr, range(0x4E00, 0x4E00 + 600)))
@@ -52,8 +52,8 @@ def begins_of(bench: Bench, records: str = "a" * 600) -> list[tuple[int, str]]:
     bench.at_poll.append(watch)
     bench.commit_turns = 12
     with (
-        patch("tasks.commit.committer._JOIN_S", 0.0),
-        patch("tasks.task.worker_input._GATHER_S", 0.0),
+        patch("tidewheel.tasks.commit.committer._JOIN_S", 0.0),
+        patch("tidewheel.tasks.task.worker_input._GATHER_S", 0.0),
     ):
         assert bench.live()
     assert counts_of(bench) == Counter(records)
@@ -130,7 +130,7 @@ def test_a_cache_whose_keys_come_again_is_flushed_when_a_commit_is_due() -> None
 
 def test_whether_keys_come_again_is_tried_now_and_then() -> None:
     """They may not any more."""
-    with patch("tasks.commit.commit_schedule._COMMITS", 2):
+    with patch("tidewheel.tasks.commit.commit_schedule._COMMITS", 2):
         seen = [what for _, what in begins_of(cached(), OFTEN[:200] + DIFFERENT[:400])]
     assert "begin" in seen[seen.index("join") :]
     assert seen[-4:] == ["open", "join"] * 2
@@ -153,8 +153,8 @@ def test_a_cache_is_flushed_once_after_a_part_became_a_commit_of_its_own() -> No
 
     bench.at_poll.append(close)
     with (
-        patch("tasks.commit.committer._JOIN_S", 0.0),
-        patch("tasks.task.worker_input._GATHER_S", 0.0),
+        patch("tidewheel.tasks.commit.committer._JOIN_S", 0.0),
+        patch("tidewheel.tasks.task.worker_input._GATHER_S", 0.0),
     ):
         assert bench.live()
     assert len(set(opened)) == 1
@@ -203,8 +203,8 @@ def test_a_commit_that_nothing_joins_in_time_is_followed_by_another() -> None:
 
     bench.at_poll.append(close)
     with (
-        patch("tasks.commit.committer._JOIN_S", 0.0),
-        patch("tasks.task.worker_input._GATHER_S", 0.0),
+        patch("tidewheel.tasks.commit.committer._JOIN_S", 0.0),
+        patch("tidewheel.tasks.task.worker_input._GATHER_S", 0.0),
     ):
         assert bench.live()
     assert bench.worker is not None
@@ -228,8 +228,8 @@ class SlowOffsets:
             assert self.answered.wait(30)
             send_offsets(producer, group, offsets)
 
-        monkeypatch.setattr("tasks.commit.committer._JOIN_S", 60.0)
-        monkeypatch.setattr("tasks.task.worker_input._GATHER_S", 0.0)
+        monkeypatch.setattr("tidewheel.tasks.commit.committer._JOIN_S", 60.0)
+        monkeypatch.setattr("tidewheel.tasks.task.worker_input._GATHER_S", 0.0)
         monkeypatch.setattr(Producer, "send_offsets", send)
         self.bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
         self.bench.beside = in_a_thread
@@ -393,7 +393,7 @@ def test_rows_that_cannot_be_put_together_are_read_back() -> None:
     keys = iter("ab" * 100)
     bench.at_poll.append(lambda *_: fill(bench, next(keys, "")))
     with (
-        patch("tasks.commit.commit_round.joined", side_effect=MemoryError),
+        patch("tidewheel.tasks.commit.commit_round.joined", side_effect=MemoryError),
         pytest.raises(MemoryError),
     ):
         bench.live()

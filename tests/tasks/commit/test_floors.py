@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from rebalance.group import Group, apply
-from rebalance.leader.decision import CoordinatorSettings
-from rebalance.leader.draft import Draft
-from rebalance.leader.observations import Observations
-from rebalance.model import TaskId, TopicPartition
-from rebalance.protocol.orders import RunTask, TaskReleased, TaskRunning
-from rebalance.protocol.records import MemberRecord, TaskRecord
-from streams import FencedError, StreamsError
 from tests.tasks.loop.group_bench import APP, GroupBench, Host, granted
 from tests.tasks.loop.test_moving_tasks import bench, fill, processed
+from tidewheel import FencedError, StreamsError
+from tidewheel.rebalance.group import Group, apply
+from tidewheel.rebalance.leader.decision import CoordinatorSettings
+from tidewheel.rebalance.leader.draft import Draft
+from tidewheel.rebalance.leader.observations import Observations
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.protocol.orders import RunTask, TaskReleased, TaskRunning
+from tidewheel.rebalance.protocol.records import MemberRecord, TaskRecord
 
 IN = TopicPartition("in", 0)
 TASK = TaskId(0, 0)

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams import StreamsError
-from tasks.commit.input_reread import InputAgain
-from tasks.processing.engine.output import OutputColumns
-from tasks.processing.engine.record_batch import SourceRecords
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeReader
 from tests.fakes.clock import FakeClock
+from tidewheel import StreamsError
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.commit.input_reread import InputAgain
+from tidewheel.tasks.processing.engine.output import OutputColumns
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 IN = TopicPartition("in", 0)
 

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from streams import FencedError
-from tasks.commit.background import in_a_thread
-from tasks.commit.committer import RolledBackError
-from tasks.ports import (
+from tests.fakes.broker import CommitFate
+from tests.fakes.clients import FakeTransactionalProducer
+from tests.tasks.commit.test_committer import LOG, Stage, refuse, staged
+from tidewheel import FencedError
+from tidewheel.tasks.commit.background import in_a_thread
+from tidewheel.tasks.commit.committer import RolledBackError
+from tidewheel.tasks.ports import (
     CommitOutcomeUnknownError,
     CommittedOffset,
     Positions,
     TransactionAbortedError,
 )
-from tasks.processing.engine.error_policy import ErrorHandlers
-from tasks.processing.engine.output import OutputColumns
-from tests.fakes.broker import CommitFate
-from tests.fakes.clients import FakeTransactionalProducer
-from tests.tasks.commit.test_committer import LOG, Stage, refuse, staged
+from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 
 class Opened:
@@ -58,7 +58,7 @@ class Opened:
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """An open commit is not closed before it is joined, however slow the machine."""
-    monkeypatch.setattr("tasks.commit.committer._JOIN_S", 60.0)
+    monkeypatch.setattr("tidewheel.tasks.commit.committer._JOIN_S", 60.0)
 
 
 @pytest.mark.usefixtures("patience")
@@ -79,7 +79,7 @@ def test_what_is_done_until_a_commit_is_due_may_join_it() -> None:
 
 def test_an_open_commit_that_nothing_joins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's function that takes its time keeps no transaction open; what comes late is a commit of its own."""
-    monkeypatch.setattr("tasks.commit.committer._JOIN_S", 0.001)
+    monkeypatch.setattr("tidewheel.tasks.commit.committer._JOIN_S", 0.001)
     stage = Stage()
     opened = Opened(stage, b"1")
     opened.answers[0].result(30)

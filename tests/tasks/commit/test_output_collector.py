@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import RecordFailedError, StreamsError
-from tasks.commit.output_collector import RECORD_OVERHEAD_BYTES, drop, record_bytes
-from tasks.ports import FailedDelivery
-from tasks.processing.api.handlers import DeadLetter, ErrorContext, ErrorResponse
-from tasks.processing.engine.error_policy import ErrorHandlers
-from tasks.processing.engine.output import OutputColumns
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeReader
 from tests.tasks.task.outputs import collector_of, columns_of
+from tidewheel import RecordFailedError, StreamsError
+from tidewheel.tasks.commit.output_collector import RECORD_OVERHEAD_BYTES, drop, record_bytes
+from tidewheel.tasks.ports import FailedDelivery
+from tidewheel.tasks.processing.api.handlers import DeadLetter, ErrorContext, ErrorResponse
+from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 PAYLOAD = st.none() | st.binary(max_size=30)
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tests.tasks.loop.bench import Bench
+from tests.tasks.loop.test_stream_worker import STRING, counting
+from tidewheel import (
     Materialized,
     Processor,
     PunctuationType,
@@ -14,8 +16,6 @@ from streams import (
     TimeWindows,
     Topology,
 )
-from tests.tasks.loop.bench import Bench
-from tests.tasks.loop.test_stream_worker import STRING, counting
 
 BIG = "x" * 100
 

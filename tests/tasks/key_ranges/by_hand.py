@@ -2,18 +2,18 @@
 
 from collections.abc import Collection, Mapping
 
-from rebalance.model import TaskId, TopicPartition
-from streams import Topology
-from tasks.key_ranges.done_ranges import OldMap
-from tasks.key_ranges.key_ranges import KeyRanges, key_hash
-from tasks.key_ranges.progress_vector import RangeProgress
-from tasks.key_ranges.range_pool import RangePool
-from tasks.key_ranges.seal_barrier import Cut
-from tasks.task.active_task import ActiveTask
-from tasks.task.lifecycle import TaskState
-from tasks.task.parallel_task import ParallelTask
 from tests.tasks.loop.bench import Bench
 from tests.tasks.task.outputs import collector_of
+from tidewheel import Topology
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.key_ranges.done_ranges import OldMap
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
+from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
+from tidewheel.tasks.key_ranges.range_pool import RangePool
+from tidewheel.tasks.key_ranges.seal_barrier import Cut
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.lifecycle import TaskState
+from tidewheel.tasks.task.parallel_task import ParallelTask
 
 #: Keys of the first and of the second half of the hashes, in whichever order.
 HALVES = KeyRanges.even(2)

@@ -6,8 +6,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from streams import Processor, Record, Serdes, Stores, StreamsBuilder, Topology
 from tests.tasks.loop.bench import Bench
+from tidewheel import Processor, Record, Serdes, Stores, StreamsBuilder, Topology
 
 STRING = Serdes.string()
 LONG = Serdes.int64()

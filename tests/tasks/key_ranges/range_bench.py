@@ -11,23 +11,23 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from rebalance.model import TaskId
-from state_stores.buffers.commit_buffer import Drained, Restored, write_rows
-from state_stores.buffers.expiry import StoreExpiry
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.spec import SEGMENTED_KINDS
-from state_stores.stores.factory import Store, make_store
-from streams import StreamsConfig, Topology
-from tasks.commit.output_collector import OutputCollector
-from tasks.internal_topics import plan_application
-from tasks.key_ranges.key_ranges import KeyRanges, key_hash
-from tasks.key_ranges.keyed_analysis import counted, cutting
-from tasks.processing.engine.position_clock import NO_TIME, PositionClock
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.processing.engine.source import SourceNode
-from tasks.processing.engine.task_processing import TaskProcessing, TaskSetting
 from tests.fakes.clock import FakeClock
 from tests.tasks.task.outputs import collector_of
+from tidewheel import StreamsConfig, Topology
+from tidewheel.rebalance.model import TaskId
+from tidewheel.state_stores.buffers.commit_buffer import Drained, Restored, write_rows
+from tidewheel.state_stores.buffers.expiry import StoreExpiry
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.spec import SEGMENTED_KINDS
+from tidewheel.state_stores.stores.factory import Store, make_store
+from tidewheel.tasks.commit.output_collector import OutputCollector
+from tidewheel.tasks.internal_topics import plan_application
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
+from tidewheel.tasks.key_ranges.keyed_analysis import counted, cutting
+from tidewheel.tasks.processing.engine.position_clock import NO_TIME, PositionClock
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.processing.engine.source import SourceNode
+from tidewheel.tasks.processing.engine.task_processing import TaskProcessing, TaskSetting
 
 APP = "ranges"
 

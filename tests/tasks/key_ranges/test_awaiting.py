@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from streams import FixedKeyProcessor, KStream, Processor, StreamsBuilder, Topology
-from tasks.key_ranges.awaiting import only_awaits
 from tests.tasks.key_ranges.programs import TEXT
 from tests.tasks.loop.bench import Bench
+from tidewheel import FixedKeyProcessor, KStream, Processor, StreamsBuilder, Topology
+from tidewheel.tasks.key_ranges.awaiting import only_awaits
 
 Text = KStream[Any, Any]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from streams import StreamsBuilder
-from tasks.key_ranges.batch_size import BatchPace, Pace
 from tests.tasks.key_ranges.programs import TEXT
 from tests.tasks.loop.group_bench import GroupBench
+from tidewheel import StreamsBuilder
+from tidewheel.tasks.key_ranges.batch_size import BatchPace, Pace
 
 THREADS = 4
 

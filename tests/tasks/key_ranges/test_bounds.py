@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from streams import Processor, PunctuationType, Record, StreamsBuilder, Topology
-from tasks.key_ranges.dealer import Dealer
-from tasks.key_ranges.key_ranges import KeyRanges, key_hash
-from tasks.processing.engine.output import OutputColumns
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords, memory_bytes
 from tests.tasks.key_ranges.programs import TEXT
 from tests.tasks.loop.group_bench import GroupBench, Host
+from tidewheel import Processor, PunctuationType, Record, StreamsBuilder, Topology
+from tidewheel.tasks.key_ranges.dealer import Dealer
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
+from tidewheel.tasks.processing.engine.output import OutputColumns
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords, memory_bytes
 
 THREADS = 16
 BOUND = 200_000

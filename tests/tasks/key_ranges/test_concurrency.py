@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.key_ranges.concurrency import NARROWEST, Width
+from tidewheel.tasks.key_ranges.concurrency import NARROWEST, Width
 
 WINDOW_S = 0.05
 #: Windows until a look is due for sure after the first verdict, and one is made: 2 s, twice that, and what it takes.

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.key_ranges.done_ranges import OldMap
-from tasks.key_ranges.key_ranges import HASH_END, KeyRanges
-from tasks.key_ranges.progress_vector import RangeProgress
+from tidewheel.tasks.key_ranges.done_ranges import OldMap
+from tidewheel.tasks.key_ranges.key_ranges import HASH_END, KeyRanges
+from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 
 
 @st.composite

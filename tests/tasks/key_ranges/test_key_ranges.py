@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.key_ranges.key_ranges import (
+from tidewheel.tasks.key_ranges.key_ranges import (
     HASH_END,
     KEY_HASH,
     RANGES_MAX,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     BufferConfig,
     FixedKeyProcessor,
     JoinWindows,
@@ -27,10 +27,10 @@ from streams import (
     Topology,
     ValueTransformerWithKey,
 )
-from streams.serdes import Serde
-from streams.worker.application.wiring import whole_tasks
-from tasks.key_ranges.keyed_analysis import Cutting, counted, cutting
-from tasks.processing.engine.operator import Operator
+from tidewheel.streams.serdes import Serde
+from tidewheel.streams.worker.application.wiring import whole_tasks
+from tidewheel.tasks.key_ranges.keyed_analysis import Cutting, counted, cutting
+from tidewheel.tasks.processing.engine.operator import Operator
 
 Text = KStream[str, str]
 Rows = KTable[str, str]
@@ -278,7 +278,7 @@ def test_K4_every_operator_has_been_thought_about() -> None:
     found = {
         each
         for each in _heirs(Operator)
-        if each.__module__.startswith("streams.operators") and not isabstract(each)
+        if each.__module__.startswith("tidewheel.streams.operators") and not isabstract(each)
     }
     silent = {each.__name__ for each in found if each.needs_whole_task == unknown}
     assert len(found) > 30

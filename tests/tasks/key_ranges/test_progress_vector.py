@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.protocol.records import TaskRecord
-from tasks.key_ranges.key_ranges import KEY_HASH
-from tasks.key_ranges.progress_merge import together
-from tasks.key_ranges.progress_vector import (
+from tidewheel.rebalance.protocol.records import TaskRecord
+from tidewheel.tasks.key_ranges.key_ranges import KEY_HASH
+from tidewheel.tasks.key_ranges.progress_merge import together
+from tidewheel.tasks.key_ranges.progress_vector import (
     AHEAD_MAX,
     METADATA_CHARACTERS_MAX,
     Progress,

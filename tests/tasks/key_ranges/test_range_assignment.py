@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalance.model import TaskId
-from tasks.key_ranges.key_ranges import HASH_END
-from tasks.key_ranges.range_assignment import (
+from tidewheel.rebalance.model import TaskId
+from tidewheel.tasks.key_ranges.key_ranges import HASH_END
+from tidewheel.tasks.key_ranges.range_assignment import (
     TOLERANCE,
     PlacedRange,
     Placement,

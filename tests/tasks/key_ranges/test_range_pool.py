@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from tasks.key_ranges import range_pool
-from tasks.key_ranges.concurrency import NARROWEST, Width
-from tasks.key_ranges.range_pool import RangePool
-from tasks.key_ranges.range_worker import RangeWorker, Scheduling
-from tasks.processing.api.coroutines import PrivateLoop
+from tidewheel.tasks.key_ranges import range_pool
+from tidewheel.tasks.key_ranges.concurrency import NARROWEST, Width
+from tidewheel.tasks.key_ranges.range_pool import RangePool
+from tidewheel.tasks.key_ranges.range_worker import RangeWorker, Scheduling
+from tidewheel.tasks.processing.api.coroutines import PrivateLoop
 
 THREADS = 8
 #: More than any of this takes on a busy machine.

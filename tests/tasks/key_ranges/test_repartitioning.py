@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import Processor, Record, StreamsBuilder, Topology
-from tasks.key_ranges.key_ranges import KeyRanges
-from tasks.key_ranges.repartitioning import Recut
-from tasks.task.parallel_task import ParallelTask
 from tests.tasks.key_ranges.programs import TEXT
 from tests.tasks.loop.group_bench import GroupBench, Host
+from tidewheel import Processor, Record, StreamsBuilder, Topology
+from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
+from tidewheel.tasks.key_ranges.repartitioning import Recut
+from tidewheel.tasks.task.parallel_task import ParallelTask
 
 CUT: Final = KeyRanges((0, 5))
 SHORT: Final = [(3, 0.001), (0, 0.5), (1, 9.0)]
@@ -143,7 +143,7 @@ def test_K4_others_go_on_while_another_cut_waits_for_a_slow_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Counted in records: all those of other ranges are done while the hot key's queue is long, and a cut is wished for."""
-    monkeypatch.setattr("tasks.task.range_placement._LOOK_S", 0.05)
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement._LOOK_S", 0.05)
     hot = Hot(0.01)
     with GroupBench(hot.program(), {"in": 1, "out": 1}) as group:
         host = group.host("one", threads=4)
@@ -186,7 +186,7 @@ def test_K2_full_ranges_of_a_slow_key_are_cut_anew_without_a_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More comes than the slow one can do, so its queue never becomes short by itself."""
-    monkeypatch.setattr("tasks.task.range_placement._LOOK_S", 0.05)
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement._LOOK_S", 0.05)
     hot = Hot(0.002)
     with GroupBench(
         hot.program(), {"in": 1, "out": 1}, buffered_records_per_partition=200

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tests.tasks.key_ranges.programs import LONG, STRING, TEXT
+from tests.tasks.loop.bench import Bench
+from tests.tasks.loop.group_bench import GroupBench
+from tidewheel import (
     ErrorResponse,
     Processor,
     PunctuationType,
@@ -19,9 +22,6 @@ from streams import (
     Topology,
     retrying,
 )
-from tests.tasks.key_ranges.programs import LONG, STRING, TEXT
-from tests.tasks.loop.bench import Bench
-from tests.tasks.loop.group_bench import GroupBench
 
 THREADS = 4
 AWAITING = "tidewheel-awaiting"
@@ -274,8 +274,8 @@ def test_K5_schedules_of_stream_time_await_on_the_range_s_loop() -> None:
 def test_K5_a_coroutine_that_blocks_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.task.parallel_task._KEPT_S", 0.01)
-    monkeypatch.setattr("tasks.task.range_placement._LOOK_S", 0.0)
+    monkeypatch.setattr("tidewheel.tasks.task.parallel_task._KEPT_S", 0.01)
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement._LOOK_S", 0.0)
 
     class Block(Processor[str, str, str, str]):
         keyed = True

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.buffers.rows import SortedRows
-from state_stores.errors import InvalidStateStoreError
-from state_stores.in_memory import InMemoryDatabase
-from tasks.key_ranges.staged_database import StagedDatabase
+from tidewheel.state_stores.buffers.rows import SortedRows
+from tidewheel.state_stores.errors import InvalidStateStoreError
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
 
 _KEYS = [b"%d" % number for number in range(6)]
 _CHANGES = st.dictionaries(st.sampled_from(_KEYS), st.none() | st.binary(max_size=2), max_size=4)

@@ -13,24 +13,24 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
-from streams import StreamsConfig, Topology
-from streams.config import StreamsConfig as Config
-from streams.worker.application.task_factory import TaskFactory, error_handlers
-from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.loop.stream_worker import StreamWorker
-from tasks.loop.worker_ports import WorkerPorts
-from tasks.ports import Beside, ChangelogReader, CommittedOffset, OnRecord, Positions
-from tasks.processing.engine.output import OutputColumns
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.restore.run_ports import RunSettings
-from tasks.restore.state_updater import RestoreEvent
-from tasks.task.active_task import ActiveTask
-from tasks.worker_settings import WorkerSettings
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeClients, FakeReader, FakeSinkProducer, FakeTransactionalProducer
 from tests.fakes.clock import FakeClock
+from tidewheel import StreamsConfig, Topology
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.errors import InvalidStateStoreError, StoreCorruptedError
+from tidewheel.streams.config import StreamsConfig as Config
+from tidewheel.streams.worker.application.task_factory import TaskFactory, error_handlers
+from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.loop.worker_ports import WorkerPorts
+from tidewheel.tasks.ports import Beside, ChangelogReader, CommittedOffset, OnRecord, Positions
+from tidewheel.tasks.processing.engine.output import OutputColumns
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.run_ports import RunSettings
+from tidewheel.tasks.restore.state_updater import RestoreEvent
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.worker_settings import WorkerSettings
 
 APP = "app"
 

@@ -10,8 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from rebalance.model import TaskId, TopicPartition
-from rebalance.protocol.orders import (
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeChangelogReader, FakeClients, FakeReader
+from tests.tasks.loop.bench import APP, Disk, DiskDatabase, Fuse, Producer, Sinks
+from tidewheel import StreamsConfig, Topology
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     CopyReady,
@@ -24,20 +28,16 @@ from rebalance.protocol.orders import (
     WantTransactionalId,
     WorkerStatus,
 )
-from state_stores.errors import StateStoreError, StoreCorruptedError
-from streams import StreamsConfig, Topology
-from streams.worker.application.task_factory import TaskFactory, error_handlers
-from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.loop.stream_worker import StreamWorker
-from tasks.loop.worker_ports import WorkerPorts
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.restore.run_ports import RunSettings
-from tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
-from tasks.task.active_task import ActiveTask
-from tasks.worker_settings import WorkerSettings
-from tests.fakes.broker import FakeBroker
-from tests.fakes.clients import FakeChangelogReader, FakeClients, FakeReader
-from tests.tasks.loop.bench import APP, Disk, DiskDatabase, Fuse, Producer, Sinks
+from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
+from tidewheel.streams.worker.application.task_factory import TaskFactory, error_handlers
+from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.loop.worker_ports import WorkerPorts
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.run_ports import RunSettings
+from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.worker_settings import WorkerSettings
 
 #: How long anything may take.
 PATIENCE_S = 20.0

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from rebalance.protocol.orders import EraseRows, KeepCopy, RowsErased
-from state_stores.stores.key_value_store import KeyValueStore
-from state_stores.stores.session_store import AggregationWithHeaders
-from streams import (
+from tests.tasks.loop.group_bench import GroupBench, Host
+from tests.tasks.loop.test_moving_tasks import fill, processed
+from tests.tasks.loop.test_stream_worker import counting
+from tests.tasks.task.custom_stores import Totals, counting_by
+from tidewheel import (
     BufferConfig,
     JoinWindows,
     Materialized,
@@ -24,10 +25,9 @@ from streams import (
     ValueTimestampHeaders,
     Windowed,
 )
-from tests.tasks.loop.group_bench import GroupBench, Host
-from tests.tasks.loop.test_moving_tasks import fill, processed
-from tests.tasks.loop.test_stream_worker import counting
-from tests.tasks.task.custom_stores import Totals, counting_by
+from tidewheel.rebalance.protocol.orders import EraseRows, KeepCopy, RowsErased
+from tidewheel.state_stores.stores.key_value_store import KeyValueStore
+from tidewheel.state_stores.stores.session_store import AggregationWithHeaders
 
 TEXT: Any = {"key_serde": str, "value_serde": str}
 LONG = 3_600_000

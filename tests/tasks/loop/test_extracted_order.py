@@ -7,15 +7,15 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from rebalance.model import TaskId, TopicPartition
-from streams import ErrorResponse, RecordFailedError, Serdes, Topology
-from tasks.processing.api.topology_spec import ProcessorSpec
-from tasks.processing.engine.operator import Operator, OperatorSupplier
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
-from tasks.task.active_task import ActiveTask
-from tasks.task.lifecycle import TaskState
 from tests.tasks.loop.bench import Bench
 from tests.tasks.task.outputs import collector_of
+from tidewheel import ErrorResponse, RecordFailedError, Serdes, Topology
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
+from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.lifecycle import TaskState
 
 INT = Serdes.int64()
 INPUTS = [TopicPartition(topic, 0) for topic in ("a", "b", "c")]

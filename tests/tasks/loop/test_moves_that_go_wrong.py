@@ -2,8 +2,13 @@
 
 import pytest
 
-from rebalance.model import TopicPartition
-from rebalance.protocol.orders import (
+from tests.fakes.broker import CommitFate, Entry, Transaction, TransactionState
+from tests.tasks.loop.group_bench import APP, GroupBench, granted
+from tests.tasks.loop.test_moving_tasks import CHANGELOG, bench, fill, learn, processed
+from tests.tasks.loop.test_stream_worker import counting
+from tidewheel import FencedError, StreamsError
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.orders import (
     CopyNotReady,
     CopyReady,
     DropCopy,
@@ -18,13 +23,8 @@ from rebalance.protocol.orders import (
     WantTransactionalId,
     WorkerClosed,
 )
-from streams import FencedError, StreamsError
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset
-from tests.fakes.broker import CommitFate, Entry, Transaction, TransactionState
-from tests.tasks.loop.group_bench import APP, GroupBench, granted
-from tests.tasks.loop.test_moving_tasks import CHANGELOG, bench, fill, learn, processed
-from tests.tasks.loop.test_stream_worker import counting
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset
 
 IN = TopicPartition("in", 0)
 
@@ -304,7 +304,7 @@ def test_a_task_that_is_to_be_released_when_its_commit_fails_is_released_later()
 
 def test_an_incarnation_that_gets_no_other_id_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """It could not commit any more."""
-    monkeypatch.setattr("tasks.loop.group_producers._LIMIT_S", 0.05)
+    monkeypatch.setattr("tidewheel.tasks.loop.group_producers._LIMIT_S", 0.05)
     with bench() as group:
         host = group.host("a")
         host.member.gives_ids = False

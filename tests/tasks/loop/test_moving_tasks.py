@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rebalance.model import TaskId, TopicPartition
-from rebalance.protocol.orders import (
+from tests.fakes.clients import FakeTransactionalProducer
+from tests.tasks.loop.group_bench import GroupBench, Host, granted
+from tests.tasks.loop.test_stream_worker import counting
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.protocol.orders import (
     CopyReady,
     DropCopy,
     KeepCopy,
@@ -14,9 +17,6 @@ from rebalance.protocol.orders import (
     TaskReleased,
     WorkerStatus,
 )
-from tests.fakes.clients import FakeTransactionalProducer
-from tests.tasks.loop.group_bench import GroupBench, Host, granted
-from tests.tasks.loop.test_stream_worker import counting
 
 CHANGELOG = "app-counts-changelog"
 

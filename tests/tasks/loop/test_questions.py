@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TaskId
-from state_stores.buffers.queried import UncommittedRows
-from state_stores.stores.factory import queried_store
-from streams import (
+from tests.fakes.broker import CommitFate
+from tests.tasks.loop.bench import Bench, Source
+from tests.tasks.loop.group_bench import GroupBench, Host
+from tidewheel import (
     InvalidStateStoreError,
     Materialized,
     Processor,
@@ -27,11 +27,11 @@ from streams import (
     TimeWindows,
     Topology,
 )
-from streams.worker.queries import _sources
-from tasks.loop.stream_worker import StreamWorker
-from tests.fakes.broker import CommitFate
-from tests.tasks.loop.bench import Bench, Source
-from tests.tasks.loop.group_bench import GroupBench, Host
+from tidewheel.rebalance.model import TaskId
+from tidewheel.state_stores.buffers.queried import UncommittedRows
+from tidewheel.state_stores.stores.factory import queried_store
+from tidewheel.streams.worker.queries import _sources
+from tidewheel.tasks.loop.stream_worker import StreamWorker
 
 STRING, LONG = Serdes.string(), Serdes.int64()
 CHANGELOG = "app-counts-changelog"

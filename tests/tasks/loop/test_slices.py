@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams import Serdes, StreamsBuilder, Topology
 from tests.tasks.loop.bench import Bench, Crash
+from tidewheel import Serdes, StreamsBuilder, Topology
+from tidewheel.rebalance.model import TopicPartition
 
 STRING = Serdes.string()
 IN = TopicPartition("in", 0)

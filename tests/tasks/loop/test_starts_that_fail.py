@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TopicPartition
-from rebalance.protocol.orders import DropCopy, ReleaseTask, TaskBroken, TaskReleased, TaskRunning
-from streams import StreamsError
-from tasks.ports import UnsettledOffsetsError
 from tests.tasks.loop.group_bench import APP, GroupBench, Host, granted
 from tests.tasks.loop.test_moving_tasks import CHANGELOG, bench, fill, learn, processed
+from tidewheel import StreamsError
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.orders import (
+    DropCopy,
+    ReleaseTask,
+    TaskBroken,
+    TaskReleased,
+    TaskRunning,
+)
+from tidewheel.tasks.ports import UnsettledOffsetsError
 
 IN = TopicPartition("in", 0)
 

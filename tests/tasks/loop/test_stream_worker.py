@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.layout.envelope import unseal
-from streams import (
+from tests.fakes.broker import CommitFate
+from tests.tasks.loop.bench import APP, Bench, Source
+from tidewheel import (
     FencedError,
     Materialized,
     Processor,
@@ -23,8 +23,8 @@ from streams import (
     StreamsError,
     Topology,
 )
-from tests.fakes.broker import CommitFate
-from tests.tasks.loop.bench import APP, Bench, Source
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.layout.envelope import unseal
 
 STRING, INT = Serdes.string(), Serdes.int64()
 CHANGELOG = "app-counts-changelog"
@@ -160,8 +160,8 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(
     batches = iter(records)
     # Nobody joins a commit while the fake client waits for it: it is closed at once then. Caches are flushed twice whenever they can be.
     with (
-        patch("tasks.commit.committer._JOIN_S", 0.0),
-        patch("tasks.commit.commit_schedule._COMMITS", 0),
+        patch("tidewheel.tasks.commit.committer._JOIN_S", 0.0),
+        patch("tidewheel.tasks.commit.commit_schedule._COMMITS", 0),
     ):
         for crash_after, lost_writes in lives:
             fill(bench, next(batches, ""), repartition=repartition)
@@ -233,9 +233,13 @@ def test_every_step_of_a_life_whose_commits_begin_early_may_be_its_last(
     monkeypatch: pytest.MonkeyPatch, turns: int, cache_bytes: int
 ) -> None:
     """Whether more joins each commit, or it is closed before: no count is missing, none comes twice."""
-    for wait in ("commit._JOIN_S", "commit._SENDING_S", "worker_input._GATHER_S"):
-        monkeypatch.setattr(f"tasks.{wait}", 0.0)
-    monkeypatch.setattr("tasks.commit.commit_schedule._COMMITS", 0)
+    for wait in (
+        "commit.committer._JOIN_S",
+        "commit.committer._SENDING_S",
+        "task.worker_input._GATHER_S",
+    ):
+        monkeypatch.setattr(f"tidewheel.tasks.{wait}", 0.0)
+    monkeypatch.setattr("tidewheel.tasks.commit.commit_schedule._COMMITS", 0)
 
     def life(step: int | None = None) -> tuple[Bench, bool]:
         bench = Bench(

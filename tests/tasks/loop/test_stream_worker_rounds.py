@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TaskId, TopicPartition
-from streams import (
+from tests.fakes.broker import CommitFate
+from tests.tasks.loop.bench import APP, Bench, Source
+from tests.tasks.loop.test_stream_worker import counting, counts_of, fill, outputs_of
+from tidewheel import (
     Processor,
     PunctuationType,
     RecordFailedError,
@@ -16,13 +18,11 @@ from streams import (
     StreamsError,
     Topology,
 )
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.loop.stream_worker import StreamWorker
-from tasks.ports import CommittedOffset
-from tasks.worker_settings import recommit_interval_ms
-from tests.fakes.broker import CommitFate
-from tests.tasks.loop.bench import APP, Bench, Source
-from tests.tasks.loop.test_stream_worker import counting, counts_of, fill, outputs_of
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.ports import CommittedOffset
+from tidewheel.tasks.worker_settings import recommit_interval_ms
 
 STRING, INT = Serdes.string(), Serdes.int64()
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from state_stores.spec import StoreKind, StoreSpec
-from streams import (
+from tidewheel import (
     BufferConfig,
     JoinWindows,
     KStream,
@@ -23,10 +22,11 @@ from streams import (
     Suppressed,
     TimeWindows,
 )
-from streams.operators.stateless import PassThrough
-from tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec, SubtopologySpec
-from tasks.processing.engine.execution import execution_mode
-from tasks.processing.engine.operator import OperatorSupplier
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.operators.stateless import PassThrough
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec, SubtopologySpec
+from tidewheel.tasks.processing.engine.execution import execution_mode
+from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 Text = KStream[str, str]
 Rows = KTable[str, str]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from streams import KStream, Materialized, Serdes, StreamsBuilder, StreamsConfig, Topology
-from streams.testing import TopologyTestDriver
+from tidewheel import KStream, Materialized, Serdes, StreamsBuilder, StreamsConfig, Topology
+from tidewheel.testing import TopologyTestDriver
 
 KEYS = st.one_of(st.none(), st.sampled_from(["a", "b", "c", "d", "e", "f"]))
 VALUES = st.one_of(st.none(), st.integers(-5, 40))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import (
+from tidewheel import (
     FixedKeyProcessor,
     FixedKeyProcessorContext,
     FixedKeyRecord,
@@ -28,8 +28,8 @@ from streams import (
     Topology,
     TopologyError,
 )
-from streams.testing import TopologyTestDriver
-from tasks.processing.api import coroutines
+from tidewheel.tasks.processing.api import coroutines
+from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()
 

@@ -6,18 +6,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.stores.key_value_store import ValueAndTimestamp
-from streams import Processor, Record, Stores, StreamsBuilder
-from tasks.call_watch import Limits
-from tasks.processing.engine.error_policy import ErrorHandlers
-from tasks.restore.global_stores import GlobalStores
-from tasks.restore.global_updater import GlobalUpdater
-from tasks.restore.state_updater import RestoreEvent
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeClients
 from tests.fakes.clock import FakeClock
 from tests.tasks.loop.bench import Crash, Disk, Fuse
+from tidewheel import Processor, Record, Stores, StreamsBuilder
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp
+from tidewheel.tasks.call_watch import Limits
+from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
+from tidewheel.tasks.restore.global_stores import GlobalStores
+from tidewheel.tasks.restore.global_updater import GlobalUpdater
+from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 TOPIC = "rates"
 PARTITIONS = 3

@@ -6,11 +6,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from rebalance.protocol.orders import CopyReady, DropCopy, TaskRunning
-from tasks.restore.run_ports import RunSettings
 from tests.fakes.run_maker import LocalRunMaker
 from tests.tasks.loop.group_bench import APP, GroupBench, RealClock, granted
 from tests.tasks.loop.test_moving_tasks import bench, fill, learn, processed
+from tidewheel.rebalance.protocol.orders import CopyReady, DropCopy, TaskRunning
+from tidewheel.tasks.restore.run_ports import RunSettings
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalance.protocol.orders import DropCopy, KeepCopy, TaskReleased
-from state_stores.layout.envelope import unseal
-from streams import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
 from tests.fakes.broker import CommitFate
 from tests.tasks.loop.group_bench import APP, GroupBench, Host
 from tests.tasks.loop.test_moving_tasks import fill, learn, processed
 from tests.tasks.loop.test_stream_worker import counting
+from tidewheel import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
+from tidewheel.rebalance.protocol.orders import DropCopy, KeepCopy, TaskReleased
+from tidewheel.state_stores.layout.envelope import unseal
 
 STRING = Serdes.string()
 

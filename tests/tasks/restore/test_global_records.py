@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tests.tasks.restore.global_bench import TOPIC, CountRecords, Process, counts
+from tidewheel import (
     Processor,
     ProcessorContext,
     PunctuationType,
@@ -16,8 +17,7 @@ from streams import (
     StreamsBuilder,
     StreamsError,
 )
-from tasks.processing.engine.error_policy import ErrorHandlers
-from tests.tasks.restore.global_bench import TOPIC, CountRecords, Process, counts
+from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers
 
 
 def numbers(builder: StreamsBuilder) -> None:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
-from state_stores.stores.key_value_store import ValueAndTimestamp
-from streams import (
+from tests.tasks.restore.global_bench import PARTITIONS, TOPIC, CountRecords, Process, counts, table
+from tidewheel import (
     Stores,
 )
-from tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
-from tests.tasks.restore.global_bench import PARTITIONS, TOPIC, CountRecords, Process, counts, table
+from tidewheel.state_stores.errors import InvalidStateStoreError, StoreCorruptedError
+from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp
+from tidewheel.tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
 
 # -- restoring and following ------------------------------------------------------------------------------------------
 

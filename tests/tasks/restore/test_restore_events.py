@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from rebalance.protocol.orders import DropCopy, TaskBroken, TaskRunning
-from state_stores.errors import StateStoreError
-from tasks.restore.restore_events import StandbyUpdateEvent
 from tests.tasks.loop.group_bench import GroupBench, Host, granted
 from tests.tasks.loop.test_moving_tasks import CHANGELOG, bench, fill, learn, processed
 from tests.tasks.restore.test_copies_of_stores import table_of
+from tidewheel.rebalance.protocol.orders import DropCopy, TaskBroken, TaskRunning
+from tidewheel.state_stores.errors import StateStoreError
+from tidewheel.tasks.restore.restore_events import StandbyUpdateEvent
 
 
 def followed(group: GroupBench, first: Host, second: Host) -> None:

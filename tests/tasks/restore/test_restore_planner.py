@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TopicPartition
-from tasks.ports import CommittedOffset, UnsettledOffsetsError
-from tasks.restore.offset_origin import StartRules
-from tasks.restore.restore_planner import RestorePlanner
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeTransactionalProducer
 from tests.fakes.clock import FakeClock
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.ports import CommittedOffset, UnsettledOffsetsError
+from tidewheel.tasks.restore.offset_origin import StartRules
+from tidewheel.tasks.restore.restore_planner import RestorePlanner
 
 
 def test_copies_get_ready_while_commits_of_their_owners_are_undecided() -> None:

@@ -11,10 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from state_stores.layout.envelope import unseal
-from state_stores.spec import StoreSpec
-from streams import Serdes, StreamsBuilder, TimeWindows, Topology
-from tasks.restore.run_ports import RunSettings, RunsFailed
 from tests.fakes.run_maker import LocalRunMaker
 from tests.tasks.loop.bench import APP, Bench
 from tests.tasks.restore.test_state_updater import (
@@ -26,6 +22,10 @@ from tests.tasks.restore.test_state_updater import (
     table,
 )
 from tests.tasks.task.snapshots import take_snapshot
+from tidewheel import Serdes, StreamsBuilder, TimeWindows, Topology
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.tasks.restore.run_ports import RunSettings, RunsFailed
 
 STRING = Serdes.string()
 
@@ -327,7 +327,7 @@ def test_a_reason_is_kept_in_the_log(places: Path, caplog: pytest.LogCaptureFixt
     bench = filled()
     use_runs(bench, places)
     bench.disk.versions.clear()
-    with caplog.at_level(logging.INFO, "tasks"):
+    with caplog.at_level(logging.INFO, "tidewheel.tasks"):
         assert bench.live()
     said = [
         text for each in caplog.records if "restoring from changelog" in (text := each.getMessage())

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TaskId
-from state_stores.errors import StateStoreError, StoreCorruptedError
-from state_stores.stores.key_value_store import ValueAndTimestamp
-from streams import (
+from tests.fakes.broker import CommitFate
+from tests.tasks.loop.bench import Bench, Crash, DiskDatabase
+from tests.tasks.loop.test_stream_worker import counting, counts_of, outputs_of
+from tidewheel import (
     FencedError,
     KafkaStreams,
     Materialized,
@@ -22,10 +22,10 @@ from streams import (
     StreamsConfig,
     Topology,
 )
-from streams.worker.incarnation import WorkerLife
-from tests.fakes.broker import CommitFate
-from tests.tasks.loop.bench import Bench, Crash, DiskDatabase
-from tests.tasks.loop.test_stream_worker import counting, counts_of, outputs_of
+from tidewheel.rebalance.model import TaskId
+from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
+from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp
+from tidewheel.streams.worker.incarnation import WorkerLife
 
 STRING, INT = Serdes.string(), Serdes.int64()
 TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from state_stores.stores.key_value_store import ValueAndTimestamp
-from streams import Materialized, Processor, Serdes, StreamsBuilder, StreamsConfig
-from streams.testing import TopologyTestDriver
 from tests.tasks.loop.bench import Bench, Crash
+from tidewheel import Materialized, Processor, Serdes, StreamsBuilder, StreamsConfig
+from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp
+from tidewheel.testing import TopologyTestDriver
 
 STRING, INT = Serdes.string(), Serdes.int64()
 TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}

@@ -4,11 +4,11 @@ import os
 from itertools import pairwise
 from typing import Any
 
-from streams import Processor, Record, Serdes, StreamsBuilder, StreamsConfig, Topology
-from streams.cli.worker_main import SupervisorLink
-from streams.processes.supervisor.messages import StartWorker, StopWorker, encode
-from streams.testing import TopologyTestDriver
 from tests.tasks.loop.bench import Bench
+from tidewheel import Processor, Record, Serdes, StreamsBuilder, StreamsConfig, Topology
+from tidewheel.streams.cli.worker_main import SupervisorLink
+from tidewheel.streams.processes.supervisor.messages import StartWorker, StopWorker, encode
+from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()
 TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}

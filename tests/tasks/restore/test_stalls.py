@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from rebalance.model import TopicPartition
-from state_stores.errors import StreamsError
-from tasks.open_transactions import OpenTransaction
-from tasks.restore.stalls import Reach, Stall, Stalls, explained
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.restore.stalls import Reach, Stall, Stalls, explained
 
 LOG = TopicPartition("app-counts-changelog", 1)
 OPEN = OpenTransaction(

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.model import TaskId, TopicPartition
-from streams import StreamsBuilder, StreamsError
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import Admin, CommittedOffset
-from tasks.restore.offset_origin import StartRules
-from tasks.restore.start_positions import (
+from tests.tasks.loop.bench import APP, Bench
+from tidewheel import StreamsBuilder, StreamsError
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import Admin, CommittedOffset
+from tidewheel.tasks.restore.offset_origin import StartRules
+from tidewheel.tasks.restore.start_positions import (
     Grant,
     earlier_transactional_ids,
     find_granted_starts,
     slowest_position_ms,
     start_position,
 )
-from tests.tasks.loop.bench import APP, Bench
 
 PARTITION = TopicPartition("orders", 3)
 TOPIC_ID = b"the topic of now"

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tasks.restore.state_updater
-from state_stores.layout.envelope import unseal
-from state_stores.layout.position import Position
-from streams import Processor, Serdes, Stores, StreamsError, Topology
-from tasks.loop.stream_worker import StreamWorker
+import tidewheel.tasks.restore.state_updater
 from tests.fakes.clients import FakeChangelogReader
 from tests.tasks.loop.bench import Bench, Source
+from tidewheel import Processor, Serdes, Stores, StreamsError, Topology
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.tasks.loop.stream_worker import StreamWorker
 
 STRING = Serdes.string()
 HOUR_MS = 3_600_000
@@ -70,7 +70,7 @@ def compact(bench: Bench, topic: str = CHANGELOG, *, tombstones: bool) -> None:
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every poll of a restore give one record."""
-    monkeypatch.setattr(tasks.restore.state_updater, "_POLL_RECORDS", 1)
+    monkeypatch.setattr(tidewheel.tasks.restore.state_updater, "_POLL_RECORDS", 1)
 
 
 def filled(**settings: Any) -> Bench:

@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rebalance.model import TopicPartition
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.restore.store_restore import StoreRestore
 from tests.tasks.task.test_state_manager import Stage, spec
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.store_restore import StoreRestore
 
 CHANGELOG = TopicPartition("app-t-changelog", 2)
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import (
+from tests.tasks.loop.bench import APP, Bench
+from tidewheel import (
     BufferConfig,
     JoinWindows,
     KStream,
@@ -21,7 +22,6 @@ from streams import (
     TimeWindows,
     Topology,
 )
-from tests.tasks.loop.bench import APP, Bench
 
 STRING = Serdes.string()
 Streams = tuple[KStream[str, str], KStream[str, str]]

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streams import (
+from tests.tasks.loop.bench import Fuse
+from tidewheel import (
     ChangelogRecord,
     Processor,
     Record,
@@ -16,7 +17,6 @@ from streams import (
     StreamsBuilder,
     Topology,
 )
-from tests.tasks.loop.bench import Fuse
 
 STRING = Serdes.string()
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from tasks.commit.output_collector import OutputCollector
-from tasks.ports import RecordSource, SinkProducer
-from tasks.processing.engine.error_policy import ErrorHandlers, ErrorPolicy
-from tasks.processing.engine.output import OutputColumns
+from tidewheel.tasks.commit.output_collector import OutputCollector
+from tidewheel.tasks.ports import RecordSource, SinkProducer
+from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers, ErrorPolicy
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 T = 1_700_000_000_000
 

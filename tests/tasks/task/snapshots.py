@@ -7,21 +7,21 @@ from pathlib import Path
 
 import msgspec
 
-from rebalance.model import TopicPartition
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import (
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeChangelogReader
+from tests.fakes.clock import FakeClock
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import (
     FORMAT_VERSION,
     Layout,
     PartitionRuns,
     Run,
     StoreSnapshot,
 )
-from state_stores.bulk_restore.runs import RunBuilder
-from state_stores.spec import StoreSpec
-from tasks.ports import ChangelogReader
-from tests.fakes.broker import FakeBroker
-from tests.fakes.clients import FakeChangelogReader
-from tests.fakes.clock import FakeClock
+from tidewheel.state_stores.bulk_restore.runs import RunBuilder
+from tidewheel.state_stores.spec import StoreSpec
+from tidewheel.tasks.ports import ChangelogReader
 
 _POLL_RECORDS = 20_000
 _POLL_S = 0.1

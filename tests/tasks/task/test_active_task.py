@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TaskId, TopicPartition
-from streams import Processor, RecordFailedError, Serdes, Stores, Topology
-from tasks.task.active_task import ActiveTask
-from tasks.task.lifecycle import TaskState
 from tests.tasks.loop.bench import Bench
 from tests.tasks.task.outputs import collector_of
+from tidewheel import Processor, RecordFailedError, Serdes, Stores, Topology
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.lifecycle import TaskState
 
 STRING = Serdes.string()
 
@@ -55,7 +55,7 @@ def fill(
     task: ActiveTask, *values: str, topic: str = "big", times: list[int] | None = None
 ) -> None:
     """Buffer records from offset 10 on."""
-    from tasks.processing.engine.record_batch import SourceRecords  # noqa: PLC0415 - one helper needs it
+    from tidewheel.tasks.processing.engine.record_batch import SourceRecords  # noqa: PLC0415 - one helper needs it
 
     count = len(values)
     task.group.add(

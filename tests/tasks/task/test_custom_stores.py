@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TaskId
-from streams import StateStoreError, Topology
 from tests.fakes.broker import CommitFate
 from tests.tasks.loop.bench import Bench
 from tests.tasks.loop.group_bench import GroupBench
 from tests.tasks.restore.test_copies_of_stores import go_to_and_fro
 from tests.tasks.task.custom_stores import KeptTotals, Totals, counting_by
+from tidewheel import StateStoreError, Topology
+from tidewheel.rebalance.model import TaskId
 
 INPUT = "abacabadb"
 TASK = TaskId(0, 0)

@@ -4,16 +4,16 @@ import re
 
 import pytest
 
-from rebalance.model import TaskId, TopicPartition
-from streams import MissingSourceTopicError, StreamsBuilder, StreamsError
-from tasks.internal_topics import ApplicationPlan, is_matched, plan_application
-from tasks.loop.task_manager import HeldTasks
-from tasks.ports import CommittedOffset
-from tasks.restore.offset_origin import StartRules
-from tasks.restore.start_positions import Grant, find_granted_starts
-from tasks.task.gone_topics import GoneTopics
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
+from tidewheel import MissingSourceTopicError, StreamsBuilder, StreamsError
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.internal_topics import ApplicationPlan, is_matched, plan_application
+from tidewheel.tasks.loop.task_manager import HeldTasks
+from tidewheel.tasks.ports import CommittedOffset
+from tidewheel.tasks.restore.offset_origin import StartRules
+from tidewheel.tasks.restore.start_positions import Grant, find_granted_starts
+from tidewheel.tasks.task.gone_topics import GoneTopics
 
 GONE = "orders-b"
 

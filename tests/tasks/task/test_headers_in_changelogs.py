@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from state_stores.layout.envelope import unseal_with_headers
-from state_stores.layout.headers import Headers, split_headers
-from streams import Materialized, Serdes, StreamsBuilder, StreamsConfig, Topology
 from tests.tasks.loop.bench import Bench
+from tidewheel import Materialized, Serdes, StreamsBuilder, StreamsConfig, Topology
+from tidewheel.state_stores.layout.envelope import unseal_with_headers
+from tidewheel.state_stores.layout.headers import Headers, split_headers
 
 TRACE: Headers = (("trace", b"1"), ("trace", None))
 

@@ -5,10 +5,10 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.model import TaskId, TopicPartition
-from rebalance.protocol.orders import CopyNotReady, CopyReady
-from tasks.task.active_task import ActiveTask
-from tasks.task.learner_task import CopyProgress, LearnerTask
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.rebalance.protocol.orders import CopyNotReady, CopyReady
+from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.learner_task import CopyProgress, LearnerTask
 
 LOGS = (TopicPartition("a", 0), TopicPartition("b", 0))
 LAG = 10

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from tasks.task.lifecycle import TaskState, moved
+from tidewheel.tasks.task.lifecycle import TaskState, moved
 
 LEGAL = {
     (TaskState.CREATED, TaskState.RESTORING),

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rebalance.model import TopicPartition
-from tasks.processing.engine.java_queue import JavaQueue
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.task.partition_group import PartitionGroup
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.processing.engine.java_queue import JavaQueue
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.task.partition_group import PartitionGroup
 
 PARTITIONS = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
 TIMES = st.lists(st.integers(0, 6), min_size=1, max_size=12)

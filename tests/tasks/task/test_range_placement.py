@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from streams import Processor, Record, StreamsBuilder
-from tasks.key_ranges.range_assignment import TaskLoad, assign_ranges
 from tests.tasks.key_ranges.programs import TEXT
 from tests.tasks.loop.group_bench import GroupBench
+from tidewheel import Processor, Record, StreamsBuilder
+from tidewheel.tasks.key_ranges.range_assignment import TaskLoad, assign_ranges
 
 THREADS: Final = 4
 
@@ -40,8 +40,8 @@ def test_K5_uneven_load_is_cut_unevenly_and_a_range_is_never_taken_for_idle(
                 looks.append((ranges, [item.load for item in each.ranges]))
         return assign_ranges(tasks, *arguments, **options)
 
-    monkeypatch.setattr("tasks.task.range_placement.assign_ranges", noted)
-    monkeypatch.setattr("tasks.task.range_placement._LOOK_S", 0.3)
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement.assign_ranges", noted)
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement._LOOK_S", 0.3)
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).process(_Uneven).to("out", **TEXT)
     with GroupBench(builder.build(), {"in": 1, "out": 1}) as group:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_stores.layout.envelope import unseal
-from streams import (
+from tests.tasks.loop.bench import APP, Bench
+from tidewheel import (
     Processor,
     ProcessorContext,
     PunctuationType,
@@ -19,8 +19,8 @@ from streams import (
     Topology,
     ValueAndTimestamp,
 )
-from streams.testing import TopologyTestDriver
-from tests.tasks.loop.bench import APP, Bench
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()
 _TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalance.model import TopicPartition
-from state_stores.layout.envelope import unseal
-from streams import (
+from tests.tasks.loop.bench import APP, Bench
+from tidewheel import (
     ErrorResponse,
     Materialized,
     RecordFailedError,
@@ -16,8 +15,9 @@ from streams import (
     StreamsBuilder,
     StreamsConfig,
 )
-from tasks.processing.api.topology_spec import OffsetReset
-from tests.tasks.loop.bench import APP, Bench
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.tasks.processing.api.topology_spec import OffsetReset
 
 STRING = Serdes.string()
 Store = dict[str, tuple[str, int]]

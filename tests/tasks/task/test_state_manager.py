@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TaskId, TopicPartition
-from state_stores.errors import InvalidStateStoreError, StoreCorruptedError
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.layout.position import Position
-from state_stores.restore import fold
-from state_stores.spec import StoreKind, StoreSpec
-from state_stores.stores.key_value_store import TimestampedKeyValueStore
-from streams import Serdes, TaskCorruptedError
-from tasks.task.state_manager import StateManager, StateSettings
+from tidewheel import Serdes, TaskCorruptedError
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.errors import InvalidStateStoreError, StoreCorruptedError
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.restore import fold
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.stores.key_value_store import TimestampedKeyValueStore
+from tidewheel.tasks.task.state_manager import StateManager, StateSettings
 
 TOPIC_ID = b"sixteen byte id."
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.model import TopicPartition
-from streams import Serdes, StreamsConfig, Topology
-from streams.testing import TopologyTestDriver
-from tasks.loop.stream_worker import StreamWorker
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.task.partition_group import PartitionGroup
 from tests.tasks.loop.bench import Bench, Source
+from tidewheel import Serdes, StreamsConfig, Topology
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.loop.stream_worker import StreamWorker
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.task.partition_group import PartitionGroup
+from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)

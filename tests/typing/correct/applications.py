@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import assert_type
 
-from streams import (
+from tidewheel import (
     ConsumedRecord,
     DeadLetter,
     ErrorContext,
@@ -30,7 +30,7 @@ from streams import (
     Windowed,
     WindowStore,
 )
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 
 def skipped(context: ErrorContext, record: object, error: Exception) -> ErrorResponse:

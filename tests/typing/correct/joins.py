@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import assert_type
 
-from streams import (
+from tidewheel import (
     GlobalKTable,
     JoinWindows,
     KGroupedTable,

@@ -2,7 +2,7 @@
 
 from typing import Any, assert_type
 
-from streams import (
+from tidewheel import (
     GlobalKTable,
     KGroupedStream,
     KTable,

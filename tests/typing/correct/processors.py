@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import assert_type
 
-from streams import (
+from tidewheel import (
     FixedKeyProcessor,
     FixedKeyRecord,
     KStream,
@@ -17,7 +17,7 @@ from streams import (
     Topology,
     ValueTransformerWithKey,
 )
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 builder = StreamsBuilder()
 lines = builder.stream("lines", key_serde=str, value_serde=str)

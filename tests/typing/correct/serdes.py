@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 from uuid import UUID
 
-from streams import KStream, Serde, Serdes, StreamsBuilder
-from streams.serdes import SerdeLike, as_serde
+from tidewheel import KStream, Serde, Serdes, StreamsBuilder
+from tidewheel.streams.serdes import SerdeLike, as_serde
 
 
 @dataclass

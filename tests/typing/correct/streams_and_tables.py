@@ -3,7 +3,7 @@
 import re
 from typing import Any, assert_type
 
-from streams import (
+from tidewheel import (
     KGroupedStream,
     KStream,
     KTable,

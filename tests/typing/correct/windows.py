@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import assert_type
 
-from streams import (
+from tidewheel import (
     BufferConfig,
     CalendarWindows,
     CogroupedKStream,

@@ -1,6 +1,6 @@
 """Settings, handlers, the running application, the test driver and topologies by hand: what they do not take."""
 
-from streams import (
+from tidewheel import (
     ConsumedRecord,
     ErrorContext,
     ErrorResponse,
@@ -16,7 +16,7 @@ from streams import (
     ValueTransformerWithKey,
     Windowed,
 )
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 builder = StreamsBuilder()
 lines = builder.stream("lines", key_serde=str, value_serde=str)

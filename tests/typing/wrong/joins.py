@@ -1,6 +1,6 @@
 """Other keys, joiners of other types, sides that may be missing."""
 
-from streams import JoinWindows, StreamsBuilder
+from tidewheel import JoinWindows, StreamsBuilder
 
 builder = StreamsBuilder()
 clicks = builder.stream("clicks", key_serde=str, value_serde=str)

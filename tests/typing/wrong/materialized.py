@@ -1,6 +1,6 @@
 """Serdes of other types than the stream or the table has, given to an operator or to its store."""
 
-from streams import JoinWindows, Materialized, Serdes, StreamsBuilder, TimeWindows
+from tidewheel import JoinWindows, Materialized, Serdes, StreamsBuilder, TimeWindows
 
 builder = StreamsBuilder()
 lines = builder.stream("lines", key_serde=str, value_serde=str)

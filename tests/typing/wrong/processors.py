@@ -1,6 +1,6 @@
 """Processors of other types, and what they may not forward."""
 
-from streams import (
+from tidewheel import (
     FixedKeyProcessor,
     FixedKeyRecord,
     Processor,
@@ -9,7 +9,7 @@ from streams import (
     StreamsBuilder,
     ValueTransformerWithKey,
 )
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 builder = StreamsBuilder()
 lines = builder.stream("lines", key_serde=str, value_serde=str)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from streams import Serde, Serdes, StreamsBuilder
+from tidewheel import Serde, Serdes, StreamsBuilder
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Stores that a processor uses with other types than it says, and what it may not ask of its context."""
 
-from streams import (
+from tidewheel import (
     KeyValueStore,
     Processor,
     ProcessorContext,

@@ -1,6 +1,6 @@
 """Functions that take or return something else than the stream has; arguments of another type."""
 
-from streams import Processor, Record, Serdes, StreamsBuilder
+from tidewheel import Processor, Record, Serdes, StreamsBuilder
 
 builder = StreamsBuilder()
 lines = builder.stream("lines", key_serde=str, value_serde=str)

@@ -1,6 +1,6 @@
 """Grouped tables, suppress and transform_values: what type checkers must refuse."""
 
-from streams import BufferConfig, StreamsBuilder, Suppressed, ValueTransformerWithKey
+from tidewheel import BufferConfig, StreamsBuilder, Suppressed, ValueTransformerWithKey
 
 builder = StreamsBuilder()
 users = builder.table("users", key_serde=str, value_serde=str)

@@ -1,6 +1,6 @@
 """Windows of another kind, aggregates of another type."""
 
-from streams import (
+from tidewheel import (
     BufferConfig,
     CalendarWindows,
     SessionWindows,

@@ -5,27 +5,27 @@ from typing import Any
 
 import pytest
 
-from rebalance.group import Group, replay
-from rebalance.leader.bootstrapping import BOOTSTRAP_HOLD, may_write
-from rebalance.model import TopicPartition
-from rebalance.protocol.messages import Beat
-from rebalance.protocol.records import decode_record
-from streams import Serdes, StreamsBuilder, StreamsError
-from streams.bulk.bootstrap.driver import BootstrapDriver, BootstrapReport
-from streams.bulk.bootstrap.group_log_writer import GroupBooks
-from streams.bulk.bootstrap.other_stores import stores_beside
-from streams.bulk.bootstrap.plan import InputOffsets, parse_input_offsets, target_of
-from streams.bulk.bootstrap.writer import SupersededError, WriteOrder, write_partition
-from streams.errors import FencedError
-from streams.group.topics import GroupTopics
-from streams.kafka.admin.group_log import state_topic
-from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.key_ranges.progress_vector import Progress
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
 from tests.rebalance.leader.group_logs import LogBook, producer_id
 from tests.streams.bulk.local_job import FakeWriterPorts, KilledProducer, LocalJob
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
+from tidewheel import Serdes, StreamsBuilder, StreamsError
+from tidewheel.rebalance.group import Group, replay
+from tidewheel.rebalance.leader.bootstrapping import BOOTSTRAP_HOLD, may_write
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.messages import Beat
+from tidewheel.rebalance.protocol.records import decode_record
+from tidewheel.streams.bulk.bootstrap.driver import BootstrapDriver, BootstrapReport
+from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupBooks
+from tidewheel.streams.bulk.bootstrap.other_stores import stores_beside
+from tidewheel.streams.bulk.bootstrap.plan import InputOffsets, parse_input_offsets, target_of
+from tidewheel.streams.bulk.bootstrap.writer import SupersededError, WriteOrder, write_partition
+from tidewheel.streams.errors import FencedError
+from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.streams.kafka.admin.group_log import state_topic
+from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 NOW_MS = 1_700_000_000_000
 STORE, CHANGELOG = "counts", "shop-counts-changelog"

@@ -4,18 +4,18 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from rebalance.group import Group, snapshot
-from rebalance.model import TopicPartition
-from rebalance.ports import LeadershipLostError
-from rebalance.protocol.records import AnyRecord, LeaderClaim
-from streams import StreamsError
-from streams.bulk.bootstrap.group_log_writer import GroupBooks
-from streams.group.topics import GroupTopics
-from streams.kafka.admin.group_log import inbox_topic, state_topic
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader, FakeSinkProducer
 from tests.streams.group.fake_group import APP, FakeGroup, FakeLeader
+from tidewheel import StreamsError
+from tidewheel.rebalance.group import Group, snapshot
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.ports import LeadershipLostError
+from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
+from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupBooks
+from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset
 
 
 class RacingLeader(FakeLeader):

@@ -4,24 +4,24 @@ from collections.abc import Mapping
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams import Serdes, StreamsBuilder, StreamsConfig
-from streams.bulk.bootstrap.driver import BootstrapRefused
-from streams.bulk.bootstrap.other_stores import (
+from tests.fakes.clients import FakeAdmin
+from tests.streams.bulk.bootstrap.test_driver import CHANGELOG, FROM_END, ROWS, Kill, Killed, Shop
+from tests.streams.group.fake_group import APP
+from tidewheel import Serdes, StreamsBuilder, StreamsConfig
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.bulk.bootstrap.driver import BootstrapRefused
+from tidewheel.streams.bulk.bootstrap.other_stores import (
     StoreBeside,
     moves_of,
     refusal_of_moves,
     stores_beside,
 )
-from streams.bulk.bootstrap.plan import parse_input_offsets, target_of
-from streams.dsl.kstream import KStream
-from streams.errors import StreamsError
-from tasks.internal_topics import ApplicationPlan, plan_application
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset
-from tests.fakes.clients import FakeAdmin
-from tests.streams.bulk.bootstrap.test_driver import CHANGELOG, FROM_END, ROWS, Kill, Killed, Shop
-from tests.streams.group.fake_group import APP
+from tidewheel.streams.bulk.bootstrap.plan import parse_input_offsets, target_of
+from tidewheel.streams.dsl.kstream import KStream
+from tidewheel.streams.errors import StreamsError
+from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset
 
 BESIDE = "shop-totals-changelog"
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TopicPartition
-from streams import (
+from tidewheel import (
     BufferConfig,
     ConfigError,
     JoinWindows,
@@ -19,7 +18,8 @@ from streams import (
     StreamsConfig,
     StreamsError,
 )
-from streams.bulk.bootstrap.plan import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.bulk.bootstrap.plan import (
     InputOffsets,
     StoreTarget,
     check_offsets,
@@ -27,9 +27,9 @@ from streams.bulk.bootstrap.plan import (
     refusal_of_changelog,
     target_of,
 )
-from streams.definitions.suppressed import Suppressed
-from streams.dsl.kstream import KStream
-from tasks.internal_topics import plan_application
+from tidewheel.streams.definitions.suppressed import Suppressed
+from tidewheel.streams.dsl.kstream import KStream
+from tidewheel.tasks.internal_topics import plan_application
 
 APP = "shop"
 TOPICS = {"orders": 2, "clicks": 2, "people": 2}

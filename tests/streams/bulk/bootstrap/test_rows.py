@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.bulk_restore.content import stored_rows
-from state_stores.restore import StoreTime, fold
-from state_stores.spec import StoreKind, StoreSpec
-from state_stores.stores.windowed import Windowed
-from streams import ConfigError, Serdes, StreamsError
-from streams.bulk.bootstrap.rows import (
+from tidewheel import ConfigError, Serdes, StreamsError
+from tidewheel.state_stores.bulk_restore.content import stored_rows
+from tidewheel.state_stores.restore import StoreTime, fold
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.streams.bulk.bootstrap.rows import (
     ChangelogRow,
     RowEncoder,
     Written,
@@ -25,9 +25,9 @@ from streams.bulk.bootstrap.rows import (
     one_per_key,
     shown,
 )
-from streams.bulk.bootstrap.writer import last_words
-from streams.serdes.partitioning import partition_of
-from tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.streams.bulk.bootstrap.writer import last_words
+from tidewheel.streams.serdes.partitioning import partition_of
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS = 3

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from streams.bulk.bootstrap.rows import RowEncoder, columns_of
-from streams.bulk.bootstrap.spark_job import check_place, place_rows
 from tests.streams.bulk.bootstrap.test_rows import NOW_MS, SPECS
+from tidewheel.streams.bulk.bootstrap.rows import RowEncoder, columns_of
+from tidewheel.streams.bulk.bootstrap.spark_job import check_place, place_rows
 
 SPEC = SPECS["key-value"]
 

@@ -4,10 +4,10 @@ import signal
 
 import pytest
 
-from streams.cli.app import main
-from streams.cli.commands.bulk import names_of, shown_progress
-from streams.errors import ConfigError
-from streams.exit_codes import ExitCode
+from tidewheel.streams.cli.app import main
+from tidewheel.streams.cli.commands.bulk import names_of, shown_progress
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.exit_codes import ExitCode
 
 
 @pytest.mark.parametrize("text", ["", " ", " , "])

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from streams.cli import main
-from streams.dashboard.looks import Looks
-from streams.exit_codes import ExitCode
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
+from tidewheel.streams.cli import main
+from tidewheel.streams.dashboard.looks import Looks
+from tidewheel.streams.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[4]
 
 _SERVED = """
 import sys
 import pytest
-from streams.cli import main
+from tidewheel.streams.cli import main
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
 
@@ -88,7 +88,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
     group.write(book)
     use(monkeypatch, group, book.now_ms)
     monkeypatch.setenv("SHORT", "0123456789")
-    monkeypatch.setattr("streams.cli.commands.dashboard._serve", lambda *_, **__: None)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.dashboard._serve", lambda *_, **__: None)
     return group
 
 
@@ -142,7 +142,7 @@ def test_it_ends_at_once_where_brokers_do_not_answer(
     def leave(code: int) -> None:
         raise SystemExit(code)
 
-    monkeypatch.setattr("streams.cli.commands.dashboard._serve", serve)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.dashboard._serve", serve)
     monkeypatch.setattr("os._exit", leave)
     with pytest.raises(SystemExit, match="0"):
         main(["dashboard", "shop", "--port", "0"])
@@ -171,7 +171,7 @@ def test_without_the_extra_it_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command for pip."""
-    monkeypatch.setattr("streams.cli.commands.dashboard.find_spec", lambda name: None)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.dashboard.find_spec", lambda name: None)
     assert main(["dashboard", "shop"]) == ExitCode.USAGE
     assert "starlette, uvicorn, prometheus_client: pip install 'tidewheel[web]'" in (
         capsys.readouterr().err

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from rebalance.model import MemberPhase
-from rebalance.protocol.messages import DrainMember, decode_message
-from streams.cli import main
-from streams.cli.commands.drain import find_member
-from streams.errors import StreamsError
-from streams.exit_codes import ExitCode
-from streams.kafka.admin.group_log import inbox_topic
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, FakeGroup, use
+from tidewheel.rebalance.model import MemberPhase
+from tidewheel.rebalance.protocol.messages import DrainMember, decode_message
+from tidewheel.streams.cli import main
+from tidewheel.streams.cli.commands.drain import find_member
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.kafka.admin.group_log import inbox_topic
 
 
 class _Scene:
@@ -28,7 +28,7 @@ class _Scene:
         self._now_s = 0.0
         use(monkeypatch, self.group, self.book.now_ms)
         clock = SimpleNamespace(monotonic=lambda: self._now_s, sleep=self._sleep)
-        monkeypatch.setattr("streams.cli.commands.drain.time", clock)
+        monkeypatch.setattr("tidewheel.streams.cli.commands.drain.time", clock)
 
     def _sleep(self, seconds: float) -> None:
         self._now_s += seconds
@@ -84,7 +84,7 @@ def test_people_see_a_bar(
     scene: _Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And that it is gone."""
-    monkeypatch.setattr("streams.cli.commands.drain.wants_json", lambda *, asked: asked)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.drain.wants_json", lambda *, asked: asked)
     _leave_in_order(scene)
     assert main(["drain", "b", "--application-id", "shop", "--timeout", "5m"]) == ExitCode.OK
     said = capsys.readouterr().out

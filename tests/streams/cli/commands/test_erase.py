@@ -8,21 +8,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from rebalance.protocol.field_types import KEY_BYTES_MAX
-from rebalance.protocol.messages import EraseKey, KeyErased, decode_message
-from streams.cli import main
-from streams.exit_codes import ExitCode
-from streams.kafka.admin.group_log import inbox_topic
-from streams.serdes.partitioning import partition_of
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, use
+from tidewheel.rebalance.protocol.field_types import KEY_BYTES_MAX
+from tidewheel.rebalance.protocol.messages import EraseKey, KeyErased, decode_message
+from tidewheel.streams.cli import main
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.kafka.admin.group_log import inbox_topic
+from tidewheel.streams.serdes.partitioning import partition_of
 
 PARTITIONS = 4
 #: Key `alice` is in this partition, whose task is `b`'s as all odd ones are.
 ALICE = 1
 
 PROGRAM = """
-from streams import *
+from tidewheel import *
 
 
 class Nothing(StateStore):
@@ -65,7 +65,7 @@ class _Scene:
         self._now_s = 0.0
         use(monkeypatch, self.group, self.book.now_ms)
         clock = SimpleNamespace(monotonic=lambda: self._now_s, sleep=self._sleep)
-        monkeypatch.setattr("streams.cli.commands.erase.time", clock)
+        monkeypatch.setattr("tidewheel.streams.cli.commands.erase.time", clock)
         file = folder / f"shop_{secrets.token_hex(4)}.py"  # a module is loaded once per name
         file.write_text(PROGRAM, encoding="utf-8")
         self.target = f"{file}:topology"
@@ -160,7 +160,7 @@ def test_people_are_told_in_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What was done, or would be."""
-    monkeypatch.setattr("streams.cli.commands.erase.wants_json", lambda *, asked: asked)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.erase.wants_json", lambda *, asked: asked)
     scene.steps = iter([lambda: scene.answer("b", rows=1, first=40, last=40)])
     assert scene.delete("counts", "alice", execute=execute) == ExitCode.OK
     words = " ".join(capsys.readouterr().out.split())

@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from rebalance.group import replay
-from rebalance.inspect.describe import GroupPhase, fold_log
-from rebalance.model import TaskId, TaskPhase, TopicPartition
-from rebalance.protocol.messages import Beat, TransactionalIdWanted
-from rebalance.protocol.records import AnyRecord, LeaderClaim, decode_record
-from streams.cli import main
-from streams.exit_codes import ExitCode
-from streams.group.topics import GroupTopics
-from streams.kafka.admin.group_log import inbox_topic, state_topic
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeAdmin, FakeChangelogReader
 from tests.rebalance.leader.group_logs import LogBook, T, producer_id, scale_out, two_members
 from tests.rebalance.leader.round_table import join
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, use
+from tidewheel.rebalance.group import replay
+from tidewheel.rebalance.inspect.describe import GroupPhase, fold_log
+from tidewheel.rebalance.model import TaskId, TaskPhase, TopicPartition
+from tidewheel.rebalance.protocol.messages import Beat, TransactionalIdWanted
+from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, decode_record
+from tidewheel.streams.cli import main
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.group.topics import GroupTopics
+from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset
 
 PROGRAM = """
-from streams import StreamsBuilder
+from tidewheel import StreamsBuilder
 
 builder = StreamsBuilder()
 builder.stream("orders", key_serde=str, value_serde=str).group_by_key().count(store="totals")
@@ -76,7 +76,7 @@ def test_N5_history_tells_what_happened(
     group = FakeGroup()
     group.write(scale_out())
     use(monkeypatch, group, T)
-    monkeypatch.setattr("streams.cli.commands.group.wants_json", lambda *, asked: asked)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.group.wants_json", lambda *, asked: asked)
     assert main(["group", "history", "shop", "--last", "1"]) == ExitCode.OK
     assert capsys.readouterr().out == (
         "2 earlier episodes left out; --last 0 tells all.\n"
@@ -114,7 +114,7 @@ def test_an_empty_history_says_so(
 ) -> None:
     """And nonsense is refused."""
     use(monkeypatch, FakeGroup(), T)
-    monkeypatch.setattr("streams.cli.commands.group.wants_json", lambda *, asked: asked)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.group.wants_json", lambda *, asked: asked)
     assert main(["group", "history", "shop"]) == ExitCode.OK
     assert capsys.readouterr().out == "The log tells of nothing yet.\n"
     assert main(["group", "history", "shop", "--last", "-1"]) == ExitCode.USAGE
@@ -150,7 +150,7 @@ def test_people_see_the_plan_and_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """First a dry run, then done."""
-    monkeypatch.setattr("streams.cli.commands.group.wants_json", lambda *, asked: asked)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.group.wants_json", lambda *, asked: asked)
     monkeypatch.setenv("COLUMNS", "120")
     assert main(["group", "recover", program]) == ExitCode.OK
     said = capsys.readouterr().out

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from streams.broker import RunningBroker
-from streams.exit_codes import ExitCode
-from streams.processes.supervisor.messages import (
+from tests.integration.cluster import Cluster, until
+from tests.streams.cli.command_runs import Command
+from tests.streams.processes.supervisor.scenario import IMPATIENT, QUICK, is_alive
+from tidewheel.streams.broker import RunningBroker
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.processes.supervisor.messages import (
     MetricsReported,
     RecordInHand,
     Report,
@@ -19,15 +22,12 @@ from streams.processes.supervisor.messages import (
     StateChanged,
     WorkerReady,
 )
-from streams.processes.supervisor.supervisor import Supervisor
-from tests.integration.cluster import Cluster, until
-from tests.streams.cli.command_runs import Command
-from tests.streams.processes.supervisor.scenario import IMPATIENT, QUICK, is_alive
+from tidewheel.streams.processes.supervisor.supervisor import Supervisor
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 PROGRAM = """
-from streams import StreamsBuilder
+from tidewheel import StreamsBuilder
 
 def shout(value):
     if value == "poison":
@@ -295,7 +295,7 @@ def test_a_record_that_kills_workers_without_a_word_is_named_too(
 
 ORDERS = """
 import msgspec
-from streams import Serdes, StreamsBuilder
+from tidewheel import Serdes, StreamsBuilder
 
 class Order(msgspec.Struct):
     cents: int

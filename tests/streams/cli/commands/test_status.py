@@ -8,21 +8,21 @@ from typing import NoReturn
 import pytest
 from rich.console import Console
 
-from rebalance.model import TopicPartition
-from rebalance.protocol.records import encode_record, record_key
-from rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
-from streams.cli import main
-from streams.cli.group_access import access_to
-from streams.cli.group_view import status_view
-from streams.config import StreamsConfig
-from streams.errors import StreamsError
-from streams.exit_codes import ExitCode
-from streams.kafka.admin.group_log import state_topic
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset
 from tests.fakes.clients import FakeTransactionalProducer
 from tests.rebalance.leader.group_logs import scale_out, two_members
 from tests.streams.group.fake_group import APP, FakeGroup, beat, use
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.records import encode_record, record_key
+from tidewheel.rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
+from tidewheel.streams.cli import main
+from tidewheel.streams.cli.group_access import access_to
+from tidewheel.streams.cli.group_view import status_view
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.kafka.admin.group_log import state_topic
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal that is wide enough for every column."""
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("FORCE_COLOR", "")
-    monkeypatch.setattr("streams.cli.commands.status.wants_json", lambda *, asked: asked)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.status.wants_json", lambda *, asked: asked)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_only_what_is_committed_counts(
         TopicPartition(state_topic(APP), 0), [record_key(held)], [encode_record(held)], [0]
     )
     use(monkeypatch, group, book.now_ms)
-    monkeypatch.setattr("streams.group.standing.STANDING_S", 0.0)
+    monkeypatch.setattr("tidewheel.streams.group.standing.STANDING_S", 0.0)
     assert main(["status", "shop", "--json"]) == ExitCode.FAILED
     assert json.loads(capsys.readouterr().out)["phase"] == "RUNNING"
     producer.commit(APP, {})
@@ -298,7 +298,7 @@ def test_K2_top_reads_the_map_at_every_look(
         commit(cut, 0x40000000, 1_000)
         return False
 
-    monkeypatch.setattr("streams.cli.commands.top._sleep", sleep)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.top._sleep", sleep)
     assert main(["top", "shop", "--count", "2", "--json"]) == ExitCode.OK
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["key_ranges"] == MAP
@@ -322,7 +322,7 @@ def test_K2_ranges_that_cannot_be_read_any_more_are_not_shown(
         monkeypatch.setattr(cut.connections[-1].admin, "committed", refuse)
         return False
 
-    monkeypatch.setattr("streams.cli.commands.top._sleep", sleep)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.top._sleep", sleep)
     assert main(["top", "shop", "--count", "2", "--json"]) == ExitCode.OK
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["key_ranges"] == MAP

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from streams.cli import main
-from streams.cli.group_access import GroupAccess
-from streams.errors import StreamsError
-from streams.exit_codes import ExitCode
-from streams.group.status import GroupStatus
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import FakeGroup, use
+from tidewheel.streams.cli import main
+from tidewheel.streams.cli.group_access import GroupAccess
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.group.status import GroupStatus
 
 ROOT = Path(__file__).parents[4]
 
@@ -47,7 +47,7 @@ def book(monkeypatch: pytest.MonkeyPatch) -> LogBook:
             group.write(book)
         return False
 
-    monkeypatch.setattr("streams.cli.commands.top._sleep", sleep)
+    monkeypatch.setattr("tidewheel.streams.cli.commands.top._sleep", sleep)
     return book
 
 
@@ -110,8 +110,8 @@ _ON_A_TERMINAL = """
 import sys
 import pytest
 from confluent_kafka.admin import AdminClient
-from streams.cli import main
-from streams.cli.group_access import GroupAccess
+from tidewheel.streams.cli import main
+from tidewheel.streams.cli.group_access import GroupAccess
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
 
@@ -137,7 +137,7 @@ with pytest.MonkeyPatch.context() as patch:
 
 _TOP = """
 import sys
-from streams.cli import main
+from tidewheel.streams.cli import main
 
 raise SystemExit(main(["top", "shop", "--bootstrap-servers", sys.argv[1]]))
 """

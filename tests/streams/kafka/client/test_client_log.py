@@ -5,7 +5,7 @@ import logging
 import pytest
 from confluent_kafka import KafkaError
 
-from streams.kafka.client.client_log import ClientLog, TransactionLog, raises_doubt
+from tidewheel.streams.kafka.client.client_log import ClientLog, TransactionLog, raises_doubt
 
 LOST = "[thrd:TxnCoordinator]: TxnCoordinator: 10.0.0.1:9092: Disconnected: connection closed by peer (after 8ms in state UP)"
 LOST_BROKER = "[thrd:10.0.0.1:9092/1]: 10.0.0.1:9092/1: Disconnected: connection closed by peer (after 9ms in state UP)"
@@ -55,7 +55,7 @@ def test_doubt_and_failure_are_those_of_the_open_transaction() -> None:
 
 def test_a_line_that_repeats_is_passed_on_once(caplog: pytest.LogCaptureFixture) -> None:
     """A broker that is away writes twenty lines a second; other kinds of line are not held back by it."""
-    caplog.set_level(logging.DEBUG, logger="streams.kafka.client")
+    caplog.set_level(logging.DEBUG, logger="tidewheel.streams.kafka.client")
     log = ClientLog("app-source")
     for attempt in range(50):
         _write(log, 20, "FAIL", f"Connect failed: attempt {attempt}")
@@ -71,7 +71,7 @@ def test_debug_lines_are_passed_on_when_the_user_asked_for_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Ours, which the outcome of commits is read from, would else fill the log."""
-    caplog.set_level(logging.DEBUG, logger="streams.kafka.client")
+    caplog.set_level(logging.DEBUG, logger="tidewheel.streams.kafka.client")
     _write(ClientLog("a", with_debug=True), 10, "MSG", "50% of it")
     assert [record.getMessage() for record in caplog.records] == ["a: MSG [client#1] 50% of it"]
 

@@ -3,7 +3,8 @@
 import pytest
 from confluent_kafka import KafkaError
 
-from streams.kafka.client.failures import (
+from tests.fakes.cluster import columns
+from tidewheel.streams.kafka.client.failures import (
     Outcome,
     delivery_error,
     failed_delivery,
@@ -12,7 +13,6 @@ from streams.kafka.client.failures import (
     is_retriable,
     outcome_of,
 )
-from tests.fakes.cluster import columns
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.kafka.client.records import oversized, record_size_bytes, to_runs
-from tasks.processing.engine.output import OutputColumns
 from tests.fakes.cluster import rows
+from tidewheel.streams.kafka.client.records import oversized, record_size_bytes, to_runs
+from tidewheel.tasks.processing.engine.output import OutputColumns
 
 BYTES = st.one_of(st.none(), st.binary(max_size=5))
 HEADERS = st.one_of(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from streams.errors import ConfigError
-from streams.kafka.client.settings import (
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.kafka.client.settings import (
     ClientKind,
     ClientSettings,
     check_overrides,

@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from rebalance.model import TopicPartition
-from streams.errors import StreamsError
-from streams.kafka.admin.admin import KafkaAdmin
-from streams.kafka.client.settings import ClientSettings
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.client.settings import ClientSettings
 
 INBOX = TopicPartition("app-group-inbox", 0)
 

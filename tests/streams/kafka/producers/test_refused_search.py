@@ -7,11 +7,17 @@ from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.kafka.producers.refused_search import BATCH_BYTES, Batch, RefusedSearch, Row, Trial
-from tasks.commit.output_collector import record_bytes
-from tasks.ports import TransactionAbortedError
-from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 from tests.fakes.cluster import columns
+from tidewheel.streams.kafka.producers.refused_search import (
+    BATCH_BYTES,
+    Batch,
+    RefusedSearch,
+    Row,
+    Trial,
+)
+from tidewheel.tasks.commit.output_collector import record_bytes
+from tidewheel.tasks.ports import TransactionAbortedError
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
 TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE
 INVALID = KafkaError.INVALID_RECORD

@@ -18,7 +18,9 @@ from google.protobuf import (  # type: ignore[import-untyped]  # its stubs are a
     message_factory,
 )
 
-from streams import (
+from tests.fakes.protobuf import LONG, TEXT, message_types
+from tests.fakes.schema_registry import SchemaRegistry, schema_registry
+from tidewheel import (
     SchemaRegistryError,
     Serde,
     Serdes,
@@ -27,9 +29,7 @@ from streams import (
     StreamsConfig,
     TopologyError,
 )
-from streams.testing import TopologyTestDriver
-from tests.fakes.protobuf import LONG, TEXT, message_types
-from tests.fakes.schema_registry import SchemaRegistry, schema_registry
+from tidewheel.testing import TopologyTestDriver
 
 ADDRESS = {
     "type": "record",

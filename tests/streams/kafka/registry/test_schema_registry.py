@@ -19,7 +19,9 @@ from google.protobuf import (  # type: ignore[import-untyped]  # its stubs are a
     wrappers_pb2,
 )
 
-from streams import (
+from tests.fakes.protobuf import LONG, TEXT, message_types
+from tests.fakes.schema_registry import SchemaRegistry, schema_registry
+from tidewheel import (
     ConfigError,
     RecordFailedError,
     SchemaRegistryError,
@@ -30,11 +32,9 @@ from streams import (
     StreamsConfig,
     TopologyError,
 )
-from streams.kafka.registry.schema_registry import FORMATS
-from streams.serdes.serde import for_keys
-from streams.testing import TopologyTestDriver
-from tests.fakes.protobuf import LONG, TEXT, message_types
-from tests.fakes.schema_registry import SchemaRegistry, schema_registry
+from tidewheel.streams.kafka.registry.schema_registry import FORMATS
+from tidewheel.streams.serdes.serde import for_keys
+from tidewheel.testing import TopologyTestDriver
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "cents", "type": "long"}]}
 NEWER = {

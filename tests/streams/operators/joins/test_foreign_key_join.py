@@ -7,18 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import Materialized, StreamsBuilder, StreamsConfig
-from streams.operators.joins.foreign_key_join import (
-    ForeignKeyTopics,
-    ResponseJoin,
-    SubscriptionSend,
-)
-from streams.operators.joins.murmur3 import hash128
-from streams.operators.joins.subscription import Instruction, Response, Subscription
-from streams.operators.tables.table_view import BoundView, Failed, Rows, TableView
-from streams.testing import TopologyTestDriver
-from streams.user_functions import adapt
-from tasks.processing.engine.record_batch import RecordBatch
 from tests.streams.operators.joins.test_table_join import (
     SERDES,
     STRING,
@@ -27,6 +15,18 @@ from tests.streams.operators.joins.test_table_join import (
     pipe,
     results,
 )
+from tidewheel import Materialized, StreamsBuilder, StreamsConfig
+from tidewheel.streams.operators.joins.foreign_key_join import (
+    ForeignKeyTopics,
+    ResponseJoin,
+    SubscriptionSend,
+)
+from tidewheel.streams.operators.joins.murmur3 import hash128
+from tidewheel.streams.operators.joins.subscription import Instruction, Response, Subscription
+from tidewheel.streams.operators.tables.table_view import BoundView, Failed, Rows, TableView
+from tidewheel.streams.user_functions import adapt
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.testing import TopologyTestDriver
 
 TOPICS = ForeignKeyTopics("sub", "resp")
 FORGET, GONE, ASK, ASK_IF = Instruction

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.operators.joins.murmur3 import HashMemory, hash128, hash128_each
+from tidewheel.streams.operators.joins.murmur3 import HashMemory, hash128, hash128_each
 
 #: From Kafka Streams' Murmur3Test, seed 123: two signed 64-bit halves.
 VECTORS = {

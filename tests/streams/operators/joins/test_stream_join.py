@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from streams import (
+from tidewheel import (
     ErrorResponse,
     JoinWindows,
     KStream,
@@ -21,8 +21,12 @@ from streams import (
     StreamsBuilder,
     StreamsConfig,
 )
-from streams.operators.joins.non_joined import NonJoinedSettings, NonJoinedStore, SharedTime
-from streams.testing import TopologyTestDriver
+from tidewheel.streams.operators.joins.non_joined import (
+    NonJoinedSettings,
+    NonJoinedStore,
+    SharedTime,
+)
+from tidewheel.testing import TopologyTestDriver
 
 JSON = Serdes.json()
 #: Topic, key, value, timestamp.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from streams import (
+from tidewheel import (
     ErrorResponse,
     KStream,
     KTable,
@@ -21,9 +21,9 @@ from streams import (
     StreamsBuilder,
     StreamsConfig,
 )
-from streams.operators.joins.join_buffer import JoinBuffer, Waiting
-from streams.testing import TopologyTestDriver
-from tasks.processing.api.record import RecordMetadata
+from tidewheel.streams.operators.joins.join_buffer import JoinBuffer, Waiting
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.testing import TopologyTestDriver
 
 JSON = Serdes.json()
 STRING = Serdes.string()

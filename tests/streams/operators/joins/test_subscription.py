@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_stores.layout.key_schema import prefix_end
-from streams import SerializationError
-from streams.operators.joins.subscription import (
+from tidewheel import SerializationError
+from tidewheel.state_stores.layout.key_schema import prefix_end
+from tidewheel.streams.operators.joins.subscription import (
     RESPONSES,
     SUBSCRIPTIONS,
     Instruction,

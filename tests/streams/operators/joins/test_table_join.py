@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import KTable, Materialized, Serdes, StreamsBuilder, StreamsConfig
-from streams.operators.joins.table_join import INNER, LEFT, OUTER, JoinType
-from streams.testing import TopologyTestDriver
+from tidewheel import KTable, Materialized, Serdes, StreamsBuilder, StreamsConfig
+from tidewheel.streams.operators.joins.table_join import INNER, LEFT, OUTER, JoinType
+from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()
 SERDES: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import (
+from tests.streams.operators.run import JSON, driver_of, outputs, run
+from tidewheel import (
     BufferConfig,
     KTable,
     Materialized,
@@ -18,8 +19,7 @@ from streams import (
     Suppressed,
     TopologyError,
 )
-from streams.testing import TopologyTestDriver
-from streams.windows import (
+from tidewheel.streams.windows import (
     CalendarWindows,
     SessionWindows,
     SlidingWindows,
@@ -27,7 +27,7 @@ from streams.windows import (
     UnlimitedWindows,
     Windows,
 )
-from tests.streams.operators.run import JSON, driver_of, outputs, run
+from tidewheel.testing import TopologyTestDriver
 
 KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
 UNBOUNDED = BufferConfig.unbounded()

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_stores.buffers.commit_buffer import CommitBuffer
-from state_stores.in_memory import InMemoryDatabase
-from state_stores.spec import StoreKind, StoreSpec
-from streams import BufferConfig, Serdes, SerializationError, StreamsBuilder, Suppressed, Topology
-from streams.operators.tables.suppress_buffer import SuppressBuffer
-from streams.serdes.buffered import Buffered, BufferedSerde, Context
 from tests.tasks.loop.bench import Bench
+from tidewheel import BufferConfig, Serdes, SerializationError, StreamsBuilder, Suppressed, Topology
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
+from tidewheel.state_stores.in_memory import InMemoryDatabase
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.operators.tables.suppress_buffer import SuppressBuffer
+from tidewheel.streams.serdes.buffered import Buffered, BufferedSerde, Context
 
 SPEC = StoreSpec(
     name="held",

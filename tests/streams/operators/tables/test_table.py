@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import Materialized, StreamsBuilder, StreamsConfig
-from streams.testing import TopologyTestDriver
 from tests.streams.operators.run import JSON, driver_of, outputs, run
+from tidewheel import Materialized, StreamsBuilder, StreamsConfig
+from tidewheel.testing import TopologyTestDriver
 
 KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import Materialized, StreamsBuilder, StreamsConfig, ValueAndTimestamp
-from streams.testing import TopologyTestDriver
 from tests.streams.operators.run import JSON, driver_of, outputs, run
+from tidewheel import Materialized, StreamsBuilder, StreamsConfig, ValueAndTimestamp
+from tidewheel.testing import TopologyTestDriver
 
 KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
 IN_MEMORY = Materialized(store_type="in_memory")

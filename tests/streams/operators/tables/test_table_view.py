@@ -9,15 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import KStream, KTable, Materialized, StreamsBuilder, StreamsConfig, Windowed
-from streams.graph.logical_graph import ProcessorNode
-from streams.graph.parts import TablePart
-from streams.operators.tables.table_view import BoundView, TableView, look_up
-from streams.testing import TopologyTestDriver
-from streams.windows import SessionWindows, SlidingWindows, TimeWindows
-from tasks.processing.engine.operator import NodeContext, Operator, OperatorSupplier, Output
-from tasks.processing.engine.record_batch import RecordBatch
 from tests.streams.operators.run import JSON, outputs
+from tidewheel import KStream, KTable, Materialized, StreamsBuilder, StreamsConfig, Windowed
+from tidewheel.streams.graph.logical_graph import ProcessorNode
+from tidewheel.streams.graph.parts import TablePart
+from tidewheel.streams.operators.tables.table_view import BoundView, TableView, look_up
+from tidewheel.streams.windows import SessionWindows, SlidingWindows, TimeWindows
+from tidewheel.tasks.processing.engine.operator import (
+    NodeContext,
+    Operator,
+    OperatorSupplier,
+    Output,
+)
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.testing import TopologyTestDriver
 
 KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
 CONFIG: dict[str, Any] = {

@@ -4,7 +4,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from streams import (
+from tests.streams.operators.run import JSON, driver_of, outputs, run
+from tidewheel import (
     Materialized,
     Processor,
     PunctuationType,
@@ -15,8 +16,7 @@ from streams import (
     TopologyError,
     ValueTransformerWithKey,
 )
-from streams.testing import TopologyTestDriver
-from tests.streams.operators.run import JSON, driver_of, outputs, run
+from tidewheel.testing import TopologyTestDriver
 
 KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.operators.windows.due_rows import DueRows, Place
+from tidewheel.streams.operators.windows.due_rows import DueRows, Place
 
 PLACES = st.tuples(st.integers(0, 30), st.sampled_from([b"a", b"b", b"c"]))
 #: Rows that are put, then how far time goes on.

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import KStream, Materialized
-from streams.operators.windows.session_windows import SessionWindowAggregate
-from streams.testing import TopologyTestDriver
-from streams.windows import SessionWindows
 from tests.streams.operators.run import JSON, driver_of, outputs
 from tests.streams.operators.window_runs import KEYED, flat_key
+from tidewheel import KStream, Materialized
+from tidewheel.streams.operators.windows.session_windows import SessionWindowAggregate
+from tidewheel.streams.windows import SessionWindows
+from tidewheel.testing import TopologyTestDriver
 
 #: (key, value, timestamp); a value of 13 fails in the fold, one of 7 where sessions merge, one of 5 in the serde.
 Record = tuple[str | None, int, int]

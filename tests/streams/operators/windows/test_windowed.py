@@ -5,8 +5,17 @@ from typing import Any
 
 import pytest
 
-from state_stores.stores.key_value_store import ValueAndTimestamp
-from streams import (
+from tests.streams.operators.run import JSON, Row, driver_of, outputs
+from tests.streams.operators.window_runs import (
+    KEYED,
+    AnyWindows,
+    driver_for,
+    flat_key,
+    results,
+    run_batches,
+    run_each,
+)
+from tidewheel import (
     CalendarWindows,
     KStream,
     Materialized,
@@ -18,17 +27,8 @@ from streams import (
     UnlimitedWindows,
     Windowed,
 )
-from streams.windows import EmitStrategy
-from tests.streams.operators.run import JSON, Row, driver_of, outputs
-from tests.streams.operators.window_runs import (
-    KEYED,
-    AnyWindows,
-    driver_for,
-    flat_key,
-    results,
-    run_batches,
-    run_each,
-)
+from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp
+from tidewheel.streams.windows import EmitStrategy
 
 GAP = 5 * 60 * 1000
 KINDS: list[AnyWindows] = [TimeWindows(10), SlidingWindows(10), SessionWindows(10)]

@@ -7,8 +7,8 @@ import os
 import socket
 import sys
 
-from state_stores.restore import StoreTime
-from streams.processes.restore_helper.messages import (
+from tidewheel.state_stores.restore import StoreTime
+from tidewheel.streams.processes.restore_helper.messages import (
     Failed,
     FindSnapshot,
     Forget,

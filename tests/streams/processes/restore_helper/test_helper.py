@@ -6,17 +6,22 @@ from threading import Semaphore
 
 import pytest
 
-from rebalance.model import TopicPartition
-from state_stores.bulk_restore.location import SnapshotLocation
-from state_stores.bulk_restore.manifest import PartitionRuns, Run
-from state_stores.bulk_restore.run_files import BuiltRuns
-from state_stores.bulk_restore.shape import StoreShape
-from state_stores.rocksdb.sorted_files import read_sorted_file
-from state_stores.spec import StoreKind, StoreSpec
-from streams import Serdes
-from streams.processes.restore_helper.helper import FIND_S, RestoreHelper
-from streams.processes.restore_helper.host import report_of
-from streams.processes.restore_helper.messages import (
+from tests.fakes.broker import FakeBroker
+from tests.fakes.clients import FakeChangelogReader
+from tests.fakes.clock import FakeClock
+from tests.integration.cluster import until
+from tests.tasks.task.snapshots import take_snapshot
+from tidewheel import Serdes
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import PartitionRuns, Run
+from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
+from tidewheel.state_stores.bulk_restore.shape import StoreShape
+from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.processes.restore_helper.helper import FIND_S, RestoreHelper
+from tidewheel.streams.processes.restore_helper.host import report_of
+from tidewheel.streams.processes.restore_helper.messages import (
     Failed,
     FindSnapshot,
     Forget,
@@ -29,13 +34,8 @@ from streams.processes.restore_helper.messages import (
     decode_report,
     encode,
 )
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.restore.run_ports import RunsMade
-from tests.fakes.broker import FakeBroker
-from tests.fakes.clients import FakeChangelogReader
-from tests.fakes.clock import FakeClock
-from tests.integration.cluster import until
-from tests.tasks.task.snapshots import take_snapshot
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.run_ports import RunsMade
 
 SPEC = StoreSpec(
     name="s", kind=StoreKind.KEY_VALUE, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()

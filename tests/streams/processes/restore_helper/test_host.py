@@ -10,12 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
-from rebalance.model import TopicPartition
-from state_stores.spec import StoreKind, StoreSpec
-from streams import Serdes
-from streams.processes.restore_helper.host import MEMORY_BYTES, HostRestoreHelper
-from streams.processes.restore_helper.messages import Begin
-from tasks.restore.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
+from tidewheel import Serdes
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.spec import StoreKind, StoreSpec
+from tidewheel.streams.processes.restore_helper.host import MEMORY_BYTES, HostRestoreHelper
+from tidewheel.streams.processes.restore_helper.messages import Begin
+from tidewheel.tasks.restore.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
 
 CANARY = "canary-5e1c"
 _PATIENCE_S = 20.0

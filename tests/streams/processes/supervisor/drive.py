@@ -6,8 +6,8 @@
 import logging
 import sys
 
-from streams.processes.supervisor.supervisor import Supervisor
 from tests.streams.processes.supervisor.scenario import FAKE_WORKER, QUICK, starts
+from tidewheel.streams.processes.supervisor.supervisor import Supervisor
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from streams.processes.watchdog.process import hand_over
+from tidewheel.streams.processes.watchdog.process import hand_over
 
 
 def main() -> int:  # noqa: C901, PLR0912, PLR0915 - one case a step

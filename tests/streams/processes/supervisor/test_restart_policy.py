@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.model import TopicPartition
-from streams.exit_codes import ExitCode
-from streams.processes.supervisor.restart_policy import (
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.processes.supervisor.restart_policy import (
     Crash,
     CrashHistory,
     GiveUp,

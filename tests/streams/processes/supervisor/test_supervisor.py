@@ -8,17 +8,6 @@ from typing import Any
 
 import pytest
 
-from streams.exit_codes import ExitCode
-from streams.processes.supervisor.messages import (
-    Report,
-    StartWorker,
-    StateChanged,
-    WorkerReady,
-    WorkerStopped,
-)
-from streams.processes.supervisor.restart_policy import RestartSettings
-from streams.processes.supervisor.supervisor import Supervisor
-from streams.processes.watchdog.process import WatchdogProcess
 from tests.streams.processes.supervisor.scenario import (
     FAKE_WATCHDOG,
     FAKE_WORKER,
@@ -30,6 +19,17 @@ from tests.streams.processes.supervisor.scenario import (
     until,
     written,
 )
+from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.processes.supervisor.messages import (
+    Report,
+    StartWorker,
+    StateChanged,
+    WorkerReady,
+    WorkerStopped,
+)
+from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
+from tidewheel.streams.processes.supervisor.supervisor import Supervisor
+from tidewheel.streams.processes.watchdog.process import WatchdogProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
@@ -145,7 +145,7 @@ def test_a_worker_that_does_not_stop_in_time_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After drain_timeout_ms and a grace, and the command says so with its code."""
-    monkeypatch.setattr("streams.processes.supervisor.supervisor._CLOSE_GRACE_MS", 0)
+    monkeypatch.setattr("tidewheel.streams.processes.supervisor.supervisor._CLOSE_GRACE_MS", 0)
     pid = tmp_path / "pid"
     supervisor = Supervisor(
         starts(f"pid={pid},ready=50,hang"),

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from rebalance.assignors.task_assignor import Assignment, AssignmentRequest
+from tidewheel.rebalance.assignors.task_assignor import Assignment, AssignmentRequest
 
 
 class EverythingToTheLast:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rebalance.leader.decision import CoordinatorSettings
-from rebalance.protocol.messages import AnyMessage, Join, SeenTask, decode_message
-from streams.processes.watchdog.hello import Hello, encode_hello
+from tidewheel.rebalance.leader.decision import CoordinatorSettings
+from tidewheel.rebalance.protocol.messages import AnyMessage, Join, SeenTask, decode_message
+from tidewheel.streams.processes.watchdog.hello import Hello, encode_hello
 
 ROOT = Path(__file__).parents[4]
 PATIENCE_S = 30.0

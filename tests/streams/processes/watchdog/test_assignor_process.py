@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from rebalance.assignors.task_assignor import Assignment, AssignmentMember, AssignmentRequest
-from rebalance.model import TaskId, TaskShape
-from streams.processes.watchdog.assignor_process import AssignorFailedError, Assignors
+from tidewheel.rebalance.assignors.task_assignor import (
+    Assignment,
+    AssignmentMember,
+    AssignmentRequest,
+)
+from tidewheel.rebalance.model import TaskId, TaskShape
+from tidewheel.streams.processes.watchdog.assignor_process import AssignorFailedError, Assignors
 
 _ROOT = Path(__file__).parents[4]
 _TASKS = {

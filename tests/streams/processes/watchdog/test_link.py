@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rebalance.protocol.messages import Join
-from rebalance.protocol.orders import (
+from tidewheel.rebalance.protocol.messages import Join
+from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     CopyReady,
     DropCopy,
@@ -24,9 +24,9 @@ from rebalance.protocol.orders import (
     decode_report,
     encode_line,
 )
-from streams.processes.watchdog.hello import Hello, decode_hello
-from streams.processes.watchdog.link import WatchdogLink
-from streams.processes.watchdog.shared_memory import SharedMemory
+from tidewheel.streams.processes.watchdog.hello import Hello, decode_hello
+from tidewheel.streams.processes.watchdog.link import WatchdogLink
+from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
 
 PATIENCE_S = 10.0
 

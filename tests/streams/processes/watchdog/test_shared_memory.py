@@ -2,7 +2,7 @@
 
 import os
 
-from streams.processes.watchdog.shared_memory import SharedMemory
+from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
 
 
 def test_both_ends_see_what_the_other_writes() -> None:

@@ -10,11 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rebalance.protocol.messages import Beat, LeaderBeat, MemberDied
-from rebalance.protocol.orders import Welcome
-from streams.processes.watchdog.hello import Hello
-from streams.processes.watchdog.link import WatchdogLink
-from streams.processes.watchdog.process import WatchdogProcess
 from tests.streams.processes.watchdog.playing import (
     Heard,
     WorkerProgram,
@@ -25,6 +20,11 @@ from tests.streams.processes.watchdog.playing import (
     least,
     wait_until,
 )
+from tidewheel.rebalance.protocol.messages import Beat, LeaderBeat, MemberDied
+from tidewheel.rebalance.protocol.orders import Welcome
+from tidewheel.streams.processes.watchdog.hello import Hello
+from tidewheel.streams.processes.watchdog.link import WatchdogLink
+from tidewheel.streams.processes.watchdog.process import WatchdogProcess
 
 pytestmark = pytest.mark.slow
 

@@ -13,15 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from rebalance.group import Group, apply
-from rebalance.protocol.messages import AnyMessage, Beat, LeaderBeat
-from rebalance.protocol.records import AnyRecord, LeaderClaim, MemberRecord, TaskRecord
-from streams.broker import KafkaBroker, RunningBroker
-from streams.kafka.admin.admin import KafkaAdmin
-from streams.kafka.admin.group_log import KafkaGroupLog, inbox_topic, state_topic
-from streams.kafka.client.settings import ClientSettings
-from streams.processes.watchdog.hello import Hello
-from streams.processes.watchdog.process import WATCHDOG_COMMAND
 from tests.streams.processes.watchdog.playing import (
     PATIENCE_S,
     WorkerProgram,
@@ -31,6 +22,15 @@ from tests.streams.processes.watchdog.playing import (
     least,
     wait_until,
 )
+from tidewheel.rebalance.group import Group, apply
+from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, LeaderBeat
+from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, MemberRecord, TaskRecord
+from tidewheel.streams.broker import KafkaBroker, RunningBroker
+from tidewheel.streams.kafka.admin.admin import KafkaAdmin
+from tidewheel.streams.kafka.admin.group_log import KafkaGroupLog, inbox_topic, state_topic
+from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.streams.processes.watchdog.hello import Hello
+from tidewheel.streams.processes.watchdog.process import WATCHDOG_COMMAND
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -2,8 +2,8 @@
 
 import threading
 
-from streams.worker.application.application_state import ApplicationState
-from streams.worker.application.states import KafkaStreamsState
+from tidewheel.streams.worker.application.application_state import ApplicationState
+from tidewheel.streams.worker.application.states import KafkaStreamsState
 
 _PATIENCE_S = 30.0
 

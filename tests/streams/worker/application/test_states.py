@@ -2,7 +2,7 @@
 
 import pytest
 
-from streams.worker.application.states import MOVES, KafkaStreamsState, legal
+from tidewheel.streams.worker.application.states import MOVES, KafkaStreamsState, legal
 
 S = KafkaStreamsState
 

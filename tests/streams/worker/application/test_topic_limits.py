@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from streams.worker.application.topic_limits import KafkaTopics
-from tasks.errors import MissingOutputTopicError
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
+from tidewheel.streams.worker.application.topic_limits import KafkaTopics
+from tidewheel.tasks.errors import MissingOutputTopicError
 
 
 class CountingAdmin(FakeAdmin):

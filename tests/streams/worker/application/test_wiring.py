@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from streams.errors import StreamsError
-from streams.worker.application.wiring import recommit_interval
 from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeAdmin
+from tidewheel.streams.errors import StreamsError
+from tidewheel.streams.worker.application.wiring import recommit_interval
 
 
 class Retention(FakeAdmin):

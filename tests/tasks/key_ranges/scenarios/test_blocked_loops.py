@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from rebalance.protocol.task_status import BlockingCoroutine
-from streams import Processor, Record, StreamsBuilder
-from tasks.key_ranges.loop_watch import LoopWatch
 from tests.tasks.key_ranges.programs import TEXT
 from tests.tasks.loop.group_bench import GroupBench, Host
+from tidewheel import Processor, Record, StreamsBuilder
+from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
+from tidewheel.tasks.key_ranges.loop_watch import LoopWatch
 
 THREADS = 4
 BLOCKS, WAITS = "blocks", "waits"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import Topology
 from tests.tasks.key_ranges.programs import Fed, counting, counting_slowly
 from tests.tasks.loop.bench import Bench
+from tidewheel import Topology
 
 #: Threads (and factor) of a life, how many records come before it, and after how many steps it crashes, if it does.
 Life = tuple[int, int, int | None]

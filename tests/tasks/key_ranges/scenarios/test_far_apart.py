@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalance.model import TopicPartition
-from streams import Serdes, SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows, Topology
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tests.fakes.broker import FakeBroker
 from tests.tasks.key_ranges.programs import STRING, TEXT
 from tests.tasks.loop.bench import APP, Bench, Crash
 from tests.tasks.restore.test_run_restores import snapshot, use_runs
+from tidewheel import Serdes, SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows, Topology
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 
 MINUTE = 60_000
 DAY = 1_440 * MINUTE

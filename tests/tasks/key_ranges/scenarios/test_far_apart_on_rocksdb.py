@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from state_stores.rocksdb.options import RocksDBOptions
-from state_stores.rocksdb.shared_resources import SharedResources
-from state_stores.rocksdb.task_database import TaskDatabase
 from tests.tasks.key_ranges.scenarios.test_far_apart import (
     APART,
     BEFORE,
@@ -26,6 +23,9 @@ from tests.tasks.key_ranges.scenarios.test_far_apart import (
 )
 from tests.tasks.loop.bench import Crash, Disk, Fuse
 from tests.tasks.restore.test_run_restores import use_runs
+from tidewheel.state_stores.rocksdb.options import RocksDBOptions
+from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
+from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 
 _OPTIONS = RocksDBOptions()
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from streams import (
+from tests.tasks.key_ranges.range_bench import Out, RangeBench, Row, by_key
+from tidewheel import (
     KStream,
     Materialized,
     Serdes,
@@ -17,9 +18,8 @@ from streams import (
     TimeWindows,
     Topology,
 )
-from tasks.key_ranges.key_ranges import key_hash
-from tasks.key_ranges.keyed_analysis import cutting
-from tests.tasks.key_ranges.range_bench import Out, RangeBench, Row, by_key
+from tidewheel.tasks.key_ranges.key_ranges import key_hash
+from tidewheel.tasks.key_ranges.keyed_analysis import cutting
 
 STRING, JSON = Serdes.string(), Serdes.json()
 Streams = tuple[KStream[str, Any], KStream[str, Any]]

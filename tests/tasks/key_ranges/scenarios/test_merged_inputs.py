@@ -7,13 +7,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalance.model import TopicPartition
-from streams import Processor, Record, Stores, StreamsBuilder, Topology
-from tasks.processing.engine.record_batch import SourceRecords
 from tests.tasks.key_ranges.by_hand import begun, end, halves, work
 from tests.tasks.key_ranges.programs import STRING, TEXT
 from tests.tasks.key_ranges.scenarios.test_far_apart import Gate
 from tests.tasks.loop.bench import Bench, Crash
+from tidewheel import Processor, Record, Stores, StreamsBuilder, Topology
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 #: Threads (and factor) of a life, and after how many steps it crashes.
 Life = tuple[int, int]

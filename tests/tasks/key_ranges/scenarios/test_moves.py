@@ -5,12 +5,12 @@ import time
 import zlib
 from typing import Any, Final
 
-from rebalance.protocol.orders import KeepCopy
-from streams import Processor, Record, Stores, StreamsBuilder, Topology
-from tasks.key_ranges.progress_vector import RangeProgress
 from tests.tasks.key_ranges.programs import LONG, STRING, TEXT
 from tests.tasks.key_ranges.scenarios.test_stuck_calls import ranges_of
 from tests.tasks.loop.group_bench import GroupBench
+from tidewheel import Processor, Record, Stores, StreamsBuilder, Topology
+from tidewheel.rebalance.protocol.orders import KeepCopy
+from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 
 FACTOR: Final = 16
 KEYS: Final = 40

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from streams import Processor, Record, StreamsBuilder
 from tests.tasks.key_ranges.programs import TEXT, counting, counting_slowly
 from tests.tasks.loop.group_bench import GroupBench
+from tidewheel import Processor, Record, StreamsBuilder
 
 THREADS = 4
 

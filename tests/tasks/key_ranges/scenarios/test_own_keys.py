@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from state_stores.errors import StreamsError
-from streams import Processor, PunctuationType, Record, Stores, StreamsBuilder, Topology
 from tests.tasks.key_ranges.programs import STRING
 from tests.tasks.loop.bench import Bench
+from tidewheel import Processor, PunctuationType, Record, Stores, StreamsBuilder, Topology
+from tidewheel.state_stores.errors import StreamsError
 
 
 class Reporting(Processor[str, str, str, str]):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import Processor, PunctuationType, Record, Stores, StreamsBuilder, Topology
 from tests.tasks.key_ranges.programs import LONG, STRING, TEXT
 from tests.tasks.key_ranges.scenarios.test_far_apart import Gate, are_ahead
 from tests.tasks.loop.bench import Bench, Crash
+from tidewheel import Processor, PunctuationType, Record, Stores, StreamsBuilder, Topology
 
 STEP_MS = 1_000
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from rebalance.model import TopicPartition
-from rebalance.protocol.orders import WorkerInCall
-from rebalance.protocol.task_status import RunningCall
-from streams import Processor, Record, Stores, StreamsBuilder, Topology
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tests.tasks.key_ranges.programs import LONG, STRING, TEXT
 from tests.tasks.loop.group_bench import APP, GroupBench, Host
+from tidewheel import Processor, Record, Stores, StreamsBuilder, Topology
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.rebalance.protocol.orders import WorkerInCall
+from tidewheel.rebalance.protocol.task_status import RunningCall
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 
 THREADS = 4
 CALLS = pytest.mark.parametrize("awaits", [False, True], ids=["blocking", "awaiting"])

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalance.model import TaskId, TopicPartition
-from streams import (
+from tests.tasks.key_ranges.by_hand import begun, begun_whole, end, halves
+from tests.tasks.key_ranges.programs import STRING, TEXT
+from tests.tasks.loop.bench import Bench
+from tests.tasks.task.outputs import collector_of
+from tidewheel import (
     Processor,
     PunctuationType,
     Record,
@@ -19,12 +22,9 @@ from streams import (
     TimeWindows,
     Topology,
 )
-from tasks.processing.engine.record_batch import SourceRecords
-from tasks.task.lifecycle import TaskState
-from tests.tasks.key_ranges.by_hand import begun, begun_whole, end, halves
-from tests.tasks.key_ranges.programs import STRING, TEXT
-from tests.tasks.loop.bench import Bench
-from tests.tasks.task.outputs import collector_of
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.task.lifecycle import TaskState
 
 WINDOWS: dict[str, Any] = {
     "tumbling": TimeWindows(10, grace=5),

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import Processor, PunctuationType, Record, StreamsBuilder, Topology
-from tasks.errors import RecordFailedError
 from tests.tasks.key_ranges.programs import LONG, STRING, TEXT
 from tests.tasks.loop.bench import Bench
 from tests.tasks.loop.group_bench import GroupBench
+from tidewheel import Processor, PunctuationType, Record, StreamsBuilder, Topology
+from tidewheel.tasks.errors import RecordFailedError
 
 THREADS = 4
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     FixedKeyProcessor,
     FixedKeyRecord,
     Processor,
@@ -15,7 +15,7 @@ from streams import (
     StreamsBuilder,
     StreamsConfig,
 )
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 SECRET = "no-one-may-read-this"  # noqa: S105 - of no use to anybody
 

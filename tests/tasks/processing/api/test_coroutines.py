@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from state_stores.errors import StreamsError
-from tasks.processing.api.coroutines import PrivateLoop, close_loop, wait_for
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.processing.api.coroutines import PrivateLoop, close_loop, wait_for
 
 
 async def loop_now() -> asyncio.AbstractEventLoop:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     FixedKeyProcessor,
     KStream,
     Processor,
@@ -21,7 +21,7 @@ from streams import (
     TopologyError,
     ValueTransformerWithKey,
 )
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 

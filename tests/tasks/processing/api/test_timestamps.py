@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import (
+from tidewheel import (
     ConfigError,
     FailOnInvalidTimestamp,
     LogAndSkipOnInvalidTimestamp,
@@ -20,8 +20,8 @@ from streams import (
     UsePartitionTimeOnInvalidTimestamp,
     WallclockTimestampExtractor,
 )
-from streams.testing import TopologyTestDriver
-from tasks.processing.api.record import TIMESTAMP_MAX_MS, ConsumedRecord
+from tidewheel.tasks.processing.api.record import TIMESTAMP_MAX_MS, ConsumedRecord
+from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()
 EXTRACTORS = (

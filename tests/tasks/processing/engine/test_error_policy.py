@@ -5,11 +5,16 @@ from typing import Any
 
 import pytest
 
-from streams import RecordFailedError, SchemaRegistryError
-from tasks.processing.api.handlers import DeadLetter, ErrorContext, ErrorResponse, ErrorStage
-from tasks.processing.api.record import Record
-from tasks.processing.engine.error_policy import ErrorHandlers, ErrorPolicy, describe
-from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
+from tidewheel import RecordFailedError, SchemaRegistryError
+from tidewheel.tasks.processing.api.handlers import (
+    DeadLetter,
+    ErrorContext,
+    ErrorResponse,
+    ErrorStage,
+)
+from tidewheel.tasks.processing.api.record import Record
+from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers, ErrorPolicy, describe
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
 STAGES: list[ErrorStage] = ["deserialization", "processing", "production"]
 RAW = (b"\xffraw key", b"\xffraw value")

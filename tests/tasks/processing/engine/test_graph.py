@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import Serdes
-from tasks.processing.api.topology_spec import ProcessorSpec, SinkSpec, SourceSpec, SubtopologySpec
-from tasks.processing.engine.graph import TaskGraph
-from tasks.processing.engine.operator import Operator, OperatorSupplier, Output
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tidewheel import Serdes
+from tidewheel.tasks.processing.api.topology_spec import (
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+    SubtopologySpec,
+)
+from tidewheel.tasks.processing.engine.graph import TaskGraph
+from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier, Output
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
 
 BYTES: dict[str, Any] = {"key_serde": Serdes.bytes(), "value_serde": Serdes.bytes()}
 

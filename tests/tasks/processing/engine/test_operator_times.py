@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rebalance.model import TopicPartition
-from streams import Serdes, Topology
-from tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tasks.ports import CommittedOffset
-from tasks.processing.api.topology_spec import ProcessorSpec
-from tasks.processing.engine.operator import Operator, OperatorSupplier
-from tasks.processing.engine.operator_times import OPERATOR_TIMES_MAX, OperatorTimes
-from tasks.processing.engine.record_batch import RecordBatch
-from tasks.restore.start_positions import StartPosition, operator_times
 from tests.tasks.loop.bench import APP, Bench
+from tidewheel import Serdes, Topology
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
+from tidewheel.tasks.ports import CommittedOffset
+from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
+from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
+from tidewheel.tasks.processing.engine.operator_times import OPERATOR_TIMES_MAX, OperatorTimes
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch
+from tidewheel.tasks.restore.start_positions import StartPosition, operator_times
 
 STRING = Serdes.string()
 

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.commit.output_collector import drop
-from tasks.processing.api.record import RecordMetadata
-from tasks.processing.engine.output import ANY_PARTITION, OutputColumns, OutputRuns
-from tasks.processing.engine.record_batch import JointRecords, SourceRecords
+from tidewheel.tasks.commit.output_collector import drop
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns, OutputRuns
+from tidewheel.tasks.processing.engine.record_batch import JointRecords, SourceRecords
 
 #: Topic, partition, node, whether there are headers, whether it is the application's own, and how many records.
 _ADDED = st.lists(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.processing.engine.operator_times import OperatorTimes
-from tasks.processing.engine.position_clock import Counted, PositionClock
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tidewheel.tasks.processing.engine.operator_times import OperatorTimes
+from tidewheel.tasks.processing.engine.position_clock import Counted, PositionClock
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
 
 ROWS = st.lists(
     st.tuples(

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from state_stores.errors import StoreCorruptedError
-from streams import (
+from tidewheel import (
     FixedKeyProcessor,
     Processor,
     ProcessorContext,
@@ -21,8 +20,9 @@ from streams import (
     StreamsError,
     Topology,
 )
-from streams.testing import TopologyTestDriver
-from tasks.processing.api.record import RecordMetadata
+from tidewheel.state_stores.errors import StoreCorruptedError
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from streams import (
+from tidewheel import (
     FixedKeyProcessor,
     FixedKeyRecord,
     Processor,
@@ -17,7 +17,7 @@ from streams import (
     Topology,
     TopologyError,
 )
-from streams.testing import TopologyTestDriver
+from tidewheel.testing import TopologyTestDriver
 
 _TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 

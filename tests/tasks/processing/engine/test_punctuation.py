@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.processing.engine.punctuation import PunctuationQueue, Schedule, first_due_ms
+from tidewheel.tasks.processing.engine.punctuation import PunctuationQueue, Schedule, first_due_ms
 
 INTERVALS = st.integers(1, 50)
 NOWS = st.lists(st.integers(0, 40), max_size=30)

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.processing.api.record import RecordContext, RecordMetadata
-from tasks.processing.engine.record_batch import (
+from tidewheel.tasks.processing.api.record import RecordContext, RecordMetadata
+from tidewheel.tasks.processing.engine.record_batch import (
     RecordBatch,
     SourceRecords,
     has_none,

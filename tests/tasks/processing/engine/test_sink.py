@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import Serdes
-from streams.serdes import Serde
-from tasks.errors import MissingOutputTopicError
-from tasks.processing.api.record import RecordContext
-from tasks.processing.api.topology_spec import SinkSpec
-from tasks.processing.engine.output import ANY_PARTITION, OutputColumns
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
-from tasks.processing.engine.sink import Sink
+from tidewheel import Serdes
+from tidewheel.streams.serdes import Serde
+from tidewheel.tasks.errors import MissingOutputTopicError
+from tidewheel.tasks.processing.api.record import RecordContext
+from tidewheel.tasks.processing.api.topology_spec import SinkSpec
+from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tidewheel.tasks.processing.engine.sink import Sink
 
 PARTITIONS = 4
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams import RecordFailedError, Serdes
-from streams.serdes import Serde
-from tasks.processing.api.record import ConsumedRecord, Headers
-from tasks.processing.api.topology_spec import SourceSpec
-from tasks.processing.engine.record_batch import RecordBatch, SourceRecords
-from tasks.processing.engine.source import SourceNode
+from tidewheel import RecordFailedError, Serdes
+from tidewheel.streams.serdes import Serde
+from tidewheel.tasks.processing.api.record import ConsumedRecord, Headers
+from tidewheel.tasks.processing.api.topology_spec import SourceSpec
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tidewheel.tasks.processing.engine.source import SourceNode
 
 
 def records_of(

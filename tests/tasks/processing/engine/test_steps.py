@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tasks.processing.api.coroutines import new_loop
-from tasks.processing.engine.steps import Steps, await_steps
+from tidewheel.tasks.processing.api.coroutines import new_loop
+from tidewheel.tasks.processing.engine.steps import Steps, await_steps
 
 
 class Owner:

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rebalance.protocol.messages import AnyMessage, encode_message
-from rebalance.runtime.leadership import Executors, LeaderPorts
-from rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
-from streams.processes.watchdog import __main__, watchdog
-from streams.processes.watchdog.assignor_process import Assignors
-from streams.processes.watchdog.hello import Hello
-from streams.processes.watchdog.watchdog import MonotonicClock
 from tests.fakes.group_log import FakeControlTopics, FakeGroupAdmin, FakeGroupLog
+from tidewheel.rebalance.protocol.messages import AnyMessage, encode_message
+from tidewheel.rebalance.runtime.leadership import Executors, LeaderPorts
+from tidewheel.rebalance.runtime.runtime import GroupRuntime, RuntimeSettings
+from tidewheel.streams.processes.watchdog import __main__, watchdog
+from tidewheel.streams.processes.watchdog.assignor_process import Assignors
+from tidewheel.streams.processes.watchdog.hello import Hello
+from tidewheel.streams.processes.watchdog.watchdog import MonotonicClock
 
 
 class _OverheardLog(FakeGroupLog):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rebalance.protocol.orders import (
+from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     DropCopy,
     EndApplication,
@@ -32,8 +32,8 @@ from rebalance.protocol.orders import (
     WorkerLeaves,
     encode_line,
 )
-from streams.processes.watchdog.hello import decode_hello
-from streams.processes.watchdog.link import WatchdogLink
+from tidewheel.streams.processes.watchdog.hello import decode_hello
+from tidewheel.streams.processes.watchdog.link import WatchdogLink
 
 
 def main() -> int:

@@ -1,0 +1,35 @@
+"""State in bulk, by Spark: snapshots, restoring, stores as data frames, and comparing what should be equal.
+
+Needs `pip install 'tidewheel[spark]'`. Each function takes a session of the caller's, or makes one on this machine. The same from
+the command line: `tidewheel snapshot`, `restore`, `bootstrap`, `state`.
+"""
+
+from tidewheel.state_stores.bulk_restore.manifest import Manifest
+from tidewheel.streams.bulk.bootstrap.command import (
+    BootstrapRefused,
+    BootstrapReport,
+    FrameSource,
+    bootstrap,
+)
+from tidewheel.streams.bulk.driver import BulkProgress
+from tidewheel.streams.bulk.frames import state_dataframe
+from tidewheel.streams.bulk.restore import RestoredStore, RestoreReport, restore
+from tidewheel.streams.bulk.snapshots import snapshot
+from tidewheel.streams.bulk.verify import VerifiedCopy, VerifyReport, verify
+
+__all__ = [
+    "BootstrapRefused",
+    "BootstrapReport",
+    "BulkProgress",
+    "FrameSource",
+    "Manifest",
+    "RestoreReport",
+    "RestoredStore",
+    "VerifiedCopy",
+    "VerifyReport",
+    "bootstrap",
+    "restore",
+    "snapshot",
+    "state_dataframe",
+    "verify",
+]
