@@ -96,10 +96,8 @@ _MAY_WAIT: Final = frozenset(
     {FunctionKind.MAPPER, FunctionKind.PREDICATE, FunctionKind.BATCH_MAPPER}
 )
 
-_PACKAGES: Final = tuple(
-    f"{Path(__file__).resolve().parent.parent / name}/"
-    for name in ("streams", "tasks", "state_stores", "rebalance")
-)
+#: As imported, not resolved: in the repository this folder is a link, and frames have the path of the link.
+_PACKAGE: Final = f"{Path(__file__).parent.parent}/"
 
 
 class _Signature(msgspec.Struct, frozen=True):
@@ -206,7 +204,7 @@ def caller_location() -> str:
     while frame is not None:
         path = frame.f_code.co_filename
         # The __init__ of a dataclass is compiled from a text called <string>.
-        if path != "<string>" and not path.startswith((*_PACKAGES, "<frozen ")):
+        if path != "<string>" and not path.startswith((_PACKAGE, "<frozen ")):
             return f"{_relative(path)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
@@ -222,7 +220,7 @@ def raised_at(error: BaseException) -> str:
     frames = [
         (path, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if not (path := frame.f_code.co_filename).startswith((*_PACKAGES, "<"))
+        if not (path := frame.f_code.co_filename).startswith((_PACKAGE, "<"))
     ]
     libraries = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
     own = [found for found in frames if not found[0].startswith(libraries)]

@@ -17,10 +17,9 @@ from tidewheel.tasks.processing.engine.operator import Operator
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
 from tidewheel.tasks.processing.engine.source import SourceNode
 
-_ROOT: Final = Path(__file__).resolve().parent.parent
-_OURS: Final = tuple(
-    f"{_ROOT / name}/" for name in ("streams", "tasks", "state_stores", "rebalance")
-)
+#: As imported, not resolved: in the repository the four folders are links, and frames have the path of the link.
+_ROOT: Final = Path(__file__).parent.parent
+_OURS: Final = f"{_ROOT}/"
 #: Functions written in C have no frame: while one of these modules is innermost, the function is the user's.
 _CALLERS: Final = tuple(
     f"{_ROOT / name}"
