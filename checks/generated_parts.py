@@ -14,8 +14,7 @@ from typing import Any, Final
 from checks.repository_files import ROOT
 from tidewheel import RocksDBOptions, StreamsConfig
 from tidewheel.state_stores.rocksdb.options import meanings
-from tidewheel.streams.config.display import displayed
-from tidewheel.streams.config.docstrings import attribute_docstrings
+from tidewheel.streams.config.display import attribute_docstrings, displayed
 from tidewheel.streams.exit_codes import markdown_table
 
 _MIB: Final = 1024 * 1024

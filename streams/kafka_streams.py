@@ -27,21 +27,19 @@ from tidewheel.streams.worker.application.application_state import (
     ENDED,
     SIGNALS_S,
     ApplicationState,
+    KafkaStreamsState,
     StateListener,
 )
-from tidewheel.streams.worker.application.freed_memory import FreedMemory
-from tidewheel.streams.worker.application.memory import ProcessMemory
+from tidewheel.streams.worker.application.memory import FreedMemory, ProcessMemory
 from tidewheel.streams.worker.application.run_options import RunOptions
-from tidewheel.streams.worker.application.states import KafkaStreamsState
 from tidewheel.streams.worker.application.wiring import check_custom_stores
 from tidewheel.streams.worker.group_membership import Departure
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
 from tidewheel.streams.worker.listeners import RestoreListener, StandbyUpdateListener, called
-from tidewheel.streams.worker.metrics import figures_of
+from tidewheel.streams.worker.metrics import TaskInfo, figures_of, task_infos
 from tidewheel.streams.worker.queries import store_lags, store_view
 from tidewheel.streams.worker.restore_helpers import restore_helpers
 from tidewheel.streams.worker.stream_thread import Answer, StreamThread
-from tidewheel.streams.worker.task_info import TaskInfo, task_infos
 from tidewheel.streams.worker.topic_setup import spec_of
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.api.topology_spec import Partitioner

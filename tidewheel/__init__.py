@@ -96,10 +96,10 @@ if TYPE_CHECKING:
         TimeWindows,
         UnlimitedWindows,
     )
+    from tidewheel.streams.worker.application.application_state import KafkaStreamsState
     from tidewheel.streams.worker.application.run_options import RunOptions
-    from tidewheel.streams.worker.application.states import KafkaStreamsState
     from tidewheel.streams.worker.listeners import RestoreListener, StandbyUpdateListener
-    from tidewheel.streams.worker.task_info import TaskInfo
+    from tidewheel.streams.worker.metrics import TaskInfo
     from tidewheel.tasks.processing.api.handlers import DeadLetter, ErrorContext, ErrorResponse
     from tidewheel.tasks.processing.api.processor import (
         Cancellable,
@@ -265,7 +265,7 @@ _HOME = {
     "KStream": "tidewheel.streams.dsl.kstream",
     "KTable": "tidewheel.streams.dsl.ktable",
     "KafkaStreams": "tidewheel.streams.kafka_streams",
-    "KafkaStreamsState": "tidewheel.streams.worker.application.states",
+    "KafkaStreamsState": "tidewheel.streams.worker.application.application_state",
     "KeyQueryMetadata": "tidewheel.streams.group.key_metadata",
     "KeyValueStore": "tidewheel.state_stores.stores.key_value_store",
     "LogAndSkipOnInvalidTimestamp": "tidewheel.tasks.processing.api.timestamps",
@@ -314,7 +314,7 @@ _HOME = {
     "StreamsMetadata": "tidewheel.streams.group.key_metadata",
     "Suppressed": "tidewheel.streams.definitions.suppressed",
     "TaskCorruptedError": "tidewheel.streams.errors",
-    "TaskInfo": "tidewheel.streams.worker.task_info",
+    "TaskInfo": "tidewheel.streams.worker.metrics",
     "TimeWindowedCogroupedKStream": "tidewheel.streams.dsl.cogrouped_kstream",
     "TimeWindowedKStream": "tidewheel.streams.dsl.windowed_kstream",
     "TimeWindows": "tidewheel.streams.windows",

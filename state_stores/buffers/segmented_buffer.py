@@ -12,9 +12,8 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from tidewheel.state_stores.buffers.commit_buffer import Drained, Restored
-from tidewheel.state_stores.buffers.dirty_index import DirtyIndex
 from tidewheel.state_stores.buffers.queried import Page, Queried, RowReader, Scan, clipped
-from tidewheel.state_stores.buffers.row_index import RowIndex
+from tidewheel.state_stores.buffers.row_index import DirtyIndex, RowIndex
 from tidewheel.state_stores.buffers.rows import SortedRows
 from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
 from tidewheel.state_stores.layout.envelope import unseal

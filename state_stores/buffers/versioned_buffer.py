@@ -13,8 +13,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.state_stores.buffers.dirty_index import DirtyIndex
 from tidewheel.state_stores.buffers.queried import Queried, RowReader, Scan, clipped
+from tidewheel.state_stores.buffers.row_index import DirtyIndex
 from tidewheel.state_stores.buffers.rows import SortedRows
 from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
 from tidewheel.state_stores.layout import versions

@@ -19,7 +19,7 @@ from typing import Final
 from rocksdict import BlockBasedOptions, ChecksumType, DBCompressionType, Options, SstFileWriter
 
 from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
-from tidewheel.state_stores.layout.varint import MORE, read_varint
+from tidewheel.state_stores.layout.headers import MORE, read_varint
 from tidewheel.state_stores.rocksdb.failures import failure
 
 _FORMAT: Final = 5

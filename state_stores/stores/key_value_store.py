@@ -26,8 +26,8 @@ from tidewheel.state_stores.layout.key_schema import after, key_bytes, prefix_en
 from tidewheel.state_stores.layout.stored_values import key_hash, read_row
 from tidewheel.state_stores.ports import Database, SerdePort
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.state_stores.stores.frozen import settled
 from tidewheel.state_stores.stores.task_store import TaskStore
+from tidewheel.state_stores.stores.windowed import settled
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -12,9 +12,8 @@ from tidewheel.state_stores.buffers.headers_buffer import tell_headers
 from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer, SegmentRow
 from tidewheel.state_stores.layout.headers import Headers
 from tidewheel.state_stores.layout.segments import TIME_MAX, check_bounds, check_time
-from tidewheel.state_stores.stores.frozen import settled
 from tidewheel.state_stores.stores.segmented_store import SegmentedReads, SegmentedStore
-from tidewheel.state_stores.stores.windowed import Windowed
+from tidewheel.state_stores.stores.windowed import Windowed, settled
 
 K = TypeVar("K")
 V = TypeVar("V")

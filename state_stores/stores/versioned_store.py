@@ -21,8 +21,8 @@ from tidewheel.state_stores.layout.segments import check_bounds, check_time
 from tidewheel.state_stores.layout.versions import TOMBSTONE
 from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.spec import StoreSpec
-from tidewheel.state_stores.stores.frozen import settled
 from tidewheel.state_stores.stores.task_store import TaskStore
+from tidewheel.state_stores.stores.windowed import settled
 
 K = TypeVar("K")
 V = TypeVar("V")

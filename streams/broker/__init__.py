@@ -9,9 +9,8 @@ from tidewheel.streams.broker.errors import (
     PortTakenError,
     UnknownVersionError,
 )
-from tidewheel.streams.broker.external import ExternalBroker, RunningBroker
 from tidewheel.streams.broker.jars import DEFAULT_VERSION
-from tidewheel.streams.broker.kafka_broker import KafkaBroker
+from tidewheel.streams.broker.kafka_broker import ExternalBroker, KafkaBroker, RunningBroker
 from tidewheel.streams.broker.needs import Needs, find_needs
 
 __all__ = [

@@ -4,20 +4,30 @@ The cache is filled aside and moved into place, under a lock file, so two progra
 the same time are safe: one fetches, the other waits and then finds everything there.
 """
 
+import contextlib
 import logging
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from tidewheel.streams.broker.errors import FetchError, UnknownVersionError
 from tidewheel.streams.broker.file_lock import FileLock
 from tidewheel.streams.broker.jar_lock import JarLock, JarProblem
 from tidewheel.streams.broker.java import Java
-from tidewheel.streams.broker.progress import fetch_progress
 from tidewheel.streams.broker.resolvers import (
     FetchRequest,
     Resolver,
@@ -34,6 +44,34 @@ _OWN_LOCK = "jars.sha256"
 _DOWNLOADED = re.compile(r"Downloaded from \S+ \S*/([^/\s]+\.jar)")
 
 _logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def fetch_progress(
+    label: str, total_bytes: int | None, *, show: bool | None = None
+) -> Generator[Callable[[int], None]]:
+    """A bar on standard error while the block runs; yields how to say how many bytes are there.
+
+    Args:
+        label: What is fetched.
+        total_bytes: How much it is; None if nobody knows, then the bar only moves.
+        show: Draw it; by default if standard error is a terminal.
+    """
+    if not (sys.stderr.isatty() if show is None else show):
+        yield lambda _done_bytes: None
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    ) as progress:
+        task = progress.add_task(label, total=total_bytes)
+        yield lambda done_bytes: progress.update(task, completed=done_bytes)
+        if total_bytes is not None:
+            progress.update(task, completed=total_bytes)
 
 
 def cache_dir(environment: Mapping[str, str] | None = None) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from tidewheel.streams.broker import wire
 from tidewheel.streams.broker.class_archive import ClassArchive
@@ -18,8 +18,7 @@ from tidewheel.streams.broker.data_dir import DataDir
 from tidewheel.streams.broker.errors import BrokerError, BrokerSettingError, PortTakenError
 from tidewheel.streams.broker.jars import DEFAULT_VERSION, JarCache
 from tidewheel.streams.broker.java import find_java
-from tidewheel.streams.broker.launch import Launch, LaunchedBroker
-from tidewheel.streams.broker.ports import HOST, choose_ports, is_free
+from tidewheel.streams.broker.launch import HOST, Launch, LaunchedBroker, choose_ports, is_free
 from tidewheel.streams.broker.server_config import check_listeners, server_properties
 
 _PORT_ATTEMPTS = 3
@@ -29,6 +28,34 @@ HEAP_MB: Final = 512
 HEAP_MB_LEAST: Final = 64
 
 _logger = logging.getLogger(__name__)
+
+
+class RunningBroker(Protocol):
+    """What tests may use of a broker, whoever started it."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients connect to, `host:port`."""
+        ...
+
+    def create_topics(self, topics: Mapping[str, int]) -> tuple[str, ...]:
+        """Create topics, given partitions by name; returns the names that were new."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalBroker:
+    """An already running Kafka, which is neither started nor stopped from here."""
+
+    bootstrap_servers: str
+
+    def create_topics(self, topics: Mapping[str, int]) -> tuple[str, ...]:
+        """Create topics, given partitions by name; returns the names that were new.
+
+        Raises:
+            BrokerError: A topic could not be created, or the broker does not answer.
+        """
+        return wire.create_topics(self.bootstrap_servers.split(",")[0], topics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import secrets
+import socket
 import subprocess
 import tempfile
 import time
@@ -15,13 +16,17 @@ from tidewheel.streams.broker.class_archive import ClassArchive
 from tidewheel.streams.broker.data_dir import DataDir
 from tidewheel.streams.broker.errors import BrokerError, PortTakenError
 from tidewheel.streams.broker.java import Java
-from tidewheel.streams.broker.ports import is_listening
 from tidewheel.streams.broker.process import GuardedProcess
 from tidewheel.streams.broker.server_config import (
     FENCING_SESSION_MS,
     client_listener,
     fencing_properties,
 )
+from tidewheel.streams.broker.wire import split_address
+
+HOST = "127.0.0.1"
+"""The only address the development broker listens on: it has no passwords."""
+
 
 _POLL_SECONDS = 0.02
 _LOG_LINES = 20
@@ -31,6 +36,48 @@ _NOT_FENCED = "DUPLICATE_BROKER_REGISTRATION"
 _FENCING_SECONDS = (2.0, 10.0, 40.0)
 """After its session a run is fenced in some milliseconds. On a busy machine the controller takes longer: each attempt has more time."""
 _PORT_TAKEN_SIGNS = ("Address already in use", "BindException")
+
+
+def choose_ports(port: int | None, last: tuple[int, int] | None) -> tuple[int, int]:
+    """Ports for clients and for the controller: the given one, else the last ones, else free ones.
+
+    Args:
+        port: The one the user wants for clients.
+        last: Those of the last start on the same data; taken again if they are free.
+    """
+    # Held open together, so that the two are never the same.
+    with socket.socket() as first, socket.socket() as second:
+        first.bind((HOST, 0))
+        second.bind((HOST, 0))
+        for_clients, for_controller = int(first.getsockname()[1]), int(second.getsockname()[1])
+    if last is not None and is_free(last[0]):
+        for_clients = last[0]
+    if port is not None:
+        for_clients = port
+    if last is not None and last[1] != for_clients and is_free(last[1]):
+        for_controller = last[1]
+    return for_clients, for_controller
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on `port` now."""
+    with socket.socket() as probe:
+        # As Java does: a port that only has old connections winding down is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def is_listening(address: str) -> bool:
+    """Whether someone accepts connections at `host:port`."""
+    try:
+        with socket.create_connection(split_address(address), timeout=1):
+            return True
+    except OSError:
+        return False
 
 
 class _LastRunNotFencedError(Exception):

@@ -17,9 +17,8 @@ from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
 from tidewheel.streams.bulk.columns import Row, RowReader, columns_of, type_of
 from tidewheel.streams.bulk.content import PartitionToRead, read_content, reading_plan
-from tidewheel.streams.bulk.driver import newest_snapshot, now_ms, run_bytes
+from tidewheel.streams.bulk.driver import newest_snapshot, now_ms, run_bytes, started_session
 from tidewheel.streams.bulk.executors import ExecutorWork
-from tidewheel.streams.bulk.session import started_session
 from tidewheel.streams.bulk.stores import BulkStore, bulk_stores, changelog_facts
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.kafka.client.settings import ClientSettings

@@ -1,12 +1,54 @@
 """What stands on a command line, as values. Apart from `tidewheel.streams.processes.user_program`: a supervisor does not need the user's program."""
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from tidewheel.rebalance.model import TaskId
+from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.sources import TABLES
 from tidewheel.streams.durations import parse_ms
 from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.processes.user_program import Program, effective_config, load_program, named
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsOptions:
+    """Settings given on the command line; they win over the program's own, the environment and the settings file.
+
+    Attributes:
+        bootstrap_servers: Brokers to ask first, host:port with commas between; localhost:9092 if nothing names any.
+        application_id: Name of the application: its group, its internal topics, its folder of state.
+        state_dir: Directory of local state.
+        config: A TOML file of settings, instead of tidewheel.toml.
+        assignments: Any setting, option=value; consumer.NAME=value sets a client's property. Repeat it for more.
+    """
+
+    bootstrap_servers: str | None = None
+    application_id: str | None = None
+    state_dir: Path | None = None
+    config: Path | None = None
+    assignments: Annotated[
+        tuple[str, ...], Parameter(name="--set", negative=(), show_default=False)
+    ] = ()
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the options that were given."""
+        given: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "application_id": self.application_id,
+            "state_dir": None if self.state_dir is None else str(self.state_dir),
+        }
+        named = {option: value for option, value in given.items() if value is not None}
+        return parse_assignments(self.assignments) | named
+
+    def config_file(self) -> str | None:
+        """Return the file to read, if one was named."""
+        return None if self.config is None else str(self.config)
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
@@ -60,3 +102,32 @@ def parse_timeout_ms(text: str, least_ms: int, advice: str) -> int:
     if milliseconds < least_ms:
         raise ConfigError(f"--timeout {text!r}{advice}")
     return milliseconds
+
+
+def application_of(
+    target: str | None, settings: SettingsOptions
+) -> tuple[StreamsConfig, Program | None]:
+    """Return an application's settings, and its program if that was given.
+
+    Args:
+        target: MODULE:TOPOLOGY, an application's id, or None: then the settings have to name it.
+        settings: What the command line says.
+
+    Raises:
+        ConfigError: Nothing names the application, or two names differ.
+    """
+    overrides, file = settings.overrides(), settings.config_file()
+    if target is None:
+        if not named({}, overrides, file):
+            raise ConfigError(
+                "which application? Give its MODULE:TOPOLOGY, its id, or --application-id"
+            )
+        return effective_config({}, overrides, file), None
+    if ":" in target or target.endswith(".py"):
+        program = load_program(target)
+        return program.config(overrides, file), program
+    if overrides.get("application_id", target) != target:
+        raise ConfigError(
+            f"the application is {target!r} and --application-id {overrides['application_id']!r}; give one of the two"
+        )
+    return effective_config({}, {**overrides, "application_id": target}, file), None

@@ -40,8 +40,8 @@ from tidewheel.streams.processes.supervisor.messages import (
     encode,
 )
 from tidewheel.streams.processes.user_program import load_program
+from tidewheel.streams.worker.application.application_state import KafkaStreamsState
 from tidewheel.streams.worker.application.run_options import RunOptions
-from tidewheel.streams.worker.application.states import KafkaStreamsState
 
 _log = logging.getLogger("tidewheel.worker")
 

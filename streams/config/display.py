@@ -1,8 +1,13 @@
 """Settings as people see them: rows for `tidewheel config show`, and values with every secret hidden."""
 
+import ast
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, Final, cast
 
 import msgspec
@@ -14,6 +19,32 @@ from tidewheel.streams.serdes import Serde
 from tidewheel.streams.user_functions import function_name
 
 _CHARACTERS_MAX: Final = 100
+
+
+@cache
+def attribute_docstrings(of: type) -> dict[str, str]:
+    """Return the text below each annotated attribute of a class, on one line; nothing where the source is not at hand.
+
+    >>> from tidewheel.streams.config import StreamsConfig
+    >>> attribute_docstrings(StreamsConfig)["num_standby_replicas"]
+    'Copies of each store kept up to date on other members.'
+    """
+    try:
+        source = dedent(inspect.getsource(of))
+    except OSError:
+        return {}
+    found: dict[str, str] = {}
+    definition = ast.parse(source).body[0]
+    assert isinstance(definition, ast.ClassDef), "it is the source of a class"
+    for above, below in pairwise(definition.body):
+        match above, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(text))
+            ):
+                found[name] = " ".join(text.split())
+            case _:
+                pass
+    return found
 
 
 class OptionRow(msgspec.Struct, frozen=True, kw_only=True):

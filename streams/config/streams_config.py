@@ -21,8 +21,7 @@ from pydantic import (
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.streams.config import fields as types
 from tidewheel.streams.config.checks import cautions, contradictions
-from tidewheel.streams.config.display import OptionRow, displayed, rows
-from tidewheel.streams.config.docstrings import attribute_docstrings
+from tidewheel.streams.config.display import OptionRow, attribute_docstrings, displayed, rows
 from tidewheel.streams.config.explain import explained, joined
 from tidewheel.streams.config.options import StreamsOptions
 from tidewheel.streams.config.sources import DEFAULT, Settings, collect, settings_file

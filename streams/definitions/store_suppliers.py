@@ -1,9 +1,17 @@
 """What kind of store the DSL's operators get where `Materialized` does not say: the setting `dsl_store_suppliers`."""
 
-from typing import Literal
+from dataclasses import replace
+from typing import Final, Literal, get_args
+
+from tidewheel.state_stores.spec import StoreKind
+from tidewheel.streams.definitions.materialized import StoreBuilder
+from tidewheel.streams.definitions.names import where
+from tidewheel.streams.errors import TopologyError
+from tidewheel.streams.serdes.buffered import BufferedSerde
 
 #: How a store of the DSL may be kept by default: on disk, or in memory and restored at every start.
 DslStoreType = Literal["rocksdb", "in_memory"]
+_TYPES: Final = get_args(DslStoreType)
 
 #: What the rows of a table's store keep by default: value and timestamp, or the record's headers, too.
 DslStoreFormat = Literal["DEFAULT", "HEADERS"]
@@ -33,3 +41,43 @@ class DslStoreSuppliers:
     def session_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for those who override it
         """Return how the store of a table by session is kept."""
         return "rocksdb"
+
+
+def kept_as_set(builder: StoreBuilder, setting: object, store_format: str | None) -> StoreBuilder:
+    """Return a store as `dsl_store_suppliers` and `dsl_store_format` want it, where nobody has said how it is kept."""
+    if store_format is not None and builder.takes_format:
+        builder = _in_format(builder, with_headers=store_format == "HEADERS")
+    if setting is None or not builder.takes_default:
+        return builder
+    kind = setting if isinstance(setting, str) else _asked(setting, builder)
+    return replace(
+        builder, spec=replace(builder.spec, persistent=kind == "rocksdb"), takes_default=False
+    )
+
+
+def _in_format(builder: StoreBuilder, *, with_headers: bool) -> StoreBuilder:
+    spec, serde = builder.spec, builder.spec.value_serde
+    if isinstance(serde, BufferedSerde):  # the rows of suppress have headers in any format
+        spec = replace(spec, value_serde=BufferedSerde(serde.inner, counts_headers=with_headers))
+    else:
+        spec = replace(spec, keeps_headers=with_headers)
+    return replace(builder, spec=spec, takes_format=False)
+
+
+def _asked(setting: object, builder: StoreBuilder) -> DslStoreType:
+    suppliers = setting() if isinstance(setting, type) else setting
+    assert isinstance(suppliers, DslStoreSuppliers), "the setting was checked"
+    match builder.spec.kind:
+        case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
+            ask = suppliers.window_store
+        case StoreKind.SESSION:
+            ask = suppliers.session_store
+        case _:
+            ask = suppliers.key_value_store
+    answer = ask(builder.spec.name)
+    if answer not in _TYPES:
+        raise TopologyError(
+            f"{where(f'store {builder.spec.name!r}', builder.location)}: {type(suppliers).__name__}.{ask.__name__} of "
+            f"dsl_store_suppliers answered {answer!r}; make it return 'rocksdb' or 'in_memory'"
+        )
+    return answer

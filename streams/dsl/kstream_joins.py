@@ -19,7 +19,7 @@ from tidewheel.streams.durations import Duration
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.graph.logical_graph import AnySerde, GraphNode, RepartitionNode
 from tidewheel.streams.graph.parts import StreamPart
-from tidewheel.streams.graph.stream_joining import (
+from tidewheel.streams.graph.stream_join_nodes import (
     Join,
     JoinOptions,
     join_streams,

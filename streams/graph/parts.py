@@ -9,7 +9,7 @@ from tidewheel.streams.definitions.materialized import Materialized
 from tidewheel.streams.graph.logical_graph import AnySerde, GraphNode, LogicalGraph, TableStore
 from tidewheel.streams.operators.tables.table_view import StoreView, TableView
 from tidewheel.streams.serdes import as_serde
-from tidewheel.streams.topology.java_order import hash_order
+from tidewheel.streams.topology.description import hash_order
 
 
 class StreamPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,8 +22,8 @@ from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 from tidewheel.state_stores.stores.custom_slot import as_given
-from tidewheel.state_stores.stores.frozen import settled
 from tidewheel.state_stores.stores.task_store import TaskStore
+from tidewheel.state_stores.stores.windowed import settled
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import given_config
 from tidewheel.streams.definitions.checks import check_flag, check_time_ms

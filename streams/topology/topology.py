@@ -21,7 +21,6 @@ from tidewheel.streams.definitions.default_serdes import (
     settled_node,
     settled_store,
 )
-from tidewheel.streams.definitions.default_stores import kept_as_set
 from tidewheel.streams.definitions.materialized import StoreBuilder
 from tidewheel.streams.definitions.names import check_name, did_you_mean, where
 from tidewheel.streams.definitions.node_arguments import (
@@ -37,6 +36,7 @@ from tidewheel.streams.definitions.node_arguments import (
     source_spec,
     wrapped_node,
 )
+from tidewheel.streams.definitions.store_suppliers import kept_as_set
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.topology.description import TopologyDescription

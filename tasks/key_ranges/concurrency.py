@@ -15,8 +15,16 @@ two whose calls only compute use all of one, four no more than that, and two are
 outside of the interpreter use 1.3, and four use 2: all threads work.
 """
 
+import ctypes
+import os
+import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
+
+#: More than three numbers take.
+_SIZE = 80
+
 
 #: As many work in any case: while one of them waits for its data, the other computes.
 NARROWEST: Final = 2
@@ -189,3 +197,30 @@ class Width:
         self.limit = limit
         self._look = None
         self._reason_s = 0.0
+
+
+@cache
+def _library() -> ctypes.PyDLL | None:
+    """Return the C library, whose functions keep the interpreter; None where the system is not one that tells."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.PyDLL(None)
+    library.open.argtypes = (ctypes.c_char_p, ctypes.c_int)
+    library.read.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+    library.read.restype = ctypes.c_ssize_t
+    return library
+
+
+def waited_s(native_id: int) -> float | None:
+    """Return for how long a thread of this process has waited for a processor; None if the system does not tell, or the thread has ended."""
+    library = _library()
+    if library is None:
+        return None
+    path = f"/proc/self/task/{native_id}/schedstat".encode()
+    descriptor: int = library.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if descriptor < 0:
+        return None
+    text = ctypes.create_string_buffer(_SIZE)
+    size: int = library.read(descriptor, text, _SIZE)
+    library.close(descriptor)
+    return int(text.raw[:size].split()[1]) / 1e9 if size > 0 else None

@@ -13,7 +13,7 @@ from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash, key_hashes
 from tidewheel.tasks.key_ranges.ledger import Chunk
 from tidewheel.tasks.key_ranges.range_worker import RangeSetting
-from tidewheel.tasks.key_ranges.work_item import WorkItem
+from tidewheel.tasks.key_ranges.sealed_work import WorkItem
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.position_clock import PositionClock
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords, memory_bytes

@@ -15,14 +15,35 @@ import msgspec
 from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tidewheel.tasks.processing.api.processor import FixedKeyProcessor
-from tidewheel.tasks.processing.api.supplied import NOT_SAID_KEYED, makes_a, says_keyed
-from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec, SourceSpec, SubtopologySpec
+from tidewheel.tasks.processing.api.supplied import NOT_SAID_KEYED, awaits, makes_a, says_keyed
+from tidewheel.tasks.processing.api.topology_spec import (
+    ProcessorSpec,
+    SinkSpec,
+    SourceSpec,
+    SubtopologySpec,
+)
 from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 from tidewheel.tasks.processing.engine.position_clock import Counted
 
 #: Whose rows a node uses: those of the key the record had on its topic, those of that key's windows, or any.
 _OWN: Final = "same"
 _ANY: Final = "any"
+
+
+def only_awaits(subtopology: SubtopologySpec) -> bool:
+    """Return whether every function of the user's is a processor's `async def process`, as `TaskGraph.awaits` tells of a graph.
+
+    Processors whose supplier is a function are made to be asked; none is initialised.
+    """
+    processors = [each for each in subtopology.nodes if isinstance(each, ProcessorSpec)]
+    sinks = [each for each in subtopology.nodes if isinstance(each, SinkSpec)]
+    return (
+        bool(processors)
+        and all(each.partitioner is None and isinstance(each.topic, str) for each in sinks)
+        and all(each.wrap is None for each in processors)
+        and not any(isinstance(each.supplier, OperatorSupplier) for each in processors)
+        and all(awaits(each.supplier) for each in processors)
+    )
 
 
 class Cutting(msgspec.Struct, frozen=True):

@@ -14,9 +14,8 @@ from contextlib import suppress
 from heapq import nlargest
 from typing import Final, NamedTuple
 
-from tidewheel.tasks.key_ranges.concurrency import NARROWEST, Width
+from tidewheel.tasks.key_ranges.concurrency import NARROWEST, Width, waited_s
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker, Scheduling
-from tidewheel.tasks.key_ranges.run_queue import waited_s
 from tidewheel.tasks.key_ranges.shared_loop import Shared, SharedLoop
 
 #: How often it is seen whether more ranges are to work at a time, or fewer.

@@ -23,10 +23,9 @@ from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.key_ranges.batch_size import UNIT_S, BatchPace, Pace
 from tidewheel.tasks.key_ranges.key_ranges import key_hash
 from tidewheel.tasks.key_ranges.seal_barrier import Cut
-from tidewheel.tasks.key_ranges.sealed_work import Seal
+from tidewheel.tasks.key_ranges.sealed_work import AtHand, Seal, WorkItem
 from tidewheel.tasks.key_ranges.shared_loop import Shared
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
-from tidewheel.tasks.key_ranges.work_item import AtHand, WorkItem
 from tidewheel.tasks.processing.api.coroutines import PrivateLoop, Waiting
 from tidewheel.tasks.processing.engine.output import OutputColumns, OutputRuns
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch

@@ -53,11 +53,10 @@ from tidewheel.tasks.restore.restore_planner import RestorePlanner
 from tidewheel.tasks.restore.start_positions import Grant, appeared_in, find_starts
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent, StateUpdater
 from tidewheel.tasks.task.active_task import ActiveTask
-from tidewheel.tasks.task.gone_topics import GoneTopics
 from tidewheel.tasks.task.learner_task import LearnerTask
 from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.range_placement import Placing
-from tidewheel.tasks.task.worker_input import WorkerInput
+from tidewheel.tasks.task.worker_input import GoneTopics, WorkerInput
 from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)

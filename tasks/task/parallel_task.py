@@ -29,7 +29,7 @@ from tidewheel.tasks.key_ranges.keyed_analysis import (
     runs_users_objects,
     scanned_stores,
 )
-from tidewheel.tasks.key_ranges.ledger import Chunk, Ledger, first_open, offsets_of
+from tidewheel.tasks.key_ranges.ledger import Chunk, Ledger, RunMemory, first_open, offsets_of
 from tidewheel.tasks.key_ranges.own_keys import OwnKeys
 from tidewheel.tasks.key_ranges.progress_merge import first_cut, level, together
 from tidewheel.tasks.key_ranges.progress_vector import AHEAD_MAX, RangeProgress
@@ -41,7 +41,6 @@ from tidewheel.tasks.key_ranges.range_worker import (
     Scheduling,
 )
 from tidewheel.tasks.key_ranges.repartitioning import Recut
-from tidewheel.tasks.key_ranges.run_memory import RunMemory
 from tidewheel.tasks.key_ranges.seal_barrier import Cut
 from tidewheel.tasks.key_ranges.sealed_work import Seal, by_store
 from tidewheel.tasks.key_ranges.shared_loop import Shared

@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from tidewheel.rebalance.model import TaskId
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
-from tidewheel.tasks.key_ranges.awaiting import only_awaits
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
+from tidewheel.tasks.key_ranges.keyed_analysis import only_awaits
 from tidewheel.tasks.key_ranges.range_assignment import (
     PlacedRange,
     RangeLoad,

@@ -16,7 +16,7 @@ from tests.integration.forked import ForkedProcess
 from tests.integration.programs.probes import STATE_NUMBERS
 from tests.integration.programs.scoreboard import Scoreboard
 from tests.integration.programs.worker import Orders
-from tidewheel.streams.worker.application.states import KafkaStreamsState
+from tidewheel.streams.worker.application.application_state import KafkaStreamsState
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 #: The program that most workers run.

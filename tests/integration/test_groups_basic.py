@@ -26,7 +26,7 @@ from tidewheel import (
 from tidewheel.rebalance.protocol.messages import DiskCopy, Join, decode_message
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import inbox_topic
-from tidewheel.streams.worker.task_info import TaskInfo
+from tidewheel.streams.worker.metrics import TaskInfo
 from tidewheel.tasks.internal_topics import changelog_topic
 from tidewheel.tasks.restore.state_updater import RestoreEvent
 

@@ -54,7 +54,7 @@ class Restoring:
 def by_spark(job: Topology, config: StreamsConfig, master: str | None) -> dict[str, float]:
     """Have Spark make the directories ready; how long that took, its own start apart."""
     from tidewheel.bulk import restore  # noqa: PLC0415 - only where Spark is
-    from tidewheel.streams.bulk.session import bulk_session  # noqa: PLC0415 - likewise
+    from tidewheel.streams.bulk.driver import bulk_session  # noqa: PLC0415
 
     begin_s = time.monotonic()
     with bulk_session(None, what="benchmark", master=master) as spark:

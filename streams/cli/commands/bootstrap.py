@@ -9,9 +9,9 @@ from rich.console import Console
 from tidewheel.bulk import BootstrapRefused, BootstrapReport, FrameSource
 from tidewheel.bulk import bootstrap as load
 from tidewheel.streams.bulk.bootstrap.driver import Told
+from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.bulk import Flag, program_of, shown_progress
 from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
-from tidewheel.streams.cli.settings import SettingsOptions
 from tidewheel.streams.exit_codes import ExitCode
 
 

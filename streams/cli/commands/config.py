@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 from rich.console import Console
 
+from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.output import print_json, print_table, wants_json
-from tidewheel.streams.cli.settings import SettingsOptions
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.processes.user_program import effective_config, load_program, named
 

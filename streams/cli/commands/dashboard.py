@@ -10,11 +10,11 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from tidewheel.rebalance.inspect.history import Chronicle, episode_text
+from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.aside import leave_at_once
 from tidewheel.streams.cli.group_access import GroupAccess, group_access, moment_text
 from tidewheel.streams.cli.looker import Looker, check_interval
 from tidewheel.streams.cli.output import print_error, print_json, wants_json
-from tidewheel.streams.cli.settings import SettingsOptions
 from tidewheel.streams.config.secrets import is_reference, resolve_secrets
 from tidewheel.streams.dashboard.address import Address
 from tidewheel.streams.dashboard.looks import Looks, Sighting

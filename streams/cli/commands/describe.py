@@ -5,8 +5,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.output import print_json
-from tidewheel.streams.cli.settings import SettingsOptions
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode

@@ -14,11 +14,10 @@ from tidewheel.rebalance.inspect.describe import duration_text
 from tidewheel.rebalance.model import MemberPhase
 from tidewheel.rebalance.protocol.messages import DrainMember
 from tidewheel.rebalance.protocol.records import MemberRecord
-from tidewheel.streams.cli.arguments import parse_timeout_ms
+from tidewheel.streams.cli.arguments import SettingsOptions, parse_timeout_ms
 from tidewheel.streams.cli.group_access import GroupAccess, group_access
 from tidewheel.streams.cli.output import print_error, print_json, wants_json
-from tidewheel.streams.cli.settings import SettingsOptions
-from tidewheel.streams.config.suggestions import did_you_mean
+from tidewheel.streams.config.names import did_you_mean
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 

@@ -16,13 +16,12 @@ from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.streams.bulk.store_view import key_bytes, partition_of_key
 from tidewheel.streams.bulk.stores import BulkStore
-from tidewheel.streams.cli.arguments import parse_timeout_ms
+from tidewheel.streams.cli.arguments import SettingsOptions, parse_timeout_ms
 from tidewheel.streams.cli.commands.bulk import Flag, program_of
 from tidewheel.streams.cli.group_access import GroupAccess, access_to
 from tidewheel.streams.cli.output import print_error, print_json, wants_json
-from tidewheel.streams.cli.settings import SettingsOptions
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.suggestions import did_you_mean
+from tidewheel.streams.config.names import did_you_mean
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.serdes.windowed import is_windowed

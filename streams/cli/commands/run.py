@@ -5,8 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tidewheel.streams.cli.arguments import parse_tasks
-from tidewheel.streams.cli.settings import SettingsOptions
+from tidewheel.streams.cli.arguments import SettingsOptions, parse_tasks
 from tidewheel.streams.console_log import LogFormat, LogLevel, configure_logging
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.processes.supervisor.messages import StartWorker

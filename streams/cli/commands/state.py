@@ -9,9 +9,9 @@ from tidewheel.streams.bulk.columns import converter
 from tidewheel.streams.bulk.store_view import StoreSummary, key_bytes, partition_of_key, state_view
 from tidewheel.streams.bulk.verify import VerifyReport
 from tidewheel.streams.bulk.verify import verify as verify_state
+from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.bulk import Flag, names_of, program_of, shown_progress
 from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
-from tidewheel.streams.cli.settings import SettingsOptions
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 

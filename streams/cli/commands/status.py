@@ -5,10 +5,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.group_access import group_access
 from tidewheel.streams.cli.group_view import status_view
 from tidewheel.streams.cli.output import print_json, wants_json
-from tidewheel.streams.cli.settings import SettingsOptions
 from tidewheel.streams.exit_codes import ExitCode
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]

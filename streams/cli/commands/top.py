@@ -12,12 +12,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.aside import Aside, leave_at_once
 from tidewheel.streams.cli.group_access import group_access, moment_text
 from tidewheel.streams.cli.group_view import range_lines, records_in_hand, status_line, status_view
 from tidewheel.streams.cli.looker import Looker, check_interval
 from tidewheel.streams.cli.output import print_json
-from tidewheel.streams.cli.settings import SettingsOptions
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.status import GroupStatus

@@ -1,14 +1,53 @@
-"""The state of an application: who may change it, who waits for it, who is told."""
+"""The state of an application: its legal moves, who waits for it, who is told of it.
+
+The states and moves are those of Kafka Streams' `KafkaStreams.State`:
+
+CREATED -> REBALANCING <-> RUNNING -> PENDING_SHUTDOWN -> NOT_RUNNING
+                |             |
+                +-------------+--> PENDING_ERROR -> ERROR
+
+NOT_RUNNING and ERROR are final: `close` after an error changes nothing any more.
+"""
 
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Final
 
-from tidewheel.streams.worker.application.states import KafkaStreamsState, legal
-
 _log = logging.getLogger("tidewheel")
+
+#: A signal may be delivered to any thread, but only the main one acts on it, once it wakes: it sleeps no longer than this.
+SIGNALS_S: Final = 1.0
+
+
+class KafkaStreamsState(StrEnum):
+    """What an application is doing.
+
+    >>> KafkaStreamsState.RUNNING == "RUNNING"
+    True
+    """
+
+    CREATED = "CREATED"
+    REBALANCING = "REBALANCING"
+    RUNNING = "RUNNING"
+    PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
+    NOT_RUNNING = "NOT_RUNNING"
+    PENDING_ERROR = "PENDING_ERROR"
+    ERROR = "ERROR"
+
+
+_S = KafkaStreamsState
+_MOVES: dict[KafkaStreamsState, frozenset[KafkaStreamsState]] = {
+    _S.CREATED: frozenset({_S.REBALANCING, _S.PENDING_SHUTDOWN}),
+    _S.REBALANCING: frozenset({_S.RUNNING, _S.PENDING_SHUTDOWN, _S.PENDING_ERROR}),
+    _S.RUNNING: frozenset({_S.REBALANCING, _S.PENDING_SHUTDOWN, _S.PENDING_ERROR}),
+    _S.PENDING_SHUTDOWN: frozenset({_S.NOT_RUNNING, _S.PENDING_ERROR}),
+    _S.PENDING_ERROR: frozenset({_S.ERROR}),
+    _S.ERROR: frozenset(),
+    _S.NOT_RUNNING: frozenset(),
+}
 
 #: Called with (new state, old state).
 StateListener = Callable[[KafkaStreamsState, KafkaStreamsState], None]
@@ -17,8 +56,13 @@ StateListener = Callable[[KafkaStreamsState, KafkaStreamsState], None]
 ENDED = frozenset({KafkaStreamsState.NOT_RUNNING, KafkaStreamsState.ERROR})
 
 
-#: A signal may be delivered to any thread, but only the main one acts on it, once it wakes: it sleeps no longer than this.
-SIGNALS_S: Final = 1.0
+def legal(state: KafkaStreamsState, to: KafkaStreamsState) -> bool:
+    """Return whether an application may go from one state to another.
+
+    >>> legal(KafkaStreamsState.RUNNING, KafkaStreamsState.CREATED)
+    False
+    """
+    return to in _MOVES[state]
 
 
 class ApplicationState:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from tidewheel.state_stores.layout.headers import Headers as Headers  # noqa: PLC0414 - records have them: others take it from here
-from tidewheel.state_stores.stores.frozen import settled
+from tidewheel.state_stores.stores.windowed import settled
 
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)

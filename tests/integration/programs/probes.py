@@ -15,7 +15,7 @@ from tests.integration.programs.scoreboard import Scoreboard
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 from tidewheel.streams.kafka.producers.producer import ProducerClient
 from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
-from tidewheel.streams.worker.application.states import KafkaStreamsState
+from tidewheel.streams.worker.application.application_state import KafkaStreamsState
 from tidewheel.tasks.commit.committer import Commit, Committer
 from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.state_updater import RestoreEvent

@@ -22,8 +22,8 @@ from tidewheel import KafkaStreams, StreamsConfig
 from tidewheel.rebalance.model import TaskId
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
 from tidewheel.streams.worker.application import wiring
+from tidewheel.streams.worker.application.application_state import KafkaStreamsState
 from tidewheel.streams.worker.application.run_options import RunOptions
-from tidewheel.streams.worker.application.states import KafkaStreamsState
 
 
 class Orders(msgspec.Struct, kw_only=True):

@@ -18,8 +18,7 @@ from tidewheel.streams.broker import (
     UnknownVersionError,
 )
 from tidewheel.streams.broker.data_dir import DataDir
-from tidewheel.streams.broker.launch import new_cluster_id
-from tidewheel.streams.broker.ports import choose_ports, is_free
+from tidewheel.streams.broker.launch import choose_ports, is_free, new_cluster_id
 
 VERSION = "4.77.0"  # no checksums are built in for it
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tests.state_stores.bulk_restore.logs import SPECS
 from tidewheel.state_stores.bulk_restore.content import StoredRow
 from tidewheel.state_stores.bulk_restore.runs import RunBuilder
-from tidewheel.streams.bulk.comparing import compare
 from tidewheel.streams.bulk.content import Content
-from tidewheel.streams.bulk.verify import compare_contents
+from tidewheel.streams.bulk.verify import compare, compare_contents
 
 _copies = st.dictionaries(st.binary(max_size=2), st.binary(max_size=1), max_size=12)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.streams.config import objects
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.streams.config import StreamsConfig, StreamsOptions, default_state_dir
-from tidewheel.streams.config.docstrings import attribute_docstrings
+from tidewheel.streams.config.display import attribute_docstrings
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.serdes import Serdes
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewheel.streams.topology.java_order import TreeOrder, hash_order, string_hash
+from tidewheel.streams.topology.description import TreeOrder, hash_order, string_hash
 
 
 def test_hash_codes_are_javas() -> None:

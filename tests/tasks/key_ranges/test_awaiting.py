@@ -8,7 +8,7 @@ import pytest
 from tests.tasks.key_ranges.programs import TEXT
 from tests.tasks.loop.bench import Bench
 from tidewheel import FixedKeyProcessor, KStream, Processor, StreamsBuilder, Topology
-from tidewheel.tasks.key_ranges.awaiting import only_awaits
+from tidewheel.tasks.key_ranges.keyed_analysis import only_awaits
 
 Text = KStream[Any, Any]
 

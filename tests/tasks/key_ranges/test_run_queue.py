@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewheel.tasks.key_ranges.run_queue import waited_s
+from tidewheel.tasks.key_ranges.concurrency import waited_s
 
 PATIENCE_S = 20.0
 

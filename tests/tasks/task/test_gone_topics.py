@@ -13,7 +13,7 @@ from tidewheel.tasks.loop.task_manager import HeldTasks
 from tidewheel.tasks.ports import CommittedOffset
 from tidewheel.tasks.restore.offset_origin import StartRules
 from tidewheel.tasks.restore.start_positions import Grant, find_granted_starts
-from tidewheel.tasks.task.gone_topics import GoneTopics
+from tidewheel.tasks.task.worker_input import GoneTopics
 
 GONE = "orders-b"
 

@@ -2,8 +2,10 @@
 
 import threading
 
-from tidewheel.streams.worker.application.application_state import ApplicationState
-from tidewheel.streams.worker.application.states import KafkaStreamsState
+from tidewheel.streams.worker.application.application_state import (
+    ApplicationState,
+    KafkaStreamsState,
+)
 
 _PATIENCE_S = 30.0
 

@@ -4,7 +4,7 @@ import os
 import threading
 from pathlib import Path
 
-from tidewheel.streams.worker.application.freed_memory import FreedMemory, give_back
+from tidewheel.streams.worker.application.memory import FreedMemory, give_back
 
 
 def resident_mib() -> float:

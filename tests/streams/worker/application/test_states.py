@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidewheel.streams.worker.application.states import MOVES, KafkaStreamsState, legal
+from tidewheel.streams.worker.application.application_state import _MOVES, KafkaStreamsState, legal
 
 S = KafkaStreamsState
 
@@ -46,8 +46,8 @@ def test_every_state_leads_to_an_end(state: S) -> None:
     """NOT_RUNNING or ERROR is reached from everywhere, and nothing comes after either."""
     reached = {state}
     for _ in S:
-        reached |= {to for each in reached for to in MOVES[each]}
+        reached |= {to for each in reached for to in _MOVES[each]}
     assert reached & {S.NOT_RUNNING, S.ERROR}
-    assert not MOVES[S.NOT_RUNNING]
-    assert not MOVES[S.ERROR]
+    assert not _MOVES[S.NOT_RUNNING]
+    assert not _MOVES[S.ERROR]
     assert not any(legal(state, state) for state in S)
