@@ -9,7 +9,7 @@ FOUND_PYTHON = $(shell for p in $(PYTHON3) python3.11 python3.12 python3.13 pyth
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # one pip at a time
-.PHONY: help env demo test simulate check lint format types imports duplicates docs repository bench lock clean
+.PHONY: help env demo test simulate check lint format types imports duplicates docs repository bench map lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ repository: $(VENV)/.check ## requirements have tests, no text that must not be 
 
 bench: $(VENV)/.test $(VENV)/.broker ## throughput in ten minutes (make bench ARGS="latency --quick")
 	$(PYTHON) -m benchmarks $(or $(ARGS),throughput --quick)
+
+map: $(VENV)/.run ## every module and what it is for
+	@$(PYTHON) -m checks.file_map
 
 lock: $(VENV)/.lock ## resolve constraints.txt anew (make lock ARGS=--upgrade: newest versions)
 	$(PYTHON) -m checks.lock $(ARGS)

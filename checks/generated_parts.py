@@ -4,7 +4,6 @@ A generated part stands between `<!-- generated: NAME -->` and `<!-- /generated:
 changed, and a part that is out of date is an error. `make check` finds it too, by the test of this module.
 """
 
-import ast
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -51,9 +50,6 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Kafka clients": ("consumer", "producer", "admin"),
 }  # fmt: skip
-
-#: What the file map lists, in the order of the imports: each may import those after it.
-PACKAGES: Final = ("streams", "tasks", "state_stores", "rebalance")
 
 #: Defaults that depend on the machine, as the page says them.
 _SAID: Final = {"state_dir": "`~/.local/state/tidewheel`"}
@@ -124,34 +120,11 @@ def rocksdb_table() -> str:
     return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
 
 
-def file_map(root: Path = ROOT) -> str:
-    """Return a list of all modules, folder by folder, each with the first line of its docstring."""
-    parts: list[str] = []
-    for package in PACKAGES:
-        files = sorted(
-            path for path in (root / package).rglob("*.py") if path.name != "__init__.py"
-        )
-        for folder in sorted({path.parent for path in files}):
-            name = folder.relative_to(root).as_posix()
-            parts += [f"**`{name}/`** {_summary(folder / '__init__.py')}", ""]
-            parts += [
-                f"- `{path.name}` · {_summary(path)}" for path in files if path.parent == folder
-            ]
-            parts.append("")
-    return "\n".join(parts[:-1])
-
-
-def _summary(path: Path) -> str:
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return docstring.partition("\n")[0]
-
-
 #: Name of a part -> the document it stands in, and what makes it.
 PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "settings": ("docs/configuration.md", settings_table),
     "rocksdb": ("docs/configuration.md", rocksdb_table),
     "exit-codes": ("docs/running.md", markdown_table),
-    "file-map": ("ARCHITECTURE.md", file_map),
 }
 
 
