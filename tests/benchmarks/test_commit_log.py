@@ -42,26 +42,22 @@ def test_the_smallest_hash_has_a_partition_too() -> None:
 
 @given(st.text(), st.integers(1, 100))
 def test_every_group_has_a_partition(group: str, partitions: int) -> None:
-    """Whatever the name, the partition exists."""
     assert 0 <= group_partition(group, partitions) < partitions
 
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_commits_key_is_read(version: int) -> None:
-    """Group, topic and partition come out as they went in, non-ASCII names too."""
     key = struct.pack(">h", version) + text("gruppe-ä") + text("topic") + struct.pack(">i", 3)
     assert decode_commit_key(key) == ("gruppe-ä", "topic", 3)
 
 
 @pytest.mark.parametrize("version", [2, 3, 5])
 def test_other_records_of_the_log_are_left_out(version: int) -> None:
-    """Group metadata lies in the same log and is no commit."""
     assert decode_commit_key(struct.pack(">h", version) + text("group")) is None
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 4])
 def test_a_commits_offset_is_read_in_every_version(version: int) -> None:
-    """The offset is the first field in each of them."""
     assert decode_commit_offset(struct.pack(">hq", version, 123_456_789_012) + b"rest") == (
         123_456_789_012
     )
@@ -70,7 +66,6 @@ def test_a_commits_offset_is_read_in_every_version(version: int) -> None:
 @pytest.mark.parametrize("metadata", ["", "abc", "x" * 3_000, "from a client in C\0"])
 @pytest.mark.parametrize("version", [0, 1, 3, 4])
 def test_a_commits_metadata_is_read_in_every_version(version: int, metadata: str) -> None:
-    """Version 3 put an epoch before it, version 4 writes lengths in another way; a text of C has its end in it."""
     head = struct.pack(">hq", version, 7) + (struct.pack(">i", 5) if version >= 3 else b"")
     length = len(metadata) + 1
     compact = bytes((length,)) if length < 128 else bytes((length & 0x7F | 0x80, length >> 7))
@@ -79,6 +74,5 @@ def test_a_commits_metadata_is_read_in_every_version(version: int, metadata: str
 
 
 def test_what_is_no_commit_is_refused() -> None:
-    """A negative offset means that something else was read."""
     with pytest.raises(ValueError, match="not a commit"):
         decode_commit_offset(struct.pack(">hq", 1, -1))

@@ -9,7 +9,6 @@ from benchmarks.results import SuiteResult
 
 
 def test_a_simulated_group_balances_and_takes_over() -> None:
-    """Twelve tasks on three members, then on four, then on three again."""
     group = SimulatedGroup(tasks=12)
     for name in ("a", "b", "c"):
         group.start(name)
@@ -24,7 +23,6 @@ def test_a_simulated_group_balances_and_takes_over() -> None:
 
 
 def test_costs_are_counted_from_the_last_reading_on() -> None:
-    """At rest nothing is decided and nothing is written, and everybody beats."""
     group = SimulatedGroup(tasks=4)
     group.start("a")
     group.come_to_rest()
@@ -39,7 +37,6 @@ def test_costs_are_counted_from_the_last_reading_on() -> None:
 
 
 def test_only_the_rows_of_the_chosen_jobs_are_left() -> None:
-    """A group goes through all of them."""
     suite = CoordinatorSuite(
         size=CoordinatorSize(groups=((2, 4),), rounds=1),
         jobs=("kill",),
@@ -50,7 +47,6 @@ def test_only_the_rows_of_the_chosen_jobs_are_left() -> None:
 
 
 def test_every_size_has_a_line_for_everything_that_happens() -> None:
-    """Smaller groups first, whatever was run first."""
     suite = CoordinatorSuite(
         size=CoordinatorSize(groups=((4, 8), (2, 4)), rounds=2), console=Console(), date="today"
     )

@@ -12,7 +12,6 @@ SETTING = ("count_by_key", "exactly once", "100 ms", "none")
 
 
 def test_a_share_of_the_limit_is_that_of_the_rounds() -> None:
-    """Both rates of a round are of the same minute; the medians, 200 of 800, would be of two."""
     result = suite(
         rows("tidewheel", [100.0, 200.0, 300.0]),
         rows("tidewheel-workers-2", [400.0, 400.0, 400.0]),
@@ -22,7 +21,6 @@ def test_a_share_of_the_limit_is_that_of_the_rounds() -> None:
 
 
 def test_two_workers_are_held_against_two_clients_as_well() -> None:
-    """Each of both has as many processes then."""
     result = suite(
         rows("tidewheel", [100.0]),
         rows("tidewheel-workers-2", [180.0]),
@@ -36,12 +34,10 @@ def test_two_workers_are_held_against_two_clients_as_well() -> None:
 
 
 def test_without_a_plain_client_there_is_no_limit() -> None:
-    """What was measured on another day says nothing."""
     assert limit_lines(suite(rows("tidewheel", [1.0]), rows(BASELINE, [1.0]))) == []
 
 
 def test_more_workers_are_held_against_one() -> None:
-    """Only where four were tried, too."""
     two = rows("tidewheel", [100.0, 100.0]), rows("tidewheel-workers-2", [180.0, 190.0])
     assert workers_lines(suite(*two)) == []
     assert workers_lines(suite(*two, rows("tidewheel-workers-4", [110.0, 90.0]))) == [
@@ -50,7 +46,6 @@ def test_more_workers_are_held_against_one() -> None:
 
 
 def test_processor_time_is_the_median_of_the_rounds() -> None:
-    """Rows from before it was taken have a dash, as systems that did not run."""
     result = suite(
         rows("tidewheel", [1.0], cpu_s_per_million=[3.0, 9.0, 4.0]),
         rows(BASELINE, [1.0], cpu_s_per_million=[7.04]),
@@ -60,7 +55,6 @@ def test_processor_time_is_the_median_of_the_rounds() -> None:
 
 
 def test_documents_have_the_tables_they_have_room_for(tmp_path: Path) -> None:
-    """Between their own marks, and nothing else is touched."""
     document = tmp_path / "README.md"
     marks = {
         mark: f"<!-- benchmarks:{mark} -->\n<!-- /benchmarks:{mark} -->"

@@ -78,7 +78,6 @@ def raises(error: Exception) -> Callable[..., Never]:
 def test_an_output_that_cannot_be_read_is_a_wrong_result(
     value: bytes, cause: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The failure says which record, and keeps what the reader said."""
     writes(monkeypatch, b'{"start":0,"value":1}', value)
     request = replace(REQUEST, tally=tally_for("windows", "json"))
     with pytest.raises(WrongResultError, match="output 2 of bench-test-out cannot be read") as told:
@@ -94,7 +93,6 @@ def test_an_output_that_cannot_be_read_is_a_wrong_result(
 def test_a_broker_that_does_not_answer_is_a_failure_of_the_run(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It need not be anybody's wrong result."""
     monkeypatch.setattr(outputs, "read_to_end", raises(error))
     with pytest.raises(RunFailedError, match="no end within 30 s") as told:
         run_once("broker.test:9092", REQUEST, {})
@@ -103,7 +101,6 @@ def test_a_broker_that_does_not_answer_is_a_failure_of_the_run(
 
 
 def test_a_round_goes_on_after_a_run_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others have their turns, the failure a line."""
     monkeypatch.setattr(throughput, "right_result", lambda *_: {})
     monkeypatch.setattr(outputs, "read_to_end", raises(TimeoutError("no end within 30 s")))
     selection = Selection(

@@ -23,19 +23,16 @@ def records(spec: InputSpec) -> list[tuple[bytes, bytes]]:
 
 
 def test_the_same_seed_gives_the_same_records() -> None:
-    """Two readers of one specification see identical records."""
     assert records(SMALL) == records(SMALL)
 
 
 def test_another_seed_gives_other_records() -> None:
-    """The seed decides the keys and the values' filling."""
     first, second = records(SMALL), records(replace(SMALL, seed=SMALL.seed + 1))
     assert [key for key, _ in first] != [key for key, _ in second]
     assert {value[12:] for _, value in first}.isdisjoint({value[12:] for _, value in second})
 
 
 def test_the_sequence_does_not_change_between_versions() -> None:
-    """Old figures stand beside new ones only if the input is the same to the byte."""
     assert next(record_blocks(InputSpec(records=2))) == [
         (b"k00004471", FIRST_VALUE),
         (b"k00029783", SECOND_VALUE),
@@ -45,7 +42,6 @@ def test_the_sequence_does_not_change_between_versions() -> None:
 @settings(max_examples=20)
 @given(records_a=st.integers(1, 3 * BLOCK_RECORDS), records_b=st.integers(1, 3 * BLOCK_RECORDS))
 def test_a_shorter_input_is_a_prefix_of_a_longer_one(records_a: int, records_b: int) -> None:
-    """Peers that read fewer records read the same ones."""
     short, long = sorted((records_a, records_b))
     spec = InputSpec(records=short, keys=100, value_bytes=20)
     longer = chain.from_iterable(record_blocks(replace(spec, records=long)))
@@ -53,7 +49,6 @@ def test_a_shorter_input_is_a_prefix_of_a_longer_one(records_a: int, records_b: 
 
 
 def test_the_direct_count_is_that_of_the_records() -> None:
-    """What results are checked against counts exactly the records that are sent."""
     counted: dict[bytes, int] = {}
     for key, _ in records(SMALL):
         counted[key] = counted.get(key, 0) + 1
@@ -62,7 +57,6 @@ def test_the_direct_count_is_that_of_the_records() -> None:
 
 
 def test_keys_are_about_uniform_and_values_of_the_asked_size() -> None:
-    """Every key of a small set occurs, none far more than its share, and sizes are as asked."""
     counts = direct_counts(SMALL)
     share = SMALL.records / SMALL.keys
     assert len(counts) == SMALL.keys
@@ -71,12 +65,10 @@ def test_keys_are_about_uniform_and_values_of_the_asked_size() -> None:
 
 
 def test_values_are_all_different() -> None:
-    """Each value holds its record's number, so no two are equal."""
     values = [value for _, value in records(SMALL)]
     assert len(set(values)) == len(values)
 
 
 def test_a_value_too_small_for_its_number_is_refused() -> None:
-    """The error says what to use instead."""
     with pytest.raises(ValueError, match="at least 12"):
         records(InputSpec(records=1, value_bytes=11))

@@ -28,14 +28,12 @@ def add_steady(
 
 
 def test_the_records_of_one_commit_are_one_burst() -> None:
-    """Gaps are those between commits, not between records."""
     gaps = steady(1.0).gaps(0.0, 1.0)
     assert len(gaps) == 9
     assert gaps == pytest.approx([0.098] * 9)
 
 
 def test_a_move_has_the_gap_in_which_the_writer_changed() -> None:
-    """The pause from the old owner's last result to the new one's first is the move's gap."""
     moved, stayed = steady(2.0), steady(6.0, "a")
     add_steady(moved, 2.4, 6.0, "b")
     part, quiet = (
@@ -51,7 +49,6 @@ def test_a_move_has_the_gap_in_which_the_writer_changed() -> None:
 
 
 def test_a_partition_that_waits_for_another_ones_move_is_seen() -> None:
-    """A gap of a partition that did not move counts against the event."""
     stayed = steady(2.0)
     add_steady(stayed, 2.7, 6.0, "a")
     figures = event_figures(
@@ -64,14 +61,12 @@ def test_a_partition_that_waits_for_another_ones_move_is_seen() -> None:
 
 
 def test_percentiles_are_values_that_were_measured() -> None:
-    """The 95th percentile of twenty values is the nineteenth, of one the one."""
     assert percentile(list(range(1, 21)), 0.95) == 19
     assert percentile([7.0], 0.95) == 7.0
     assert percentile([], 0.95) == 0.0
 
 
 def test_counts_must_come_one_by_one() -> None:
-    """A count that comes again is repeated; one that is left out is lost, also at the end."""
     check = Check()
     for count in (1, 2, 2, 4):
         check.add(b"k", count)
@@ -80,7 +75,6 @@ def test_counts_must_come_one_by_one() -> None:
 
 
 def test_the_longest_gaps_are_told_with_their_begin() -> None:
-    """The longest first, and only those that end inside."""
     arrivals = Arrivals()
     for at_s in (0.0, 0.1, 0.5, 0.6, 0.9):
         arrivals.add(at_s, "a")

@@ -39,7 +39,6 @@ class FakeAdmin:
 
 
 def test_a_row_says_what_its_system_runs_with() -> None:
-    """The classic protocol takes no session under 6 s, whatever the others are given; nobody has another one's settings."""
     assert HANDOFF_SYSTEMS["tidewheel"].given(KILL) == {**KILL, "settling_ms": "0"}
     assert HANDOFF_SYSTEMS["kafka-streams-classic"].given(KILL) == {
         "protocol": "classic",
@@ -51,7 +50,6 @@ def test_a_row_says_what_its_system_runs_with() -> None:
 
 
 def test_the_broker_is_told_what_members_of_the_streams_protocol_cannot_say() -> None:
-    """Session, heartbeat and standbys; those of the others say it themselves."""
     assert HANDOFF_SYSTEMS["kafka-streams"].group_config(KILL) == {
         "streams.session.timeout.ms": "1500",
         "streams.heartbeat.interval.ms": "250",
@@ -63,14 +61,12 @@ def test_the_broker_is_told_what_members_of_the_streams_protocol_cannot_say() ->
 
 
 def test_the_broker_that_is_started_allows_the_sessions_of_the_groups() -> None:
-    """Kafka's own default would refuse them."""
     config = HANDOFF_SYSTEMS["kafka-streams"].group_config({})
     for name in ("session.timeout.ms", "heartbeat.interval.ms"):
         assert SHORT_SESSIONS[f"group.streams.min.{name}"] <= int(config[f"streams.{name}"])
 
 
 def test_a_group_is_configured() -> None:
-    """Each setting is set, and nothing else is touched."""
     admin = FakeAdmin()
     configure_group(cast("AdminClient", admin), "g", {"streams.session.timeout.ms": "1500"})
     (asked,) = admin.asked
@@ -81,7 +77,6 @@ def test_a_group_is_configured() -> None:
 
 
 def test_a_broker_that_refuses_a_group_ends_the_run() -> None:
-    """Nobody measures with a session that is not in the rows."""
     admin = FakeAdmin(KafkaException(KafkaError(KafkaError.INVALID_CONFIG)))
     with pytest.raises(RunFailedError, match=r"streams\.session\.timeout\.ms"):
         configure_group(cast("AdminClient", admin), "g", {"streams.session.timeout.ms": "1"})

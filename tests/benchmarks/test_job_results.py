@@ -63,7 +63,6 @@ def our_output(job: Job, inputs: tuple[InputSpec, ...]) -> list[tuple[bytes, byt
 
 @pytest.mark.parametrize("name", JOBS)
 def test_our_program_has_the_right_result(name: str) -> None:
-    """What each of our programs writes passes the check that runs do; one record less does not."""
     job = JOBS[name]
     inputs = small_inputs(job)
     written = our_output(job, inputs)
@@ -79,7 +78,6 @@ def test_our_program_has_the_right_result(name: str) -> None:
 
 
 def test_a_wrong_value_is_found_where_every_output_counts() -> None:
-    """One more, one less or another value of a key changes the key's sum."""
     right = {b"a": fingerprint(b"1") + fingerprint(b"2")}
     for written, count in (
         ([b"2", b"1"], 0),
@@ -97,7 +95,6 @@ def kafka_session(key: bytes, start_ms: int, end_ms: int) -> bytes:
 
 
 def test_a_session_that_grew_is_one() -> None:
-    """Kafka's deletion of the shorter session may come before or after the longer one."""
     one, two = (b"\0" * 7 + bytes([count]) for count in (1, 2))
     short, long = kafka_session(b"a", 5, 5), kafka_session(b"a", 5, 9)
     right = {of_window(b"a", 5): of_session(2, 5, 9)}
@@ -112,7 +109,6 @@ def test_a_session_that_grew_is_one() -> None:
 
 
 def test_a_session_that_was_not_deleted_is_found() -> None:
-    """What is left of it adds up with the right one to a wrong number."""
     one = b"\0" * 7 + b"\1"
     tally = tally_for("sessions", "int64")
     tally.add([(kafka_session(b"a", 5, 5), one), (kafka_session(b"a", 5, 9), one)])
@@ -120,7 +116,6 @@ def test_a_session_that_was_not_deleted_is_found() -> None:
 
 
 def test_windows_and_sessions_as_dicts_are_read() -> None:
-    """Quix Streams writes them as JSON below the plain key, a session's end a millisecond later."""
     windows = tally_for("windows", "json")
     windows.add([(b"a", b'{"start":60000,"end":120000,"value":3}')])
     assert windows.problems({of_window(b"a", 60_000): 3}) == []
@@ -132,7 +127,6 @@ def test_windows_and_sessions_as_dicts_are_read() -> None:
 
 
 def test_events_are_read_however_their_json_is_spaced() -> None:
-    """Fields that nobody asked for, and spaces, change nothing."""
     right = {b"u": fingerprint(b"7 view 119")}
     for value in (
         b'{"id":7,"kind":"view","cents":119}',
@@ -145,19 +139,16 @@ def test_events_are_read_however_their_json_is_spaced() -> None:
 
 @pytest.mark.parametrize("check", ["sessions", "last_joined"])
 def test_what_nobody_writes_is_refused(check: str) -> None:
-    """The error names the kind and the form."""
     with pytest.raises(ValueError, match=f"{check}.*xml"):
         tally_for(check, "xml")
 
 
 def test_the_plain_client_is_checked_by_its_copies() -> None:
-    """Whatever the job is."""
     assert isinstance(tally_for("events", "copy"), OutputTally)
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_times_only_go_up_in_every_partition(name: str) -> None:
-    """So nothing is late for anybody, and no row of a table comes after a record of its stream."""
     inputs = small_inputs(JOBS[name])
     for spec in inputs:
         times = [at_ms for _, _, at_ms, _ in records(spec)]
@@ -168,7 +159,6 @@ def test_times_only_go_up_in_every_partition(name: str) -> None:
 
 
 def test_both_sides_of_the_stream_join_are_uneven_and_lie_together() -> None:
-    """A key is in the same partition on both sides, and the first has four times as much as the last."""
     left, right = JOBS["stream_stream_join"].inputs(20_000)
     assert (left.records, right.records) == (10_000, 10_000)
     places = {key: partition for key, _, _, partition in records(left)}
@@ -179,7 +169,6 @@ def test_both_sides_of_the_stream_join_are_uneven_and_lie_together() -> None:
 
 
 def test_every_row_comes_once_and_refers_to_a_row_that_is_there() -> None:
-    """So there is one output for each, however fast a system answers itself."""
     orders, users = JOBS["foreign_key_join"].inputs(2_000)
     assert (users.keys, users.records) == (200, 200)
     assert len({key for key, _, _, _ in records(orders)}) == orders.records
@@ -189,7 +178,6 @@ def test_every_row_comes_once_and_refers_to_a_row_that_is_there() -> None:
 
 
 def test_lines_are_of_frequent_and_rare_words() -> None:
-    """Eight words a line, dealt out to all partitions, the most frequent a tenth of all."""
     (lines,) = JOBS["word_count"].inputs(4_000)
     found = records(lines)
     counts = expected("word_count", (lines,))
@@ -200,7 +188,6 @@ def test_lines_are_of_frequent_and_rare_words() -> None:
 
 
 def test_a_shorter_input_is_the_beginning_of_a_longer_one() -> None:
-    """Whatever it holds; a table is as long as its keys are many."""
     for content in sorted(set(CONTENTS) - {"rows"}):
         spec = InputSpec(records=BLOCK_RECORDS + 5, keys=50, content=content)
         long = records(replace(spec, records=BLOCK_RECORDS + 50))
@@ -208,7 +195,6 @@ def test_a_shorter_input_is_the_beginning_of_a_longer_one() -> None:
 
 
 def test_sessions_have_several_records_and_pauses() -> None:
-    """With the full size's keys and times: neither all alone nor all in one."""
     (spec,) = JOBS["session_count"].inputs(200_000)
     sessions = expected("session_count", (spec,))
     assert 2 < spec.records / len(sessions) < 20

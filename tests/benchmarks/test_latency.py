@@ -34,20 +34,17 @@ def all_there(at_s: tuple[float, ...]) -> Arrivals:
 
 
 def test_a_stall_counts_for_every_record_that_was_due_meanwhile() -> None:
-    """Ten records a second, all results at once after a stall: each waited since its own scheduled moment."""
     arrivals = all_there((100.5, 100.5, 100.5, 100.5))
     found = arrivals.latencies_ms(begin_s=100.0, records_per_s=10, skipped=0)
     assert found == pytest.approx([200.0, 300.0, 400.0, 500.0])
 
 
 def test_the_warm_up_is_left_out() -> None:
-    """Of four records the last two count."""
     arrivals = all_there((109.0, 109.0, 100.3, 100.4))
     assert arrivals.latencies_ms(100.0, 10, skipped=2) == pytest.approx([100.0, 100.0])
 
 
 def test_results_in_any_order_find_their_records() -> None:
-    """The nth count of a key belongs to the key's nth record."""
     arrivals = Arrivals(places_by_key(KEYS), len(KEYS))
     arrivals.add(b"a", 2, 100.7)
     assert list(arrivals.at_s) == [0.0, 0.0, 100.7, 0.0]
@@ -55,7 +52,6 @@ def test_results_in_any_order_find_their_records() -> None:
 
 
 def test_with_a_cache_a_later_count_is_the_result_of_those_it_took_the_place_of() -> None:
-    """But of none that was there before, and of no other key's."""
     arrivals = Arrivals(places_by_key([b"a"] * 4 + [b"b"]), 5, held_back=True)
     arrivals.add(b"a", 1, 100.1)
     arrivals.add(b"a", 4, 100.4)
@@ -65,7 +61,6 @@ def test_with_a_cache_a_later_count_is_the_result_of_those_it_took_the_place_of(
 
 
 def test_with_a_cache_a_count_that_was_passed_already_is_repeated() -> None:
-    """A key's results come in order, so an earlier one after a later one was read twice."""
     arrivals = Arrivals(places_by_key([b"a", b"a"]), 2, held_back=True)
     arrivals.add(b"a", 2, 100.2)
     arrivals.add(b"a", 1, 100.3)
@@ -73,7 +68,6 @@ def test_with_a_cache_a_count_that_was_passed_already_is_repeated() -> None:
 
 
 def test_a_result_that_is_nobodys_is_wrong() -> None:
-    """A count too high, a count of zero, a key that was never sent."""
     arrivals = all_there((101.0, 101.0, 101.0, 101.0))
     for key, count in ((b"a", 3), (b"a", 0), (b"c", 1)):
         arrivals.add(key, count, 102.0)
@@ -81,7 +75,6 @@ def test_a_result_that_is_nobodys_is_wrong() -> None:
 
 
 def test_a_result_that_comes_twice_is_wrong_with_exactly_once_only() -> None:
-    """The first time it could be read is what counts."""
     arrivals = all_there((100.1, 100.2, 100.3, 100.4))
     arrivals.add(b"a", 1, 109.0)
     assert arrivals.problems("at_least_once") == []
@@ -114,12 +107,10 @@ def test_lines_stand_beside_kafka_streams() -> None:
 
 
 def test_the_full_run_is_ten_thousand_a_second_for_minutes() -> None:
-    """Primed, warmed up, measured."""
     assert FULL.spec.records == 10_000 + (30 + 120) * 10_000
 
 
 def test_who_has_no_cache_runs_without_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line "10 MiB" of a system that has none would be one of nothing."""
     ran: list[tuple[str, int]] = []
 
     def run(_: LatencySuite, setting: LatencySetting, __: LatencySize) -> LatencyRun:
@@ -148,7 +139,6 @@ def test_who_has_no_cache_runs_without_only(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_guarantees_and_caches_are_in_a_fixed_order() -> None:
-    """Whichever was run last."""
     rows = [
         row
         for guarantee, cache in (
@@ -176,7 +166,6 @@ def test_guarantees_and_caches_are_in_a_fixed_order() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", CACHES)
 def test_a_short_run_has_figures(kafka_broker: "RunningBroker", cache: str) -> None:
-    """Tidewheel against a real broker for some seconds: every result is there, and p99 is above p50."""
     suite = LatencySuite(
         bootstrap_servers=kafka_broker.bootstrap_servers,
         size=LatencySize(seconds=3, warm_up_s=1, pairs=1, primed=1_000),

@@ -12,15 +12,12 @@ VERSION = platform.python_version()
 
 
 def test_a_python_of_the_system_is_named_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Distributions build with a profile, and their configuration doesn't say so."""
     monkeypatch.setattr(sys, "base_prefix", "/usr")
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"PRETTY_NAME": "Some Linux 1"})
     assert python_build() == f"{VERSION} of Some Linux 1"
 
 
 def test_a_system_without_a_name_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is not on every system."""
-
     def missing() -> dict[str, str]:
         raise FileNotFoundError("os-release")
 
@@ -40,7 +37,6 @@ def test_a_system_without_a_name_has_none(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_python_that_somebody_built_says_how(
     arguments: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The two differ in speed by more than most changes do."""
     monkeypatch.setattr(sys, "base_prefix", "/opt/python")
     monkeypatch.setattr(sysconfig, "get_config_var", {"CONFIG_ARGS": arguments}.get)
     assert python_build() == said

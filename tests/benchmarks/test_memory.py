@@ -42,7 +42,6 @@ def result(*rows: Row) -> SuiteResult:
 
 
 def test_keys_grow_to_half_of_the_records() -> None:
-    """A new key with every second record; the others were there before. A full run has keys far beyond its cache."""
     keys = list(growing_keys(1_000))
     known: set[bytes] = set()
     for number, key in enumerate(keys):
@@ -54,7 +53,6 @@ def test_keys_grow_to_half_of_the_records() -> None:
 
 
 def test_what_grows_after_the_warm_up_is_not_flat() -> None:
-    """Two MiB a minute on a hundred is growth; the warm-up may grow as it likes."""
     start = [(float(second), 10.0 + second) for second in range(60)]
     growing = [(float(second), 100 + second / 30) for second in range(60, 600)]
     level = [(float(second), 100 + (second % 7) / 10) for second in range(60, 600)]
@@ -66,20 +64,17 @@ def test_what_grows_after_the_warm_up_is_not_flat() -> None:
 
 
 def test_a_slope_needs_samples() -> None:
-    """A run that is over before its warm-up has none."""
     with pytest.raises(ValueError, match="too few"):
         flatness([(0.0, 1.0), (1.0, 2.0)], 1)
 
 
 def test_lines_say_whether_it_is_flat() -> None:
-    """A line for each system."""
     lines = memory_lines(result(*row("tidewheel"), *row("kafka-streams", flat=False)))
     assert [line[HEADINGS.index("flat")] for line in lines] == ["yes", "no"]
     assert [line[HEADINGS.index("a minute")] for line in lines] == ["+0.2 MiB", "+9.0 MiB"]
 
 
 def test_the_picture_has_a_line_for_each_system_and_stands_above_the_table(tmp_path: Path) -> None:
-    """It is written beside the document that has the suite's markers."""
     given = result(*row("tidewheel"), *row("kafka-streams"))
     document = tmp_path / "performance.md"
     document.write_text(

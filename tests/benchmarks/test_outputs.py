@@ -15,7 +15,6 @@ def counted(*records: tuple[bytes, int]) -> OutputTally:
 
 @given(st.lists(st.sampled_from([b"a", b"b", b"c"])))
 def test_a_true_count_has_no_problem(keys: list[bytes]) -> None:
-    """Every update of a right count passes, whatever the order of keys."""
     seen: dict[bytes, int] = {}
     records: list[tuple[bytes, int]] = []
     for key in keys:
@@ -27,19 +26,16 @@ def test_a_true_count_has_no_problem(keys: list[bytes]) -> None:
 
 
 def test_updates_may_be_held_back() -> None:
-    """With a cache only some counts are written: the last one is what matters."""
     assert counted((b"a", 3), (b"a", 7)).problems({b"a": 7}) == []
 
 
 def test_a_wrong_last_value_is_found_and_shown() -> None:
-    """The message names a key, its value and what was expected."""
     assert counted((b"a", 1), (b"b", 2)).problems({b"a": 1, b"b": 3}) == [
         "1 keys end with a wrong value, e.g. 'b' (2 instead of 3)"
     ]
 
 
 def test_missing_and_unknown_keys_are_found() -> None:
-    """A key without output and one that was never sent are both wrong."""
     assert counted((b"x", 1)).problems({b"a": 1}) == [
         "1 keys have no output, e.g. 'a'",
         "1 keys are not in the input, e.g. 'x'",
@@ -48,13 +44,11 @@ def test_missing_and_unknown_keys_are_found() -> None:
 
 @pytest.mark.parametrize("second", [1, 2])
 def test_a_count_that_does_not_grow_is_found(second: int) -> None:
-    """A repeated or a falling count is wrong even if the last value is right."""
     problems = counted((b"a", 2), (b"a", second), (b"a", 3)).problems({b"a": 3})
     assert problems == [f"1 times a count did not grow, e.g. 'a' from 2 to {second}"]
 
 
 def test_a_copy_is_checked_by_how_often_each_key_came_out() -> None:
-    """The plain client writes no counts: its records are counted."""
     tally = OutputTally(decoder("copy"))
     tally.add([(b"a", b"anything"), (b"a", b"else")])
     assert tally.problems({b"a": 2}) == []
@@ -62,7 +56,6 @@ def test_a_copy_is_checked_by_how_often_each_key_came_out() -> None:
 
 
 def test_counts_as_json_are_read() -> None:
-    """Quix Streams writes JSON numbers."""
     tally = OutputTally(decoder("json"))
     tally.add([(b"a", b"1"), (b"a", b"2")])
     assert tally.problems({b"a": 2}) == []
@@ -70,12 +63,10 @@ def test_counts_as_json_are_read() -> None:
 
 @pytest.mark.parametrize("value", [b'"1"', b"1.5", b"null"])
 def test_json_that_is_no_count_is_refused(value: bytes) -> None:
-    """Only whole numbers are counts."""
     with pytest.raises(TypeError, match="a count was expected"):
         OutputTally(decoder("json")).add([(b"a", value)])
 
 
 def test_an_unknown_format_is_refused() -> None:
-    """The error names the known ones."""
     with pytest.raises(ValueError, match="use int64, json or copy"):
         decoder("xml")

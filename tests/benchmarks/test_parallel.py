@@ -35,7 +35,6 @@ def variants(setting: Setting) -> list[tuple[str, int]]:
 
 
 def test_every_factor_and_every_peer_takes_its_turn() -> None:
-    """One call after the other, and 4, 16, 64 and 256 at a time, beside both peers."""
     assert variants(found()["blocking_10ms", 0.0]) == [
         *((f"tidewheel-factor-{factor}", factor) for factor in FACTORS),
         ("kafka-streams", 1),
@@ -44,7 +43,6 @@ def test_every_factor_and_every_peer_takes_its_turn() -> None:
 
 
 def test_keys_by_zipf_are_a_setting_of_their_own() -> None:
-    """They run at the factors where a hot key shows."""
     assert variants(found()["blocking_10ms", 1.1]) == [
         ("tidewheel-factor-16", 16),
         ("tidewheel-factor-64", 64),
@@ -52,7 +50,6 @@ def test_keys_by_zipf_are_a_setting_of_their_own() -> None:
 
 
 def test_a_selection_leaves_out_what_has_nothing_to_run() -> None:
-    """With one factor and one system, only settings that have them are left."""
     chosen = found(systems=("tidewheel",), factors=frozenset({4}))
     assert {place: variants(setting) for place, setting in chosen.items()} == {
         ("blocking_10ms", 0.0): [("tidewheel-factor-4", 4)],
@@ -63,14 +60,12 @@ def test_a_selection_leaves_out_what_has_nothing_to_run() -> None:
 
 
 def test_all_is_one_partition() -> None:
-    """What is measured is what happens inside one."""
     sources = [each.source for setting in settings(FULL) for each in setting.variants]
     assert {source.partitions for source in sources} == {1}
     assert {source.keys for source in sources if source.value_bytes == 90} == {10_000}
 
 
 def test_a_run_is_as_long_as_its_factor_allows() -> None:
-    """Peers and factor 1 read the same input, and the published shape has 10,000 records."""
     by_name = {each.name: each.source.records for each in found()["blocking_10ms", 0.0].variants}
     assert by_name["tidewheel-factor-1"] == by_name["quix"] == by_name["kafka-streams"] == 500
     assert by_name["tidewheel-factor-16"] == 16 * 500
@@ -78,7 +73,6 @@ def test_a_run_is_as_long_as_its_factor_allows() -> None:
 
 
 def test_the_busiest_key_bounds_what_is_expected() -> None:
-    """At Zipf 1.1 one key has a seventh of the records, and is done one at a time."""
     source = InputSpec(records=1, keys=10_000, zipf=1.1)
     rate = expected_records_per_s(JOBS["blocking_10ms"], 64, source)
     assert rate == pytest.approx(100 / source.largest_share)
@@ -86,7 +80,6 @@ def test_the_busiest_key_bounds_what_is_expected() -> None:
 
 
 def test_keys_by_zipf_come_as_often_as_it_says() -> None:
-    """The most frequent key has its share, a shorter input is a prefix, and uniform ones stay what they were."""
     spec = InputSpec(records=200_000, keys=1_000, zipf=1.1, partitions=1)
     counts = direct_counts(spec)
     assert max(counts.values()) / spec.records == pytest.approx(spec.largest_share, rel=0.05)
@@ -97,7 +90,6 @@ def test_keys_by_zipf_come_as_often_as_it_says() -> None:
 
 
 def test_every_job_has_its_programs() -> None:
-    """Ours knows every job, the peers those that they are asked to run."""
     assert set(ours.PROCESSORS) == set(JOBS) - {"cold_state"}
     quix = (PEERS / "quix" / "parallel.py").read_text()
     java = (PEERS / "kafka_streams" / "Parallel.java").read_text()
@@ -107,7 +99,6 @@ def test_every_job_has_its_programs() -> None:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_our_program_counts(job: str) -> None:
-    """Each key's counts are 1, 2, 3 … whatever the function does between read and write."""
     spec = InputSpec(records=40, keys=7, partitions=1)
     seen: dict[str, list[int]] = {}
     with TopologyTestDriver(ours.topology(job, "in", "out")) as driver:
@@ -157,7 +148,6 @@ def suite(*parts: list[Row]) -> SuiteResult:
 
 
 def test_gains_are_against_our_factor_1() -> None:
-    """Sixty times at factor 64 is 0.94 of it; a peer has a gain and no share; factors come in order."""
     lines = parallel_lines(
         suite(
             rows("tidewheel-factor-64", 64, 6_000),
@@ -175,7 +165,6 @@ def test_gains_are_against_our_factor_1() -> None:
 
 
 def test_keys_by_zipf_are_compared_with_factor_1_too() -> None:
-    """One call after the other takes as long whichever key it is for."""
     lines = parallel_lines(
         suite(
             rows("tidewheel-factor-1", 1, 100),
@@ -189,7 +178,6 @@ def test_keys_by_zipf_are_compared_with_factor_1_too() -> None:
 
 
 def test_work_that_does_not_wait_has_no_share() -> None:
-    """Nobody expects sixteen times as much of one interpreter."""
     line = parallel_lines(
         suite(
             rows("tidewheel-factor-1", 1, 100, job="cpu_bound"),
@@ -200,7 +188,6 @@ def test_work_that_does_not_wait_has_no_share() -> None:
 
 
 def test_both_tables_show_every_line() -> None:
-    """On the terminal and in the README."""
     result = suite(rows("tidewheel-factor-1", 1, 100))
     table = markdown_table(result).split("\n\n")[0]
     assert {line.count("|") for line in table.splitlines()} == {len(HEADINGS) + 1}

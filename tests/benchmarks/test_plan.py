@@ -46,7 +46,6 @@ def names(selection: Selection) -> Counter[tuple[str, int, bool, str]]:
 
 
 def test_nothing_runs_twice() -> None:
-    """Each system runs once in each setting."""
     assert set(names(COUNTS).values()) == {1}
     runs = [
         (each.job.name, each.guarantee, each.commit_interval_ms, each.cache_bytes)
@@ -57,7 +56,6 @@ def test_nothing_runs_twice() -> None:
 
 
 def test_common_settings_have_everyone_who_can_run_in_them() -> None:
-    """What has no state runs only where every update is an output; what has no cache stands beside those that have."""
     found = names(COUNTS)
     for guarantee in ("at_least_once", "exactly_once"):
         for interval_ms in (100, 1_000):
@@ -98,14 +96,12 @@ def test_own_defaults_run_where_they_are_not_a_common_interval() -> None:
 
 
 def test_a_guarantee_that_a_system_cannot_give_is_no_setting() -> None:
-    """Bytewax has no transactions; alone it runs in no setting with exactly_once."""
     alone = replace(COUNTS, systems=("bytewax",))
     assert {key[0] for key in names(alone)} == {"at_least_once"}
     assert not list(settings(replace(alone, guarantees=("exactly_once",))))
 
 
 def test_quick_leaves_own_defaults_out_and_is_smaller() -> None:
-    """The small run has the same shape without the long rows."""
     quick = replace(COUNTS, size=QUICK)
     assert {key[1] for key in names(quick)} == {100, 1_000}
     assert QUICK.records < FULL.records
@@ -113,7 +109,6 @@ def test_quick_leaves_own_defaults_out_and_is_smaller() -> None:
 
 
 def test_quick_runs_each_job_in_one_setting() -> None:
-    """So that all jobs and systems are through within ten minutes."""
     parser = program._parser()
     selection = program._selection(parser, parser.parse_args(["throughput", "--quick"]))
     assert [each.job.name for each in settings(selection)] == list(throughput.JOBS)
@@ -123,7 +118,6 @@ def test_quick_runs_each_job_in_one_setting() -> None:
 
 
 def test_a_cache_that_changes_nothing_is_no_setting() -> None:
-    """Joins and what keeps no state run once; large state runs with a cache that it does not fit in."""
     caches: dict[str, set[int]] = {}
     for each in settings(Selection()):
         caches.setdefault(each.job.name, set()).add(each.cache_bytes >> 20)
@@ -133,7 +127,6 @@ def test_a_cache_that_changes_nothing_is_no_setting() -> None:
 
 
 def test_only_the_count_has_rows_of_own_defaults() -> None:
-    """At 30 s a run takes minutes: the other jobs compare what all share."""
     own = {
         each.job.name
         for each in settings(Selection())
@@ -143,7 +136,6 @@ def test_only_the_count_has_rows_of_own_defaults() -> None:
 
 
 def test_the_full_size_is_the_laid_down_one() -> None:
-    """4 M records, the first million not timed; slow peers a quarter of both, and the slowest a twentieth."""
     setting = next(settings(COUNTS))
     (ours,) = inputs_for(systems.SYSTEMS["tidewheel"], setting, FULL)
     (quix,) = inputs_for(systems.SYSTEMS["quix"], setting, FULL)
@@ -162,7 +154,6 @@ def test_every_job_has_a_million_records() -> None:
 
 
 def test_a_system_that_lacks_a_job_does_not_run_in_it() -> None:
-    """Quix Streams has no foreign-key join, and the plain client keeps no state."""
     for setting in settings(Selection()):
         running = {system.name for system in setting.systems}
         assert not running & set(setting.job.lacking)
@@ -170,7 +161,6 @@ def test_a_system_that_lacks_a_job_does_not_run_in_it() -> None:
 
 
 def test_without_arguments_the_suites_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every suite is shown, also those that come later."""
     assert program.main([]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in SUITES)
@@ -226,7 +216,6 @@ def test_without_arguments_the_suites_are_listed(capsys: pytest.CaptureFixture[s
 def test_a_wrong_option_says_what_is_right(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message names the choices, before anything is started."""
     assert message in refused(arguments, capsys)
 
 
@@ -272,7 +261,6 @@ def test_a_wrong_option_says_what_is_right(
 def test_an_empty_plan_says_why_before_a_broker_is_started(
     arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing to run is an error of the command line."""
     told = refused(arguments, capsys)
     assert "nothing is left to run: " in told
     assert why in told
@@ -280,7 +268,6 @@ def test_an_empty_plan_says_why_before_a_broker_is_started(
 
 @pytest.mark.parametrize("suite", sorted(SUITES))
 def test_every_declared_option_is_one(suite: str) -> None:
-    """And every option of the command line is somebody's."""
     known = set(program._parser()._option_string_actions)
     assert set(SUITES[suite].takes) <= known
     taken = {option for each in SUITES.values() for option in each.takes}
@@ -288,7 +275,6 @@ def test_every_declared_option_is_one(suite: str) -> None:
 
 
 def test_a_name_given_twice_is_run_once() -> None:
-    """In the order in which they are named first."""
     parser = program._parser()
     given = parser.parse_args(["throughput", "--systems", "quix,tidewheel,quix"])
     assert program._selection(parser, given).systems == ("quix", "tidewheel")
@@ -304,7 +290,6 @@ def test_a_name_given_twice_is_run_once() -> None:
     ],
 )
 def test_what_a_suite_takes_is_let_through(arguments: list[str]) -> None:
-    """The next thing would be a broker."""
     with pytest.raises(AssertionError, match="a broker would be started now"):
         program.main(arguments)
 
@@ -312,7 +297,6 @@ def test_what_a_suite_takes_is_let_through(arguments: list[str]) -> None:
 def test_an_address_where_no_broker_is_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked before anything else is done."""
     monkeypatch.setattr(program, "benchmark_broker", broker.benchmark_broker)
     monkeypatch.setattr(broker, "ANSWER_S", 0.2)
     assert program.main(["latency", "--bootstrap-servers", "127.0.0.1:1"]) == 1
@@ -323,7 +307,6 @@ def test_an_address_where_no_broker_is_is_named(
 def test_a_file_that_is_no_result_is_refused_before_anything_runs(
     there: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was a traceback, after the broker had started; and nothing of the file is lost."""
     path = tmp_path / "mine.json"
     path.write_bytes(there)
     told = refused(["latency", "--json", str(path)], capsys)
@@ -333,7 +316,6 @@ def test_a_file_that_is_no_result_is_refused_before_anything_runs(
 
 
 def test_the_rows_of_full_runs_are_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
-    """A quick run's would stand in their place."""
     path = results.results_path("latency")
     told = refused(["latency", "--quick", "--json", str(path)], capsys)
     assert f"--json {path}: rows of full runs are there" in told
@@ -342,7 +324,6 @@ def test_the_rows_of_full_runs_are_not_written_over(capsys: pytest.CaptureFixtur
 def test_results_of_another_suite_are_not_written_over(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A file holds one suite."""
     path = results.results_path("latency")
     told = refused(["memory", "--json", str(path)], capsys)
     assert f"--json {path} has results of latency: name another file for memory" in told
@@ -351,8 +332,6 @@ def test_results_of_another_suite_are_not_written_over(
 def test_a_topic_that_cannot_be_had_is_told_in_a_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was a traceback."""
-
     def refuse(*_: object) -> NoReturn:
         raise TopicError("bench-in has 3 records instead of 4")
 
@@ -403,7 +382,6 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_rows_of_a_full_run_are_kept(kept: Path, arguments: list[str], full: bool) -> None:
-    """It has at least the full size's rounds, all systems, and everybody's best number of threads."""
     assert program.main(["throughput", *arguments]) == 0
     assert kept.exists() == full
 
@@ -411,7 +389,6 @@ def test_rows_of_a_full_run_are_kept(kept: Path, arguments: list[str], full: boo
 def test_rows_of_fewer_runs_say_what_they_replace(
     kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are kept, because somebody asked for it."""
     for more in ([], ["--pairs", "1", "--keep"], ["--pairs", "3", "--keep"]):
         assert program.main(["throughput", *more]) == 0
     told = capsys.readouterr().out
@@ -425,8 +402,6 @@ def test_rows_of_fewer_runs_say_what_they_replace(
 def test_a_broker_that_is_lost_meanwhile_is_named(
     kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was measured before is kept."""
-
     def cut_off(_suite: object) -> Iterator[list[results.Row]]:
         yield rows_of(1)
         raise KafkaException("gone")
@@ -442,7 +417,6 @@ def test_a_broker_that_is_lost_meanwhile_is_named(
 def test_a_document_that_cannot_be_filled_says_why(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A marker without its end, and what is no text."""
     document = tmp_path / "README.md"
     document.write_bytes(text.encode("latin-1"))
     assert program.main(["table", "--document", str(document)]) == 1
@@ -452,7 +426,6 @@ def test_a_document_that_cannot_be_filled_says_why(
 def test_a_document_without_markers_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command says which lines to add."""
     document = tmp_path / "README.md"
     document.write_text("nothing here\n")
     assert program.main(["table", "--document", str(document)]) == 1
@@ -461,6 +434,5 @@ def test_a_document_without_markers_is_left_alone(
 
 
 def test_a_latency_run_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Quix Streams has no cache."""
     told = refused(["latency", "--systems", "quix", "--caches", "10MiB"], capsys)
     assert "nothing is left to run: quix runs with --caches 0 only" in told

@@ -19,7 +19,6 @@ def together(steps: Sequence[tuple[int, int]], partitions: int = 4) -> list[Comm
 
 
 def test_the_rate_is_that_between_two_commits() -> None:
-    """An even run gives exactly its rate, with the warm-up and the last commit left out."""
     steps = [(1_000 * second, 100_000 * second) for second in range(1, 11)]
     found = slope(
         together(steps), untimed_records=250_000, records=1_000_000, commit_interval_ms=1_000
@@ -32,7 +31,6 @@ def test_the_rate_is_that_between_two_commits() -> None:
 
 
 def test_waiting_for_the_last_commit_does_not_slow_a_system_down() -> None:
-    """A last commit that holds few records and much waiting has no part in the rate."""
     steps = [(1_000 * second, 100_000 * second) for second in range(1, 10)]
     waited = [*steps, (10_000, 900_004)]
     found = slope(together(waited), untimed_records=0, records=900_004, commit_interval_ms=1_000)
@@ -40,7 +38,6 @@ def test_waiting_for_the_last_commit_does_not_slow_a_system_down() -> None:
 
 
 def test_a_slow_warm_up_does_not_count() -> None:
-    """What happened before the first commit past the warm-up leaves the rate alone."""
     steps = [(60_000, 300_000), *((60_000 + 1_000 * n, 300_000 + 100_000 * n) for n in range(1, 8))]
     found = slope(
         together(steps), untimed_records=250_000, records=1_000_000, commit_interval_ms=1_000
@@ -49,7 +46,6 @@ def test_a_slow_warm_up_does_not_count() -> None:
 
 
 def test_with_too_few_commits_the_last_one_is_the_end() -> None:
-    """A short run at a long interval is measured to its last commit, and says so."""
     steps = [(5_000, 100_000), (10_000, 250_000)]
     found = slope(
         together(steps), untimed_records=62_500, records=250_000, commit_interval_ms=5_000
@@ -60,25 +56,21 @@ def test_with_too_few_commits_the_last_one_is_the_end() -> None:
 
 @pytest.mark.parametrize("steps", [[(1_000, 500_000)], [(1_000, 40_000), (2_000, 500_000)]])
 def test_one_commit_after_the_warm_up_gives_no_rate(steps: list[tuple[int, int]]) -> None:
-    """The error says what to change."""
     with pytest.raises(ValueError, match="shorter commit interval"):
         slope(together(steps), untimed_records=100_000, records=500_000, commit_interval_ms=1_000)
 
 
 def test_a_run_that_did_not_reach_the_end_has_no_rate() -> None:
-    """The error says how far it came."""
     with pytest.raises(ValueError, match="committed 400 of 1000 records"):
         slope(together([(1, 400)]), untimed_records=0, records=1_000, commit_interval_ms=100)
 
 
 def test_without_any_commit_there_is_no_rate() -> None:
-    """A group that never committed committed 0 records."""
     with pytest.raises(ValueError, match="committed 0 of 10 records"):
         slope([], untimed_records=0, records=10, commit_interval_ms=100)
 
 
 def test_a_committed_offset_that_goes_back_voids_the_run() -> None:
-    """Records that were done twice would count twice: the error names the partition."""
     commits = [
         CommitRecord(at_ms=1, partition=2, offset=10),
         CommitRecord(at_ms=2, partition=2, offset=9),
@@ -88,7 +80,6 @@ def test_a_committed_offset_that_goes_back_voids_the_run() -> None:
 
 
 def test_partitions_that_commit_at_other_times_do_not_change_the_rate() -> None:
-    """Two even partitions that commit half an interval apart show the rate of both together."""
     commits = [
         CommitRecord(at_ms=shift + 1_000 * n, partition=partition, offset=50_000 * n)
         for partition, shift in enumerate((0, 500))
@@ -99,7 +90,6 @@ def test_partitions_that_commit_at_other_times_do_not_change_the_rate() -> None:
 
 
 def test_a_partition_that_waits_is_not_taken_as_moving() -> None:
-    """Between two far commits a partition moved only in the interval before the second."""
     commits = [
         CommitRecord(at_ms=1_000, partition=0, offset=100),
         CommitRecord(at_ms=5_000, partition=1, offset=100),
@@ -124,7 +114,6 @@ def test_a_partition_that_waits_is_not_taken_as_moving() -> None:
 def test_progress_never_falls_and_ends_with_everything(
     steps: list[tuple[int, int, int]], commit_interval_ms: int
 ) -> None:
-    """Whatever the order of the partitions' commits, the total only grows, up to the sum."""
     at_ms, offsets, commits = 0, [0, 0, 0, 0], list[CommitRecord]()
     for wait_ms, partition, records in steps:
         at_ms += wait_ms
@@ -137,7 +126,6 @@ def test_progress_never_falls_and_ends_with_everything(
 
 
 def test_records_are_done_when_they_are_through_every_topic() -> None:
-    """Reading all input first and counting later is no faster than doing both at once."""
     at_once = [(1_000 * second, 100_000 * second) for second in range(1, 11)]
     first = [(500 * number, 100_000 * number) for number in range(1, 11)]
     then = [(5_000 + 500 * number, 800_000 * number) for number in range(1, 11)]
@@ -155,7 +143,6 @@ def test_records_are_done_when_they_are_through_every_topic() -> None:
 
 
 def test_marks_of_transactions_count_for_nothing() -> None:
-    """A topic's offsets are taken as shares of its last ones, so a tenth more of them changes no rate."""
     steps = [(1_000 * second, 100_000 * second) for second in range(1, 11)]
     marked = [(at_ms, records + records // 10) for at_ms, records in steps]
     found = staged_slope(
@@ -169,7 +156,6 @@ def test_marks_of_transactions_count_for_nothing() -> None:
 
 
 def test_an_input_that_was_not_read_to_its_end_has_no_rate() -> None:
-    """Nor has one behind which nothing was done."""
     steps = [(1_000 * second, 100_000 * second) for second in range(1, 11)]
     for stages, records in (([steps], 1_000_004), ([steps, []], 1_000_000)):
         with pytest.raises(ValueError, match="committed"):
@@ -182,7 +168,6 @@ def test_an_input_that_was_not_read_to_its_end_has_no_rate() -> None:
 
 
 def test_pauses_are_commits_that_come_late() -> None:
-    """Half a second more than the interval is one; what came before the warm-up is nobody's."""
     times = [0, 3_000, 3_100, 3_200, 4_000, 4_100, 4_690, 4_800, 4_900]
     steps = [(at_ms, 100_000 * (number + 1)) for number, at_ms in enumerate(times)]
     found = slope(together(steps), untimed_records=150_000, records=900_000, commit_interval_ms=100)
@@ -191,7 +176,6 @@ def test_pauses_are_commits_that_come_late() -> None:
 
 
 def test_how_often_a_system_did_commit_is_told_by_partition() -> None:
-    """Two workers that commit in turns, every 200 ms each, don't commit every 100 ms; the warm-up is nobody's."""
     commits = [
         CommitRecord(at_ms=number * 100, partition=number % 2, offset=number * 1_000)
         for number in range(1, 61)
@@ -201,7 +185,6 @@ def test_how_often_a_system_did_commit_is_told_by_partition() -> None:
 
 
 def test_one_commit_of_each_partition_tells_no_interval() -> None:
-    """There is nothing between two commits of one partition."""
     commits = [
         CommitRecord(at_ms=3_000 * number, partition=number, offset=1_000) for number in range(3)
     ]

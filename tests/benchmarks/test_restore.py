@@ -71,7 +71,6 @@ def suite_of_told() -> SuiteOfTold:
 
 
 def test_a_restored_store_is_added_up_as_what_it_must_hold() -> None:
-    """Rows and checksums of a store's view are those of the last values."""
     last = {key: value for block in record_blocks(SPEC) for key, value in block}
 
     def all_rows() -> Iterator[tuple[bytes, SimpleNamespace]]:
@@ -83,7 +82,6 @@ def test_a_restored_store_is_added_up_as_what_it_must_hold() -> None:
 
 
 def test_the_replay_of_the_peers_stands_beside_each_way_back(tmp_path: Path) -> None:
-    """Of the same changelog; who takes many times as long replays it once."""
     suite = suite_of_told()
     for job in ("changelog", "snapshot_and_tail", "spark"):
         found = suite._restores(job, CHANGELOG, tmp_path)
@@ -97,7 +95,6 @@ def test_the_replay_of_the_peers_stands_beside_each_way_back(tmp_path: Path) -> 
 def test_a_task_beside_a_restore_has_no_figure_if_a_row_is_missing_from_what_was_restored(
     tmp_path: Path,
 ) -> None:
-    """Nor have those beside which as much should go on."""
     suite = suite_of_told()
     told = suite._beside_each("busy", CHANGELOG, tmp_path, {}, nullcontext)
     assert list(told) == ["restore", "nothing", "burner"]
@@ -108,7 +105,6 @@ def test_a_task_beside_a_restore_has_no_figure_if_a_row_is_missing_from_what_was
 
 
 def test_the_expected_content_is_the_last_value_of_each_key() -> None:
-    """Counted the slow way."""
     spec = InputSpec(records=2_500, keys=50)
     last = {key: value for block in record_blocks(spec) for key, value in block}
     content = expected_content(spec)
@@ -117,14 +113,12 @@ def test_the_expected_content_is_the_last_value_of_each_key() -> None:
 
 
 def test_a_smaller_run_keeps_its_shape() -> None:
-    """As many records per key; the full size stays under `--quick`."""
     assert (QUICK.records, QUICK.keys) == (8_000_000, 1_000_000)
     size = with_size(QUICK, records=800_000, pairs=2)
     assert (size.records, size.keys, size.pairs) == (800_000, 100_000, 2)
 
 
 def test_lines_stand_beside_kafka_streams_replay_of_the_same_job() -> None:
-    """And those of the job beside_running_task say beside what."""
     rows = [
         *make_rows(
             {"seconds": [10.0], "records_per_s": [800_000.0]},
@@ -158,7 +152,6 @@ def test_lines_stand_beside_kafka_streams_replay_of_the_same_job() -> None:
 
 
 def test_pauses_are_those_of_the_steady_input() -> None:
-    """What is done by a busy task and how long a task pauses that is not come from two runs; one may be missing."""
     busy = {
         name: [{"records_per_s": 90_000.0, "pause_ms": 250.4, "window_s": 21.0, "busy_s": 40.0}]
         for name in ("restore", "burner")
@@ -175,7 +168,6 @@ def test_pauses_are_those_of_the_steady_input() -> None:
 
 
 def test_a_burner_takes_what_the_restore_took_besides_its_helpers_too() -> None:
-    """That is what the machine did beside the restore, without what as many records take beside nothing; never less than nothing."""
     restore = {"window_s": 20.0, "busy_s": 40.0, "helpers_s": 10.0, "records_per_s": 100_000.0}
     nothing = {"window_s": 20.0, "busy_s": 38.0, "records_per_s": 152_000.0}
     told = to_burn({"restore": restore, "nothing": nothing})
@@ -186,7 +178,6 @@ def test_a_burner_takes_what_the_restore_took_besides_its_helpers_too() -> None:
 
 
 def test_the_first_commits_are_no_pause_of_a_running_task() -> None:
-    """Records count from the beginning; of a short window a quarter is left out, of a long one two seconds."""
     batches = Batches()
     batches.times = [(10.0, 5), (11.5, 5), (12.5, 5), (13.0, 5), (20.0, 5)]
     found = batches.figures(10.0, 14.0)
@@ -222,7 +213,6 @@ def grown() -> SuiteResult:
 
 
 def test_growth_has_lines_of_its_own() -> None:
-    """Five changelogs, everybody's way through each; Spark's start stands apart."""
     result = grown()
     assert restore_lines(result) == []
     lines = growth_lines(result)
@@ -239,7 +229,6 @@ def test_growth_has_lines_of_its_own() -> None:
 
 
 def test_growth_is_drawn() -> None:
-    """A line with three points for each way, over the records and over the keys; nothing is drawn outside."""
     svg = growth_svg(grown())
     assert svg is not None
     picture = ET.fromstring(svg)  # noqa: S314 - made a moment ago, by us
@@ -255,7 +244,6 @@ def test_growth_is_drawn() -> None:
 
 
 def test_a_document_gets_the_table_and_the_picture(tmp_path: Path) -> None:
-    """The picture lies beside the document."""
     document = tmp_path / "performance.md"
     document.write_text(f"<!-- benchmarks:{GROWTH_MARK} -->\n<!-- /benchmarks:{GROWTH_MARK} -->\n")
     assert write_tables(document, [grown()]) == [GROWTH_MARK]

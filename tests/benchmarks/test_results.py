@@ -48,7 +48,6 @@ def result(**parameters: Any) -> SuiteResult:
 
 
 def test_the_file_has_exactly_the_laid_down_fields() -> None:
-    """Whoever reads the files finds these names, and no others."""
     data = json.loads(encode(result()))
     assert set(data) == {"suite", "date", "cpu", "cores", "versions", "rows"}
     assert data["rows"][0] == {
@@ -72,7 +71,6 @@ def test_the_file_has_exactly_the_laid_down_fields() -> None:
 def test_what_is_written_is_read_back(
     values: list[float], metric: str, guarantee: str | None
 ) -> None:
-    """Every row survives the file, its value within its range."""
     row = make_row(
         values, system="s", job="j", guarantee=guarantee, metric=metric, parameters={"a": [1]}
     )
@@ -82,7 +80,6 @@ def test_what_is_written_is_read_back(
 
 
 def test_a_file_is_kept_and_found(tmp_path: Path) -> None:
-    """A saved result is loaded again; where none is, there is none."""
     path = tmp_path / "results" / "throughput.json"
     assert load(path) is None
     save(result(), path)
@@ -99,7 +96,6 @@ def test_a_file_is_kept_and_found(tmp_path: Path) -> None:
     ],
 )
 def test_a_row_that_is_wrong_is_refused(field: str, value: Any, message: str) -> None:
-    """A file that was changed by hand does not get into a table unnoticed."""
     data = json.loads(encode(result()))
     data["rows"][0][field] = value
     with pytest.raises(ValueError, match=message):
@@ -107,7 +103,6 @@ def test_a_row_that_is_wrong_is_refused(field: str, value: Any, message: str) ->
 
 
 def test_a_missing_field_is_named() -> None:
-    """The error says which field is missing."""
     data = json.loads(encode(result()))
     del data["rows"][0]["runs"]
     with pytest.raises(msgspec.ValidationError, match="runs"):
@@ -115,13 +110,11 @@ def test_a_missing_field_is_named() -> None:
 
 
 def test_a_row_needs_a_run() -> None:
-    """There is no median of nothing."""
     with pytest.raises(ValueError, match="at least one run"):
         make_row([], system="s", job="j", guarantee=None, metric="seconds", parameters={})
 
 
 def test_new_settings_join_the_old_ones() -> None:
-    """A run of some settings replaces those and keeps the others."""
     old, new = result(commit_interval_ms=100), result(commit_interval_ms=1_000)
     assert merged(old, new).rows == old.rows + new.rows
     assert merged(old, replace(old, date="2026-02-03")).rows == old.rows
@@ -129,14 +122,12 @@ def test_new_settings_join_the_old_ones() -> None:
 
 
 def test_a_setting_is_never_mixed_from_two_runs() -> None:
-    """Rows of one setting were run in turns, so they come from one run only."""
     old = result()
     new = replace(result(), rows=old.rows[:1])
     assert merged(old, new).rows == new.rows
 
 
 def test_without_turns_each_system_is_replaced_alone() -> None:
-    """In `handoff` a system's cycles are its own, whoever ran that day."""
     old = replace(result(), suite="handoff")
     first = old.rows[0].system
     others = tuple(row for row in old.rows if row.system != first)
@@ -149,7 +140,6 @@ def test_without_turns_each_system_is_replaced_alone() -> None:
 
 
 def test_what_has_fewer_runs_than_before_is_told() -> None:
-    """A system that is left out has none; other settings, and as many runs, are no loss."""
     old = result()
     new = replace(old, rows=(replace(old.rows[0], runs=1),))
     setting = "count_by_key, exactly_once, commit_interval_ms 100, cache_bytes 0"
@@ -163,7 +153,6 @@ def test_what_has_fewer_runs_than_before_is_told() -> None:
 
 
 def test_cycles_count_like_runs() -> None:
-    """Of the suite handoff each row is one run of many cycles."""
     old, new = (
         replace(result(), rows=(replace(row, runs=1, parameters={"events": events}),))
         for events in (13, 2)
@@ -175,7 +164,6 @@ def test_cycles_count_like_runs() -> None:
 
 
 def test_results_of_another_machine_say_so() -> None:
-    """Settings stand each for itself, so they may be of several machines; back on the first one, its rows name none again."""
     here, elsewhere = "A processor, Python 3.11, 2 cores", "Another, Python 3.11, 2 cores"
     old = replace(result(commit_interval_ms=1_000), cpu="Another")
     both = merged(old, result())
@@ -188,7 +176,6 @@ def test_results_of_another_machine_say_so() -> None:
 
 
 def test_results_of_another_python_say_so() -> None:
-    """Two builds of one Python differ by more than most changes do, so rows are of the one that they were measured with."""
     new = result()
     built_here = replace(
         new, versions={**new.versions, "python": "3.11 built without optimizations"}
@@ -202,6 +189,5 @@ def test_results_of_another_python_say_so() -> None:
 
 @pytest.mark.parametrize("suite", sorted(SUITES))
 def test_the_kept_results_are_well_formed(suite: str) -> None:
-    """Every committed result file is one that can be read."""
     kept = load(results_path(suite))
     assert kept is None or kept.suite == suite

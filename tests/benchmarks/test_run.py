@@ -53,7 +53,6 @@ def changed_copy(folder: Path, old: str, new: str) -> System:
 def test_a_right_run_has_a_figure(
     kafka_broker: "RunningBroker", guarantee: str, system: str
 ) -> None:
-    """The plain client copies everything, two of them do it once; rate, outputs and memory are plausible."""
     servers = kafka_broker.bootstrap_servers
     ensure_input(servers, SOURCE)
     request = request_for(SYSTEMS[system], f"right-{guarantee}-{system}", guarantee)
@@ -67,7 +66,6 @@ def test_a_right_run_has_a_figure(
 
 
 def test_a_wrong_result_has_no_figure(kafka_broker: "RunningBroker", tmp_path: Path) -> None:
-    """A program that is quick because it leaves a record out is found out."""
     servers = kafka_broker.bootstrap_servers
     ensure_input(servers, SOURCE)
     lossy = changed_copy(
@@ -84,7 +82,6 @@ def test_a_wrong_result_has_no_figure(kafka_broker: "RunningBroker", tmp_path: P
 def test_a_program_that_dies_is_told_with_its_last_words(
     kafka_broker: "RunningBroker", tmp_path: Path
 ) -> None:
-    """The error has the exit code and what the program wrote."""
     servers = kafka_broker.bootstrap_servers
     ensure_input(servers, SOURCE)
     dying = changed_copy(
@@ -95,7 +92,6 @@ def test_a_program_that_dies_is_told_with_its_last_words(
 
 
 def test_the_input_is_filled_once(kafka_broker: "RunningBroker") -> None:
-    """A second call finds the topic full; a topic that is not full is filled anew."""
     servers = kafka_broker.bootstrap_servers
     source = replace(SOURCE, records=1_000, seed=5)
     ensure_input(servers, source)
@@ -106,7 +102,6 @@ def test_the_input_is_filled_once(kafka_broker: "RunningBroker") -> None:
 def test_a_groups_own_topic_is_done_when_nothing_but_a_mark_is_left(
     kafka_broker: "RunningBroker",
 ) -> None:
-    """Behind the last record of a transaction there is its mark: an offset that no commit need reach."""
     servers = kafka_broker.bootstrap_servers
     group = "bench-test-own"
     topic = f"{group}-words-repartition"
@@ -131,7 +126,6 @@ def test_a_groups_own_topic_is_done_when_nothing_but_a_mark_is_left(
 def test_records_that_are_purged_between_two_questions_hide_none(
     kafka_broker: "RunningBroker",
 ) -> None:
-    """A system commits and purges while it is asked how far it is: what is left behind that is still to be done."""
     servers, group = kafka_broker.bootstrap_servers, "bench-test-purging"
     topic = f"{group}-words-repartition"
     admin: Any = quiet_admin(servers)

@@ -23,17 +23,14 @@ def ratio_of(ours: list[float], theirs: list[float]) -> float:
 
 
 def test_a_ratio_is_the_median_of_the_rounds() -> None:
-    """A slow hour slows both systems of a round; the medians would be 200 and 100 here, of different rounds."""
     assert ratio_of([300, 100, 200], [100, 80, 200]) == pytest.approx(1.25)
 
 
 def test_without_the_same_rounds_it_is_the_ratio_of_the_medians() -> None:
-    """As of a system so slow that it has one round."""
     assert ratio_of([50], [100, 80, 200]) == pytest.approx(0.5)
 
 
 def test_rounds_are_paired_by_their_numbers() -> None:
-    """One failed in the second round, the other in the third: as many figures, but not of the same minutes."""
     ours = [
         replace(row, parameters=row.parameters | {ROUNDS: [1, 3]})
         for row in rows("tidewheel", [300.0, 100.0])
@@ -47,7 +44,6 @@ def test_rounds_are_paired_by_their_numbers() -> None:
 
 
 def test_a_line_has_the_rates_and_ratios_of_a_setting() -> None:
-    """Whoever did not run there has a dash."""
     result = suite(
         rows("tidewheel", [150.0]), rows("tidewheel-workers-2", [300.0]), rows(BASELINE, [100.0])
     )
@@ -69,7 +65,6 @@ def test_a_line_has_the_rates_and_ratios_of_a_setting() -> None:
 
 
 def test_lines_say_on_which_machine_they_were_measured() -> None:
-    """By a letter; what it stands for is below the table."""
     elsewhere = [
         *rows("tidewheel", [1.0], job="word_count"),
         *rows(BASELINE, [1.0], job="word_count"),
@@ -87,13 +82,11 @@ def test_lines_say_on_which_machine_they_were_measured() -> None:
 
 
 def test_a_setting_without_kafka_streams_or_without_us_has_no_line() -> None:
-    """There is nothing to compare."""
     assert summary_lines(suite(rows("tidewheel", [1.0]))) == []
     assert summary_lines(suite(rows(BASELINE, [1.0]), rows("quix", [1.0]))) == []
 
 
 def test_what_wrote_less_is_not_compared() -> None:
-    """Neither in the line nor in the picture."""
     result = suite(
         rows("tidewheel", [150.0], outputs=500),
         rows("tidewheel-workers-2", [300.0]),
@@ -122,7 +115,6 @@ def bars(result: SuiteResult) -> dict[str, list[float]]:
 
 
 def test_the_picture_has_a_bar_for_each_job_and_system() -> None:
-    """As long as its ratio; settings with a cache are not drawn."""
     result = suite(
         *(rows(BASELINE, [100.0], job=job) for job in ("count_by_key", "word_count")),
         rows("tidewheel", [150.0]),
@@ -138,7 +130,6 @@ def test_the_picture_has_a_bar_for_each_job_and_system() -> None:
 
 @pytest.mark.parametrize("has_docs", [True, False])
 def test_the_picture_stands_with_the_documents(tmp_path: Path, *, has_docs: bool) -> None:
-    """In `docs/` where there is one; the document links to it, and writing twice changes nothing."""
     if has_docs:
         (tmp_path / "docs").mkdir()
     document = tmp_path / "README.md"

@@ -45,7 +45,6 @@ def rows(system: str, rate: float, outputs: float, **parameters: object) -> list
 
 
 def test_ratios_are_against_kafka_streams() -> None:
-    """Twice its rate with as many outputs is 2.00, whatever the order of the systems."""
     lines = table_lines(
         suite(rows("tidewheel", 200_000, 1_000), rows("kafka-streams", 100_000, 1_000))
     )
@@ -54,7 +53,6 @@ def test_ratios_are_against_kafka_streams() -> None:
 
 
 def test_systems_that_write_less_are_not_compared() -> None:
-    """More than a tenth fewer outputs is less work, and the table says so."""
     lines = table_lines(
         suite(rows("tidewheel", 200_000, 899), rows("kafka-streams", 100_000, 1_000))
     )
@@ -62,7 +60,6 @@ def test_systems_that_write_less_are_not_compared() -> None:
 
 
 def test_outputs_are_compared_per_record() -> None:
-    """A slow peer that ran a quarter of the records, each with its output, is compared."""
     lines = table_lines(
         suite(rows("quix", 25_000, 250, records=250), rows("kafka-streams", 100_000, 1_000))
     )
@@ -70,12 +67,10 @@ def test_outputs_are_compared_per_record() -> None:
 
 
 def test_without_kafka_streams_there_is_no_ratio() -> None:
-    """A setting that it did not run in shows none."""
     assert table_lines(suite(rows("tidewheel", 1.0, 1)))[0][RATIO] == "–"  # noqa: RUF001 - a dash
 
 
 def test_settings_do_not_mix() -> None:
-    """Each setting has its own baseline, and its own lines."""
     lines = table_lines(
         suite(
             rows("kafka-streams", 100, 1_000),
@@ -92,7 +87,6 @@ def test_settings_do_not_mix() -> None:
 
 
 def test_threads_and_own_defaults_are_named() -> None:
-    """A reader sees how many threads a system had, and that an interval was its own choice."""
     line = table_lines(
         suite(
             rows("kafka-streams", 1, 1, threads=2, own_default=True, commit_interval_ms=30_000),
@@ -103,20 +97,17 @@ def test_threads_and_own_defaults_are_named() -> None:
 
 
 def test_a_common_interval_is_not_called_a_default() -> None:
-    """An interval that all share is one setting, even if it is somebody's default."""
     lines = table_lines(suite(rows("tidewheel", 1, 1, own_default=True)))
     assert [line[2] for line in lines] == ["100 ms"]
 
 
 def test_settings_are_in_order_whichever_was_run_last() -> None:
-    """A setting that was run again keeps its place in the README."""
     late = rows("tidewheel", 1, 1, commit_interval_ms=1_000)
     early = rows("tidewheel", 1, 1)
     assert table_lines(suite(late, early)) == table_lines(suite(early, late))
 
 
 def test_a_system_that_lacks_a_job_is_shown_as_such() -> None:
-    """Beside those that have it, with the reason where the ratio would be."""
     job = [replace(row, job="foreign_key_join") for row in rows("kafka-streams", 100_000, 1_000)]
     lines = table_lines(suite(job))
     assert {line[4]: line[RATIO] for line in lines} == {
@@ -128,7 +119,6 @@ def test_a_system_that_lacks_a_job_is_shown_as_such() -> None:
 
 
 def test_a_system_that_cannot_give_a_guarantee_is_shown_as_such() -> None:
-    """Once for each setting that it would run in."""
     exact = [replace(row, guarantee="exactly_once") for row in rows("kafka-streams", 1, 1)]
     lines = table_lines(suite(exact, rows("kafka-streams", 1, 1)))
     assert [line[1] for line in lines if line[4] == "kafka-streams"] == [
@@ -143,7 +133,6 @@ def test_a_system_that_cannot_give_a_guarantee_is_shown_as_such() -> None:
 
 
 def test_what_keeps_a_system_away_for_another_reason_is_no_lack() -> None:
-    """A cache that it has not, an interval that is somebody's default, a job that nobody wrote for it."""
     with_cache = rows("kafka-streams", 1, 1, cache_bytes=64 << 20)
     own_default = rows("kafka-streams", 1, 1, commit_interval_ms=5_000)
     unwritten = [replace(row, job="tumbling_count") for row in rows("kafka-streams", 1, 1)]
@@ -153,7 +142,6 @@ def test_what_keeps_a_system_away_for_another_reason_is_no_lack() -> None:
 
 
 def test_a_cache_that_holds_some_keys_is_named_by_its_size() -> None:
-    """Only the large one holds all keys."""
     lines = table_lines(
         suite(*(rows("tidewheel", 1, 1, cache_bytes=size << 20) for size in (0, 10, 64)))
     )
@@ -162,19 +150,16 @@ def test_a_cache_that_holds_some_keys_is_named_by_its_size() -> None:
 
 @given(st.floats(0, 1e9), st.floats(0, 1e9))
 def test_comparing_is_symmetric(first: float, second: float) -> None:
-    """Whether two systems may be compared does not depend on which is named first."""
     assert comparable(first, second) == comparable(second, first)
     assert comparable(first, first)
 
 
 @pytest.mark.parametrize(("first", "second"), [(None, 1.0), (1.0, None), (None, None)])
 def test_uncounted_outputs_are_not_compared(first: float | None, second: float | None) -> None:
-    """Nobody is compared on trust."""
     assert not comparable(first, second)
 
 
 def test_the_markdown_table_is_one() -> None:
-    """Every line has as many cells as there are headings, and the source is named."""
     text = markdown_table(suite(rows("tidewheel", 2, 1), rows("kafka-streams", 1, 1)))
     table, notes = text.split("\n\n")
     assert {line.count("|") for line in table.splitlines()} == {len(HEADINGS) + 1}
@@ -185,7 +170,6 @@ def test_the_markdown_table_is_one() -> None:
 
 
 def test_a_table_of_several_machines_says_what_was_measured_where() -> None:
-    """Each setting was measured on one of them."""
     elsewhere = [
         row.of_machine("Another, 4 cores")
         for row in rows("tidewheel", 2, 1, commit_interval_ms=1_000, date="2026-01-01")
@@ -198,7 +182,6 @@ def test_a_table_of_several_machines_says_what_was_measured_where() -> None:
 
 
 def test_the_terminal_shows_each_setting_under_its_name() -> None:
-    """The whole fits a narrow terminal, with nothing cut off."""
     console = Console(width=100, file=StringIO())
     console.print(rich_tables(suite(rows("tidewheel", 234_567, 1), rows("kafka-streams", 1, 1))))
     assert isinstance(console.file, StringIO)
@@ -212,7 +195,6 @@ BEFORE = "# Title\n<!-- benchmarks:throughput -->\nold\n<!-- /benchmarks:through
 
 
 def test_only_the_text_between_the_markers_changes() -> None:
-    """The markers stay, so that the next run finds them."""
     assert marked(BEFORE, "throughput", "new") == BEFORE.replace("old", "new")
 
 
@@ -226,13 +208,11 @@ def test_only_the_text_between_the_markers_changes() -> None:
     ],
 )
 def test_a_document_without_its_markers_is_refused(document: str) -> None:
-    """The error says which lines to add."""
     with pytest.raises(ValueError, match="needs one <!-- benchmarks:throughput -->"):
         marked(document, "throughput", "new")
 
 
 def test_a_document_gets_the_tables_it_has_places_for(tmp_path: Path) -> None:
-    """Suites without markers are left out, and writing twice changes nothing."""
     document = tmp_path / "README.md"
     document.write_text(BEFORE)
     results = [suite(rows("tidewheel", 1, 1)), replace(suite(), suite="latency")]

@@ -100,7 +100,6 @@ def parquet_of(spark: SparkSession, path: Path, rows: Mapping[str, int]) -> Fram
 def test_loaded_as_of_a_moment_and_fed_the_rest_equals_the_whole(
     spark: SparkSession, shop: Shop, tmp_path: Path, running: list[KafkaStreams]
 ) -> None:
-    """A group is started in the middle, waits, and goes on from the offsets; 0 keys differ."""
     before, after = orders(4_000, seed=1), orders(3_000, seed=2)
     shop.feed(before)
     source = parquet_of(spark, tmp_path / "totals.parquet", totals(before))

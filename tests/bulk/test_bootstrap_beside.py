@@ -26,7 +26,6 @@ def counted_twice(topic: str, config: StreamsConfig) -> Topology:
 def test_a_store_is_loaded_without_miscounting_its_sibling(
     spark: SparkSession, cluster: Cluster, make_config: MakeConfig
 ) -> None:
-    """`earliest` is refused, also with `replace`; with what is committed `b` is replaced, and `a` goes on counting."""
     config = make_config(snapshot_location=None, commit_interval_ms=50)
     topic = f"shared-{config.application_id}"
     topology = counted_twice(topic, config)

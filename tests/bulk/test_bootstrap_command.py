@@ -37,7 +37,6 @@ def test_the_example_prices_orders_with_products_from_a_file(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A key twice is refused and names it; then the largest price wins, and orders find their products."""
     file = tmp_path / "products.csv"
     file.write_text(PRODUCTS)
     servers = ("--bootstrap-servers", cluster.bootstrap_servers, "--state-dir", str(tmp_path))

@@ -81,7 +81,6 @@ def test_R2_spark_restores_what_replay_does(
     monkeypatch: pytest.MonkeyPatch,
     history: tuple[list[Piece], list[Piece]],
 ) -> None:
-    """By workers from the changelog, from runs and from a snapshot with a tail, and by Spark in full and on a snapshot."""
     assume(is_varied(history))
     number = next(_numbers)
     base = make_config()

@@ -78,7 +78,6 @@ def world(cluster: Cluster, make_config: MakeConfig, unique: str) -> _World:
 
 
 def test_R2_a_worker_goes_on_from_what_spark_restored(world: _World, spark: SparkSession) -> None:
-    """It reads nothing but what came after, and has every count."""
     fresh = world.config.replace(state_dir=Path(world.config.state_dir) / "fresh")
     report = restore(world.topology, fresh, spark=spark)
     assert sorted((str(each.task_id), each.store) for each in report.stores) == [
@@ -93,7 +92,6 @@ def test_R2_a_worker_goes_on_from_what_spark_restored(world: _World, spark: Spar
 
 
 def test_a_slot_of_a_worker_is_left_alone(world: _World, spark: SparkSession) -> None:
-    """Restoring under a worker would take its files away."""
     app = KafkaStreams(world.topology, world.config, options=RunOptions(fixed=True))
     app.start()
     try:
@@ -107,7 +105,6 @@ def test_a_slot_of_a_worker_is_left_alone(world: _World, spark: SparkSession) ->
 
 
 def test_a_store_is_a_frame(world: _World, spark: SparkSession) -> None:
-    """Keys, values and windows are columns of their own types, from a snapshot or without one."""
     without = state_dataframe(world.topology, world.config, COUNTS, spark=spark)
     assert dict(without.dtypes) == {
         "key": "string",
@@ -130,7 +127,6 @@ def test_a_store_is_a_frame(world: _World, spark: SparkSession) -> None:
 
 
 def test_what_differs_is_listed(world: _World, spark: SparkSession) -> None:
-    """Store, changelog and snapshot are equal, until somebody changes a row on disk."""
     snapshot(world.topology, world.config, spark=spark)
     report = verify(world.topology, world.config, spark=spark)
     assert report.equal
@@ -160,7 +156,6 @@ def _change_a_row(config: StreamsConfig, task: str, key: bytes) -> None:
 def test_a_broken_run_is_refused_and_read_again(
     world: _World, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Restoring makes the snapshot anew, once, and says why."""
     snapshot(world.topology, world.config, stores=[COUNTS], spark=spark)
     location = Path(str(world.config.snapshot_location))
     (run, *_) = sorted(location.glob(f"{world.config.application_id}/{COUNTS}/runs/0/*.sst"))
@@ -183,7 +178,6 @@ def test_a_broken_run_is_refused_and_read_again(
 def test_secrets_are_nowhere_in_spark(
     world: _World, spark: SparkSession, spark_files: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not in its settings, its plans, its event log, its blocks, our log or the snapshot."""
     with caplog.at_level(logging.DEBUG):
         snapshot(world.topology, world.config, spark=spark)
         frame = state_dataframe(world.topology, world.config, COUNTS, spark=spark)
@@ -203,7 +197,6 @@ def test_the_commands(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """snapshot, state and restore print lines of JSON for programs."""
     path = tmp_path / "counting_program.py"
     path.write_text(program(world.source, world.config))
     target = f"{path}:topology"
@@ -236,6 +229,5 @@ def test_the_commands(
 
 
 def test_without_a_place_there_is_no_snapshot(world: _World) -> None:
-    """The message says which setting is missing."""
     with pytest.raises(ConfigError, match="snapshot_location is not set"):
         snapshot(world.topology, world.config.replace(snapshot_location=None))

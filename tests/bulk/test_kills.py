@@ -87,7 +87,6 @@ def _changelogs(cluster: Cluster, config: StreamsConfig) -> Changelogs:
 def test_a_driver_killed_anywhere(
     cluster: Cluster, make_config: MakeConfig, tmp_path: Path, stage: str
 ) -> None:
-    """What was published is whole, what was ingested is right, and the next run does the rest."""
     config = make_config()
     changelogs = _changelogs(cluster, config)
     order = _order(config, tmp_path / "marker", stage=stage, master=None)
@@ -108,7 +107,6 @@ def test_a_driver_killed_anywhere(
 def test_a_driver_killed_while_its_executors_read(
     cluster: Cluster, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    """Nothing is published, and another driver begins anew."""
     config = make_config()
     changelogs = _changelogs(cluster, config)
     marker = tmp_path / "marker"
@@ -129,7 +127,6 @@ def test_a_driver_killed_while_its_executors_read(
 def test_an_executor_killed_after_its_upload(
     cluster: Cluster, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    """On executors that are processes of their own, which need only what pip installs: Spark does the task again."""
     config = make_config()
     changelogs = _changelogs(cluster, config)
     marker = tmp_path / "marker"

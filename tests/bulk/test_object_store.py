@@ -72,7 +72,6 @@ def test_a_snapshot_and_a_restore_at_an_object_store(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """In whatever state the bucket is, and however old the list of it that a job sees: every key is right."""
     config = make_config(snapshot_location=f"{bucket_url(tmp_path)}/snapshots")
     changelogs = Changelogs(cluster, config.application_id, _KINDS)
     jobs = _Jobs(changelogs, config, spark)

@@ -26,7 +26,6 @@ from tidewheel.streams.errors import StreamsError
 
 
 def test_csv_is_read_as_other_programs_write_it(spark: SparkSession, tmp_path: Path) -> None:
-    """Quotes, commas and ends of lines inside of texts."""
     rows = [
         {"id": "p1", "name": 'a "quoted" tea, hot', "price": 3.5},
         {"id": "p2", "name": "two\nlines, 7, eight", "price": 4.0},
@@ -52,7 +51,6 @@ def test_csv_is_read_as_other_programs_write_it(spark: SparkSession, tmp_path: P
 def test_a_row_that_is_not_whole_is_an_error(
     spark: SparkSession, tmp_path: Path, name: str, text: str
 ) -> None:
-    """It tells of it, also if few columns are asked for; nothing is made up for what is missing."""
     path = tmp_path / name
     path.write_text(text)
 
@@ -99,7 +97,6 @@ def test_a_wrong_column_is_told_once(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_no_secret_of_a_url_is_told(spark: SparkSession) -> None:
-    """Neither by us nor in what Spark says."""
     source = "nowhere://me:hunter2@host/products.csv?sig=hunter3"
     with pytest.raises(StreamsError, match=r"^nowhere://host/products\.csv: Spark") as raised:
         read_frame(spark, FrameSource(source=source))
@@ -119,7 +116,6 @@ def test_what_a_source_lacks_is_told_and_not_only_that_something_was_called(
 
 
 def test_rows_are_ordered_by_plain_values_only(spark: SparkSession) -> None:
-    """Python can't sort dicts, which structures and maps are there."""
     frame = spark.range(1).selectExpr(
         "id", "map('a', id) AS by_name", "struct(id) AS inside", "CAST(id AS DOUBLE) AS price",
         "current_timestamp() AS at", "CAST('x' AS STRING) AS text",
@@ -147,7 +143,6 @@ BARCODES = "id,zip,price,number\n000008012713,01234,3.5,7\n12,99999,4,8\n"
 
 
 def test_no_digit_of_a_csv_column_is_lost(spark: SparkSession, tmp_path: Path) -> None:
-    """Keys are text; so is a column of numbers with zeros in front, or longer than a double."""
     path = tmp_path / "a.csv"
     path.write_text(BARCODES)
     assert rows_of(spark, path, select=("id AS key", "zip", "price", "number")) == [
@@ -194,7 +189,6 @@ VALUES = {
 
 
 def test_only_canonical_texts_of_csv_are_other_values(spark: SparkSession, tmp_path: Path) -> None:
-    """Other columns stay text, with each character; a quoted empty text is no null."""
     columns = TEXTS | {name: texts for name, (texts, _) in VALUES.items()}
     path = tmp_path / "a.csv"
     with path.open("w", newline="") as file:
@@ -233,7 +227,6 @@ def time_zone(spark: SparkSession, zone: str) -> Generator[None]:
 
 
 def test_types_of_csv_columns_can_be_given(spark: SparkSession, tmp_path: Path) -> None:
-    """By the store's key serde, by a schema for some of the columns, or as Spark infers them."""
     path = tmp_path / "a.csv"
     path.write_text(BARCODES)
     select = ("id AS key", "number")
@@ -254,7 +247,6 @@ def test_types_of_csv_columns_can_be_given(spark: SparkSession, tmp_path: Path) 
 
 
 def test_files_of_a_folder_must_have_the_same_columns(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark would give the columns of the second file the names of the first one's."""
     (tmp_path / "x.csv").mkdir()
     (tmp_path / "x.csv" / "1.csv").write_text("id,a,b\n1,2,3\n1,2,3\n")
     (tmp_path / "x.csv" / "2.csv").write_text("id,b,a\n1,3,2\n")
@@ -271,7 +263,6 @@ def test_files_of_a_folder_must_have_the_same_columns(spark: SparkSession, tmp_p
 def test_bytes_of_another_charset_are_refused(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """With the way out, which gives the right text; the wrong charset is refused as well."""
     text = "key,value\n1,Müller\n" if name == "a.csv" else '{"key":"1","value":"Müller"}\n'
     path = tmp_path / name
     path.write_text(text, encoding="latin-1")
@@ -286,7 +277,6 @@ def test_bytes_of_another_charset_are_refused(
 
 
 def test_formats_are_told_by_the_ends_of_names(spark: SparkSession, tmp_path: Path) -> None:
-    """Compressed files and tabs are read; an unknown end asks for --format."""
     packed = tmp_path / "a.csv.gz"
     packed.write_bytes(gzip.compress(b"key,value\na,1\n"))
     assert rows_of(spark, packed) == [{"key": "a", "value": 1}]
@@ -304,7 +294,6 @@ def test_formats_are_told_by_the_ends_of_names(spark: SparkSession, tmp_path: Pa
 
 
 def test_a_json_document_over_several_lines(spark: SparkSession, tmp_path: Path) -> None:
-    """It needs --multi-line, which is refused for one object a line: Spark reads the first only."""
     path = tmp_path / "a.json"
     path.write_text('[\n{"key":"a",\n"value":1},\n{"key":"b","value":2}\n]\n')
     with pytest.raises(StreamsError, match="--multi-line"):
@@ -320,7 +309,6 @@ def test_a_json_document_over_several_lines(spark: SparkSession, tmp_path: Path)
 
 
 def test_moments_keep_their_zone(spark: SparkSession) -> None:
-    """At any depth, on machines of any zone; times without a zone stay without one."""
     frame = spark.sql(
         "SELECT TIMESTAMP'2026-07-01 12:00:00Z' AS at, TIMESTAMP_NTZ'2026-07-01 12:00:00' AS wall, "
         "array(struct(TIMESTAMP'2026-01-01 00:00:00Z' AS t)) AS many, "
@@ -351,7 +339,6 @@ def test_moments_keep_their_zone(spark: SparkSession) -> None:
 
 
 def test_times_without_a_zone_are_of_the_session(spark: SparkSession) -> None:
-    """Where a time is needed, as Spark's own casts take them."""
     frame = spark.sql("SELECT TIMESTAMP_NTZ'2026-07-01 12:00:00' AS at, 1 AS other")
     with time_zone(spark, "Asia/Kolkata"):
         row = zoned(frame, ("at", None, "other")).selectExpr("unix_millis(at) AS ms").first()
@@ -370,7 +357,6 @@ QVIx
 
 
 def test_nanoseconds_are_refused_with_the_way_out(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark has none; its own words are about a type."""
     path = tmp_path / "a.parquet"
     path.write_bytes(base64.b64decode(NANOSECONDS))
     with pytest.raises(StreamsError, match="microseconds"):
@@ -378,7 +364,6 @@ def test_nanoseconds_are_refused_with_the_way_out(spark: SparkSession, tmp_path:
 
 
 def test_executors_with_another_python_are_named() -> None:
-    """It is not a task that failed: no task of that Python can run."""
     for text in (
         "EOFException occurred while reading the port number from pyspark.daemon's stdout.",
         "ModuleNotFoundError: No module named 'tidewheel'",

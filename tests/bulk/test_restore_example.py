@@ -39,7 +39,6 @@ def _counts(cluster: Cluster, options: dict[str, str]) -> tuple[dict[str, int], 
 def test_the_example_has_its_counts_back(
     cluster: Cluster, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    """From a snapshot onto an empty disk, with what came after it."""
     cluster.create({"visits": 4})
     cluster.send("visits", _VISITS)
     made = make_config()

@@ -36,7 +36,6 @@ def fill(database: Database, store: str = "counts") -> None:
 
 
 def test_values_come_in_the_order_of_the_keys_asked(database: Database) -> None:
-    """Unsorted, repeated and absent keys are answered place by place."""
     fill(database)
     asked = [b"b", b"none", b"a", b"b", b""]
     assert database.get_many("counts", asked) == [b"vb", None, b"va", b"vb", b"v"]
@@ -45,14 +44,12 @@ def test_values_come_in_the_order_of_the_keys_asked(database: Database) -> None:
 
 
 def test_families_are_apart(database: Database) -> None:
-    """The same key in two stores has two values, also in one called as RocksDB's own family."""
     database.write({"counts": [(b"k", b"1")], "default": [(b"k", b"2")]}, {})
     assert database.get_many("counts", [b"k"]) == [b"1"]
     assert database.get_many("default", [b"k"]) == [b"2"]
 
 
 def test_a_range_is_deleted_before_anything_else_is_written(database: Database) -> None:
-    """First key in, end out; other stores and rows of the same write stay; an empty range does nothing."""
     fill(database)
     fill(database, "default")
     database.write(
@@ -72,7 +69,6 @@ def test_a_range_is_deleted_before_anything_else_is_written(database: Database) 
 
 
 def test_puts_and_deletes_of_one_write_apply_in_order(database: Database) -> None:
-    """Of several changes of a key in one write the last one stands."""
     database.write({"counts": [(b"a", b"1"), (b"b", b"1"), (b"c", None)]}, {})
     database.write(
         {"counts": [(b"a", None), (b"a", b"2"), (b"b", b"2"), (b"b", None), (b"d", b"")]}, {}
@@ -100,7 +96,6 @@ def test_puts_and_deletes_of_one_write_apply_in_order(database: Database) -> Non
 def test_ranges_include_the_lower_end_only(
     database: Database, lower: bytes | None, upper: bytes | None, *, reverse: bool
 ) -> None:
-    """A range is lower <= key < upper in the order of bytes, or that backwards."""
     fill(database)
     inside = [
         (key, b"v" + key)
@@ -111,7 +106,6 @@ def test_ranges_include_the_lower_end_only(
 
 
 def test_long_scans_are_whole(database: Database) -> None:
-    """A scan gives every row once and in order, however it is read in pieces."""
     rows = [(b"%06d" % number, b"%d" % number) for number in range(3000)]
     database.write({"counts": list(reversed(rows))}, {})
     assert list(database.iterate("counts", None, None)) == rows
@@ -120,7 +114,6 @@ def test_long_scans_are_whole(database: Database) -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_sees_the_moment_it_was_begun(database: Database, *, reverse: bool) -> None:
-    """Puts, overwrites and deletes after `iterate` was called don't show, even before the first row is read."""
     rows = [(b"%04d" % number, b"old") for number in range(100)]
     database.write({"counts": rows}, {})
     scan = database.iterate("counts", None, None, reverse=reverse)
@@ -133,7 +126,6 @@ def test_a_scan_sees_the_moment_it_was_begun(database: Database, *, reverse: boo
 
 
 def test_positions_are_kept_by_name(database: Database) -> None:
-    """A position is what was last written under its name, alone or with data."""
     assert database.position("counts") is None
     database.write({"counts": [(b"k", b"v")]}, {"counts": b"1", "default": b"7"})
     database.write({}, {"counts": b"2"})
@@ -141,14 +133,12 @@ def test_positions_are_kept_by_name(database: Database) -> None:
 
 
 def test_the_number_of_entries_is_about_right(database: Database) -> None:
-    """Fresh keys are counted."""
     assert database.approximate_num_entries("counts") == 0
     fill(database)
     assert database.approximate_num_entries("counts") == len(KEYS)
 
 
 def test_an_unknown_store_is_named(database: Database) -> None:
-    """Every call for a store the database was not opened with names it, and changes nothing."""
     with pytest.raises(StateStoreError, match="'other'"):
         database.get_many("other", [b"k"])
     with pytest.raises(StateStoreError, match="'other'"):
@@ -162,7 +152,6 @@ def test_an_unknown_store_is_named(database: Database) -> None:
 
 
 def test_after_close_nothing_answers(database: Database) -> None:
-    """Closing twice is fine; every other call then says that the store is gone."""
     fill(database)
     database.close()
     database.close()
@@ -180,7 +169,6 @@ def test_after_close_nothing_answers(database: Database) -> None:
 
 @pytest.mark.parametrize("read", [0, 1, 20])
 def test_a_scan_in_the_middle_of_a_close_says_so(database: Database, read: int) -> None:
-    """A scan that was begun before the close raises at its next row; it never ends short as if it were whole."""
     database.write({"counts": [(b"%04d" % number, b"v") for number in range(100)]}, {})
     scan = database.iterate("counts", None, None)
     for _ in range(read):
@@ -191,7 +179,6 @@ def test_a_scan_in_the_middle_of_a_close_says_so(database: Database, read: int) 
 
 
 def test_a_close_under_readers_is_clean(database: Database) -> None:
-    """Threads that read and scan while the database closes get whole answers or `InvalidStateStoreError`."""
     rows = [(b"%04d" % number, b"v") for number in range(2000)]
     database.write({"counts": rows}, {})
     unexpected: list[BaseException] = []

@@ -139,7 +139,6 @@ def _died(number: int) -> MemberDied:
 def test_the_first_opener_creates_the_topics_and_all_see_the_same_ids(
     topics: ControlTopics,
 ) -> None:
-    """Two topics with ids that stay; there is nothing in them."""
     first, second = topics.log(), topics.log()
     ids = first.open(create=True, inbox_back_ms=BACK_MS)
     assert second.open(create=False, inbox_back_ms=BACK_MS) == ids == first.topic_ids()
@@ -149,13 +148,11 @@ def test_the_first_opener_creates_the_topics_and_all_see_the_same_ids(
 
 
 def test_missing_topics_are_not_created_for_who_expects_them(topics: ControlTopics) -> None:
-    """What was deleted is not made anew by accident."""
     with pytest.raises(ControlTopicsChangedError):
         topics.log().open(create=False, inbox_back_ms=BACK_MS)
 
 
 def test_records_are_read_by_everybody_in_order_up_to_the_end(topics: ControlTopics) -> None:
-    """One transaction each; the offset passes its marker, so that a reader knows that it has all."""
     leader = topics.log()
     readers = [_Reader(leader), _Reader(topics.log())]
     leader.claim()
@@ -169,7 +166,6 @@ def test_records_are_read_by_everybody_in_order_up_to_the_end(topics: ControlTop
 
 
 def test_H1_a_claim_fences_the_leader_before_and_covers_all_it_wrote(topics: ControlTopics) -> None:
-    """Whoever reads up to the claim's end has everything of the old leader, who can't write any more."""
     old, new = topics.log(), topics.log()
     reader = _Reader(old)
     late = _Reader(new)
@@ -186,7 +182,6 @@ def test_H1_a_claim_fences_the_leader_before_and_covers_all_it_wrote(topics: Con
 
 
 def test_H1_a_fenced_leader_that_claims_again_leads_again(topics: ControlTopics) -> None:
-    """A lost term is not the end of a process."""
     one, two = topics.log(), topics.log()
     reader = _Reader(one)
     one.claim()
@@ -200,7 +195,6 @@ def test_H1_a_fenced_leader_that_claims_again_leads_again(topics: ControlTopics)
 
 
 def test_nobody_writes_without_a_claim(topics: ControlTopics) -> None:
-    """Before a claim, and after resigning, an append is refused."""
     log = topics.log()
     log.open(create=True, inbox_back_ms=BACK_MS)
     with pytest.raises(LeadershipLostError):
@@ -213,7 +207,6 @@ def test_nobody_writes_without_a_claim(topics: ControlTopics) -> None:
 
 
 def test_messages_of_everybody_arrive_in_the_order_they_were_said(topics: ControlTopics) -> None:
-    """Each sender's order is kept."""
     one, two = topics.log(), topics.log()
     reader = _Reader(one)
     two.open(create=False, inbox_back_ms=BACK_MS)
@@ -227,7 +220,6 @@ def test_messages_of_everybody_arrive_in_the_order_they_were_said(topics: Contro
 
 
 def test_H23_what_is_malformed_or_too_large_is_dropped_and_counted(topics: ControlTopics) -> None:
-    """The inbox is not to be trusted: what is no message is left out, what comes after it is read."""
     log = topics.log()
     reader = _Reader(log)
     for data in (b"\xff", b"{}", b'{"kind":"TELEPATHY","app":"a"}', b"[" * 300_000):
@@ -238,7 +230,6 @@ def test_H23_what_is_malformed_or_too_large_is_dropped_and_counted(topics: Contr
 
 
 def test_only_recent_messages_are_read_at_the_start(topics: ControlTopics) -> None:
-    """Who comes later hears what was just said, if it asks for it, and nothing else."""
     first = topics.log()
     reader = _Reader(first)
     first.say([_died(1)])
@@ -252,7 +243,6 @@ def test_only_recent_messages_are_read_at_the_start(topics: ControlTopics) -> No
 
 
 def test_H4_forgotten_keys_are_tombstones(topics: ControlTopics) -> None:
-    """A tombstone is told by its key."""
     log = topics.log()
     reader = _Reader(log)
     log.claim()
@@ -264,7 +254,6 @@ def test_H4_forgotten_keys_are_tombstones(topics: ControlTopics) -> None:
 
 
 def test_H24_topics_made_anew_have_other_ids(topics: ControlTopics) -> None:
-    """Deleted topics have no id; another one of the same name has another."""
     log = topics.log()
     ids = log.open(create=True, inbox_back_ms=BACK_MS)
     topics.delete()
@@ -275,7 +264,6 @@ def test_H24_topics_made_anew_have_other_ids(topics: ControlTopics) -> None:
 
 
 def test_closing_twice_is_fine(topics: ControlTopics) -> None:
-    """And so is closing what was never opened."""
     log = topics.log()
     log.open(create=True, inbox_back_ms=BACK_MS)
     log.say([_died(1)])
@@ -293,7 +281,6 @@ def real_topics(real_cluster: RealCluster, kafka_broker: RunningBroker) -> Itera
 
 @pytest.mark.broker
 def test_a_record_outside_any_transaction_holds_nobody_up(real_topics: _Real) -> None:
-    """Forged, it may be the last one of the log: who begins to read gets to the end, and to what comes after it."""
     log = real_topics.log()
     reader = _Reader(log)
     log.claim()
@@ -321,7 +308,6 @@ def test_a_leader_whose_clock_is_hours_ahead_writes_under_the_brokers_time(
     monkeypatch: pytest.MonkeyPatch,
     is_old: bool,
 ) -> None:
-    """Brokers refuse timestamps that are an hour ahead of theirs, unless the topic bears their own."""
     if is_old:
         names = (state_topic(real_topics.app), inbox_topic(real_topics.app))
         config = {"message.timestamp.type": "CreateTime"}
@@ -352,7 +338,6 @@ def test_a_leader_whose_clock_is_hours_ahead_writes_under_the_brokers_time(
 def test_rounds_of_revoke_revoked_grant_are_read_in_order_by_both_sides(
     real_topics: _Real,
 ) -> None:
-    """Two transactions and a message each, as a planned move needs them; how long a move takes is a benchmark's to say."""
     leader, member = real_topics.log(), real_topics.log()
     at_leader, at_member = _Reader(leader), _Reader(member)
     leader.claim()
@@ -379,7 +364,6 @@ def test_rounds_of_revoke_revoked_grant_are_read_in_order_by_both_sides(
 def test_H3_a_strangers_open_transaction_in_the_inbox_blinds_nobody(
     real_topics: _Real, real_cluster: RealCluster
 ) -> None:
-    """Messages are read whatever is open before them; the state topic stays committed only."""
     log = real_topics.log()
     reader = _Reader(log)
     log.claim()
@@ -398,7 +382,6 @@ def test_H3_a_strangers_open_transaction_in_the_inbox_blinds_nobody(
 def test_messages_that_were_deleted_unread_are_passed_over(
     real_topics: _Real, real_cluster: RealCluster
 ) -> None:
-    """The inbox keeps an hour: whoever slept longer goes on with what is said from now on."""
     log = real_topics.log()
     log.open(create=True, inbox_back_ms=0)
     inbox = TopicPartition(inbox_topic(real_topics.app), 0)
@@ -420,7 +403,6 @@ def test_messages_that_were_deleted_unread_are_passed_over(
 
 @pytest.mark.broker
 def test_the_leaders_questions_are_answered(real_topics: _Real, real_cluster: RealCluster) -> None:
-    """Ends count committed records and markers; a fence ends a producer; it is known who has committed."""
     topic = real_cluster.topic()
     transactional_id = group_id(real_topics.app, "0a" * INCARNATION_BYTES, 0)
     producer = started(real_cluster, transactional_id)

@@ -11,7 +11,6 @@ from tidewheel.tasks.ports import Admin, CommittedOffset, NewTopic
 
 
 def test_created_topics_are_described_and_listed(cluster: Cluster) -> None:
-    """Partitions, the asked settings and a 16-byte id come back; what does not exist is left out."""
     admin, name = cluster.admin(), cluster.name()
     admin.create_topics(
         [
@@ -32,7 +31,6 @@ def test_created_topics_are_described_and_listed(cluster: Cluster) -> None:
 
 
 def test_a_topic_that_exists_is_left_alone(cluster: Cluster) -> None:
-    """Creating it again changes neither its id nor its partitions."""
     admin, name = cluster.admin(), cluster.name()
     admin.create_topics([NewTopic(name=name, partitions=1, replication_factor=1)])
     before = admin.describe_topics([name])[name].topic_id
@@ -58,7 +56,6 @@ def test_a_topic_made_anew_has_another_id(cluster: Cluster) -> None:
 
 
 def test_offsets_tell_where_a_log_begins_and_ends(cluster: Cluster) -> None:
-    """The beginning follows deleted records; the end counts what is undecided, the stable offset does not."""
     topic = cluster.topic(partitions=2)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     admin = cluster.admin()
@@ -81,7 +78,6 @@ def test_offsets_tell_where_a_log_begins_and_ends(cluster: Cluster) -> None:
 
 
 def test_offsets_tell_where_records_of_an_age_begin(cluster: Cluster) -> None:
-    """By the wall clock; the end where no record is so young, and nothing is asked for nothing."""
     topic = cluster.topic(partitions=2, config={"retention.ms": "-1"})
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     admin = cluster.admin()
@@ -96,20 +92,17 @@ def test_offsets_tell_where_records_of_an_age_begin(cluster: Cluster) -> None:
 
 
 def test_offsets_of_a_missing_topic_are_an_error_that_names_it(cluster: Cluster) -> None:
-    """And it comes at once, not after the time limit."""
     with pytest.raises(StreamsError, match="no-such-topic"):
         cluster.admin().end_offsets([TopicPartition("no-such-topic", 0)])
 
 
 def test_records_past_the_end_cannot_be_deleted(cluster: Cluster) -> None:
-    """An offset from another life of a topic is not obeyed."""
     topic = cluster.topic()
     with pytest.raises(StreamsError, match=topic):
         cluster.admin().delete_records({TopicPartition(topic, 0): 10})
 
 
 def test_committed_offsets_come_back_for_the_group_or_some_partitions(cluster: Cluster) -> None:
-    """Partitions without one are left out; a group nobody knows has none."""
     topic, group = cluster.topic(partitions=3), cluster.name()
     zero, one, two = (TopicPartition(topic, number) for number in range(3))
     admin = cluster.admin()
@@ -124,7 +117,6 @@ def test_committed_offsets_come_back_for_the_group_or_some_partitions(cluster: C
 
 
 def test_offsets_may_go_back(cluster: Cluster) -> None:
-    """The cluster does not stop it (F6): whoever commits must know."""
     topic, group = cluster.topic(), cluster.name()
     part = TopicPartition(topic, 0)
     for offset in (15, 3):
@@ -133,7 +125,6 @@ def test_offsets_may_go_back(cluster: Cluster) -> None:
 
 
 def test_offsets_can_be_overwritten_and_deleted_with_their_group(cluster: Cluster) -> None:
-    """What the reset command does; a group that does not exist is fine to delete."""
     topic, group = cluster.topic(), cluster.name()
     part = TopicPartition(topic, 0)
     admin = cluster.admin()
@@ -151,7 +142,6 @@ def test_offsets_can_be_overwritten_and_deleted_with_their_group(cluster: Cluste
 
 
 def test_a_group_without_consumers_has_no_members(cluster: Cluster) -> None:
-    """Committing in transactions makes nobody a member (F18)."""
     topic, group = cluster.topic(), cluster.name()
     _commit(cluster, group, {TopicPartition(topic, 0): CommittedOffset(1, "")})
     assert (
@@ -161,7 +151,6 @@ def test_a_group_without_consumers_has_no_members(cluster: Cluster) -> None:
 
 
 def test_fencing_nobody_and_unknown_ids_is_fine(cluster: Cluster) -> None:
-    """A leader repeats FENCING after taking over; ids that never began are fenced all the same."""
     cluster.admin().fence([])
     unknown = cluster.name()
     cluster.admin().fence([unknown, unknown])
@@ -181,7 +170,6 @@ def test_brokers_tell_how_long_they_keep_offsets(cluster: Cluster) -> None:
 
 
 def test_a_group_is_reached_though_its_commits_are_undecided(cluster: Cluster) -> None:
-    """Nobody waits for them, and a group that has none is as good."""
     group, partition = cluster.name(), TopicPartition(cluster.topic(), 0)
     producer = started(cluster)
     producer.begin()

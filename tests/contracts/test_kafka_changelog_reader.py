@@ -10,7 +10,6 @@ from tidewheel.tasks.ports import ChangelogReader, OffsetOutOfRangeError
 
 
 def test_a_changelog_is_read_to_the_position_its_writer_was_told(cluster: Cluster) -> None:
-    """What `commit` returned is reached, tombstones come as None, and headers are not read."""
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
     producer = started(cluster)
@@ -69,7 +68,6 @@ def test_a_position_below_the_log_is_an_error(cluster: Cluster) -> None:
 
 
 def test_changelogs_come_and_go_one_by_one(cluster: Cluster) -> None:
-    """The others are read on; one that waits is read later; ends are known once they were reached."""
     topic = cluster.topic(partitions=2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(cluster, topic, b"a", b"b", b"c", b"d", partitions=[0, 1, 0, 1])
@@ -118,7 +116,6 @@ def test_what_is_resumed_is_read_at_once(cluster: Cluster) -> None:
 
 
 def test_a_paused_changelog_that_went_and_comes_again_is_read(cluster: Cluster) -> None:
-    """A pause ends with the reading it belonged to."""
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
     write(cluster, topic, b"a", b"b")

@@ -20,7 +20,6 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 
 def test_runs_hold_consecutive_records_of_one_partition_in_order(cluster: Cluster) -> None:
-    """Every record comes once, in offset order per partition, with its parts."""
     first, second = cluster.topic(partitions=2), cluster.topic()
     write(cluster, first, b"a", b"b", None, b"d", partitions=[0, 1, 0, 1])
     write(cluster, second, b"e", headers=[(("h", b"1"),)])
@@ -40,7 +39,6 @@ def test_runs_hold_consecutive_records_of_one_partition_in_order(cluster: Cluste
 
 
 def test_a_run_without_headers_has_none_for_the_column(cluster: Cluster) -> None:
-    """The common case costs nothing."""
     topic = cluster.topic()
     write(cluster, topic, b"a", b"b")
     part = TopicPartition(topic, 0)
@@ -50,7 +48,6 @@ def test_a_run_without_headers_has_none_for_the_column(cluster: Cluster) -> None
 
 
 def test_reading_begins_at_the_given_offset(cluster: Cluster) -> None:
-    """Positions are explicit; the group's committed offsets play no part."""
     topic = cluster.topic()
     write(cluster, topic, b"a", b"b", b"c")
     part = TopicPartition(topic, 0)
@@ -62,7 +59,6 @@ def test_reading_begins_at_the_given_offset(cluster: Cluster) -> None:
 
 
 def test_poll_returns_no_more_than_asked_for(cluster: Cluster) -> None:
-    """And the position is that of what was handed out, not of what was fetched."""
     topic = cluster.topic()
     write(cluster, topic, *[b"v"] * 10)
     part = TopicPartition(topic, 0)
@@ -97,7 +93,6 @@ def test_positions_pass_markers_and_aborted_records_at_the_end(cluster: Cluster)
 
 
 def test_an_open_transaction_stops_readers_until_it_ends(cluster: Cluster) -> None:
-    """Nothing behind its first record is handed out, not even what others wrote later."""
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
     producer = started(cluster)
@@ -115,7 +110,6 @@ def test_an_open_transaction_stops_readers_until_it_ends(cluster: Cluster) -> No
 
 
 def test_added_partitions_are_read_beside_the_others(cluster: Cluster) -> None:
-    """Adding one that is read already leaves it where it is."""
     topic = cluster.topic(partitions=2)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(cluster, topic, b"a", b"b", partitions=[0, 1])
@@ -128,7 +122,6 @@ def test_added_partitions_are_read_beside_the_others(cluster: Cluster) -> None:
 
 
 def test_assign_replaces_what_was_read_before(cluster: Cluster) -> None:
-    """No record of the old assignment comes after it."""
     topic = cluster.topic(partitions=2)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(cluster, topic, *[b"old"] * 50, b"new", partitions=[0] * 50 + [1])
@@ -143,7 +136,6 @@ def test_assign_replaces_what_was_read_before(cluster: Cluster) -> None:
 
 
 def test_a_paused_partition_waits_and_resumes_where_it_was(cluster: Cluster) -> None:
-    """Others go on meanwhile; nothing is lost or repeated."""
     topic = cluster.topic(partitions=2)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(cluster, topic, *[b"%d" % index for index in range(20)], partitions=0)
@@ -161,7 +153,6 @@ def test_a_paused_partition_waits_and_resumes_where_it_was(cluster: Cluster) -> 
 
 
 def test_a_position_that_is_not_in_the_log_is_an_error_with_its_place(cluster: Cluster) -> None:
-    """Both past the end and below the start; never a silent jump. The other partition goes on."""
     topic = cluster.topic(partitions=3)
     low, high, fine = (TopicPartition(topic, number) for number in range(3))
     write(cluster, topic, *[b"v"] * 4, partitions=[0, 0, 0, 2])
@@ -176,7 +167,6 @@ def test_a_position_that_is_not_in_the_log_is_an_error_with_its_place(cluster: C
 
 
 def test_a_topic_that_was_deleted_is_an_error_that_names_it(cluster: Cluster) -> None:
-    """The application stops with a clear text instead of waiting for ever."""
     topic = cluster.topic()
     write(cluster, topic, b"a")
     part = TopicPartition(topic, 0)
@@ -190,7 +180,6 @@ def test_a_topic_that_was_deleted_is_an_error_that_names_it(cluster: Cluster) ->
 
 
 def test_ends_are_known_without_asking_once_records_were_read(cluster: Cluster) -> None:
-    """Lag is what lies between position and end."""
     topic = cluster.topic()
     write(cluster, topic, *[b"v"] * 10)
     part = TopicPartition(topic, 0)
@@ -201,7 +190,6 @@ def test_ends_are_known_without_asking_once_records_were_read(cluster: Cluster) 
 
 
 def test_closing_twice_is_fine(cluster: Cluster) -> None:
-    """Close ends reading, once."""
     topic = cluster.topic()
     source = cluster.source()
     source.assign({TopicPartition(topic, 0): 0})
@@ -264,7 +252,6 @@ def _settled_end(cluster: Cluster, part: TopicPartition) -> int:
 
 
 def test_N2_a_partition_is_taken_away_and_comes_back(cluster: Cluster) -> None:
-    """The others go on from where they are, nothing of theirs comes twice; it comes back where it is asked for."""
     topic = cluster.topic(partitions=2)
     kept, moved = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(cluster, topic, b"a", b"b", b"c", b"d", partitions=[0, 1, 0, 1])
@@ -284,7 +271,6 @@ def test_N2_a_partition_is_taken_away_and_comes_back(cluster: Cluster) -> None:
 
 
 def test_what_was_fetched_of_a_partition_that_is_gone_is_not_handed_out(cluster: Cluster) -> None:
-    """Also when it is added again at once, further on."""
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
     write(cluster, topic, *[b"%d" % number for number in range(50)])
@@ -297,7 +283,6 @@ def test_what_was_fetched_of_a_partition_that_is_gone_is_not_handed_out(cluster:
 
 
 def test_topics_that_are_not_there_may_be_prepared(cluster: Cluster) -> None:
-    """Nothing comes of it, and nothing fails."""
     source = cluster.source()
     source.prepare([cluster.name()])
     source.assign({})

@@ -4,7 +4,6 @@ from tests.fakes.cluster import ANY_PARTITION, Cluster, T, columns, values_of, v
 
 
 def test_records_are_visible_after_the_flush(cluster: Cluster) -> None:
-    """No transaction is needed, and every part of a record arrives."""
     topic = cluster.topic(partitions=2)
     sink = cluster.sink()
     sink.produce(
@@ -18,7 +17,6 @@ def test_records_are_visible_after_the_flush(cluster: Cluster) -> None:
 
 
 def test_a_close_that_waits_sends_what_is_left(cluster: Cluster) -> None:
-    """The client has not even asked where the topic is when it is closed; a second close is nothing."""
     topic = cluster.topic()
     sink = cluster.sink()
     sink.produce(columns(topic, b"last"))
@@ -28,7 +26,6 @@ def test_a_close_that_waits_sends_what_is_left(cluster: Cluster) -> None:
 
 
 def test_records_of_many_columns_keep_their_order(cluster: Cluster) -> None:
-    """Per partition what was produced first comes first."""
     topic = cluster.topic()
     sink = cluster.sink()
     for number in range(5):
@@ -40,7 +37,6 @@ def test_records_of_many_columns_keep_their_order(cluster: Cluster) -> None:
 
 
 def test_refused_records_come_back_once_and_the_others_arrive(cluster: Cluster) -> None:
-    """Batch-mates of a refused record are not lost with it; equal records are told apart by count."""
     topic = cluster.topic(config={"max.message.bytes": "2000"})
     good = [b"g%d" % index for index in range(30)]
     mixed = columns(topic, *good[:10], b"x" * 3_000, *good[10:], b"x" * 3_000)
@@ -61,7 +57,6 @@ def test_refused_records_come_back_once_and_the_others_arrive(cluster: Cluster) 
 
 
 def test_one_record_without_a_key_takes_no_other_with_it(cluster: Cluster) -> None:
-    """The client gives the error of a batch to all its records; the last value of each key is the last one that was sent."""
     topic = cluster.topic(config={"cleanup.policy": "compact"})
     keys: list[bytes | None] = [b"k%d" % (index % 3) for index in range(100)]
     keys[40] = None
@@ -78,7 +73,6 @@ def test_one_record_without_a_key_takes_no_other_with_it(cluster: Cluster) -> No
 
 
 def test_a_record_for_a_missing_partition_fails_alone(cluster: Cluster) -> None:
-    """What the client itself refuses is told by the flush as well."""
     topic = cluster.topic()
     sink = cluster.sink()
     sink.produce(columns(topic, b"warm"))
@@ -92,7 +86,6 @@ def test_a_record_for_a_missing_partition_fails_alone(cluster: Cluster) -> None:
 
 
 def test_records_without_a_key_are_taken(cluster: Cluster) -> None:
-    """They go to whichever partition the client likes."""
     topic = cluster.topic(partitions=3)
     sink = cluster.sink()
     sink.produce(columns(topic, b"a", b"b", keys=[None, None], partitions=ANY_PARTITION))
@@ -101,7 +94,6 @@ def test_records_without_a_key_are_taken(cluster: Cluster) -> None:
 
 
 def test_closing_twice_is_fine(cluster: Cluster) -> None:
-    """Close does not wait for what is under way."""
     sink = cluster.sink()
     sink.close()
     sink.close()

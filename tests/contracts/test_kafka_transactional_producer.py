@@ -22,7 +22,6 @@ from tidewheel.tasks.processing.engine.output import OutputColumns
 
 
 def test_records_become_visible_with_the_commit_and_not_before(cluster: Cluster) -> None:
-    """A read_committed reader sees nothing of an open transaction and all of a committed one."""
     topic = cluster.topic()
     producer = started(cluster)
     producer.begin()
@@ -33,7 +32,6 @@ def test_records_become_visible_with_the_commit_and_not_before(cluster: Cluster)
 
 
 def test_an_aborted_transaction_is_never_visible_and_the_next_one_is(cluster: Cluster) -> None:
-    """After an abort the producer goes on, and only what was committed is seen."""
     topic = cluster.topic()
     producer = started(cluster)
     producer.begin()
@@ -47,7 +45,6 @@ def test_an_aborted_transaction_is_never_visible_and_the_next_one_is(cluster: Cl
 
 
 def test_every_part_of_a_record_arrives(cluster: Cluster) -> None:
-    """Key, value, timestamp, headers and partition are what was given, nulls and empty ones included."""
     topic = cluster.topic(partitions=3)
     producer = started(cluster)
     headers = [(), (("h", b"1"), ("h", None), ("e", b"")), ()]
@@ -67,7 +64,6 @@ def test_every_part_of_a_record_arrives(cluster: Cluster) -> None:
 
 
 def test_keyed_records_go_where_java_programs_put_them(cluster: Cluster) -> None:
-    """The partition of a key is Kafka's murmur2 of it; known values from Kafka's own tests."""
     topic = cluster.topic(partitions=30)
     keys = [b"21", b"foobar", b"a-little-bit-long-string", b"a-little-bit-longer-string"]
     hashes = [-973932308, -790332482, -985981536, -1486304829]
@@ -80,7 +76,6 @@ def test_keyed_records_go_where_java_programs_put_them(cluster: Cluster) -> None
 
 
 def test_commit_returns_the_position_of_each_changelog(cluster: Cluster) -> None:
-    """The position is the offset after the last record of that partition in this transaction, markers before it counted."""
     topic = cluster.topic(partitions=2)
     producer = started(cluster)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -97,7 +92,6 @@ def test_commit_returns_the_position_of_each_changelog(cluster: Cluster) -> None
 
 
 def test_offsets_and_their_metadata_are_committed_with_the_records(cluster: Cluster) -> None:
-    """3,300 bytes of metadata come back as they were."""
     topic, group = cluster.topic(), cluster.name()
     committed = {TopicPartition(topic, 0): CommittedOffset(7, "m" * 3_300)}
     producer = started(cluster)
@@ -107,7 +101,6 @@ def test_offsets_and_their_metadata_are_committed_with_the_records(cluster: Clus
 
 
 def test_offsets_of_an_aborted_transaction_are_not_committed(cluster: Cluster) -> None:
-    """A refused record takes the offsets with it."""
     topic, group = cluster.topic(config={"max.message.bytes": "1000"}), cluster.name()
     producer = started(cluster)
     producer.begin()
@@ -122,7 +115,6 @@ def test_offsets_of_an_aborted_transaction_are_not_committed(cluster: Cluster) -
 def test_offsets_sent_ahead_are_committed_unless_later_ones_are(
     cluster: Cluster, last: int
 ) -> None:
-    """Nothing of them is visible before; those that the commit is given count."""
     group, partition = cluster.name(), TopicPartition(cluster.topic(), 0)
     producer = started(cluster)
     producer.begin()
@@ -134,7 +126,6 @@ def test_offsets_sent_ahead_are_committed_unless_later_ones_are(
 
 
 def test_offsets_sent_ahead_go_with_an_abort(cluster: Cluster) -> None:
-    """The next transaction sends its own, though they be the same."""
     group, partition = cluster.name(), TopicPartition(cluster.topic(), 0)
     offsets = {partition: CommittedOffset(1, "metadata 1")}
     producer = started(cluster)
@@ -149,7 +140,6 @@ def test_offsets_sent_ahead_go_with_an_abort(cluster: Cluster) -> None:
 
 
 def test_a_newer_producer_of_the_id_fences_the_older_one(cluster: Cluster) -> None:
-    """What the zombie left open is aborted, what it sends later is never seen, and it ends for good."""
     topic, shared = cluster.topic(), cluster.name()
     zombie = started(cluster, shared)
     zombie.begin()
@@ -166,7 +156,6 @@ def test_a_newer_producer_of_the_id_fences_the_older_one(cluster: Cluster) -> No
 
 
 def test_fencing_by_the_admin_aborts_what_was_left_open(cluster: Cluster) -> None:
-    """After `fence` pending offsets are decided, and the producers of those ids are of no use."""
     topic, group = cluster.topic(), cluster.name()
     ids = [cluster.name() for _ in range(3)]
     producers = [started(cluster, each) for each in ids]
@@ -182,7 +171,6 @@ def test_fencing_by_the_admin_aborts_what_was_left_open(cluster: Cluster) -> Non
 
 
 def test_refused_records_are_found_among_good_ones(cluster: Cluster) -> None:
-    """Only the culprits are named, nothing of the search is visible, and the rest can be committed after it."""
     topic = cluster.topic(partitions=2, config={"max.message.bytes": "2000"})
     good = columns(topic, *[b"g%d" % index for index in range(20)])
     mixed = columns(
@@ -200,7 +188,6 @@ def test_refused_records_are_found_among_good_ones(cluster: Cluster) -> None:
 
 
 def test_one_record_without_a_key_takes_no_other_with_it(cluster: Cluster) -> None:
-    """The client gives the error of a batch to all its records."""
     topic = cluster.topic(config={"cleanup.policy": "compact"})
     mixed = columns(topic, b"1", b"2", b"3", b"4", keys=[b"a", b"b", None, b"c"])
     producer = started(cluster)
@@ -209,7 +196,6 @@ def test_one_record_without_a_key_takes_no_other_with_it(cluster: Cluster) -> No
 
 @pytest.mark.broker
 def test_records_too_old_for_a_topic_are_found(real_cluster: RealCluster) -> None:
-    """One alone, one of many, and many in another topic where all are refused."""
     topic = real_cluster.topic(2, {"message.timestamp.before.max.ms": "86400000"})
     now_ms = time.time_ns() // 1_000_000
     times = [T if index == 7 else now_ms for index in range(300)]
@@ -222,7 +208,6 @@ def test_records_too_old_for_a_topic_are_found(real_cluster: RealCluster) -> Non
 
 @pytest.mark.broker
 def test_a_topic_that_takes_only_small_batches_is_written(real_cluster: RealCluster) -> None:
-    """Each record fits, all together do not: they are sent in parts."""
     topic = real_cluster.topic(config={"max.message.bytes": "2000"})
     records = columns(topic, *[b"v" * 100] * 200)
     producer = started(real_cluster)
@@ -235,7 +220,6 @@ def test_a_topic_that_takes_only_small_batches_is_written(real_cluster: RealClus
 
 
 def test_a_record_for_a_missing_partition_is_refused(cluster: Cluster) -> None:
-    """A wrong partitioner is found without waiting for anything."""
     topic = cluster.topic()
     wrong = columns(topic, b"a", b"b", partitions=[0, 9])
     producer = started(cluster)
@@ -248,7 +232,6 @@ def test_a_record_for_a_missing_partition_is_refused(cluster: Cluster) -> None:
 
 
 def test_a_transaction_in_need_of_nothing_commits(cluster: Cluster) -> None:
-    """An empty transaction, and empty columns in one, are no error."""
     topic = cluster.topic()
     producer = started(cluster)
     producer.begin()
@@ -257,7 +240,6 @@ def test_a_transaction_in_need_of_nothing_commits(cluster: Cluster) -> None:
 
 
 def test_closing_twice_with_a_transaction_open_is_fine(cluster: Cluster) -> None:
-    """Close neither waits nor decides: the next producer of the id aborts what was left."""
     topic, shared = cluster.topic(), cluster.name()
     producer = started(cluster, shared)
     producer.begin()

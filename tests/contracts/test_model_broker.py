@@ -383,14 +383,12 @@ def commit_offsets(
 
 
 def test_F1_a_group_without_members_takes_plain_commits(asked: Asked) -> None:
-    """Nobody is in the group: anybody may commit."""
     topic, group = asked.topic(), asked.name()
     assert asked.plain_commit(group, topic, 7) == ""
     until(lambda: asked.committed(group, topic, stable=True) == 7, "the commit is decided")
 
 
 def test_F2_a_group_with_members_refuses_plain_commits_of_strangers(asked: Asked) -> None:
-    """While somebody is subscribed, a stranger's plain commit is refused; afterwards it is not."""
     topic, group = asked.topic(), asked.name()
     member = asked.join(group, topic)
     assert asked.plain_commit(group, topic, 7) == "UNKNOWN_MEMBER_ID"
@@ -399,7 +397,6 @@ def test_F2_a_group_with_members_refuses_plain_commits_of_strangers(asked: Asked
 
 
 def test_F3_a_transactional_commit_without_a_member_is_accepted_in_every_case(asked: Asked) -> None:
-    """With members in the group and without."""
     topic, group = asked.topic(), asked.name()
     producer = started(asked)
     assert commit_offsets(producer, group, topic, 1) == ""
@@ -409,7 +406,6 @@ def test_F3_a_transactional_commit_without_a_member_is_accepted_in_every_case(as
 
 
 def test_F4_a_member_that_left_commits_no_more(asked: Asked) -> None:
-    """In a member's name its membership counts, in a transaction too; the producer survives the refusal."""
     topic, group = asked.topic(), asked.name()
     member = asked.join(group, topic)
     producer = started(asked)
@@ -423,7 +419,6 @@ def test_F4_a_member_that_left_commits_no_more(asked: Asked) -> None:
 
 
 def test_F5_a_member_may_commit_what_it_does_not_own(asked: Asked) -> None:
-    """Nobody asks who owns the partition."""
     topic, other, group = asked.topic(), asked.topic(), asked.name()
     member = asked.join(group, topic)
     assert commit_offsets(started(asked), group, other, 5, member) == ""
@@ -431,7 +426,6 @@ def test_F5_a_member_may_commit_what_it_does_not_own(asked: Asked) -> None:
 
 
 def test_F6_an_offset_may_go_back(asked: Asked) -> None:
-    """The broker stops nobody."""
     topic, group = asked.topic(), asked.name()
     producer = started(asked)
     assert commit_offsets(producer, group, topic, 15) == ""
@@ -440,7 +434,6 @@ def test_F6_an_offset_may_go_back(asked: Asked) -> None:
 
 
 def test_F7_a_pending_offset_is_waited_for_until_somebody_fences(asked: Asked) -> None:
-    """Stable readers get no answer, others the old one; a fence decides."""
     topic, group, shared = asked.topic(), asked.name(), asked.name()
     producer = started(asked, shared)
     assert commit_offsets(producer, group, topic, 4) == ""
@@ -453,7 +446,6 @@ def test_F7_a_pending_offset_is_waited_for_until_somebody_fences(asked: Asked) -
 
 
 def test_F9_a_fenced_zombie_is_over(asked: Asked) -> None:
-    """Nothing it sent is ever seen, and it can't go on."""
     topic, shared = asked.topic(), asked.name()
     zombie = started(asked, shared)
     assert zombie.begin() == ""
@@ -467,7 +459,6 @@ def test_F9_a_fenced_zombie_is_over(asked: Asked) -> None:
 
 
 def test_F16_an_aborted_tail_is_passed(asked: Asked) -> None:
-    """The reader's position ends at the end of the log, behind records and markers that it never sees."""
     topic = asked.topic()
     producer = started(asked)
     for values, commit in (("ab", True), ("cd", False)):
@@ -481,7 +472,6 @@ def test_F16_an_aborted_tail_is_passed(asked: Asked) -> None:
 
 
 def test_F20_a_late_end_decides_the_next_transaction(asked: Asked) -> None:
-    """It commits what its producer has open by then, before the application decides; that one's abort is refused."""
     topic = asked.topic()
     producer = asked.repeated_producer(asked.name())
     assert producer.init() == ""
@@ -494,7 +484,6 @@ def test_F20_a_late_end_decides_the_next_transaction(asked: Asked) -> None:
 
 
 def test_F20_a_late_end_is_refused_after_a_new_producer(asked: Asked) -> None:
-    """With a new producer of the id in between nothing becomes visible, and the open transaction can be aborted."""
     topic, shared = asked.topic(), asked.name()
     retired = asked.repeated_producer(shared)
     assert retired.init() == ""

@@ -28,7 +28,6 @@ LINES = ["All streams lead to Kafka", "Hello Kafka streams", "all the rest"]
 
 
 def test_every_example_is_run_by_a_test() -> None:
-    """A new one needs its own below."""
     assert [path.stem for path in EXAMPLES] == [
         "bootstrap_product_table",
         "flight_delays",
@@ -41,7 +40,6 @@ def test_every_example_is_run_by_a_test() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_short_and_complete(path: Path) -> None:
-    """At most 60 lines; builds by itself and names its application."""
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
     program = load_program(f"{path}:topology")
     assert program.config().application_id == path.stem.replace("_", "-")
@@ -50,7 +48,6 @@ def test_an_example_is_short_and_complete(path: Path) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs_on_any_cluster(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own settings name none, so that the environment can; without that it is the development broker."""
     program = load_program(f"{path}:topology")
     assert program.config().bootstrap_servers == "localhost:9092"
     monkeypatch.setenv("TIDEWHEEL_BOOTSTRAP_SERVERS", "kafka.example:9093")
@@ -58,7 +55,6 @@ def test_an_example_runs_on_any_cluster(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_word_count_without_a_broker() -> None:
-    """Each word with how often it was seen so far."""
     program = load_program(f"{ROOT / 'examples' / 'word_count.py'}:topology")
     with TopologyTestDriver(program.topology(program.config())) as driver:
         lines = driver.create_input_topic("lines", key_serde=str, value_serde=str)
@@ -69,7 +65,6 @@ def test_word_count_without_a_broker() -> None:
 
 
 def test_new_visitors_without_a_broker() -> None:
-    """Each visitor once; the changelog's records make the same filter again."""
     program = load_program(f"{ROOT / 'examples' / 'new_visitors.py'}:topology")
     with TopologyTestDriver(program.topology(program.config())) as driver:
         visits = driver.create_input_topic("visits", key_serde=str, value_serde=str)
@@ -125,7 +120,6 @@ def _arguments(example: str, cluster: Cluster, state_dir: Path) -> list[str]:
 @pytest.mark.parametrize("topics", [("lines", "word-counts")], indirect=True)
 @pytest.mark.usefixtures("topics")
 def test_word_count_on_kafka(cluster: Cluster, tmp_path: Path) -> None:
-    """The same counts, through a repartition topic, exactly once."""
     cluster.send("lines", [(None, line.encode()) for line in LINES])
     expected = {word.encode(): Serdes.int64().serialize("", n) for word, n in _counted().items()}
     with Command(*_arguments("word_count", cluster, tmp_path)) as command:
@@ -164,7 +158,6 @@ def _owners_of_counts(cluster: Cluster) -> set[str | None]:
 @pytest.mark.parametrize("topics", [("lines",)], indirect=True)
 @pytest.mark.usefixtures("topics")
 def test_any_process_of_the_word_count_service_answers(cluster: Cluster, tmp_path: Path) -> None:
-    """With two processes each word is one's; both tell all counts, and one alone tells them when the other has gone."""
     cluster.send("lines", [(None, line.encode()) for line in LINES])
     ports = [_free_port(), _free_port()]
     asked = dict.fromkeys(ports, "")
@@ -205,7 +198,6 @@ def test_any_process_of_the_word_count_service_answers(cluster: Cluster, tmp_pat
 @pytest.mark.parametrize("topics", [("flights", "weather", DELAYS, ARRIVALS, RAIN)], indirect=True)
 @pytest.mark.usefixtures("topics")
 def test_flight_delays_on_kafka(cluster: Cluster, tmp_path: Path) -> None:
-    """What it says of some flights is what a loop over them says."""
     archive = small_archive(tmp_path / "small.tar.gz")
     for name in ("flights", "weather"):
         for batch in to_batches(table(name), read_rows(archive, name)):

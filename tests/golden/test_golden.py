@@ -295,7 +295,6 @@ def test_dsl(name: str, record_by_record: bool) -> None:
 
 
 def test_record_cache_dedupes_within_commit_interval() -> None:
-    """With a cache, the last value per key of a commit interval is what comes out."""
     case = CASES["record_cache_dedupes_within_commit_interval"]
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=STRING, value_serde=STRING)
@@ -379,7 +378,6 @@ class Stepped:
 
 
 def test_punctuate_stream_time_after_gap() -> None:
-    """Once per step of the grid that the stream time reached, gaps collapse."""
     case = CASES["punctuate_stream_time_after_gap"]
     fired: list[int] = []
     stage = Stepped(ticking(PunctuationType.STREAM_TIME, case["params"]["interval_ms"], fired))
@@ -394,7 +392,6 @@ def test_punctuate_stream_time_after_gap() -> None:
 
 
 def test_punctuate_wall_clock_interval() -> None:
-    """First after one interval, then on its grid."""
     case = CASES["punctuate_wall_clock_interval"]
     fired: list[int] = []
     stage = Stepped(ticking(PunctuationType.WALL_CLOCK_TIME, case["params"]["interval_ms"], fired))
@@ -441,7 +438,6 @@ def test_the_lowest_head_goes_next(name: str) -> None:
 
 
 def test_partition_time_is_max_processed() -> None:
-    """Adding does not change it, polling raises it."""
     case = CASES["partition_time_is_max_processed"]
     stage = Stepped(idle())
     with stage.driver:
@@ -453,7 +449,6 @@ def test_partition_time_is_max_processed() -> None:
 
 
 def test_partition_time_restored_from_commit_metadata() -> None:
-    """A time that was set stands until a later record."""
     case = CASES["partition_time_restored_from_commit_metadata"]
     stage = Stepped(idle())
     with stage.driver:
@@ -479,7 +474,6 @@ IDLE_MS = {
 
 @pytest.mark.parametrize("name", IDLE_MS)
 def test_an_empty_input_is_waited_for(name: str) -> None:
-    """Until its lag is known to be 0, then for `max_task_idle_ms`."""
     case = CASES[name]
     assert f"max.task.idle.ms={IDLE_MS[name]};" in case["topology"]
     partitions = {topic: TopicPartition(topic, 0) for topic in ("p1", "p2")}
@@ -503,7 +497,6 @@ def test_an_empty_input_is_waited_for(name: str) -> None:
 
 
 def test_versioned_store_as_of() -> None:
-    """Each put tells until when it is valid; each get is that of the version valid then."""
     case = CASES["versioned_store_as_of"]
     prices = Stores.versioned(
         "store",
@@ -554,6 +547,5 @@ RUN = {
 
 
 def test_every_case_is_run() -> None:
-    """Here, or where the list says."""
     assert set(CASES) == RUN
     assert len(CASES) == 54

@@ -93,7 +93,6 @@ def test_high_availability_case(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(MOVEMENT))
 def test_task_movement_case(name: str) -> None:
-    """A given plan is moved to who is caught up, as TaskMovement does."""
     case = CASES[name]
     rows = {row["client"]: row for row in case["inputs"]}
     caught_up = {
@@ -114,6 +113,5 @@ def test_task_movement_case(name: str) -> None:
 
 
 def test_every_case_says_what_it_expects() -> None:
-    """There are nine, and none of them passes for lack of expectations."""
     assert len(CASES) == 9
     assert all(len(case["expected"]) >= 2 for case in CASES.values())

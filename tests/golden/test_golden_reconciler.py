@@ -70,7 +70,6 @@ def step_once(step: dict[str, Any], owned: frozenset[TaskId] | None) -> MemberAs
 
 @pytest.mark.parametrize("name", CASES)
 def test_reconciler_case(name: str) -> None:
-    """One heartbeat of one member, for each thing it may report."""
     case = CASES[name]
     (step,) = case["inputs"]
     outcomes = [step_once(step, owned) for owned in attempts(step)]
@@ -81,5 +80,4 @@ def test_reconciler_case(name: str) -> None:
 
 
 def test_every_case_is_there() -> None:
-    """The file has eleven."""
     assert len(CASES) == 11

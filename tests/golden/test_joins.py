@@ -104,7 +104,6 @@ def test_record_by_record(case: dict[str, Any], record_by_record: bool) -> None:
     [case for case in CASES if not case.get("rekey_left") and not case.get("rekey_right")],
 )
 def test_in_batches(case: dict[str, Any]) -> None:
-    """Records of one input that follow each other give the same results as one batch."""
     seen: list[list[Any]] = []
     with driver_of(case) as driver:
         output = driver.create_output_topic("output", **TEXT)

@@ -71,7 +71,6 @@ def test_broker_restarts_and_crashes_under_load_lose_and_repeat_nothing(
     config: dict[str, Any],
     unique: str,
 ) -> None:
-    """A clean restart and a crash in the midst of transactions: workers of both guarantees stall, go on, and are exact."""
     source = f"in-{unique}"
     sinks = {"exactly_once": f"once-{unique}", "at_least_once": f"least-{unique}"}
     cluster.create(dict.fromkeys((source, *sinks.values()), 2))
@@ -154,7 +153,6 @@ def test_brokers_that_stay_away_for_longer_than_a_call_waits_end_no_worker(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A new producer that finds nobody either is no reason to end: the outcome of the last commit is asked again."""
     # Thirty seconds in earnest, for each call.
     defaults: Any = KafkaClients.transactional_producer.__kwdefaults__
     monkeypatch.setitem(defaults, "call_timeout_s", 2.0)
@@ -191,7 +189,6 @@ def test_broker_that_crashes_with_the_worker_inside_a_transaction(
     config: dict[str, Any],
     unique: str,
 ) -> None:
-    """Broker and worker die between the offsets and the commit; the next worker finds that nothing had happened."""
     source, sink, application_id = f"in-{unique}", f"out-{unique}", config["application_id"]
     cluster.create({source: 2, sink: 2})
     feed = SteadyFeed(cluster, source, _line, rate=1_000)
@@ -229,7 +226,6 @@ def test_worker_waits_for_a_broker_that_is_not_there_yet(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Started first, the application says what it can't reach, and runs once the broker is there."""
     # A slow machine needs more than the usual half minute for a broker's start.
     defaults: Any = KafkaClients.admin.__kwdefaults__
     monkeypatch.setitem(defaults, "timeout_s", RECOVERY_S)
@@ -249,7 +245,6 @@ def test_worker_waits_for_a_broker_that_is_not_there_yet(
 def test_broker_that_never_comes_is_an_error_that_names_it(
     start_app: StartApp, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the end the application gives up and says which cluster did not answer, and what to check."""
     # Thirty seconds in earnest.
     defaults: Any = KafkaClients.admin.__kwdefaults__
     monkeypatch.setitem(defaults, "timeout_s", 2.0)
@@ -273,7 +268,6 @@ def test_broker_that_never_comes_is_an_error_that_names_it(
 def test_while_the_broker_is_away_questions_wait_quietly(
     broker: KafkaBroker, cluster: Cluster, unique: str
 ) -> None:
-    """librdkafka's own wait of an admin call keeps two threads spinning, for hours if the brokers stay away."""
     topic = f"in-{unique}"
     cluster.create({topic: 1})
     real = RealCluster(broker.bootstrap_servers, run_id=unique)
@@ -303,7 +297,6 @@ def test_worker_stops_in_time_without_a_broker(
     config: dict[str, Any],
     unique: str,
 ) -> None:
-    """With nobody to commit to, SIGTERM ends a worker after the drain time-out; nothing is lost by that."""
     source, sink = f"in-{unique}", f"out-{unique}"
     # The sink's producer of at_least_once waits longest for a broker.
     config |= {"processing_guarantee": "at_least_once", "drain_timeout_ms": 2_000}

@@ -57,7 +57,6 @@ def test_crash_at_every_step_of_a_commit_leaves_exact_state(
     guarantee: str,
     steps: tuple[str, ...],
 ) -> None:
-    """One worker after the other dies at the next step; in the end nothing was lost, and nothing counted twice."""
     source, sink, application_id = f"in-{unique}", f"out-{unique}", config["application_id"]
     config["processing_guarantee"] = guarantee
     job = _Job("word_count", _line)
@@ -69,7 +68,6 @@ def test_crash_at_every_step_of_a_commit_leaves_exact_state(
 def test_crash_around_what_joins_an_open_commit_leaves_exact_state(
     cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], unique: str
 ) -> None:
-    """Commits that begin before they are due, where there is no repartition topic: also with one part sent, or both."""
     source, sink, application_id = f"in-{unique}", f"out-{unique}", config["application_id"]
     steps = (
         "before_join", "offsets_sent_ahead", "before_flush", "after_join", "during_commit", "before_apply",

@@ -41,7 +41,6 @@ def test_a_key_is_erased_from_owner_standby_and_changelog(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And it stays so for a worker with an empty disk; its next record counts from 1."""
     source, sink = f"in-{unique}", f"out-{unique}"
     cluster.create({source: 2, sink: 2})
     keys = [f"key-{number % 20:02}" for number in range(60)] + [ALICE] * 5

@@ -76,7 +76,6 @@ def _config(cluster: Cluster, folder: Path, application_id: str, guarantee: str)
 
 @pytest.mark.parametrize("which", _RUNS, ids="-".join)
 def test_workers_are_killed_where_it_hurts(runs: Runs, which: tuple[str, str]) -> None:
-    """The run had its records in all partitions, its kills and its replays, and its last worker left cleanly."""
     run = runs[which]
 
     assert run.exit_code == 0
@@ -92,7 +91,6 @@ def test_workers_are_killed_where_it_hurts(runs: Runs, which: tuple[str, str]) -
 def test_state_equals_direct_computation(
     runs: Runs, which: tuple[str, str], cluster: Cluster, start_app: StartApp
 ) -> None:
-    """Local store and changelog have for every key what a count of the input gives."""
     run = runs[which]
     expected = _expected(run)
 
@@ -119,7 +117,6 @@ def test_state_equals_direct_computation(
 def test_N10_exactly_once_output_has_every_update_once(
     runs: Runs, job: str, cluster: Cluster
 ) -> None:
-    """For each key the committed output is 1, 2, … n: nothing is lost, repeated or out of order."""
     run = runs["exactly_once", job]
 
     output = cluster.values_by_key(run.sink)
@@ -134,7 +131,6 @@ def test_N10_exactly_once_output_has_every_update_once(
 def test_N10_at_least_once_output_has_every_update_and_no_other(
     runs: Runs, job: str, cluster: Cluster
 ) -> None:
-    """For each key the output has each of 1 … n at least once, and nothing else; some were repeated."""
     run = runs["at_least_once", job]
     expected = _expected(run)
 

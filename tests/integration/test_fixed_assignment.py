@@ -50,7 +50,6 @@ def _partitions(numbers: dict[str, int]) -> set[int]:
 def test_N13_two_workers_share_the_tasks(
     cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
-    """Slot n of two runs every second task; together they process everything, once."""
     source, sink = topics
     records = _records(2_000)
     cluster.send(source, records)
@@ -68,7 +67,6 @@ def test_N13_two_workers_share_the_tasks(
 def test_N13_number_of_workers_may_change(
     cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
-    """After a clean stop two workers go on where one was, although their partitions carry its id, and back."""
     source, sink = topics
     records = _records(600)
     for round_number, count in enumerate((1, 2, 1)):
@@ -87,7 +85,6 @@ def test_N13_number_of_workers_may_change(
 def test_N13_chosen_tasks_need_an_instance_id(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
-    """Tasks chosen by hand need a name for the process; with one, exactly these run."""
     source, sink = topics
     options = RunOptions(tasks=(TaskId(0, 1), TaskId(0, 3)))
 
@@ -103,7 +100,6 @@ def test_N13_chosen_tasks_need_an_instance_id(
 def test_N13_chosen_tasks_must_exist(
     start_app: StartApp, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
-    """A task that the application does not have is named, with those it has."""
     source, sink = topics
 
     app = start_app(
@@ -122,7 +118,6 @@ def test_N13_chosen_tasks_must_exist(
 def test_N13_processes_with_chosen_tasks_do_not_fence_each_other(
     cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
-    """Two processes with different tasks and names live side by side."""
     source, sink = topics
     records = _records(1_000)
     workers = []
@@ -147,7 +142,6 @@ def test_N9_second_live_worker_of_a_slot_ends_the_first(
     topics: tuple[str, str],
     unique: str,
 ) -> None:
-    """The newcomer (on another machine, so with other state) fences the first, which leaves with a code of its own."""
     source, sink = topics
     feed = SteadyFeed(cluster, source, _record, rate=500)
     feed.start()
@@ -172,7 +166,6 @@ def test_N9_second_live_worker_of_a_slot_ends_the_first(
 def test_N13_second_worker_of_a_slot_on_one_machine_is_refused(
     cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
-    """Who wants a slot that is held is refused and told who holds it; the holder does not notice."""
     source, sink = topics
     first, second = start_worker("first"), start_worker("second")
     first.go("count_by_key", source, sink, config, slot=0)
@@ -195,7 +188,6 @@ def test_two_programs_on_one_state_directory_never_share_files(
     topics: tuple[str, str],
     exclusive: bool,
 ) -> None:
-    """The second takes the next slot and the work with it, or is refused if the directory is to be its own."""
     source, sink = topics
     cluster.send(source, _records(50))
     first = start_app(JOBS["count_by_key"](source, sink), config)
@@ -232,7 +224,6 @@ def test_N13_earlier_producers_are_fenced_before_the_first_record(
     unique: str,
     guarantee: str,
 ) -> None:
-    """A worker that froze inside a transaction can't commit it after another one, of another name, has begun."""
     source, sink = topics
     config["processing_guarantee"] = guarantee
     feed = SteadyFeed(cluster, source, _record, rate=500)
@@ -286,7 +277,6 @@ def test_N13_earlier_producers_are_fenced_before_the_first_record(
 def test_a_fixed_worker_is_refused_beside_a_live_group_and_goes_on_when_it_has_left(
     cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
-    """It says whose group lives and what to do; the member does not notice. After a clean end the newcomer need not wait."""
     source, sink = topics
     records = _records(600)
     member, refused, late = (start_worker(name) for name in ("member", "refused", "late"))
@@ -314,7 +304,6 @@ def test_a_fixed_worker_is_refused_beside_a_live_group_and_goes_on_when_it_has_l
 def test_a_member_is_refused_beside_live_fixed_workers_and_joins_when_they_have_left(
     cluster: Cluster, start_worker: StartWorker, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
-    """It says who lives and what to do; the worker does not notice. After a clean end the newcomer need not wait."""
     source, sink = topics
     app, records = config["application_id"], _records(600)
     fixed, refused, late = (start_worker(name) for name in ("fixed", "refused", "late"))

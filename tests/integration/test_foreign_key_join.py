@@ -38,7 +38,6 @@ def found(app: KafkaStreams) -> dict[str, str]:
 def test_rows_find_each_other_across_partitions_and_restarts(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, guarantee: str
 ) -> None:
-    """Rows that come, move, change and go on both sides; then again after the local state was lost."""
     left, right, out = (f"{name}-{unique}" for name in ("orders", "customers", "joined"))
     cluster.create({left: 3, right: 2, out: 3})
     builder = StreamsBuilder()

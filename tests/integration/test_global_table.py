@@ -54,7 +54,6 @@ def _rows(count: int, version: str = "") -> list[tuple[bytes, bytes]]:
 def test_the_table_is_whole_before_the_first_record_is_joined(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str, str]
 ) -> None:
-    """A record that waits finds every row; later rows are followed; queries see the whole table."""
     source, table, output = topics
     cluster.send(source, [(b"x", b"k%d" % number) for number in range(500)])
     cluster.send(table, _rows(2_000))
@@ -90,7 +89,6 @@ def test_the_next_process_reads_what_is_new(
     topics: tuple[str, str, str],
     wiped: bool,
 ) -> None:
-    """From its position, or from the beginning if the disk is gone: the table is the same."""
     _, table, _ = topics
     cluster.send(table, _rows(1_000))
     app = start_app(_joined(topics), config)
@@ -117,7 +115,6 @@ def test_the_next_process_reads_what_is_new(
 def test_every_worker_has_the_whole_table(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str, str]
 ) -> None:
-    """Two workers: each record is joined once, by whoever has its partition, against all rows; also in memory."""
     source, table, output = topics
     cluster.send(table, _rows(200))
     rows = Materialized("rows", store_type="in_memory")
@@ -152,7 +149,6 @@ def test_damage_is_repaired_by_the_topic(
 def test_a_record_that_does_not_deserialise_ends_the_application(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str, str]
 ) -> None:
-    """While it runs, too; with "continue" it goes on."""
     _, table, _ = topics
     builder = StreamsBuilder()
     builder.global_table(table, key_serde=_STRING, value_serde=Serdes.int64(), store="rows")
@@ -168,7 +164,6 @@ def test_a_record_that_does_not_deserialise_ends_the_application(
 def test_a_missing_global_topic_is_a_missing_source_topic(
     start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """The worker ends with the code that no supervisor retries."""
     builder = StreamsBuilder()
     builder.global_table(f"nowhere-{unique}", key_serde=_STRING, value_serde=_STRING)
     app = start_app(builder, config, wait=False)
@@ -184,7 +179,6 @@ def test_topics_that_a_function_names_may_be_missing(
     topics: tuple[str, str, str],
     guarantee: str,
 ) -> None:
-    """The record goes to the production handler; a missing topic that is written out ends the worker for good."""
     source, _, output = topics
     cluster.send(source, [(b"a", b"1"), (b"b", b"bad name!"), (b"c", b"nowhere"), (b"d", b"2")])
     builder = StreamsBuilder()
@@ -219,7 +213,6 @@ def test_topics_that_a_function_names_may_be_missing(
 def test_damage_found_while_it_runs_is_repaired_by_the_topic(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str, str]
 ) -> None:
-    """The tasks stop, the store is read again, the tasks go on with what was not committed: nothing is joined twice."""
     source, table, output = topics
     cluster.send(table, _rows(50))
     moves: list[str] = []

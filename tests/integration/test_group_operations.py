@@ -68,7 +68,6 @@ def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_L3_N1_scale_out_and_in_moves_only_what_has_to_move(run: GroupRun) -> None:
-    """1 -> 2 -> 4 -> 2 -> 1 members: nobody notices but the tasks that move, and these go to learners."""
     for names, shares in ((["a", "b"], [2, 2]), (["a", "b", "c", "d"], [1, 1, 1, 1])):
         with run.operation(f"out to {names}", unmoved=2, promoted=2):
             for name in names:
@@ -99,7 +98,6 @@ def _grow_to_two(run: GroupRun) -> None:
 
 
 def test_killed_worker_is_replaced(run: GroupRun) -> None:
-    """kill -9: the others take its tasks; theirs go on meanwhile."""
     _grow_to_two(run)
     with run.operation("kill -9", unmoved=2, promoted=0):
         run.members.pop("b").kill()
@@ -126,7 +124,6 @@ def test_frozen_worker_is_fenced_and_comes_back_as_another(run: GroupRun) -> Non
 
 
 def test_killed_leader_is_replaced_and_nobody_moves(run: GroupRun) -> None:
-    """The leading process (a watchdog) is killed: another one claims, the worker gets a new watchdog, no task moves."""
     _become(run, "a", "b")
     claim = [each for each in run.records() if isinstance(each, LeaderClaim)][-1]
     before = len(run.grants())
@@ -154,7 +151,6 @@ def _leading(run: GroupRun, claim: LeaderClaim) -> MemberProcess:
 
 
 def test_S2_S1_rolling_bounce_of_static_members_moves_nothing(run: GroupRun) -> None:
-    """Static members stop and start again one after the other: each gets its own tasks back, nobody else is asked."""
     _become(run, "a", "b")
     # The whole group stops and starts anew under static names.
     run.stop("a", "b")
@@ -172,7 +168,6 @@ def test_S2_S1_rolling_bounce_of_static_members_moves_nothing(run: GroupRun) -> 
 
 
 def test_L4_drained_member_hands_over_and_ends(run: GroupRun) -> None:
-    """`tidewheel drain`: the member's tasks go to learners while it works on, then it ends, and the command says so."""
     _become(run, "a", "b")
     with run.operation("drain", unmoved=2, promoted=2):
         drained = subprocess.run(
@@ -192,7 +187,6 @@ def test_L4_drained_member_hands_over_and_ends(run: GroupRun) -> None:
 
 
 def test_L1_L2_learners_restore_nothing_after_their_promotion(run: GroupRun) -> None:
-    """Of the whole day: each planned grant follows a READY, and its owner read only what was written after that."""
     planned = [each for each in run.grants() if each.is_planned]
     assert planned
     for each in planned:
@@ -203,7 +197,6 @@ def test_L1_L2_learners_restore_nothing_after_their_promotion(run: GroupRun) -> 
 
 
 def test_N10_everything_is_exact(run: GroupRun) -> None:
-    """Every key is written once more: each goes on from the right count, wherever its state has been on this day."""
     run.sweep()
     run.check_exact([])
     run.stop(*run.members)

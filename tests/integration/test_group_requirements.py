@@ -72,7 +72,6 @@ def test_N3_grants_to_a_newcomer_are_paced(group: Group) -> None:
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 def test_N10_a_clean_hand_off_repeats_nothing(group: Group, guarantee: str) -> None:
-    """Tasks move to a newcomer under load, and back when it drains: each update is in the output once, in order."""
     group.config["processing_guarantee"] = guarantee
     first = group.start("first")
     first.wait_until_running()
@@ -226,7 +225,6 @@ def _alone(group: Group) -> WorkerProcess:
 
 
 def test_N4_a_group_that_was_away_goes_on_from_its_log(group: Group) -> None:
-    """Everybody leaves; who comes back finds epochs, tasks and members where the log left them."""
     first = _alone(group)
     assert first.stop() == ExitCode.OK, first.log[-4000:]
     before = replay([record for _, record in _log(group)])
@@ -241,7 +239,6 @@ def test_N4_a_group_that_was_away_goes_on_from_its_log(group: Group) -> None:
 
 
 def test_H15_nobody_goes_back_however_often_it_is_started(group: Group) -> None:
-    """Offsets that a stranger set to 0 stop every worker before it counts again; set right, all goes on exactly once."""
     first = _alone(group)
     group.stop_feeding()
     application_id = group.config["application_id"]
@@ -262,7 +259,6 @@ def test_H15_nobody_goes_back_however_often_it_is_started(group: Group) -> None:
 def test_H15_an_input_that_was_made_anew_under_a_group_is_not_taken_for_the_old_one(
     group: Group,
 ) -> None:
-    """Brokers forget its offsets with it; the group's log knows where its first owner was when it ended."""
     first = _alone(group)
     group.stop_feeding()
     before = group.cluster.values_by_key(group.sink)

@@ -78,7 +78,6 @@ def _have_lead(group: Group, version: int, workers: list[WorkerProcess]) -> None
 
 
 def test_N14_neighbouring_versions_work_in_one_group_and_lead_each_other(group: Group) -> None:
-    """Whoever of the two leads, tasks move to and from members of both; what the next version adds disturbs nobody."""
     old = group.start("old")
     old.wait_until_running()
     new = group.start("new", PROGRAM)
@@ -120,7 +119,6 @@ def _said_more(inbox: list[dict[str, Any]]) -> None:
 
 
 def test_N14_a_group_rolls_to_the_next_version_and_back(group: Group) -> None:
-    """One static member after the other: the group speaks the next version once all do, and this one again before long."""
     running = {name: group.start(name, group_instance_id=name) for name in ("first", "second")}
     group.until_shared(*running.values())
     for program, names in ((PROGRAM, ("first", "second")), (WORKER, ("second", "first"))):

@@ -128,7 +128,6 @@ def group(
 
 
 def test_L3_a_newcomer_gets_its_share_and_nothing_is_lost(group: Group) -> None:
-    """From one worker to two: each runs half, and every record has counted once."""
     first = group.start("first")
     first.wait_until_running()
     second = group.start("second")
@@ -139,7 +138,6 @@ def test_L3_a_newcomer_gets_its_share_and_nothing_is_lost(group: Group) -> None:
 
 
 def test_L4_a_worker_that_is_told_to_stop_drains(group: Group) -> None:
-    """Its tasks run until others are ready for them; then it leaves, and nothing is processed twice."""
     workers = [group.start("first"), group.start("second")]
     group.until_shared(*workers)
     leaving, staying = workers
@@ -149,7 +147,6 @@ def test_L4_a_worker_that_is_told_to_stop_drains(group: Group) -> None:
 
 
 def test_N9_a_killed_workers_tasks_go_on_elsewhere(group: Group) -> None:
-    """By kill -9, in the middle of a load: the survivor takes over, exactly once."""
     workers = [group.start("first"), group.start("second")]
     group.until_shared(*workers)
     killed, survivor = workers
@@ -159,7 +156,6 @@ def test_N9_a_killed_workers_tasks_go_on_elsewhere(group: Group) -> None:
 
 
 def test_S1_a_static_member_that_bounces_gets_its_tasks_back(group: Group) -> None:
-    """The other member sees no change: it begins no partition anew."""
     staying = group.start("first", group_instance_id="first")
     staying.wait_until_running()
     bouncing = group.start("second", group_instance_id="second")
@@ -176,7 +172,6 @@ def test_S1_a_static_member_that_bounces_gets_its_tasks_back(group: Group) -> No
 def test_a_join_says_how_far_the_state_on_disk_is_and_how_many_threads_there_are(
     group: Group,
 ) -> None:
-    """Read back from the inbox: nothing at first, and after a restart the ends of the changelogs, to the last record."""
     app = group.config["application_id"]
     threads: dict[str, Any] = {"num_stream_threads": 2, "parallelising_factor": 2}
     first = group.start("first", **threads)
@@ -204,7 +199,6 @@ def test_a_join_says_how_far_the_state_on_disk_is_and_how_many_threads_there_are
 
 
 def test_S3_the_later_of_two_members_of_one_name_wins(group: Group, tmp_path: Path) -> None:
-    """The earlier one is fenced with an error of its own, and what it had done counts."""
     first = group.start("first", group_instance_id="one")
     first.wait_until_running()
     second = group.start("second", group_instance_id="one", state_dir=str(tmp_path / "elsewhere"))
@@ -214,7 +208,6 @@ def test_S3_the_later_of_two_members_of_one_name_wins(group: Group, tmp_path: Pa
 
 
 def test_a_worker_that_was_stopped_joins_again_by_itself(group: Group) -> None:
-    """By SIGSTOP for longer than its session: fenced, it forgets what it had not committed and comes back."""
     first = group.start("first")
     first.wait_until_running()
     hung = group.start("hung", worker_hang_timeout_ms=1_000)
@@ -237,7 +230,6 @@ def _table(source: str) -> StreamsBuilder:
 def test_L1_L2_golden_learner_scale_out_promotes_without_restore(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """The golden case: a newcomer restores a copy, is promoted, and reads no record a second time."""
     case = CASES["learner_scale_out_promotes_without_restore"]
     count = next(given["count"] for given in case["inputs"] if "count" in given)
     source = f"in-{unique}"
@@ -289,7 +281,6 @@ def test_L1_L2_golden_learner_scale_out_promotes_without_restore(
 def test_R1_stale_stores_are_read_from_copies(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
-    """With a standby each member has every key; without `stale` each answers for its own tasks only."""
     source, sink = topics
     records = [_record(number) for number in range(1_000)]
     cluster.send(source, records)
@@ -331,7 +322,6 @@ def test_R1_stale_stores_are_read_from_copies(
 def test_a_thread_that_is_added_is_a_member_of_its_own(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str]
 ) -> None:
-    """It gets its share of the tasks in this very process, and gives it back when it is removed."""
     source, sink = topics
     records = [_record(number) for number in range(1_000)]
     cluster.send(source, records)
@@ -360,7 +350,6 @@ def _has(app: KafkaStreams, key: str) -> bool:
 def test_every_process_knows_where_each_key_is(
     cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start_app: StartApp
 ) -> None:
-    """Who is named for a key has it, and nobody else; with a standby elsewhere. When one goes, the other is named."""
     source, _ = topics
     keys = [f"key-{number}" for number in range(40)]
     cluster.send(source, [(key.encode(), b"x") for key in keys])

@@ -192,7 +192,6 @@ def _commit_in_the_name_of(foreign: str, group: Group, clients: KafkaClients, ap
 def test_a_group_goes_on_whatever_is_written_into_its_topics(
     group: Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """While it runs, when the leader dies, and after a restart: exact results, and commands that work."""
     app, servers = str(group.config["application_id"]), group.cluster.bootstrap_servers
     workers = [group.start("first"), group.start("second")]
     group.until_shared(*workers)
@@ -235,7 +234,6 @@ def test_a_group_goes_on_whatever_is_written_into_its_topics(
 def test_a_producer_that_metadata_names_is_fenced_only_if_it_is_the_applications(
     group: Group,
 ) -> None:
-    """Offsets committed in the name of another application's producer: it goes on to commit, and so does this application."""
     app, servers = str(group.config["application_id"]), group.cluster.bootstrap_servers
     clients = KafkaClients(bootstrap_servers=servers, application_id="payments")
     foreign = clients.transactional_producer(FOREIGN, 60_000)

@@ -55,7 +55,6 @@ def test_a_topic_of_another_partitioner_is_found_and_followed(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """A.4: written by the client's default, crc32: a warning and an alarm name the topic; with the setting all 40 meet."""
     caplog.set_level(logging.WARNING)
     users, orders, out = f"users-{unique}", f"orders-{unique}", f"out-{unique}"
     cluster.create({users: 4, orders: 4, out: 1})

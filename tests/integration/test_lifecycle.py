@@ -54,7 +54,6 @@ def test_signal_commits_everything_and_closes(
     number: signal.Signals,
     guarantee: str,
 ) -> None:
-    """Under load, SIGTERM or Ctrl-C ends a worker with code 0: all it processed is committed, nothing is to restore."""
     config |= {"processing_guarantee": guarantee, "commit_interval_ms": 10_000}
     feed = SteadyFeed(cluster, source, lambda n: _RECORDS[n % 200], rate=2_000)
     feed.start()
@@ -93,7 +92,6 @@ def _processed(numbers: dict[str, int]) -> int:
 def test_states_of_a_good_life(
     start_app: StartApp, config: dict[str, Any], source: str, unique: str
 ) -> None:
-    """CREATED, REBALANCING, RUNNING, PENDING_SHUTDOWN, NOT_RUNNING; the listener is told of each move."""
     moves: list[tuple[str, str]] = []
 
     app = start_app(
@@ -146,7 +144,6 @@ def _failing_at(source: str, bad: bytes) -> StreamsBuilder:
 def test_states_of_a_life_that_ends_with_an_error(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str
 ) -> None:
-    """RUNNING, PENDING_ERROR, ERROR; closing afterwards changes nothing, and the error can be asked for."""
     moves: list[tuple[str, str]] = []
     cluster.send(source, _RECORDS[:1])
 
@@ -172,7 +169,6 @@ def test_states_of_a_life_that_ends_with_an_error(
 def test_uncaught_exception_handler_may_start_the_worker_again(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str
 ) -> None:
-    """After "replace_thread" the record that failed is processed again, and counts once."""
     seen: list[BaseException] = []
 
     def handle(error: BaseException) -> Any:
@@ -195,7 +191,6 @@ def test_uncaught_exception_handler_may_start_the_worker_again(
 def test_one_worker_may_end_the_whole_application(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, tmp_path: Path
 ) -> None:
-    """After "shutdown_application" every worker of the group commits, leaves and is in ERROR; who starts later runs."""
     apps = [
         start_app(
             _failing_at(source, b"bad"),
@@ -229,7 +224,6 @@ def test_one_worker_may_end_the_whole_application(
 def test_pause_and_resume(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, unique: str
 ) -> None:
-    """A paused application processes nothing and stays RUNNING; resumed it goes on where it was."""
     app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config)
     cluster.send(source, _RECORDS)
     cluster.wait_until_consumed(config["application_id"], source)
@@ -264,7 +258,6 @@ class _CommitOnRequest(Processor[str, bytes, str, bytes]):
 def test_store_shows_committed_values_only(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str
 ) -> None:
-    """What is processed and not committed can't be read yet; a processor may ask for a commit any time."""
     builder = StreamsBuilder()
     stream = builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.bytes())
     stream.group_by_key().count(store=STORE)
@@ -290,7 +283,6 @@ def test_store_shows_committed_values_only(
 def test_uncommitted_rows_are_seen_where_they_are_asked_for(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, factor: int
 ) -> None:
-    """By setting or by call, in windows too; what a failure takes back is gone, and a restart sees what was committed."""
     builder = StreamsBuilder()
     stream = builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.bytes())
     stream = stream.map_values(_refuse_bad)
@@ -336,7 +328,6 @@ def _counts(store: Any) -> dict[str, int]:
 def test_store_is_read_where_it_runs(
     start_app: StartApp, config: dict[str, Any], source: str, unique: str
 ) -> None:
-    """Unknown stores are refused with the names there are; one whose tasks are gone says so."""
     app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config)
     store = app.store(STORE)
     assert list(store.all()) == []
@@ -352,7 +343,6 @@ def test_store_is_read_where_it_runs(
 def test_metrics_and_tasks_tell_what_goes_on(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, unique: str
 ) -> None:
-    """Totals, rates, lag, commit times and restore progress, for the process and per task."""
     app = start_app(JOBS["word_count"](source, f"out-{unique}"), config)
     cluster.send(source, _RECORDS)
     repartition = f"{config['application_id']}-{STORE}-repartition"
@@ -383,7 +373,6 @@ def test_metrics_and_tasks_tell_what_goes_on(
 
 
 def test_metrics_before_and_after(config: dict[str, Any], source: str, unique: str) -> None:
-    """An application that was not started has a state and nothing else to tell."""
     from tidewheel import StreamsConfig  # noqa: PLC0415 - only here it is not started
 
     settings = StreamsConfig(**config)

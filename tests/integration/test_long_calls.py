@@ -46,7 +46,6 @@ def test_a_lone_worker_is_not_fenced_in_a_long_call(
     unique: str,
     start_worker: StartWorker,
 ) -> None:
-    """B.9: neither in a call nor in init(), also past its bound: an error names it, and each record goes out once."""
     source, sink = f"in-{unique}", f"out-{unique}"
     cluster.create({source: 1, sink: 1})
     cluster.send(source, [(b"k", value) for value in (b"0", NAP.encode(), b"0.1")])
@@ -63,7 +62,6 @@ def test_a_lone_worker_is_not_fenced_in_a_long_call(
 def test_other_workers_go_on_during_a_long_call(
     cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start_worker: StartWorker
 ) -> None:
-    """B.9: of three workers one is in a call for four hang time-outs: nobody is fenced, the others commit meanwhile."""
     source, sink = topics
     workers = [start_worker(f"worker{number}") for number in range(3)]
     for worker in workers:

@@ -43,7 +43,6 @@ def test_offsets_that_moved_or_are_gone_are_refused(
     fixed: bool,
     guarantee: str,
 ) -> None:
-    """F.8 and A.2: nothing is skipped or counted twice without `accept_offsets`."""
     source, sink = topics
     config |= {"processing_guarantee": guarantee}
     options = RunOptions(fixed=fixed)
@@ -80,7 +79,6 @@ def test_offsets_that_moved_or_are_gone_are_refused(
 def test_partitions_and_topics_that_appear_are_read_from_their_beginning(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, fixed: bool
 ) -> None:
-    """A.3: `latest` is for the first start; what is written before the application has seen a partition is not lost."""
     sink, first, options = f"out-{unique}", f"in-{unique}-a", RunOptions(fixed=fixed)
     cluster.create({first: 1, sink: 1})
     config |= {

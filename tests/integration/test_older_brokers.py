@@ -28,7 +28,6 @@ pytestmark = [pytest.mark.nightly("TIDEWHEEL_TEST_OLDER_BROKERS"), pytest.mark.t
 def test_a_group_counts_exactly_once_on_an_older_broker(
     version: str, start_worker: StartWorker, tmp_path: Path
 ) -> None:
-    """Every word is counted once although a worker is killed and the broker restarts under load."""
     with KafkaBroker(
         version=version, data_dir=tmp_path / "broker", start_timeout_ms=300_000
     ) as broker:

@@ -106,7 +106,6 @@ def _names(foreign: ForeignTransaction, counting: Counting, worker: WorkerProces
 def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
     counting: Counting, start_worker: StartWorker, disk: str
 ) -> None:
-    """Rows beyond a foreign transaction are neither wiped nor missed, and the worker names what it waits for."""
     first = start_worker("first")
     first.go("count_by_key", counting.source, counting.sink, counting.config)
     counting.send()
@@ -138,7 +137,6 @@ def test_F1_a_restore_waits_for_a_foreign_transaction_and_loses_nothing(
 def test_F1_a_standby_takes_over_behind_a_foreign_transaction_and_loses_nothing(
     counting: Counting, start_worker: StartWorker
 ) -> None:
-    """A copy is no further than what is decided; the task that it is promoted for waits, and no row is missed."""
     config = counting.config | {
         "processing_guarantee": "at_least_once",
         "num_standby_replicas": 1,
@@ -177,7 +175,6 @@ def _owns(worker: WorkerProcess) -> int:
 def test_F1_global_stores_wait_for_what_is_undecided(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """No record is joined with a table that lacks rows behind a foreign transaction."""
     source, table, output = f"in-{unique}", f"table-{unique}", f"out-{unique}"
     cluster.create({source: 1, output: 1})
     cluster.create({table: 1}, cleanup_policy="compact")

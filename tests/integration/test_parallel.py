@@ -91,7 +91,6 @@ def _numbered_with_stuck(index: int) -> tuple[bytes, bytes]:
 def test_K6_stuck_call_holds_up_its_own_range_only(
     run: ParallelRun, cluster: Cluster, guarantee: str, awaits: bool
 ) -> None:
-    """While one call hangs, all other ranges commit at every interval; after a SIGKILL none of their records runs again."""
     run.config |= {
         "processing_guarantee": guarantee,
         "parallelising_factor": 8,
@@ -340,7 +339,6 @@ def test_K6_clean_stop_leaves_a_stuck_call_behind(
 def test_K6_K7_killed_workers_repeat_what_was_in_hand_and_no_more(
     run: ParallelRun, cluster: Cluster, guarantee: str, awaits: bool, factors: tuple[int, ...]
 ) -> None:
-    """SIGKILL at random moments: exact results in order, and done twice is only what no commit said was done."""
     run.config["processing_guarantee"] = guarantee
     chance = random.Random(f"{guarantee} {awaits} {factors}")
     # Slower for many lives: what comes while workers start is left for the last one.

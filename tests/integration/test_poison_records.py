@@ -106,7 +106,6 @@ def test_fail_stops_at_the_record_and_a_restart_goes_on_there(
     guarantee: str,
     poison: str,
 ) -> None:
-    """The error names the offset, nothing past it is committed, state is intact; with "continue" it passes, once."""
     config["processing_guarantee"] = guarantee
     application_id = config["application_id"]
     data, stage = _POISON[poison]
@@ -210,7 +209,6 @@ def test_own_handler_decides_record_by_record(
     source: TopicPartition,
     guarantee: str,
 ) -> None:
-    """A function of the user's sees place and raw input at every stage, and may write letters of its own."""
     seen: list[tuple[str, int | None, bytes | None]] = []
 
     def handle(context: ErrorContext, _record: object, _error: Exception) -> ErrorResponse:
@@ -243,7 +241,6 @@ def test_state_that_does_not_fit_its_changelog_is_never_skipped(
     source: TopicPartition,
     guarantee: str,
 ) -> None:
-    """Skipped, it would be lost at the next restore: the worker ends, and the state stays as it was committed."""
     config |= dict.fromkeys(_HANDLERS, "continue")
     config |= {"processing_guarantee": guarantee}
 

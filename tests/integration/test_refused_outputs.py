@@ -91,7 +91,6 @@ def test_only_the_refused_records_are_missing(
     source: TopicPartition,
     guarantee: str,
 ) -> None:
-    """They are counted, and each has one dead letter; then a function decides about more of them."""
     rnd = random.Random(30)
     config |= {
         "processing_guarantee": guarantee,
@@ -144,7 +143,6 @@ def test_a_function_is_asked_about_the_refused_records_only_and_fail_names_the_f
     source: TopicPartition,
     guarantee: str,
 ) -> None:
-    """Places are those of the input; the last record of each key stays the last one."""
     rnd = random.Random(31)
     config["processing_guarantee"] = guarantee
     records, places = _records(rnd, 600, 5, ["keyed", "dated"])

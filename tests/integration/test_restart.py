@@ -86,7 +86,6 @@ def _damage_stores(config: dict[str, Any]) -> None:
 def test_N13_clean_stop_leaves_nothing_to_restore(
     run: Callable[..., dict[str, ValueAndTimestamp[int]]], cluster: Cluster, source: str
 ) -> None:
-    """After a clean stop the next start reads no changelog record, however often, whatever came in between."""
     run()
     sent = list(_RECORDS)
     for more in range(4):
@@ -104,7 +103,6 @@ def test_N13_clean_stop_leaves_nothing_to_restore(
 def test_N4_lost_state_is_rebuilt_from_the_log(
     run: Callable[..., dict[str, ValueAndTimestamp[int]]], config: dict[str, Any], job: str
 ) -> None:
-    """Without its local files an application has every key as before, value and timestamp."""
     before = run(job)
     shutil.rmtree(config["state_dir"])
     events: list[RestoreEvent] = []
@@ -121,7 +119,6 @@ def test_N4_lost_state_is_rebuilt_from_the_log(
 def test_store_in_memory_is_restored_at_every_start(
     run: Callable[..., dict[str, ValueAndTimestamp[int]]],
 ) -> None:
-    """A store in memory comes back from its changelog after a clean stop."""
     before = run("count_in_memory")
 
     assert run("count_in_memory") == before == _expected(_RECORDS)
@@ -132,7 +129,6 @@ def test_truncated_file_is_wiped_and_restored(
     config: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A database that does not open any more is restored from its changelog, and a warning says so."""
     before = run()
     file = min((_databases(config) / "0_1").glob("*.sst"))
     with file.open("r+b") as stream:
@@ -152,7 +148,6 @@ def test_block_found_damaged_while_running_is_restored(
     cluster: Cluster,
     source: str,
 ) -> None:
-    """Damage that only a read finds wipes the task and restores it; no record is lost or counted twice."""
     run()
     _damage_stores(config)
     more = _RECORDS[:1_000]
@@ -181,7 +176,6 @@ class _Counting(Processor[str, bytes, str, int]):
 def test_damage_is_no_processing_error(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, unique: str
 ) -> None:
-    """A processor that meets damaged state does not have its record skipped by a lenient handler."""
     from tidewheel import Stores  # noqa: PLC0415 - only this test has a store of its own
 
     config["processing_exception_handler"] = "continue"
@@ -217,7 +211,6 @@ def test_deleted_changelog_stops_the_start(
     source: str,
     unique: str,
 ) -> None:
-    """A changelog that was deleted is not made anew behind the user's back: state and offsets would not agree."""
     run()
     changelog = f"{config['application_id']}-{STORE}-changelog"
     cluster.admin.delete_topics([changelog])
@@ -237,7 +230,6 @@ def test_recreated_changelog_is_believed_and_not_local_state(
     config: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A changelog made anew under the same name (from a backup, say) replaces what is on disk."""
     before = run()
     changelog = f"{config['application_id']}-{STORE}-changelog"
     backup = cluster.read(changelog)
@@ -266,7 +258,6 @@ def test_changelog_deleted_under_a_running_application_ends_it(
     source: str,
     unique: str,
 ) -> None:
-    """The error names the topic, and nothing is committed without its changelog."""
     app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config)
     cluster.wait_until_consumed(config["application_id"], source)
     # Whether the client has heard of it yet is chance. If so, it holds the records as long as one call may take.

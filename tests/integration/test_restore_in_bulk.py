@@ -122,7 +122,6 @@ def test_runs_and_snapshots_restore_every_key_whoever_is_killed(
     config: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """R2, fault 45: from the changelog in runs, and from a snapshot with a tail; killed before and after an ingest."""
     sink = f"out-{unique}"
     send(cluster, filled, range(_KEYS))
     expected = run()
@@ -189,7 +188,6 @@ def test_a_helper_that_is_killed_is_replaced(
     unique: str,
     config: dict[str, Any],
 ) -> None:
-    """And its secrets stand in no argument and no variable of its environment."""
     send(cluster, filled, range(_KEYS))
     expected = run()
     forget_state(config)

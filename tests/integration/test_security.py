@@ -137,7 +137,6 @@ def test_every_client_logs_in(
     guarantee: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Source, repartition, sinks, transactions, fencing of an earlier life, restore and admin; no password in a log."""
     caplog.set_level(logging.DEBUG)
     source, sink = f"in-{unique}", f"out-{unique}"
     secured.plain.create({source: 2, sink: 2})
@@ -163,7 +162,6 @@ def test_every_client_logs_in(
 def test_a_wrong_password_is_a_clear_error(
     secured: Secured, settings: dict[str, Any], start_app: StartApp, unique: str
 ) -> None:
-    """It says who was refused and where, and does not repeat the password."""
     secured.plain.create({f"in-{unique}": 1, f"out-{unique}": 1})
     wrong = secured.client | {"sasl.password": "let-me-in-please"}
     settings |= {"consumer": wrong, "producer": wrong, "admin": wrong}

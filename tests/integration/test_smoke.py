@@ -163,7 +163,6 @@ def runs(
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_smoke_test_invariants(runs: dict[str, Future[SmokeRun]], guarantee: str) -> None:
-    """Minimum, maximum, sum, count and what is joined from them are those of the range; windows close once."""
     assert CASES["smoke_test_invariants"]["kind"] == "integration"
     run = runs[guarantee].result()
     assert run.kills == KILLS

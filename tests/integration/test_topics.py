@@ -39,7 +39,6 @@ def _is_purged(cluster: Cluster, committed: dict[TopicPartition, int]) -> bool:
 def test_missing_source_topic_is_named(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """Without its source topic an application ends at once, and makes no topic of its own."""
     cluster.create({f"out-{unique}": 1})
 
     app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config, wait=False)
@@ -59,7 +58,6 @@ def test_waits_for_topics_when_told_to(
     unique: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The application says what it waits for, and begins once the topic is there."""
     cluster.create({f"out-{unique}": 1})
     app = start_app(
         JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"),
@@ -80,7 +78,6 @@ def test_waits_for_topics_when_told_to(
 def test_stops_while_it_waits_for_topics(
     start_app: StartApp, config: dict[str, Any], unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker that waits can be stopped."""
     app = start_app(
         JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"),
         config,
@@ -97,7 +94,6 @@ def test_stops_while_it_waits_for_topics(
 def test_creates_topics_when_told_to(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """Source topics are created, with the cluster's partition count; output topics never are."""
     app = start_app(
         JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"),
         config,
@@ -117,7 +113,6 @@ def test_creates_topics_when_told_to(
 def test_internal_topics_are_those_of_kafka_streams(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """Names, partition counts and settings of changelog and repartition topics."""
     cluster.create({f"in-{unique}": 3, f"out-{unique}": 1})
     start_app(JOBS["word_count"](f"in-{unique}", f"out-{unique}"), config)
     changelog = f"{config['application_id']}-{STORE}-changelog"
@@ -145,7 +140,6 @@ def test_internal_topics_are_those_of_kafka_streams(
 def test_internal_topics_take_what_inputs_hold(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """Event time days ahead and long ago, and records larger than a broker takes by default."""
     cluster.create({f"in-{unique}": 1}, max_message_bytes="4000000")
     now_ms = time.time_ns() // 1_000_000
     days = [0, 2, -30, 400]
@@ -173,7 +167,6 @@ def test_internal_topics_take_what_inputs_hold(
 def test_internal_topic_of_another_shape_is_refused(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """When an input has grown, nothing is repaired behind the user's back."""
     cluster.create({f"in-{unique}": 2, f"out-{unique}": 1})
     cluster.create({f"{config['application_id']}-{STORE}-changelog": 1})
 
@@ -188,7 +181,6 @@ def test_internal_topic_of_another_shape_is_refused(
 def test_processed_records_of_repartition_topics_are_purged(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """The log of a repartition topic begins where the application has got to; nothing is lost by it."""
     cluster.create({f"in-{unique}": 2, f"out-{unique}": 1})
     config["repartition_purge_interval_ms"] = 200
     repartition = f"{config['application_id']}-{STORE}-repartition"
@@ -215,7 +207,6 @@ def test_processed_records_of_repartition_topics_are_purged(
 def test_deleted_source_topic_ends_the_application(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """Deleted under a running application, the topic is named, and soon."""
     cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
     cluster.send(f"in-{unique}", _RECORDS)
     config["consumer"] = {
@@ -235,7 +226,6 @@ def test_deleted_source_topic_ends_the_application(
 def test_source_topic_recreated_under_the_application_is_not_taken_for_the_old_one(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """Positions in the old topic say nothing about the new one of its name: the application ends, and names it."""
     cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
     cluster.send(f"in-{unique}", _RECORDS)
     app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config)
@@ -252,7 +242,6 @@ def test_source_topic_recreated_under_the_application_is_not_taken_for_the_old_o
 def test_records_deleted_before_they_were_processed_are_not_skipped_silently(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """A gap between the committed offset and the log's start is an error that names both."""
     cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
     cluster.send(f"in-{unique}", _RECORDS)
     app = start_app(JOBS["count_by_key"](f"in-{unique}", f"out-{unique}"), config)
@@ -271,7 +260,6 @@ def test_records_deleted_before_they_were_processed_are_not_skipped_silently(
 def test_foreign_consumer_of_the_same_group_is_refused(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """A subscribed consumer with our group id would be handed our offsets: the application says so and ends."""
     from confluent_kafka import Consumer  # noqa: PLC0415 - only here
 
     cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})

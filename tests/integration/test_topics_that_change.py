@@ -48,7 +48,6 @@ def _task_ids(app: KafkaStreams) -> list[str]:
 def test_N12_a_topic_that_matches_later_is_read_too(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, place: RunOptions
 ) -> None:
-    """A task gains an input in place and a new one appears; what was counted before is kept, nothing counts twice."""
     word = f"orders{unique}"
     cluster.create({f"{word}-a": 1})
     builder = StreamsBuilder()
@@ -78,7 +77,6 @@ def test_N12_a_topic_that_matches_later_is_read_too(
 def test_N8_partitions_that_are_added_become_tasks(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, place: RunOptions
 ) -> None:
-    """Without state nothing stands against it."""
     source, sink = f"in-{unique}", f"out-{unique}"
     cluster.create({source: 1, sink: 1})
     builder = StreamsBuilder()
@@ -96,7 +94,6 @@ def test_N8_partitions_that_are_added_become_tasks(
 def test_N8_partitions_that_do_not_fit_the_state_end_the_application(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, place: RunOptions
 ) -> None:
-    """The changelog has as many partitions as the input had: keys would land elsewhere, so a person has to decide."""
     source = f"in-{unique}"
     cluster.create({source: 1})
     builder = StreamsBuilder()
@@ -113,7 +110,6 @@ def test_N8_partitions_that_do_not_fit_the_state_end_the_application(
 def test_N12_a_pattern_may_match_nothing_at_first(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """The changelog is made with the first topic, in its shape."""
     word = f"orders{unique}"
     builder = StreamsBuilder()
     (
@@ -153,7 +149,6 @@ def _lose_control_topics(cluster: Cluster, app_id: str) -> None:
 def test_H24_a_group_that_lost_its_topics_before_its_first_commit_is_recovered(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, tmp_path: Path
 ) -> None:
-    """Its pattern matches nothing yet: the member that holds still goes on, and reads what comes later."""
     app_id, word = config["application_id"], f"orders{unique}"
     builder = StreamsBuilder()
     source = builder.stream(re.compile(f"{word}-.*"), key_serde=str, value_serde=str)
@@ -177,7 +172,6 @@ def test_H24_a_group_that_lost_its_topics_before_its_first_commit_is_recovered(
 def test_H24_a_worker_of_a_held_group_closes_at_once(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """Its tasks can't move, so a drain of half a minute waits for nobody."""
     source = f"in-{unique}"
     cluster.create({source: 1})
     builder = StreamsBuilder()
@@ -209,7 +203,6 @@ def _delete(cluster: Cluster, topic: str) -> None:
 def test_N12_a_topic_of_a_pattern_that_vanishes_takes_its_tasks_along(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str, place: RunOptions
 ) -> None:
-    """The other topics are read on; a topic of that name that comes later is another one, and is read from its beginning."""
     word, sink = f"orders{unique}", f"out-{unique}"
     cluster.create({f"{word}-a": 1, f"{word}-b": 3, sink: 1})
     app = start_app(_of_all(word, sink), config | QUICK, options=place)
@@ -235,7 +228,6 @@ def test_N12_a_topic_of_a_pattern_that_vanishes_takes_its_tasks_along(
 def test_N12_a_topic_of_a_pattern_that_is_gone_at_the_start_has_no_tasks(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], unique: str
 ) -> None:
-    """The group forgets them, and where they were left; the others run, and nobody waits for what can't be."""
     word, sink = f"orders{unique}", f"out-{unique}"
     cluster.create({f"{word}-a": 1, f"{word}-b": 3, sink: 1})
     app = start_app(_of_all(word, sink), config | QUICK, options=RunOptions())

@@ -151,7 +151,6 @@ def _counted(rows: list[Row]) -> dict[str, list[int]]:
 def test_K3_K6_a_killed_worker_loses_no_window_of_a_range_that_is_hours_behind(
     run: _Run, guarantee: str, disk_is_lost: bool, factor: int
 ) -> None:
-    """What restores the store keeps the slow range's windows, which are long over for the others."""
     run.config["processing_guarantee"] = guarantee
     run.start(factor=FACTOR, holds=True)
     run.send(BEFORE)

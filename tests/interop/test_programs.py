@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(600 + 10 
 
 
 def test_random_programs_answer_as_kafka_streams(kafka_streams: None) -> None:
-    """No difference but the declared ones of `draws.RULES` and `shapes.EXCLUSIONS`."""
     programs = [draw(_SEED, number) for number in range(_PROGRAMS)]
     outputs: Counter[str] = Counter()
     differences: list[object] = []
@@ -42,7 +41,6 @@ def test_random_programs_answer_as_kafka_streams(kafka_streams: None) -> None:
 
 
 def test_every_operator_is_drawn() -> None:
-    """Any few hundred programs have all of them."""
     drawn = Counter(step["op"] for number in range(400) for step in draw(_SEED, number)["steps"])
     assert drawn.keys() == OPERATORS.keys()
     assert min(drawn.values()) >= 10

@@ -39,7 +39,6 @@ def answers(kafka_streams: None) -> dict[str, list[tuple[Case, dict[str, Any]]]]
 def test_answers_are_kafka_streams(
     answers: dict[str, list[tuple[Case, dict[str, Any]]]], name: str, record_by_record: bool
 ) -> None:
-    """Every record that comes out, with its timestamp, and while which input."""
     compared = 0
     for case, answer in answers[name]:
         if "error" in answer:

@@ -120,7 +120,6 @@ def test_serdes_are_kafkas(
     serde_topics: dict[str, tuple[str, str]],
     name: str,
 ) -> None:
-    """What Kafka's serializer writes is what our serde reads, as key and as value, and the other way round."""
     serde, values = _SERDES[name]
     theirs, ours = serde_topics[name]
     rows = [(_as_json(value), _as_json(value), 1_000 + n) for n, value in enumerate(values)]

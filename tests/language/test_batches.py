@@ -42,7 +42,6 @@ def driven(
 
 
 def test_batches_give_what_single_records_give() -> None:
-    """The same records in the same order in every topic, with and without a cache."""
     drawn = Drawn()
 
     @SETTINGS

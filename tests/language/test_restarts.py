@@ -90,7 +90,6 @@ def _live_through(bench: Bench, left: list[Chunk], *, crash_after: int | None = 
 
 
 def test_a_restart_changes_nothing() -> None:
-    """Between two runs of records or in the middle of a commit, on the same disk or restored from the changelogs."""
     drawn = Drawn()
 
     @SETTINGS

@@ -101,7 +101,6 @@ def compacted(transactions: list[list[AnyRecord]]) -> list[AnyRecord]:
 def test_H4_compaction_and_snapshots_leave_the_same_group(
     transactions: list[list[AnyRecord]],
 ) -> None:
-    """Whole log == compacted log == newest snapshot and what follows it."""
     whole = [record for each in transactions for record in each]
     newest = max(index for index, each in enumerate(whole) if isinstance(each, LeaderClaim))
     group = replay(whole)
@@ -111,7 +110,6 @@ def test_H4_compaction_and_snapshots_leave_the_same_group(
 
 @given(logs())
 def test_a_record_survives_its_wire_form(transactions: list[list[AnyRecord]]) -> None:
-    """Encoded and decoded, it is the same."""
     for records in transactions:
         for record in records:
             assert decode_record(encode_record(record)) == record
@@ -121,7 +119,6 @@ def test_a_record_survives_its_wire_form(transactions: list[list[AnyRecord]]) ->
 def test_H1_a_deposed_leader_changes_nothing(
     transactions: list[list[AnyRecord]], data: st.DataObject
 ) -> None:
-    """Nor does one whose claim was never seen."""
     group = replay(record for each in transactions for record in each)
     assert apply(group, data.draw(changes(group.leader_epoch - 1))) is group
     assert apply(group, data.draw(changes(group.leader_epoch + 1))) is group
@@ -130,7 +127,6 @@ def test_H1_a_deposed_leader_changes_nothing(
 
 @pytest.mark.parametrize("wrong", ["count", "crc", "missing", "end"])
 def test_H4_a_snapshot_that_is_not_whole_counts_for_nothing(wrong: str) -> None:
-    """Another leader's claim, a lost record or a torn end: the group before stands."""
     before = replay([claim(1), task(1, 0), task(1, 1)])
     items = snapshot(before, 2)
     end = items[-1]
@@ -152,7 +148,6 @@ def test_H4_a_snapshot_that_is_not_whole_counts_for_nothing(wrong: str) -> None:
 
 
 def test_what_comes_after_a_begin_waits_for_the_end() -> None:
-    """Nobody acts on half a snapshot; an end alone is nothing."""
     group = replay([claim(1), task(1, 0), SnapshotBegin(leader_epoch=1), task(1, 1)])
     assert list(group.states) == [TaskId(0, 0)]
     assert group.pending == (task(1, 1),)
@@ -162,7 +157,6 @@ def test_what_comes_after_a_begin_waits_for_the_end() -> None:
 
 
 def test_questions_to_a_group() -> None:
-    """Who lives, who owns what, which phase a task is in."""
     group = replay(
         [
             claim(1),

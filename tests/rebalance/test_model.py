@@ -11,7 +11,6 @@ NUMBERS = st.integers(0, 10_000)
 
 @given(NUMBERS, NUMBERS)
 def test_task_ids_come_back_from_their_text(subtopology: int, partition: int) -> None:
-    """Parsing what a task id prints gives the same task id."""
     task = TaskId(subtopology, partition)
     assert TaskId.parse(str(task)) == task
 
@@ -36,17 +35,14 @@ def test_task_ids_come_back_from_their_text(subtopology: int, partition: int) ->
     ],
 )
 def test_other_texts_are_no_task_ids(text: str) -> None:
-    """Only what a task id prints is read as one; the error shows the text and an example."""
     with pytest.raises(ValueError, match="0_1"):
         TaskId.parse(text)
 
 
 def test_task_ids_sort_by_number_not_by_text() -> None:
-    """Sub-topology first, then partition, as numbers."""
     tasks = [TaskId(1, 0), TaskId(0, 10), TaskId(0, 9), TaskId(10, 0)]
     assert [str(task) for task in sorted(tasks)] == ["0_9", "0_10", "1_0", "10_0"]
 
 
 def test_partitions_print_as_in_kafkas_own_tools() -> None:
-    """A partition is written topic-partition."""
     assert str(TopicPartition("app-counts-changelog", 3)) == "app-counts-changelog-3"

@@ -7,7 +7,6 @@ import tidewheel
 
 @pytest.mark.parametrize("name", tidewheel.__all__)
 def test_public_names_have_a_runnable_example(name: str) -> None:
-    """Each public name has a docstring with an example, which `make docs` runs."""
     docstring = getattr(tidewheel, name).__doc__ or ""
     assert ">>> " in docstring
     assert docstring.partition("\n")[0].endswith((".", "?"))

@@ -21,7 +21,6 @@ DOCUMENTS = [path for path in repository_files() if path.suffix == ".md"]
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_resolve(document: Path) -> None:
-    """Every link to a file of the repository, and to a heading in it, has a target."""
     broken: list[str] = []
     for target in links(document.read_text(encoding="utf-8")):
         if "://" in target or target.startswith("mailto:"):
@@ -37,7 +36,6 @@ def test_links_resolve(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_files_that_are_named_are_there(document: Path) -> None:
-    """A module named with its folder is one that exists."""
     named = re.findall(
         r"`((?:streams|tasks|state_stores|rebalance|tests|benchmarks|checks|examples)/[\w./-]+\.\w+)`",
         document.read_text(encoding="utf-8"),
@@ -46,7 +44,6 @@ def test_files_that_are_named_are_there(document: Path) -> None:
 
 
 def test_every_decision_is_listed() -> None:
-    """The list of decisions links to every page, numbered without gaps, in order."""
     folder = ROOT / "docs" / "adr"
     pages = sorted(path.name for path in folder.glob("[0-9]*.md"))
     assert [int(page[:4]) for page in pages] == list(range(1, len(pages) + 1))
@@ -57,7 +54,6 @@ def test_every_decision_is_listed() -> None:
     "page", sorted((ROOT / "docs" / "adr").glob("[0-9]*.md")), ids=lambda path: path.stem
 )
 def test_decisions_have_the_four_parts(page: Path) -> None:
-    """A decision says its context, what was decided, what was given up, how to notice it was wrong."""
     parts = [
         line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("## ")
     ]
@@ -89,7 +85,6 @@ def test_every_operator_is_explained_with_its_parts() -> None:
 
 
 def test_changelog_fragments_have_a_known_kind() -> None:
-    """A fragment's name ends in one of Keep a Changelog's kinds."""
     kinds = {"added", "changed", "deprecated", "removed", "fixed", "security"}
     fragments = [path for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]
     assert [
@@ -98,7 +93,6 @@ def test_changelog_fragments_have_a_known_kind() -> None:
 
 
 def test_markdown_parts_are_found() -> None:
-    """Blocks come with language, place and the comment above; links and headings within them do not count."""
     text = (
         "# A *big* `Title`, here\n[one](a.md#x) `[not](b.md)` ![no](c.png)\n"
         "<!-- not run: because -->\n```python\n# [no](d.md)\nx = 1\n```\n"

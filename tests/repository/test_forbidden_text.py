@@ -6,7 +6,6 @@ from checks.forbidden_text import findings, findings_in
 
 
 def test_the_repository_is_clean() -> None:
-    """No file of the repository has forbidden text."""
     assert list(map(str, findings())) == []
 
 
@@ -24,7 +23,6 @@ def test_the_repository_is_clean() -> None:
     ],
 )
 def test_forbidden_text_is_found(line: str, what: str) -> None:
-    """Each kind is told with its place."""
     (finding,) = findings_in("a.txt", f"fine\n{line}\n")
     assert finding.rule.what == what
     assert str(finding).startswith(f"a.txt:2: {what}: ")
@@ -43,5 +41,4 @@ def test_forbidden_text_is_found(line: str, what: str) -> None:
     ],
 )
 def test_neighbours_are_left_alone(line: str) -> None:
-    """What only looks like it passes."""
     assert list(findings_in("a.txt", line)) == []

@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
+from checks.file_map import PACKAGES
 from checks.generated_parts import (
-    PACKAGES,
     PARTS,
     SECTIONS,
     main,
@@ -34,24 +34,20 @@ def attributes_read() -> set[str]:
 
 
 def test_generated_parts_are_up_to_date() -> None:
-    """`python -m checks.generated_parts --write` was run after the last change of what the parts are made from."""
     assert [name for _, name, _ in outdated()] == []
     assert main([]) == 0
 
 
 def test_every_option_stands_in_one_section() -> None:
-    """The settings page leaves no option out and names none twice."""
     listed = [option for options in SECTIONS.values() for option in options]
     assert sorted(listed) == sorted(StreamsConfig.model_fields)
 
 
 def test_every_option_has_an_effect() -> None:
-    """There is none that no code reads."""
     assert set(StreamsConfig.model_fields) <= attributes_read()
 
 
 def test_a_part_needs_its_markers() -> None:
-    """A document without a part's two markers is an error, not silently left alone."""
     text = "a\n<!-- generated: x -->\nold\n<!-- /generated: x -->\nb\n"
     assert with_part(text, "x", "new") == (
         "a\n<!-- generated: x -->\n\nnew\n\n<!-- /generated: x -->\nb\n"
@@ -62,13 +58,11 @@ def test_a_part_needs_its_markers() -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_are_not_empty(name: str) -> None:
-    """Each part has rows."""
     rows = [line for line in PARTS[name][1]().splitlines() if line.startswith(("| ", "- "))]
     assert len(rows) > 3
 
 
 @pytest.mark.parametrize("name", errors.__all__)
 def test_every_error_is_explained(name: str) -> None:
-    """The page on errors has each public error with its next step."""
     text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     assert f"| `{name}` |" in text

@@ -34,7 +34,6 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 def test_groups_are_installed_by_hash(commands: Commands) -> None:
-    """pip gets the pins of the groups named, with their hashes, and must check them."""
     assert install.main(["run"]) == 0
     (command,) = commands.pip
     assert "--require-hashes" in command
@@ -44,7 +43,6 @@ def test_groups_are_installed_by_hash(commands: Commands) -> None:
 
 
 def test_the_project_is_installed_without_fetching(commands: Commands) -> None:
-    """The editable install, which no hash can vouch for, brings nothing else in."""
     assert install.main(["--project"]) == 0
     (command,) = commands.pip
     assert {"--no-deps", "--no-build-isolation", "--editable"} <= set(command)
@@ -53,7 +51,6 @@ def test_the_project_is_installed_without_fetching(commands: Commands) -> None:
 def test_large_packages_are_announced(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """PySpark is fetched only if the broker lacks an Ivy, and its size is said before."""
     commands.missing = "java,spark"
     assert install.main(["--broker"]) == 0
     assert "485 MB" in capsys.readouterr().out
@@ -64,7 +61,6 @@ def test_large_packages_are_announced(
 def test_spark_is_installed_for_tests_after_a_word_on_its_size(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`make test` needs it, and nobody fetches half a gigabyte unasked."""
     assert install.main(["spark"]) == 0
     assert "456 MB" in capsys.readouterr().out
     assert "pyspark==" in commands.requirements
@@ -80,7 +76,6 @@ def test_nothing_is_installed_when_nothing_is_missing(commands: Commands) -> Non
 def test_a_wrong_group_ends_in_a_sentence(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A mistyped group says which there are."""
     assert install.main(["chekc"]) == 1
     assert "nothing for chekc" in capsys.readouterr().err
     assert commands.pip == []

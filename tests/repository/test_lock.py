@@ -25,19 +25,16 @@ def required(lines: list[str]) -> set[str]:
 
 
 def test_every_pin_has_hashes() -> None:
-    """Nothing is installed whose bytes were not seen when the lock was made."""
     assert PINS
     assert [pin.name for pin in PINS if not pin.hashes] == []
 
 
 def test_no_host_is_named() -> None:
-    """The lock holds on every machine, whatever registry or mirror it uses."""
     assert "://" not in TEXT
     assert not re.search(r"--(index-url|extra-index-url|find-links|trusted-host)|\s@\s", TEXT)
 
 
 def test_every_requirement_is_locked() -> None:
-    """What pyproject.toml asks for is in the lock, under the right group."""
     project = PYPROJECT["project"]
     assert required(project["dependencies"]) <= names_of("run")
     assert required(project["optional-dependencies"]["spark"]) <= names_of("spark")
@@ -64,12 +61,10 @@ def test_a_demo_needs_no_tools() -> None:
 
 
 def test_the_lock_is_as_it_would_be_written() -> None:
-    """Nobody edited the lock by hand."""
     assert render(PINS) == TEXT
 
 
 def test_a_line_without_hash_is_refused() -> None:
-    """A pin that lost its hashes names its line and the next step."""
     with pytest.raises(
         LockError, match="line 2 of the lock is not a pin with hashes: run `make lock`"
     ):
@@ -77,7 +72,6 @@ def test_a_line_without_hash_is_refused() -> None:
 
 
 def test_an_unknown_group_is_refused() -> None:
-    """A mistyped group does not install nothing."""
     with pytest.raises(LockError, match="nothing for tset"):
         of_groups(PINS, ["run", "tset"])
 
@@ -101,5 +95,4 @@ def test_an_unknown_group_is_refused() -> None:
     )
 )
 def test_what_is_written_can_be_read(pins: list[Pin]) -> None:
-    """Any pins come back from the file as they went in, sorted."""
     assert list(parse(render(pins))) == sorted(pins, key=lambda pin: (pin.name, pin.version))

@@ -25,13 +25,11 @@ def rules() -> dict[str, list[str]]:
 
 
 def test_every_recipe_is_one_line() -> None:
-    """No rule has a second recipe line, and no line goes on in the next."""
     assert [target for target, recipe in rules().items() if len(recipe) > 1] == []
     assert "\\\n" not in MAKEFILE
 
 
 def test_recipes_fit_a_screen() -> None:
-    """A recipe that grows past a screen's width belongs in a program."""
     # The one that finds no Python says what to do instead.
     recipes = {
         target: recipe[0] for target, recipe in rules().items() if recipe and target != "$(PYTHON)"
@@ -43,7 +41,6 @@ def test_recipes_fit_a_screen() -> None:
 
 
 def test_every_command_is_phony_and_explained() -> None:
-    """`make` lists every command with a sentence, and a file of its name does not hide it."""
     phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
     assert phony
     explained = re.findall(r"^([a-z]+):.*## \S", MAKEFILE, re.MULTILINE)
@@ -51,7 +48,6 @@ def test_every_command_is_phony_and_explained() -> None:
 
 
 def test_continuous_integration_runs_what_people_run() -> None:
-    """CI has no steps of its own, and the tests come last."""
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     commands = [line for line in script.splitlines() if line and not line.startswith("#")]
     assert commands[0] == "set -euo pipefail"
@@ -60,7 +56,6 @@ def test_continuous_integration_runs_what_people_run() -> None:
 
 
 def test_a_second_demo_installs_nothing(tmp_path: Path) -> None:
-    """Once the environment is made, `make demo` is the demo and nothing else; that has its own cache."""
     for name in ("Makefile", "constraints.txt", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)

@@ -15,7 +15,6 @@ def document(tmp_path: Path, text: str) -> Path:
 
 
 def test_blocks_share_names_in_order(tmp_path: Path) -> None:
-    """A later block uses what an earlier one made; other languages are left alone."""
     page = document(
         tmp_path,
         "```python\nx = 1\n```\n\n```sh\nexit 1\n```\n\n```python\nassert x == 1\n```\n",
@@ -24,7 +23,6 @@ def test_blocks_share_names_in_order(tmp_path: Path) -> None:
 
 
 def test_a_failing_block_tells_its_line(tmp_path: Path) -> None:
-    """The traceback names the document's own line."""
     page = document(tmp_path, "# Page\n\n```python\nx = 1\nassert x == 2\n```\n")
     ran, problem = run_file(page)
     assert ran == 1
@@ -45,20 +43,17 @@ def test_a_failing_block_tells_its_line(tmp_path: Path) -> None:
 def test_a_block_is_left_out_for_a_reason_only(
     tmp_path: Path, comment: str, *, fails: bool
 ) -> None:
-    """A comment without a reason does not switch an example off."""
     page = document(tmp_path, f"{comment}\n```python\nraise ValueError\n```\n")
     assert (run_file(page)[1] is not None) is fails
 
 
 def test_what_is_not_run_is_compiled(tmp_path: Path) -> None:
-    """An example that cannot run here is still Python; a fragment need not be."""
     text = "<!-- {}: why -->\n```python\nx = = 1\n```\n"
     assert run_file(document(tmp_path, text.format("not run")))[1] is not None
     assert run_file(document(tmp_path, text.format("fragment"))) == (0, None)
 
 
 def test_examples_leave_nothing_behind(tmp_path: Path) -> None:
-    """Files that an example writes are gone, and the next one runs where we are."""
     before = Path.cwd()
     page = document(tmp_path, "```python\nopen('x', 'w').close()\n```\n")
     assert run_file(page) == (1, None)

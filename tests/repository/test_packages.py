@@ -30,18 +30,15 @@ def imported_modules(source: str) -> set[str]:
 
 
 def test_the_package_is_typed() -> None:
-    """The marker lets type checkers trust the annotations."""
     assert (ROOT / "tidewheel" / "py.typed").is_file()
 
 
 def test_the_package_holds_the_four_folders() -> None:
-    """Relative links work in every clone."""
     for package in PACKAGES:
         assert (ROOT / "tidewheel" / package).readlink() == Path("..") / package
 
 
 def test_rooms_have_few_files() -> None:
-    """A package's root shows at most 10 modules, a folder at most 20."""
     crowded = {
         folder.relative_to(ROOT).as_posix(): count
         for package in PACKAGES
@@ -53,7 +50,6 @@ def test_rooms_have_few_files() -> None:
 
 
 def test_no_file_is_past_its_length() -> None:
-    """A file of more than 800 lines hides a second noun."""
     lengths = {
         path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
         for path in PYTHON_FILES
@@ -63,7 +59,6 @@ def test_no_file_is_past_its_length() -> None:
 
 
 def test_nothing_unpickles() -> None:
-    """No file, tests included, imports a module whose reading side runs what is in the data."""
     trespasses = {
         path.relative_to(ROOT).as_posix(): sorted(unsafe)
         for path in PYTHON_FILES
@@ -73,13 +68,11 @@ def test_nothing_unpickles() -> None:
 
 
 def test_the_import_finder_sees_every_form() -> None:
-    """The check above would notice an import inside a function, under a new name or from a part."""
     source = "def f():\n    import pickle as p\nfrom marshal import loads\nimport dill.source\n"
     assert imported_modules(source) == {"pickle", "marshal", "dill"}
 
 
 def test_every_test_folder_is_a_package() -> None:
-    """Mirrored folders bear the packages' names: without `__init__.py`, `import streams` finds the tests."""
     folders = {path.parent for path in PYTHON_FILES if path.is_relative_to(ROOT / "tests")}
     assert folders
     missing = [
@@ -89,7 +82,6 @@ def test_every_test_folder_is_a_package() -> None:
 
 
 def test_tests_mirror_the_packages() -> None:
-    """A folder below tests/<package> bears the name of a folder or a module of that package."""
     strangers = [
         folder.relative_to(ROOT).as_posix()
         for package in PACKAGES
@@ -117,7 +109,6 @@ def public_names() -> list[str]:
 
 
 def test_tidewheel_shows_sorted_public_names() -> None:
-    """`tidewheel.__all__` is there, sorted, and every name in it can be imported."""
     names = public_names()
     assert names
     assert names == sorted(names)
@@ -127,7 +118,6 @@ def test_tidewheel_shows_sorted_public_names() -> None:
 
 @pytest.mark.parametrize("name", public_names())
 def test_public_names_are_documented(name: str) -> None:
-    """Every public class and function of `tidewheel` has a docstring of its own."""
     value = getattr(importlib.import_module("tidewheel"), name)
     if not (inspect.isclass(value) or inspect.isroutine(value)):
         pytest.skip("a type alias or a constant is documented where it is written")

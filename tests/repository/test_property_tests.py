@@ -56,7 +56,6 @@ def mirrors(part: str) -> list[Path]:
 
 @pytest.mark.parametrize("part", PURE, ids=str)
 def test_R3_pure_parts_have_property_tests(part: str) -> None:
-    """A pure part has a hypothesis test in the file that mirrors it."""
     assert (ROOT / part).exists()
     tests = mirrors(part)
     assert tests, f"no test file mirrors {part} (its law: {PURE[part]})"
@@ -64,7 +63,6 @@ def test_R3_pure_parts_have_property_tests(part: str) -> None:
 
 
 def test_R3_the_protocol_has_a_stateful_test() -> None:
-    """Hypothesis draws whole conversations of the real coordinator: a machine with rules and invariants is run."""
     tree = ast.parse((ROOT / PROTOCOL).read_text(encoding="utf-8"))
     machines = {
         node.name

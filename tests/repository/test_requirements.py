@@ -41,32 +41,27 @@ def with_line_of_l1(rest: str) -> str:
 
 
 def test_our_table_is_right() -> None:
-    """Every requirement has its module and test, or its issue."""
     assert list(problems((ROOT / TABLE).read_text(encoding="utf-8"))) == []
 
 
 def test_a_table_of_open_issues_is_right(root: Path) -> None:
-    """A line may wait for an issue."""
     assert list(problems(WHOLE, root)) == []
     assert len(list(lines(WHOLE))) == sum(LAST_NUMBER.values())
 
 
 def test_a_line_may_have_tests(root: Path) -> None:
-    """Module and test do instead of an issue, and both may stand for a requirement done in part."""
     done = "it learns | `tasks/task.py` | `tests/test_task.py::test_L1_learns` |"
     assert list(problems(with_line_of_l1(f"{done} |"), root)) == []
     assert list(problems(with_line_of_l1(f"{done} issue 9: Later |"), root)) == []
 
 
 def test_a_nightly_test_is_named_as_such(root: Path) -> None:
-    """It may stand beside one that `make test` runs, marked by itself or with its module."""
     tests = "`tests/test_task.py::test_L1_learns`, `tests/test_task.py::test_L1_learns_all_night` (nightly)"
     tests += ", `tests/test_night.py::test_L1_sleeps` (nightly)"
     assert list(problems(with_line_of_l1(f"it learns | `tasks` | {tests} | |"), root)) == []
 
 
 def test_only_the_marker_makes_a_test_nightly() -> None:
-    """A `skipif` that asks the environment would leave a test out without the checker's knowing."""
     asking = [
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests").rglob("test_*.py")
@@ -105,14 +100,12 @@ def test_only_the_marker_makes_a_test_nightly() -> None:
     ],
 )
 def test_wrong_lines_are_found(root: Path, rest: str, problem: str) -> None:
-    """Each way to be wrong is told, with the requirement's id."""
     (found,) = problems(with_line_of_l1(rest), root)
     assert found.startswith("L1: ")
     assert problem in found
 
 
 def test_missing_and_unknown_requirements_are_found(root: Path) -> None:
-    """A line left out, written twice or invented is told."""
     table = WHOLE.replace("| L1 | something | | | issue 9: Later |\n", "")
     table += "| S1 | again | | | issue 9: Later |\n| R9 | new | | | issue 9: Later |\n"
     assert list(problems(table, root)) == [

@@ -10,7 +10,6 @@ _BULK = Path(__file__).parents[1] / "bulk"
 
 
 def test_modules_that_share_a_spark_go_to_one_process() -> None:
-    """And those that start Sparks of their own to another: they would wait for nothing."""
     scopes: dict[bool, set[str]] = {True: set(), False: set()}
     for path in _BULK.glob("test_*.py"):
         shares = "SparkSession" in path.read_text() or '"spark")' in path.read_text()
@@ -19,7 +18,6 @@ def test_modules_that_share_a_spark_go_to_one_process() -> None:
 
 
 def test_other_modules_are_scopes_of_their_own() -> None:
-    """As xdist has them, which asks the method that is overridden."""
     assert (
         scope_of("tests/tasks/commit/test_committer.py::test_it[a::b]")
         == "tests/tasks/commit/test_committer.py"

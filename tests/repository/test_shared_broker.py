@@ -36,7 +36,6 @@ class Brokers:
 
 
 def test_all_who_ask_get_one_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stops with the run, and its socket is gone."""
     brokers = Brokers()
     monkeypatch.setattr(shared_broker, "KafkaBroker", brokers)
     with offered_broker() as path:
@@ -58,7 +57,6 @@ def test_a_run_that_asks_for_none_starts_none(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_broker_that_does_not_start_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody who asks is told why."""
     brokers = Brokers(RuntimeError("no Java"))
     monkeypatch.setattr(shared_broker, "KafkaBroker", brokers)
     with offered_broker() as path:

@@ -42,25 +42,21 @@ def _moves(before: str, after: str, threads: dict[str, int] = ONE_EACH) -> str:
 
 
 def test_a_member_that_comes_takes_its_share_and_no_more() -> None:
-    """Of six tasks and three members: two."""
     assert not _moves("aaabbb", "aacbbc")
     assert _moves("aaabbb", "accbbc") == "3 tasks move for c, 2 are its share"
 
 
 def test_a_share_is_by_threads() -> None:
-    """One with twice the threads takes twice as much."""
     assert not _moves("aaabbb", "accbbc", {"a": 1, "b": 1, "c": 2})
     assert _moves("aaabbb", "accbcc", {"a": 1, "b": 1, "c": 2})
 
 
 def test_only_the_tasks_of_who_is_gone_move() -> None:
-    """Not one more, however even the loads are after it."""
     assert not _moves("aabbcc", "aabbab")
     assert "['0_1'] move although c is gone" in _moves("aabbcc", "abbbaa")
 
 
 def test_what_was_never_reached_says_nothing() -> None:
-    """A task that is on its way elsewhere is where it is, not where it should have been."""
     before, after = _target("aabbcc"), _target("abbbaa")
     tasks = _at_home(before) | {"0_5": _task("0_5", "RUNNING", "b")}
     assert not needless_moves(before, after, tasks, ONE_EACH)
@@ -98,7 +94,6 @@ def _twice(owner_phase: str, *copies: str) -> str:
 
 
 def test_nobody_owns_what_it_keeps_a_copy_of() -> None:
-    """Nor does another incarnation in its process, also while it is fenced; what it is to keep when it lets go counts later."""
     assert not _twice("RUNNING", "b.1")
     assert _twice("RUNNING", "a.1")
     assert _twice("RUNNING", "a.2")
@@ -108,6 +103,5 @@ def test_nobody_owns_what_it_keeps_a_copy_of() -> None:
 
 
 def test_no_process_keeps_two_copies() -> None:
-    """In whichever roles."""
     assert _twice("REVOKING", "b.1", "b.1")
     assert _twice("REVOKING", "a.1", "a.2")

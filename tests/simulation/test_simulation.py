@@ -32,14 +32,12 @@ def _lifetimes(first: int, count: int, *, faults: bool, refine: bool) -> Metrics
 
 @pytest.mark.slow
 def test_lifetimes_with_faults_keep_every_invariant() -> None:
-    """Twenty-five lifetimes: members die, hang, are cut off and come back, leaders change, and nothing is lost or repeated."""
     total = _lifetimes(1, LIFETIMES, faults=True, refine=True)
     assert total.lifetimes == LIFETIMES
 
 
 @pytest.mark.slow
 def test_lifetimes_are_as_eventful_as_they_are_meant_to_be() -> None:
-    """Each has at least 200 events, 5 faults of 3 kinds that hit somebody, and another leader; every kind of fault is somewhere."""
     total = _lifetimes(1, LIFETIMES, faults=True, refine=True)
     assert total.fewest_events >= 200
     assert total.fewest_faults >= 5
@@ -50,14 +48,12 @@ def test_lifetimes_are_as_eventful_as_they_are_meant_to_be() -> None:
 
 
 def test_a_lifetime_has_three_to_eight_members_and_twelve_to_sixty_tasks() -> None:
-    """Whatever the seed; and all of these numbers occur."""
     scenarios = [draw(seed) for seed in range(1, 1_001)]
     assert {len(each.members) for each in scenarios} == set(range(3, 9))
     assert {each.stateful + each.stateless for each in scenarios} == set(range(12, 61))
 
 
 def test_a_lifetime_that_is_too_quiet_is_a_failure() -> None:
-    """What members do in order counts for nothing, nor does a leader that stays."""
     faults = Counter(kill_host=3, cut_off=1, lose_reply=1, join=4)
     assert not Metrics(events=200, leaders=2, faults=faults).lacks()
     assert Metrics(events=199, leaders=2, faults=faults).lacks()
@@ -69,7 +65,6 @@ def test_a_lifetime_that_is_too_quiet_is_a_failure() -> None:
 
 @pytest.mark.slow
 def test_L3_no_planned_move_is_cold_with_learners() -> None:
-    """Where members only come and go in order, no task with state is handed to a member that has to restore it."""
     total = _lifetimes(1, GENTLE_LIFETIMES, faults=False, refine=True)
     assert total.cold == 0
     assert total.warm >= 5 * GENTLE_LIFETIMES
@@ -77,7 +72,6 @@ def test_L3_no_planned_move_is_cold_with_learners() -> None:
 
 @pytest.mark.slow
 def test_L3_without_the_refiner_moves_are_cold() -> None:
-    """The baseline: the same lifetimes without learners hand tasks over cold, and their owners restore after the grant."""
     baseline = _lifetimes(1, BASELINE_LIFETIMES, faults=False, refine=False)
     learners = _lifetimes(1, BASELINE_LIFETIMES, faults=False, refine=True)
     assert baseline.cold > 0
@@ -85,7 +79,6 @@ def test_L3_without_the_refiner_moves_are_cold() -> None:
 
 
 def test_a_seed_is_a_complete_account_of_a_lifetime() -> None:
-    """The same seed gives the same events at the same times, another one others."""
     traces: list[str] = []
     for seed in (7, 7, 8):
         simulation = Simulation(draw(seed))
@@ -102,7 +95,6 @@ def _regressions() -> list[int]:
 
 @pytest.mark.parametrize("seed", _regressions())
 def test_what_once_went_wrong_does_not_again(seed: int) -> None:
-    """A seed of the regression file lives."""
     live(seed)
 
 
@@ -115,7 +107,6 @@ def _lives(seed: int, more: tuple[str, ...]) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.rule)
 def test_every_rule_is_needed(mutant: Mutant) -> None:
-    """Without the rule the lifetime of its seed breaks an invariant, and with it the same lifetime breaks none."""
     assert caught(mutant, mutant.seed), (
         f"without this rule nothing goes wrong in seed {mutant.seed}: {mutant.what}. "
         "If lifetimes have changed, `python -m tests.simulation --mutants` finds another seed"
@@ -124,7 +115,6 @@ def test_every_rule_is_needed(mutant: Mutant) -> None:
 
 
 def test_a_failure_says_how_to_see_it_again() -> None:
-    """The text has the seed, the command and the last events."""
     fence_twice = next(mutant for mutant in MUTANTS if mutant.rule == "invariant 4")
     with removed(fence_twice), pytest.raises(Violation) as failure:
         live(fence_twice.seed)
@@ -149,7 +139,6 @@ def test_H24_a_group_whose_topics_are_lost_holds_still_until_it_is_set_up_again(
 
 @pytest.mark.slow
 def test_H24_a_worker_whose_watchdog_is_killed_after_a_recovery_ends() -> None:
-    """It was welcomed in the former life: its new watchdog, which knows only the new one, does not let it come in again."""
     simulation = Simulation(draw(8, more=("lose_topics",)))
     simulation.run()
     text = simulation.world.trace.text()
@@ -160,7 +149,6 @@ def test_H24_a_worker_whose_watchdog_is_killed_after_a_recovery_ends() -> None:
 
 @pytest.mark.slow
 def test_N14_members_of_two_versions_work_in_one_group() -> None:
-    """Lifetimes in which half of the members speak the next version: more fields, more kinds; all roll, and some back."""
     mixed = [seed for seed in range(1, 200) if draw(seed).newer][:6]
     assert len(mixed) == 6
     assert {draw(seed).rolls_back for seed in mixed} == {True, False}

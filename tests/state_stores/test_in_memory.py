@@ -12,7 +12,6 @@ keys = st.integers(0, 300).map(lambda number: b"%03d" % number)
 def test_keys_stay_in_order_through_few_and_many_changes(
     writes: list[list[tuple[bytes, bool]]],
 ) -> None:
-    """Whether a write changes few keys or many, the next scan is in order and complete."""
     database = InMemoryDatabase(["s"])
     model: dict[bytes, bytes] = {}
     for rows in writes:
@@ -26,7 +25,6 @@ def test_keys_stay_in_order_through_few_and_many_changes(
 
 
 def test_a_view_costs_nothing_once_it_is_dropped() -> None:
-    """Old values are kept only for scans that somebody still holds."""
     database = InMemoryDatabase(["s"])
     database.write({"s": [(b"a", b"1")]}, {})
     scan = database.iterate("s", None, None)

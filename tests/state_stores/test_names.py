@@ -24,7 +24,6 @@ names = (
 
 @given(names)
 def test_names_follow_the_rules(name: str) -> None:
-    """Exactly the names of the written rules pass, and come back as they were."""
     for check, allowed in (
         (check_application_id, OURS.fullmatch(name) is not None),
         (check_store_name, OURS.fullmatch(name) is not None),
@@ -51,13 +50,11 @@ def test_names_follow_the_rules(name: str) -> None:
     ],
 )
 def test_a_refusal_names_what_is_wrong(name: str, says: str) -> None:
-    """The message has the kind of name, the name, and the character or length."""
     with pytest.raises(ValueError, match=f"store name .*{says}" if name else says):
         check_store_name(name)
 
 
 def test_topics_that_come_out_too_long_are_refused() -> None:
-    """The length of the derived name counts, as Kafka counts it."""
     check_internal_topics("app", ["s" * 200], ["r" * 200])
     check_internal_topics("a" * 40, ["s" * 198], [])
     with pytest.raises(ValueError, match=r"store .*250 characters, 1 more than Kafka's 249"):

@@ -64,7 +64,6 @@ def folded(
 def test_the_last_per_key_equals_replay(
     records: list[Any], kind: StoreKind, cuts: list[int]
 ) -> None:
-    """However a changelog is cut into batches, writing the folded batches gives what replaying gives."""
     bounds = [0, *sorted(cut % (len(records) + 1) for cut in cuts), len(records)]
     content: dict[bytes, bytes] = {}
     for start, stop in pairwise(bounds):
@@ -79,7 +78,6 @@ def test_the_last_per_key_equals_replay(
 
 
 def test_rows_that_ended_by_ttl_are_deleted() -> None:
-    """An older row in their place has ended too, but may have a later timestamp: it must not come back."""
     spec = replace(SPEC, ttl_ms=10)
     records = [(b"a", b"1", 100), (b"b", b"2", 91), (b"c", b"3", 90), (b"d", None, 100)]
     expected = [(b"a", seal(b"1", 100)), (b"b", seal(b"2", 91)), (b"c", None), (b"d", None)]
@@ -87,7 +85,6 @@ def test_rows_that_ended_by_ttl_are_deleted() -> None:
 
 
 def test_rows_of_segments_that_have_expired_are_left_out() -> None:
-    """Seen from the largest time of the same records; keys that are too short to be rows are skipped."""
     spec = replace(SPEC, kind=StoreKind.WINDOW, retention_ms=60_000)
     layout = SegmentLayout.of(spec)
     rows = [layout.window_key(b"k", start) for start in (0, 59_999, 60_000, 119_999)]
@@ -99,7 +96,6 @@ def test_rows_of_segments_that_have_expired_are_left_out() -> None:
 
 
 def test_every_version_is_a_row() -> None:
-    """Versions of one key stand beside each other; one that is logged again is one row."""
     spec = replace(SPEC, kind=StoreKind.VERSIONED, history_retention_ms=10)
     records = [(b"k", b"1", 5), (b"k", None, 7), (b"k", b"2", 5), (b"k", None, 7), (None, b"x", 1)]
     assert dict(folded(spec, records)) == {
@@ -125,7 +121,6 @@ FRESH = Position(offset=50, topic_id=TOPIC, written_at_ms=NOW_MS - 1_000)
 
 
 def test_a_fresh_position_is_followed() -> None:
-    """With nothing against it a restore goes on where the store stands."""
     assert start_from(FRESH) is StartFrom.POSITION
     assert start_from(replace(FRESH, offset=10)) is StartFrom.POSITION
 
@@ -156,12 +151,10 @@ def test_a_fresh_position_is_followed() -> None:
 def test_a_doubtful_position_is_not_followed(
     position: Position | None, facts: dict[str, Any]
 ) -> None:
-    """Every doubt ends at the beginning of the log."""
     assert start_from(position, **facts) is StartFrom.BEGINNING
 
 
 def test_age_does_not_matter_where_nothing_is_left_to_read() -> None:
-    """A position at the end of the log misses no tombstone, however old it is."""
     old = Position(offset=100, topic_id=TOPIC, written_at_ms=0)
     assert start_from(old) is StartFrom.POSITION
     assert start_from(replace(old, topic_id=bytes(16))) is StartFrom.BEGINNING
@@ -182,7 +175,6 @@ def test_age_does_not_matter_where_nothing_is_left_to_read() -> None:
 def test_positions_are_followed_only_if_every_record_behind_them_is_there(
     position: Position | None, log_start: int, length: int, retention_ms: int
 ) -> None:
-    """A followed position is of this very topic, inside the log, and young enough unless it is at the end."""
     log_end = log_start + length
     answer, reason = restore_start(
         position,
@@ -202,6 +194,5 @@ def test_positions_are_followed_only_if_every_record_behind_them_is_there(
 
 
 def test_positions_of_two_changelogs_have_two_names() -> None:
-    """Topic and partition are both in the name, which no other pair spells."""
     names = {position_name(topic, number) for topic in ("a", "a-1", "b") for number in (0, 1, 11)}
     assert len(names) == 9

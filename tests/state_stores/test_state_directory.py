@@ -58,7 +58,6 @@ def processes(
 
 @pytest.mark.slow
 def test_live_processes_never_share_a_slot(tmp_path: Path) -> None:
-    """Processes that start at the same time take different slots; a killed one's slot and id go to the next."""
     with processes(tmp_path, 4) as held:
         assert sorted(int(str(answer["slot"])) for _, answer in held) == [0, 1, 2, 3]
         assert len({answer["member_id"] for _, answer in held}) == 4
@@ -75,7 +74,6 @@ def test_live_processes_never_share_a_slot(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_exclusive_refuses_another_process_and_names_it(tmp_path: Path) -> None:
-    """FAULTS 39: with `exclusive` a second process ends with the holder's pid, and touches nothing."""
     with processes(tmp_path, 1) as held:
         ((process, _),) = held
         before = sorted(tmp_path.rglob("*"))
@@ -87,7 +85,6 @@ def test_exclusive_refuses_another_process_and_names_it(tmp_path: Path) -> None:
 
 
 def test_exclusive_looks_at_every_slot(tmp_path: Path) -> None:
-    """A holder of a higher slot is company too; a free slot is not."""
     StateDirectory.acquire(tmp_path, "app", slot=0).close()
     with (
         StateDirectory.acquire(tmp_path, "app", slot=3),
@@ -99,7 +96,6 @@ def test_exclusive_looks_at_every_slot(tmp_path: Path) -> None:
 
 
 def test_the_lowest_free_slot_is_taken(tmp_path: Path) -> None:
-    """Slots are numbered from 0 and reused; two in one process exclude each other too."""
     first = StateDirectory.acquire(tmp_path, "app")
     second = StateDirectory.acquire(tmp_path, "app")
     assert (first.slot, second.slot) == (0, 1)
@@ -113,7 +109,6 @@ def test_the_lowest_free_slot_is_taken(tmp_path: Path) -> None:
 
 
 def test_applications_have_slots_of_their_own(tmp_path: Path) -> None:
-    """Another application id is another directory."""
     with (
         StateDirectory.acquire(tmp_path, "one") as one,
         StateDirectory.acquire(tmp_path, "two") as two,
@@ -123,7 +118,6 @@ def test_applications_have_slots_of_their_own(tmp_path: Path) -> None:
 
 
 def test_the_member_id_is_made_once(tmp_path: Path) -> None:
-    """The first id stays, whoever asks later; a given one is used only where there is none."""
     with StateDirectory.acquire(tmp_path, "app") as first:
         made = first.member_id
     with StateDirectory.acquire(tmp_path, "app", member_id="mine") as again:
@@ -136,7 +130,6 @@ def test_the_member_id_is_made_once(tmp_path: Path) -> None:
     "garbage", [b"", b"{", b"[]", b'{"member_id": 7}', b'{"member_id": "../x"}', b"\xff\x00"]
 )
 def test_a_garbled_member_file_is_replaced(tmp_path: Path, garbage: bytes) -> None:
-    """FAULTS 28: what can't be read counts as absent, and is made anew for good."""
     StateDirectory.acquire(tmp_path, "app").close()
     (tmp_path / "app" / "0" / "member.json").write_bytes(garbage)
     with StateDirectory.acquire(tmp_path, "app") as first:
@@ -146,7 +139,6 @@ def test_a_garbled_member_file_is_replaced(tmp_path: Path, garbage: bytes) -> No
 
 
 def test_a_bad_member_id_leaves_no_lock(tmp_path: Path) -> None:
-    """A refused id is named, and the slot is free afterwards."""
     with pytest.raises(ValueError, match="'a/b'"):
         StateDirectory.acquire(tmp_path, "app", member_id="a/b")
     with StateDirectory.acquire(tmp_path, "app", member_id="ab") as acquired:
@@ -154,7 +146,6 @@ def test_a_bad_member_id_leaves_no_lock(tmp_path: Path) -> None:
 
 
 def test_task_directories_are_private(tmp_path: Path) -> None:
-    """Everything below state_dir is for this user only."""
     with StateDirectory.acquire(tmp_path / "deep" / "state", "app") as directory:
         task = directory.task_directory("0_1")
         assert directory.task_directory("0_1") == task
@@ -166,7 +157,6 @@ def test_task_directories_are_private(tmp_path: Path) -> None:
 
 
 def test_tasks_are_listed_by_number(directory: StateDirectory) -> None:
-    """Only directories with a task's name count, links don't."""
     for task in ("10_0", "2_11", "2_9", "0_0"):
         directory.task_directory(task)
     (directory.path / "junk").mkdir()
@@ -180,14 +170,12 @@ def test_tasks_are_listed_by_number(directory: StateDirectory) -> None:
     "name", ["", "..", "0_1/..", "../0_1", "0_1\n", "-1_0", "01_0", "0_1x", "rocksdb"]
 )
 def test_only_task_ids_become_directories(directory: StateDirectory, name: str) -> None:
-    """No other text reaches a path."""
     for call in (directory.task_directory, directory.remove_task_directory):
         with pytest.raises(ValueError, match="not a task id"):
             call(name)
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
-    """A link where a directory or file of ours belongs is an error, and what it points to stays as it is."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "precious").write_text("x")
@@ -211,7 +199,6 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_the_root_itself_may_be_a_link(tmp_path: Path) -> None:
-    """An operator may link state_dir to another disk."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "state").symlink_to(tmp_path / "disk")
     with StateDirectory.acquire(tmp_path / "state", "app") as directory:
@@ -219,7 +206,6 @@ def test_the_root_itself_may_be_a_link(tmp_path: Path) -> None:
 
 
 def test_removing_a_task_directory(directory: StateDirectory) -> None:
-    """It goes with all that is in it; one that isn't there is no error."""
     task = directory.task_directory("0_1")
     (task / "sub").mkdir()
     (task / "sub" / "file").write_text("x")
@@ -230,7 +216,6 @@ def test_removing_a_task_directory(directory: StateDirectory) -> None:
 
 
 def test_a_removal_cut_short_is_finished_by_the_next_process(tmp_path: Path) -> None:
-    """What was being deleted when a process died is never a task again, and goes."""
     with StateDirectory.acquire(tmp_path, "app") as directory:
         half = directory.path / ".removing-0_1-abcd"
         half.mkdir()
@@ -241,7 +226,6 @@ def test_a_removal_cut_short_is_finished_by_the_next_process(tmp_path: Path) -> 
 
 
 def test_obsolete_directories_go_after_their_time(directory: StateDirectory) -> None:
-    """A task's time runs from the first call that found it unneeded, anew each time it was needed between."""
     for task in ("0_0", "0_1", "0_2"):
         directory.task_directory(task)
 
@@ -261,7 +245,6 @@ def test_obsolete_directories_go_after_their_time(directory: StateDirectory) -> 
 
 
 def test_the_global_directory_is_no_tasks(tmp_path: Path) -> None:
-    """It stands beside them, is never obsolete, and is removed only when somebody says so."""
     with StateDirectory.acquire(tmp_path, "app") as slot:
         place = slot.global_directory()
         (place / "file").touch()
@@ -277,7 +260,6 @@ def test_the_global_directory_is_no_tasks(tmp_path: Path) -> None:
 
 
 def test_nothing_works_after_the_slot_was_given_back(tmp_path: Path) -> None:
-    """A process without the lock makes and deletes nothing."""
     directory = StateDirectory.acquire(tmp_path, "app")
     directory.task_directory("0_0")
     directory.close()
@@ -302,8 +284,6 @@ def refuse_with(number: int) -> OSError:
 def test_refusals_of_the_system_have_a_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, says: str
 ) -> None:
-    """Full, read-only and broken disks are told apart, and name the path."""
-
     def mkdir(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         raise refuse_with(number)
 
@@ -315,8 +295,6 @@ def test_refusals_of_the_system_have_a_next_step(
 def test_a_file_system_without_flock_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NFS without locks is refused, never used without a lock."""
-
     def flock(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -327,7 +305,6 @@ def test_a_file_system_without_flock_is_told(
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 def test_a_read_only_directory_is_told(tmp_path: Path) -> None:
-    """The message names the directory and the user."""
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(StateStoreError, match="not writable"):
@@ -337,7 +314,6 @@ def test_a_read_only_directory_is_told(tmp_path: Path) -> None:
 
 
 def test_what_stands_in_the_way_of_the_directory_is_named(tmp_path: Path) -> None:
-    """Also where it is a file further up, which is there, and not the path below it, which is not."""
     (tmp_path / "file").touch()
     for state_dir in (tmp_path / "file", tmp_path / "file" / "below" / "further"):
         with pytest.raises(StateStoreError) as refused:
@@ -346,7 +322,6 @@ def test_what_stands_in_the_way_of_the_directory_is_named(tmp_path: Path) -> Non
 
 
 def test_a_held_slot_and_a_shared_directory_are_told_apart(tmp_path: Path) -> None:
-    """Each with its own way out: another slot, or no `state_dir_exclusive`."""
     with StateDirectory.acquire(tmp_path, "app", slot=0):
         with pytest.raises(StoreLockedError) as held:
             StateDirectory.acquire(tmp_path, "app", slot=0)

@@ -74,7 +74,6 @@ def table() -> Any:
 
 @pytest.mark.parametrize("config", [{}, "x", 5, object(), timedelta(seconds=1)])
 def test_a_topology_is_built_with_settings_only(config: Any) -> None:
-    """A dict of settings is the likely mistake."""
     builder = StreamsBuilder()
     builder.stream("in", **TEXT)
     with pytest.raises(ConfigError, match=f"build {HERE}: the config is of type .*; give StreamsC"):
@@ -84,7 +83,6 @@ def test_a_topology_is_built_with_settings_only(config: Any) -> None:
 @pytest.mark.parametrize("bad", [None, 5, "no", {}, object()])
 @pytest.mark.parametrize("option", ["caching", "logging"])
 def test_switches_of_stores_are_bools(option: str, bad: Any) -> None:
-    """The text "no" would count as yes."""
     message = f"{HERE}: {option}=.* is of type {type(bad).__name__}; give True or False"
     with pytest.raises(TopologyError, match=f"Materialized {message}"):
         Materialized(**{option: bad})
@@ -93,7 +91,6 @@ def test_switches_of_stores_are_bools(option: str, bad: Any) -> None:
 
 
 def test_other_switches_are_bools() -> None:
-    """Those that only some stores have, and those of calls."""
     with pytest.raises(TopologyError, match=r"persistent='no' is of type str; give True or False"):
         Stores.session("s", retention=5, **TEXT, persistent="no")  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="retain_duplicates=1 is of type int"):
@@ -106,7 +103,6 @@ def test_other_switches_are_bools() -> None:
     "make", [Materialized, lambda **options: Stores.lru("s", max_entries=1, **TEXT, **options)]
 )
 def test_without_a_changelog_there_are_no_settings_of_one(make: Callable[..., Any]) -> None:
-    """They would have no effect."""
     with pytest.raises(TopologyError, match=r"logging=False means .* leave one of them out"):
         make(logging=False, changelog_config={"retention.ms": "1"})
 
@@ -122,13 +118,11 @@ def test_without_a_changelog_there_are_no_settings_of_one(make: Callable[..., An
     ],
 )
 def test_tables_without_windows_have_no_retention(use: Callable[..., Any]) -> None:
-    """Also where the table may never get a store."""
     with pytest.raises(TopologyError, match=f"{HERE}: retention= is for windowed tables; .*ttl="):
         use(Materialized(retention=timedelta(hours=1)))
 
 
 def test_a_global_table_has_no_changelog() -> None:
-    """So it has no settings of one."""
     store: Any = Materialized(changelog_config={"retention.ms": "1"})
     with pytest.raises(TopologyError, match=f"global_table {HERE}: .* leave changelog_config= out"):
         StreamsBuilder().global_table("t", **TEXT, store=store)
@@ -154,14 +148,11 @@ def test_a_global_table_has_no_changelog() -> None:
 def test_a_supplier_that_makes_something_else_is_told_what_to_make(
     use: Callable[[], Any], message: str
 ) -> None:
-    """What it makes comes first: whether each task has its own matters only of processors."""
     with pytest.raises(TopologyError, match=f"{HERE}: the supplier makes .*{re.escape(message)}"):
         use()
 
 
 def test_a_join_says_which_side_lacks_a_serde() -> None:
-    """The two sides' values have arguments of their own."""
-
     def joined(**serdes: Any) -> Topology:
         builder = StreamsBuilder()
         left = builder.stream("l", **TEXT).map(lambda key, value: (key, value))
@@ -180,7 +171,6 @@ def test_a_join_says_which_side_lacks_a_serde() -> None:
 
 
 def test_other_arguments_of_calls() -> None:
-    """A label that is no text; what can't be called again; what is no class of errors."""
     with pytest.raises(TopologyError, match=f"print {HERE}: label is of type int; give a str"):
         stream().print(5)
     with pytest.raises(TopologyError, match="retrying: the function is of type int; give a call"):
@@ -204,7 +194,6 @@ def test_other_arguments_of_calls() -> None:
 def test_a_result_of_the_wrong_shape_names_operator_line_and_record(
     use: Callable[[Any], Any], message: str
 ) -> None:
-    """It fails as the call itself would: the handler may skip the record."""
     builder = StreamsBuilder()
     use(builder.stream("in", **TEXT)).to("out", **TEXT)
     topology = builder.build()
@@ -220,8 +209,6 @@ def test_a_result_of_the_wrong_shape_names_operator_line_and_record(
 
 
 def test_an_error_of_a_flat_mappers_own_generator_stays_as_it_is() -> None:
-    """It is not the shape of the result that was wrong."""
-
     def broken(value: str) -> Any:
         yield value
         raise TypeError("of its own")
@@ -236,7 +223,6 @@ def test_an_error_of_a_flat_mappers_own_generator_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("answer", ["x", 1.5, object(), {"a": 1}])
 def test_a_partitioner_that_answers_rubbish_is_told_what_to_answer(answer: Any) -> None:
-    """The message names the sink and the user's line."""
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).to("out", partitioner=lambda *_: answer)
     message = (
@@ -260,8 +246,6 @@ def test_a_partitioner_that_answers_rubbish_is_told_what_to_answer(answer: Any) 
     ],
 )  # fmt: skip
 def test_what_processors_ask_is_checked(call: Callable[[Any], Any], message: str) -> None:
-    """The processor is named, by the message or by the failure around it."""
-
     class Asking(Processor[str, str, str, str]):
         def process(self, record: Any) -> None:
             call(self.context)
@@ -290,7 +274,6 @@ def stored() -> Topology:
 
 @pytest.mark.parametrize("time", [timedelta(seconds=1), "x", 1.5, True, [], object()])
 def test_times_of_reads_are_milliseconds(time: Any) -> None:
-    """Of all stores that have times, and both ends."""
     with TopologyTestDriver(stored()) as driver:
         window, session, versioned = map(driver.get_state_store, ("window", "session", "versioned"))
         calls: list[tuple[str, Callable[[], Any]]] = [
@@ -314,7 +297,6 @@ def test_times_of_reads_are_milliseconds(time: Any) -> None:
 
 @pytest.mark.parametrize("entries", [None, 5, "ab", [5], [("a", "b", "c")]])
 def test_many_values_come_as_pairs(entries: Any) -> None:
-    """The message names the store."""
     with TopologyTestDriver(stored()) as driver:
         store = driver.get_state_store("plain")
         with pytest.raises(TypeError, match=r"store plain: put_all\(\) takes a mapping or \(key"):
@@ -325,7 +307,6 @@ def test_many_values_come_as_pairs(entries: Any) -> None:
 
 @pytest.mark.parametrize("name", ["window", "session", "versioned"])
 def test_a_key_of_the_wrong_type_names_the_store(name: str) -> None:
-    """As it does in key-value stores."""
     with TopologyTestDriver(stored()) as driver:
         store = driver.get_state_store(name)
         with pytest.raises(StreamsError, match=f"store {name}: string serde.*expected str, got"):
@@ -337,7 +318,6 @@ def test_a_key_of_the_wrong_type_names_the_store(name: str) -> None:
 
 @pytest.mark.parametrize("bad", ["x", {}, [], 1.5, True, object()])
 def test_times_of_the_driver_are_checked(bad: Any) -> None:
-    """Each message names the parameter."""
     with pytest.raises(StreamsError, match=r"initial_wall_clock_ms=.* is no time; give int ms"):
         TopologyTestDriver(copying(), initial_wall_clock_ms=bad)
     with TopologyTestDriver(copying()) as driver:
@@ -352,7 +332,6 @@ def test_times_of_the_driver_are_checked(bad: Any) -> None:
 
 
 def test_records_and_names_of_the_driver_are_checked() -> None:
-    """Pairs that are none, names that are none."""
     with TopologyTestDriver(copying()) as driver:
         source = driver.create_input_topic("in", **TEXT)
         with pytest.raises(StreamsError, match=r"object of type int has no \(key, value\); give a"):
@@ -374,7 +353,6 @@ def test_records_and_names_of_the_driver_are_checked() -> None:
 
 
 def test_nothing_of_a_closed_driver_answers() -> None:
-    """A test that reads after the end would see what is left by chance."""
     driver = TopologyTestDriver(copying())
     source = driver.create_input_topic("in", **TEXT)
     output = driver.create_output_topic("out", **TEXT)
@@ -403,7 +381,6 @@ def test_nothing_of_a_closed_driver_answers() -> None:
 
 @pytest.mark.parametrize("name", ["window", "session", "versioned"])
 def test_stores_of_all_kinds_are_closed(name: str) -> None:
-    """Reads and writes raise the same."""
     driver = TopologyTestDriver(stored())
     store = driver.get_state_store(name)
     driver.close()
@@ -431,7 +408,6 @@ class Progress:
     ],
 )
 def test_listeners_are_functions_or_objects_that_listen(setter: str) -> None:
-    """What could never be called is refused when it is set."""
     app = KafkaStreams(copying(), CONFIG)
     bad: Any
     for bad in (5, "x", {}, object()):
@@ -447,7 +423,6 @@ def test_listeners_are_functions_or_objects_that_listen(setter: str) -> None:
 
 
 def test_calls_of_an_application_are_checked() -> None:
-    """Times, switches and numbers of sub-topologies."""
     app = KafkaStreams(copying(), CONFIG)
     with pytest.raises(StreamsError, match="close: timeout='x' is not a duration"):
         app.close("x")  # type: ignore[arg-type]
@@ -470,6 +445,5 @@ def test_calls_of_an_application_are_checked() -> None:
     ],
 )
 def test_what_serdes_and_descriptions_are_made_of(made: Callable[[], object], said: str) -> None:
-    """Also what can't be hashed."""
     with pytest.raises(TopologyError, match=said):
         made()

@@ -27,7 +27,6 @@ def _logging_as_before() -> Iterator[None]:
 
 
 def test_elsewhere_than_on_a_terminal_each_record_is_a_json_line() -> None:
-    """With time, level, logger and message; extra things only where there are any."""
     out = io.StringIO()
     configure_logging(stream=out)
     logging.getLogger("tidewheel").info("state %s -> %s", "CREATED", "REBALANCING")
@@ -40,7 +39,6 @@ def test_elsewhere_than_on_a_terminal_each_record_is_a_json_line() -> None:
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_a_helpers_lines_have_the_same_form(log_format: LogFormat) -> None:
-    """The watchdog is told; a program that sets up logging by itself tells nothing."""
     logging.getLogger().handlers[:] = [logging.NullHandler()]
     assert configured_format() is None
     configure_logging(log_format=log_format, stream=io.StringIO())
@@ -48,7 +46,6 @@ def test_a_helpers_lines_have_the_same_form(log_format: LogFormat) -> None:
 
 
 def test_a_worker_among_several_says_its_slot() -> None:
-    """As a field in JSON, in front of the line in text."""
     out = io.StringIO()
     configure_logging(stream=out, slot=2)
     logging.getLogger("x").warning("hello")
@@ -60,7 +57,6 @@ def test_a_worker_among_several_says_its_slot() -> None:
 
 
 def test_an_exception_is_kept_whole_in_its_line() -> None:
-    """One record stays one line, so nothing that reads lines loses the trace."""
     out = io.StringIO()
     configure_logging(stream=out)
     try:
@@ -74,7 +70,6 @@ def test_an_exception_is_kept_whole_in_its_line() -> None:
 
 
 def test_an_exception_that_is_not_wanted_is_left_out() -> None:
-    """`exc_info=False`, as conditions give it."""
     out = io.StringIO()
     configure_logging(stream=out)
     logging.getLogger("x").error("failed", exc_info=False)
@@ -82,7 +77,6 @@ def test_an_exception_that_is_not_wanted_is_left_out() -> None:
 
 
 def test_a_terminal_gets_text_and_markup_is_not_taken_out() -> None:
-    """Messages quote what users wrote, which may have brackets."""
     out = _Terminal()
     configure_logging(stream=out)
     logging.getLogger("x").info("bad value [bold]")
@@ -91,7 +85,6 @@ def test_a_terminal_gets_text_and_markup_is_not_taken_out() -> None:
 
 
 def test_less_than_the_level_is_not_shown() -> None:
-    """--log-level warning hides info."""
     out = io.StringIO()
     configure_logging("warning", stream=out)
     logging.getLogger("x").info("quiet")
@@ -99,7 +92,6 @@ def test_less_than_the_level_is_not_shown() -> None:
 
 
 def test_json_can_be_asked_for_on_a_terminal() -> None:
-    """--log-format json wins over what the stream is."""
     out = _Terminal()
     configure_logging(log_format="json", stream=out)
     logging.getLogger("x").info("hello")
@@ -108,7 +100,6 @@ def test_json_can_be_asked_for_on_a_terminal() -> None:
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_a_trace_shows_no_password_of_a_url(log_format: LogFormat) -> None:
-    """The line of the program that it quotes, and the error's own text, may have one."""
     out = io.StringIO()
     configure_logging(log_format=log_format, stream=out)
     try:

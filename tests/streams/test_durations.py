@@ -13,31 +13,26 @@ from tidewheel.streams.errors import ConfigError, TopologyError
 
 @given(st.integers(min_value=0, max_value=10**12))
 def test_int_and_timedelta_mean_the_same(ms: int) -> None:
-    """An int is milliseconds, and so is the timedelta of as many."""
     assert to_ms(ms) == to_ms(timedelta(milliseconds=ms)) == ms
 
 
 def test_timedelta_is_rounded_down() -> None:
-    """Parts of a millisecond are cut, as Kafka's Duration.toMillis does."""
     assert to_ms(timedelta(milliseconds=1, microseconds=999)) == 1
 
 
 def test_shorter_than_a_millisecond_is_no_zero() -> None:
-    """A window of 500 microseconds is refused instead of becoming an empty one."""
     with pytest.raises(TopologyError, match=r"size=.*shorter than a millisecond"):
         to_ms(timedelta(microseconds=500), "size")
 
 
 @pytest.mark.parametrize("duration", ["5s", 1.5, True, None])
 def test_other_types_are_refused(duration: Any) -> None:
-    """Text, floats and booleans are no durations in a program."""
     with pytest.raises(TopologyError, match=r"timedelta or int milliseconds"):
         to_ms(duration)
 
 
 @pytest.mark.parametrize("duration", [-1, timedelta(seconds=-1)])
 def test_too_short_durations_name_the_bound(duration: int | timedelta) -> None:
-    """The error is of the kind the caller asked for and says what is allowed."""
     with pytest.raises(ConfigError, match=r"grace=.*at least 0 ms"):
         to_ms(duration, "grace", error=ConfigError)
 
@@ -50,12 +45,10 @@ def test_too_short_durations_name_the_bound(duration: int | timedelta) -> None:
     ],
 )  # fmt: skip
 def test_text_durations(text: str, ms: int) -> None:
-    """Variables and files may use units."""
     assert parse_ms(text) == ms
 
 
 @pytest.mark.parametrize("text", ["", "s", "5 weeks", "1e3", "5s5", "0.5", "1.0001s", "٣s"])
 def test_bad_text_durations(text: str) -> None:
-    """Anything else is refused."""
     with pytest.raises(ValueError, match=r"is not a duration|is finer than"):
         parse_ms(text)

@@ -7,7 +7,6 @@ from tidewheel.streams import errors
 
 @pytest.mark.parametrize("name", errors.__all__)
 def test_every_error_is_a_streams_error(name: str) -> None:
-    """One `except StreamsError` catches everything Tidewheel raises on purpose."""
     assert issubclass(getattr(errors, name), errors.StreamsError)
 
 
@@ -19,11 +18,9 @@ def test_every_error_is_a_streams_error(name: str) -> None:
     ],
 )  # fmt: skip
 def test_documented_errors_exist(name: str) -> None:
-    """The public interface's tree of errors is complete."""
     assert name in errors.__all__
 
 
 def test_store_errors_are_below_state_store_error() -> None:
-    """A locked and an unreadable store are both store errors."""
     assert issubclass(errors.StoreLockedError, errors.StateStoreError)
     assert issubclass(errors.InvalidStateStoreError, errors.StateStoreError)

@@ -42,7 +42,6 @@ from tidewheel.tasks.errors import OutdatedGrantError, StartRefusedError
     ],
 )
 def test_every_kind_of_error_has_its_code(error: BaseException, code: ExitCode) -> None:
-    """What nobody foresaw is 1."""
     assert exit_code_of(error) is code
 
 
@@ -62,21 +61,18 @@ class _ClientError:
     [("_TRANSPORT", ExitCode.KAFKA_UNREACHABLE), ("TOPIC_AUTHORIZATION_FAILED", ExitCode.FAILED)],
 )
 def test_a_cluster_that_is_not_there_has_a_code_of_its_own(name: str, code: ExitCode) -> None:
-    """Known by the client's error behind ours."""
     error = StreamsError("list topics")
     error.__cause__ = Exception(_ClientError(name))
     assert exit_code_of(error) is code
 
 
 def test_the_table_names_every_code() -> None:
-    """Codes are public: each has a meaning that documents can show."""
     table = markdown_table()
     for code in ExitCode:
         assert f"| {code.value} | {code.meaning} |" in table
 
 
 def test_only_what_a_restart_cannot_help_is_final() -> None:
-    """Pinned, because a final code ends every worker."""
     assert {code for code in ExitCode if code.is_final} == {
         ExitCode.USAGE,
         ExitCode.FENCED,

@@ -8,14 +8,12 @@ from tidewheel.streams.gc_tuning import collect_by_batches, collection_paused
 
 
 def test_the_collector_is_back_whatever_happens() -> None:
-    """Also when the client raises; and one pause inside another ends with the outer one."""
     with pytest.raises(RuntimeError):
         _fail_inside_a_pause()
     assert gc.isenabled()
 
 
 def test_a_collector_that_the_user_has_switched_off_stays_off() -> None:
-    """It's the program's own choice."""
     gc.disable()
     try:
         with collection_paused():
@@ -37,7 +35,6 @@ def _fail_inside_a_pause() -> None:
     ("chosen", "then"), [(700, 50_000), (2_000, 50_000), (0, 0), (5_000, 5_000)]
 )
 def test_only_pythons_own_threshold_is_raised(chosen: int, then: int) -> None:
-    """Who has chosen another, or none, keeps it."""
     before = gc.get_threshold()
     try:
         gc.set_threshold(chosen, 10, 10)

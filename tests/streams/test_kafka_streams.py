@@ -95,7 +95,6 @@ def test_L4_S1_how_it_goes_depends_on_who_it_is(
     end: Callable[[KafkaStreams], bool],
     departure: Departure,
 ) -> None:
-    """Static members are expected back; members that drain go on meanwhile; without a group there is nobody to wait for."""
     app = started(stage.app(options, **settings))
     assert end(app)
     assert stage.departures == [departure]
@@ -103,7 +102,6 @@ def test_L4_S1_how_it_goes_depends_on_who_it_is(
 
 
 def test_what_was_closed_is_not_started(stage: Stage) -> None:
-    """Also if it had never run."""
     app = stage.app()
     assert app.close()
     with pytest.raises(StreamsError, match="was closed before; make a new one"):
@@ -111,7 +109,6 @@ def test_what_was_closed_is_not_started(stage: Stage) -> None:
 
 
 def test_a_stop_closes_in_the_background(stage: Stage) -> None:
-    """Nobody need wait for it."""
     app = started(stage.app())
     app.stop()
     assert app.wait(_PATIENCE_S)
@@ -120,7 +117,6 @@ def test_a_stop_closes_in_the_background(stage: Stage) -> None:
 
 
 def test_closing_ends_waiting_after_its_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And goes on in the background."""
     monkeypatch.setattr(WorkerLife, "depart", lambda _life, _departure: None)
     app = started(stage.app())
     assert not app.close(timeout=10)
@@ -132,7 +128,6 @@ def test_closing_ends_waiting_after_its_time(stage: Stage, monkeypatch: pytest.M
 def test_L4_the_first_signal_drains_and_the_second_ends_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the second does is what it did before `run`: Ctrl-C raises KeyboardInterrupt."""
     monkeypatch.setattr(WorkerLife, "depart", lambda _life, each: stage.departures.append(each))
     app = stage.app(drain_timeout_ms=60_000)
     # Said here: a process that was started in the background ignores Ctrl-C.
@@ -162,7 +157,6 @@ def test_L4_the_first_signal_drains_and_the_second_ends_at_once(
 
 
 def test_run_drains_when_it_is_told_to_stop(stage: Stage) -> None:
-    """By `stop`, as by a signal."""
     app = stage.app(drain_timeout_ms=900)
     app.set_state_listener(lambda new, _: app.stop() if new is S.RUNNING else None)
     app.run()
@@ -171,7 +165,6 @@ def test_run_drains_when_it_is_told_to_stop(stage: Stage) -> None:
 
 
 def test_a_thread_that_fails_ends_the_others(stage: Stage) -> None:
-    """The application ends with its error, once all are closed."""
     app = started(stage.app())
     assert app.add_stream_thread() == "tidewheel-worker-2"
     for _ in range(2):
@@ -187,7 +180,6 @@ def test_a_thread_that_fails_ends_the_others(stage: Stage) -> None:
 def test_the_last_word_of_threads_that_speak_at_once_counts(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that says that it runs does not hide that another one has just stopped to."""
     app = started(stage.app())
     (thread,) = app._threads
     move_to = app._state.move_to
@@ -208,7 +200,6 @@ def test_the_last_word_of_threads_that_speak_at_once_counts(
 
 
 def test_a_pause_reaches_a_worker_that_is_still_to_come(stage: Stage) -> None:
-    """A life waits for brokers and topics before it has a worker: who pauses it then must not find it running later."""
     app = started(stage.app())
     (life,) = stage.lives
     assert life.worker is None
@@ -219,7 +210,6 @@ def test_a_pause_reaches_a_worker_that_is_still_to_come(stage: Stage) -> None:
 
 
 def test_sub_topologies_are_paused_one_by_one(stage: Stage) -> None:
-    """A number that the topology doesn't have changes nothing."""
     app = started(stage.app())
     (life,) = stage.lives
     with pytest.raises(StreamsError, match=r"no sub-topology 3, 7; this topology has 0 \("):
@@ -234,7 +224,6 @@ def test_sub_topologies_are_paused_one_by_one(stage: Stage) -> None:
 
 
 def test_threads_come_and_go(stage: Stage) -> None:
-    """The last one is ended by closing; before and after there is none to add to."""
     app = stage.app()
     assert app.add_stream_thread() is None
     started(app)
@@ -251,7 +240,6 @@ def test_threads_come_and_go(stage: Stage) -> None:
 def test_two_removals_at_once_end_two_threads(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each its own; the one that is left is not removed while they go."""
     departing = threading.Semaphore(0)
     monkeypatch.setattr(WorkerLife, "depart", lambda _life, _departure: departing.release())
     app = started(stage.app())
@@ -271,7 +259,6 @@ def test_two_removals_at_once_end_two_threads(
 def test_a_worker_that_removes_one_waits_for_none(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caller: int
 ) -> None:
-    """Neither for itself nor for another, which may wait until it takes its tasks."""
     both, done = threading.Event(), threading.Event()
     removed: list[str | None] = []
     monkeypatch.setattr(WorkerLife, "depart", lambda _life, each: stage.departures.append(each))

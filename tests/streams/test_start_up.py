@@ -66,7 +66,6 @@ def found_after(*steps: tuple[str, tuple[str, ...]]) -> list[str]:
 
 
 def test_watchdog_and_worker_import_what_they_need_and_no_more() -> None:
-    """A module on these lists costs 10 to 150 ms of a core each time."""
     assert found_after(
         ("tidewheel", _HEAVY + _WORKERS_OWN + _NOT_YET_USED),
         (
@@ -78,5 +77,4 @@ def test_watchdog_and_worker_import_what_they_need_and_no_more() -> None:
 
 
 def test_supervisor_imports_nothing_of_what_its_workers_run() -> None:
-    """`tidewheel run` starts its workers at once."""
     assert found_after(("tidewheel.streams.cli.commands.run", _NO_PROGRAM)) == ["[]"]

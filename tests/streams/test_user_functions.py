@@ -90,7 +90,6 @@ KEY_AND_VALUE = [
 @pytest.mark.parametrize("function", VALUE, ids=function_name)
 @pytest.mark.parametrize("kind", ["mapper", "predicate"])
 def test_one_parameter_gets_the_value(function: Callable[..., Any], kind: str) -> None:
-    """One positional parameter without a default, or no readable signature, means the value."""
     adapted = adapt(function, kind=kind, node="map_values")
 
     assert adapted.call is function
@@ -99,7 +98,6 @@ def test_one_parameter_gets_the_value(function: Callable[..., Any], kind: str) -
 
 @pytest.mark.parametrize("function", KEY_AND_VALUE, ids=function_name)
 def test_two_parameters_get_key_and_value(function: Callable[..., Any]) -> None:
-    """Two positional parameters without a default mean key and value."""
     assert adapt(function, kind="mapper", node="map_values").takes_key
 
 
@@ -125,7 +123,6 @@ def test_two_parameters_get_key_and_value(function: Callable[..., Any]) -> None:
     ],
 )
 def test_other_kinds(kind: str, function: Callable[..., Any], *, takes_key: bool) -> None:
-    """Joiners, aggregators, initializers, reducers and mergers have forms of their own."""
     assert adapt(function, kind=kind, node="x").takes_key is takes_key
 
 
@@ -134,7 +131,6 @@ def positional_only(value: Any, /) -> Any:
 
 
 def test_positional_only_parameters_count() -> None:
-    """A slash in the signature changes nothing."""
     assert not adapt(positional_only, kind="mapper", node="map").takes_key
 
 
@@ -173,13 +169,11 @@ def keyword_only(value: Any, *, unit: str) -> Any:
     ],
 )  # fmt: skip
 def test_signatures_that_fit_nothing(kind: str, function: Any, problem: str) -> None:
-    """The error names the operator, the user's line, the function, and the forms that would fit."""
     with pytest.raises(TopologyError, match=r"^filter \(app\.py:12\): .*" + problem):
         adapt(function, kind=kind, node="filter", location="app.py:12")
 
 
 def test_defaults_are_not_quoted() -> None:
-    """Default values are the user's data, so messages have parameter names only."""
     with pytest.raises(TopologyError) as caught:
         adapt(lambda password="hunter2": password, kind="mapper", node="map")
 
@@ -214,7 +208,6 @@ def wrapped_waits(*args: Any) -> Any:
     ids=function_name,
 )
 def test_coroutine_functions_are_waited_for(kind: str, function: Callable[..., Any]) -> None:
-    """What an operator calls is a plain function that returns when the coroutine has ended."""
     adapted = adapt(function, kind=kind, node="map_values")
     assert adapted.call("value") == "value"
     assert (adapted.takes_key, adapted.name) == (False, function_name(function))
@@ -222,8 +215,6 @@ def test_coroutine_functions_are_waited_for(kind: str, function: Callable[..., A
 
 
 def test_a_wrapper_that_waits_itself_is_not_waited_for_again() -> None:
-    """It bears the signs of the coroutine function it wraps, but gives a result."""
-
     @functools.wraps(waits)
     def waited(value: Any) -> Any:
         return asyncio.run(waits(value))
@@ -245,13 +236,11 @@ def test_a_wrapper_that_waits_itself_is_not_waited_for_again() -> None:
 def test_where_coroutine_functions_do_not_belong(
     function: Callable[..., Any], kind: str, what: str
 ) -> None:
-    """Generators, and what works on a store in between, are refused at build time instead of never being awaited."""
     with pytest.raises(TopologyError, match=rf"is {what}; only mappers, predicates"):
         adapt(function, kind=kind, node="map_values")
 
 
 def test_a_class_with_an_async_call_is_a_plain_constructor() -> None:
-    """Calling a class makes an object; whether that object is async does not matter."""
     assert adapt(Waiter, kind="initializer", node="aggregate").call is Waiter
 
 
@@ -267,7 +256,6 @@ def test_a_class_with_an_async_call_is_a_plain_constructor() -> None:
     ],
 )
 def test_names_for_messages(kind: str, function: Callable[..., Any], name: str) -> None:
-    """A function is called what the user calls it."""
     assert adapt(function, kind=kind, node="map").name == function_name(function) == name
 
 
@@ -279,19 +267,16 @@ def test_names_for_messages(kind: str, function: Callable[..., Any], name: str) 
     ],
 )  # fmt: skip
 def test_accepts(function: Callable[..., Any], arguments: int, *, expected: bool) -> None:
-    """Handlers and extractors are checked by their number of arguments."""
     assert accepts(function, arguments) is expected
 
 
 def test_kind_is_an_enumeration_and_its_text() -> None:
-    """Both spellings of a kind mean the same."""
     assert adapt(value_only, kind=FunctionKind.MAPPER, node="map") == adapt(
         value_only, kind="mapper", node="map"
     )
 
 
 def test_caller_location_is_the_users_line() -> None:
-    """The line is that of the first frame outside the packages, relative to the working directory."""
     frame = inspect.currentframe()
     assert frame is not None
     here = frame.f_lineno + 1
@@ -302,7 +287,6 @@ def test_caller_location_is_the_users_line() -> None:
 
 
 def test_caller_location_skips_our_own_frames() -> None:
-    """A function inside the packages is never named, however deep the call."""
     code = compile(
         "def build(ask):\n    return inner(ask)\ndef inner(ask):\n    return ask()\n",
         functions.__file__,

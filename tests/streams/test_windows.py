@@ -57,7 +57,6 @@ def custom(size: int, advance: int, offset: int) -> CustomWindows:
 def test_windows_with_an_offset_are_those_of_a_function(
     advance: int, offset: int, timestamp: int
 ) -> None:
-    """And each of them holds the time; but for the first one all have their size."""
     windows, model = TimeWindows(12, advance, offset=offset), custom(12, advance, offset)
     starts = list(windows.starts_for(timestamp))
     if offset % advance:
@@ -112,7 +111,6 @@ def test_a_record_is_in_these_windows(
     ],
 )
 def test_a_window_closes_at_one_moment(windows: Any, end: int, closes_at: int) -> None:
-    """An exclusive end closes when it is reached, an inclusive one when it has passed; grace (and gap) later."""
     assert windows.closes_at(end) == closes_at
 
 
@@ -162,14 +160,12 @@ def test_a_window_closes_at_one_moment(windows: Any, end: int, closes_at: int) -
 def test_a_bad_value_is_refused_with_the_line_that_gave_it(
     make: Callable[[], Any], message: str
 ) -> None:
-    """The message names the windows, the user's line, the parameter and what to give."""
     with pytest.raises(TopologyError, match=r"Windows \(.*test_windows\.py:\d+\): ") as caught:
         make()
     assert message in str(caught.value)
 
 
 def test_a_join_window_may_lie_on_one_side() -> None:
-    """`before` and `after` override the difference; one of them may be negative."""
     windows = JoinWindows(100, after=timedelta(milliseconds=5), grace=7)
     assert (windows.before_ms, windows.after_ms, windows.grace_ms) == (100, 5, 7)
     assert JoinWindows(before=-5, after=10).size_ms == 5
@@ -186,14 +182,12 @@ def test_a_join_window_may_lie_on_one_side() -> None:
     ],
 )
 def test_a_store_keeps_windows_as_long_as_kafka_streams_does(windows: Any, least: int) -> None:
-    """Size (twice the difference, the gap) and grace, and never less than that for our own stores."""
     assert windows.retention_ms == least
     assert windows.kept_ms("on_window_update") >= least
     assert windows.kept_ms("on_window_close") >= windows.kept_ms("on_window_update")
 
 
 def test_a_time_zone_may_be_an_object() -> None:
-    """A ZoneInfo stands for its name."""
     assert CalendarWindows("day", ZoneInfo("Asia/Tokyo")) == CalendarWindows("day", "Asia/Tokyo")
 
 
@@ -227,13 +221,11 @@ def test_a_time_zone_may_be_an_object() -> None:
 def test_a_calendar_window_goes_from_midnight_to_midnight(
     windows: CalendarWindows, moment: str, start: str, end: str
 ) -> None:
-    """By the clock of its zone, also over a change of the clock."""
     (found,) = windows.starts_for(ms(moment, windows.tz))
     assert (found, windows.end_of(found)) == (ms(start, windows.tz), ms(end, windows.tz))
 
 
 def test_days_have_as_many_hours_as_their_clock_shows() -> None:
-    """23 and 25 hours in Berlin; in São Paulo the first hour of the day was skipped; Samoa skipped a whole day."""
     lengths = {
         ("Europe/Berlin", "2024-03-31T12:00"): 23,
         ("Europe/Berlin", "2024-10-27T12:00"): 25,
@@ -250,7 +242,6 @@ def test_days_have_as_many_hours_as_their_clock_shows() -> None:
 
 
 def test_days_from_an_evening_have_23_and_25_hours() -> None:
-    """The hour that is skipped or comes twice is in the day that began the evening before."""
     lengths = [
         (EVENINGS.end_of(start) - start) / HOUR
         for day in ("2024-03-31", "2024-04-01", "2024-10-27", "2024-10-28")
@@ -269,7 +260,6 @@ def test_days_from_an_evening_have_23_and_25_hours() -> None:
 def test_calendar_windows_cut_time_without_gaps_or_overlaps(
     unit: Any, zone: str, timestamp: int, day_start: time, week_start: Any
 ) -> None:
-    """A time is in exactly one window, whose end is the next one's start."""
     more = {"week_start": week_start} if unit == "week" else {}
     windows = CalendarWindows(unit, zone, day_start=day_start, **more)
     (start,) = windows.starts_for(timestamp)
@@ -301,7 +291,6 @@ def test_calendar_windows_cut_time_without_gaps_or_overlaps(
 def test_closed_starts_are_those_of_the_windows_that_end_in_between(
     windows: FixedWindows, before: int, now: int, unit: int
 ) -> None:
-    """Every start from the first to the last closes after `before` and not after `now`, and no other does."""
     before, now = max(before * unit, -1), now * unit
     first, last = windows.closed_starts(before, now)
     starts = {
@@ -315,6 +304,5 @@ def test_closed_starts_are_those_of_the_windows_that_end_in_between(
 
 
 def test_a_time_outside_the_calendar_is_an_error() -> None:
-    """Microseconds taken for milliseconds are told from a date."""
     with pytest.raises(ValueError, match="are these milliseconds"):
         list(CalendarWindows("day").starts_for(1_700_000_000_000_000))

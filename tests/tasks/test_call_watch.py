@@ -59,7 +59,6 @@ class Stage:
 
 
 def test_a_call_is_shown_while_the_loop_does_not_turn() -> None:
-    """Since when it runs, from the look before it was first seen; 0 once the loop turns."""
     stage = Stage()
     stage.turns = 1
     stage.look(1)
@@ -72,7 +71,6 @@ def test_a_call_is_shown_while_the_loop_does_not_turn() -> None:
 
 
 def test_many_calls_are_not_one_long_call() -> None:
-    """A slice of slow records: each call counts from its own beginning."""
     stage = Stage()
     for offset in range(5):
         stage.calls[ME] = _call(offset)
@@ -81,14 +79,12 @@ def test_many_calls_are_not_one_long_call() -> None:
 
 
 def test_the_loop_without_a_call_shows_none() -> None:
-    """It hangs, or waits for brokers: the hang time-out counts."""
     stage = Stage()
     stage.look(5)
     assert set(stage.shown) == {0}
 
 
 def test_long_calls_are_logged_with_their_record(caplog: pytest.LogCaptureFixture) -> None:
-    """A warning at the hang time-out, an error at the bound, and how long it took."""
     caplog.set_level(logging.WARNING)
     stage = Stage()
     stage.calls[ME] = _call(5)
@@ -110,7 +106,6 @@ def test_long_calls_are_logged_with_their_record(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_call_that_kept_the_interpreter_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """No look for long: the call that is there then has run since the last one, though the loop has turned."""
     caplog.set_level(logging.WARNING)
     stage = Stage()
     stage.look(1)
@@ -126,7 +121,6 @@ def test_a_call_that_kept_the_interpreter_is_logged(caplog: pytest.LogCaptureFix
 def test_calls_of_key_ranges_do_not_count_against_the_loop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """They are logged past the bound; the loop, which turns, is in no call."""
     stage = Stage(call_s=None)
     bounded = Stage(call_s=30.0)
     for each in (stage, bounded):
@@ -144,7 +138,6 @@ def test_calls_of_key_ranges_do_not_count_against_the_loop(
 
 
 def test_the_longest_call_is_measured_and_reported_while_it_runs() -> None:
-    """From a second on, of the loop and of key ranges; long from half of the bound on; once more when it is over."""
     stage = Stage()
     stage.look(3)
     assert stage.watch.call is None
@@ -174,7 +167,6 @@ def test_the_longest_call_is_measured_and_reported_while_it_runs() -> None:
 
 
 def test_a_call_without_a_bound_is_long_after_the_hang_time_out() -> None:
-    """There is no half of no bound."""
     stage = Stage(hang_s=10.0, call_s=None)
     stage.calls[ME] = _call(5)
     stage.look(9)
@@ -185,7 +177,6 @@ def test_a_call_without_a_bound_is_long_after_the_hang_time_out() -> None:
 
 
 def test_the_longer_one_of_another_watch_is_reported() -> None:
-    """That of the global stores, whose thread has a watch of its own."""
     stage = Stage()
     stage.elsewhere = RunningCall(text="fill (app.py:9)", ms=4_000)
     stage.look(1)
@@ -196,7 +187,6 @@ def test_the_longer_one_of_another_watch_is_reported() -> None:
 
 
 def test_a_reported_call_fits_into_a_record_of_the_group() -> None:
-    """Whatever functions are called: one line, and not a long one."""
     stage = Stage()
     stage.calls[ME] = _call(5)._replace(function="f\n\x1b[31m" + "x" * 5_000)
     stage.look(2)

@@ -89,7 +89,6 @@ def planned(
 
 
 def test_there_is_a_task_per_partition_of_the_largest_source_topic() -> None:
-    """A sub-topology has as many tasks as its largest topic has partitions."""
     plan = planned(
         {"a": 2, "b": 3, "other": 9}, sub(0, [source("a"), source("b")]), sub(1, [source("a")])
     )
@@ -99,7 +98,6 @@ def test_there_is_a_task_per_partition_of_the_largest_source_topic() -> None:
 
 @given(st.integers(1, 20), st.lists(st.none() | st.integers(1, 20), max_size=6))
 def test_chains_of_repartitions_inherit_counts(count: int, chain: list[int | None]) -> None:
-    """A repartition topic without a count of its own has that of the topic its writer reads, through any chain."""
     names = [f"r{index}" for index in range(len(chain))]
     subtopologies = [
         sub(
@@ -123,7 +121,6 @@ def test_chains_of_repartitions_inherit_counts(count: int, chain: list[int | Non
 
 
 def test_a_repartition_topic_takes_the_largest_count_of_what_its_writer_reads() -> None:
-    """Two inputs of two sizes, one of them a repartition topic itself."""
     plan = planned(
         {"small": 2, "in": 7},
         sub(0, [source("in")], ["~first"]),
@@ -135,7 +132,6 @@ def test_a_repartition_topic_takes_the_largest_count_of_what_its_writer_reads() 
 
 
 def test_a_loop_takes_the_count_of_what_flows_into_it() -> None:
-    """A sub-topology that reads what it writes has the count of its other sources."""
     plan = planned(
         {"in": 3},
         sub(0, [source("in"), source("loop", internal=True)], ["~loop"]),
@@ -145,7 +141,6 @@ def test_a_loop_takes_the_count_of_what_flows_into_it() -> None:
 
 
 def test_counts_that_depend_on_each_other_are_an_error() -> None:
-    """A loop of repartition topics needs one count from the user; the message says where."""
     with pytest.raises(StreamsError, match=r"a, b depend on each other.*partitions="):
         planned(
             {},
@@ -156,7 +151,6 @@ def test_counts_that_depend_on_each_other_are_an_error() -> None:
 
 
 def test_repartition_topics_have_kafka_streams_settings() -> None:
-    """Deleted by us alone, never by age."""
     (topic,) = planned(
         {"in": 4},
         sub(0, [source("in")], ["~r"]),
@@ -184,7 +178,6 @@ def test_repartition_topics_take_settings_of_their_own_before_those_of_all() -> 
 
 
 def test_internal_topics_take_every_timestamp_and_records_as_large_as_inputs_hold() -> None:
-    """A broker refuses records an hour ahead of its clock otherwise."""
     spec = StoreSpec(
         name="s", kind=StoreKind.KEY_VALUE, **BYTES, changelog_config={"max.message.bytes": "7"}
     )
@@ -249,7 +242,6 @@ def test_changelogs_of_rows_that_end_keep_them_a_day_longer(
 
 
 def test_changelogs_are_compacted_and_take_the_stores_settings() -> None:
-    """One per logged store, as many partitions as its sub-topology has tasks; the user's settings win."""
     stores = (
         store("plain"),
         store("own", config={"min.insync.replicas": "2"}),
@@ -265,7 +257,6 @@ def test_changelogs_are_compacted_and_take_the_stores_settings() -> None:
 
 
 def test_missing_source_topics_are_all_named() -> None:
-    """One error for all of them, with the ways out; internal topics and patterns are not missing."""
     spec = (
         sub(0, [source("b"), source("a"), source("here"), source(pattern="x.*")], ["~r"]),
         sub(1, [source("r", internal=True)]),
@@ -276,7 +267,6 @@ def test_missing_source_topics_are_all_named() -> None:
 
 
 def test_patterns_match_whole_names_but_no_topics_of_our_own() -> None:
-    """A pattern matches what exists, and never the application's changelogs or repartition topics."""
     topics = {
         "app-orders": 3, "app-x-changelog": 9, "app-x-repartition": 9, "app-group-state": 1, "other-x-changelog": 2, "orders": 4,
     }  # fmt: skip
@@ -287,7 +277,6 @@ def test_patterns_match_whole_names_but_no_topics_of_our_own() -> None:
 
 @pytest.mark.parametrize("topic", ["app-customers-changelog", "app-old-repartition"])
 def test_a_named_topic_may_look_like_one_of_ours(topic: str) -> None:
-    """Only patterns leave such topics out: a source that names one reads it."""
     plan = planned(
         {topic: 6},
         sub(0, [source(topic)], ["~r"]),
@@ -300,7 +289,6 @@ def test_a_named_topic_may_look_like_one_of_ours(topic: str) -> None:
 
 @pytest.mark.parametrize("name", ["app-s-changelog", "app-r"])
 def test_internal_topics_of_another_size_are_an_error(name: str) -> None:
-    """Nothing is repaired behind the user's back; the message names the topic, both counts and the way out."""
     subtopologies = (
         sub(0, [source("in")], ["~r"], stores=(store("s"),)),
         sub(1, [source("r", internal=True)]),
@@ -313,7 +301,6 @@ def test_internal_topics_of_another_size_are_an_error(name: str) -> None:
 
 
 def test_topics_that_must_agree_are_compared() -> None:
-    """Groups of topics with equal keys need equal partition counts."""
     group = (frozenset({"a", "r"}),)
     inputs = [source("a"), source("r", internal=True)]
     first = sub(0, [source("in")], ["~r"])
@@ -324,7 +311,6 @@ def test_topics_that_must_agree_are_compared() -> None:
 
 
 def test_a_repartition_topic_has_as_many_partitions_as_what_it_is_joined_with() -> None:
-    """Not as many as the topic its records come from, unless the user said so."""
     group = (frozenset({"a", "r"}),)
     inputs = [source("a"), source("r", internal=True)]
     first, second = sub(0, [source("in")], ["~r"]), sub(1, inputs, copartition_groups=group)
@@ -333,7 +319,6 @@ def test_a_repartition_topic_has_as_many_partitions_as_what_it_is_joined_with() 
 
 
 def test_repartition_topics_that_are_joined_have_the_count_of_the_largest() -> None:
-    """Each would have that of its own source; one that is still unknown is waited for."""
     group = (frozenset({"r", "s"}),)
     inputs = [source("r", internal=True), source("s", internal=True)]
     subtopologies = (
@@ -367,7 +352,6 @@ def test_internal_topics_are_told_by_their_names(topic: str, internal: bool) -> 
 
 
 def test_dynamic_sinks_need_no_topic_beforehand() -> None:
-    """A sink whose topic is a function takes no part in the counting."""
     plan = planned({"in": 2}, sub(0, [source("in")], [lambda key, value, context: "t", "~r"]),
                    sub(1, [source("r", internal=True)]), repartition={"r": None})  # fmt: skip
     assert plan.subtopologies[1].partitions == 2

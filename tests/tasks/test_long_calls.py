@@ -187,7 +187,6 @@ SHAPES: dict[str, Callable[[StreamsBuilder, Gate], object]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_call_is_found_with_its_record(shape: str) -> None:
-    """Function, line, node and offset, wherever user code is called for a record."""
     gate = Gate()
 
     def build(builder: StreamsBuilder) -> None:
@@ -215,7 +214,6 @@ def _refused(_topic: str, _data: Any) -> Any:
 
 @pytest.mark.parametrize("where", ["deserialization", "processing", "production"])
 def test_a_call_of_an_exception_handler_is_found(where: str) -> None:
-    """It is user code as well: with its line, node, task and the record that failed."""
     gate = Gate()
     string = Serdes.string()
 
@@ -247,7 +245,6 @@ def test_a_call_of_an_exception_handler_is_found(where: str) -> None:
 def test_a_call_of_a_global_stores_processor_is_found_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its thread has a watch of its own, from before any task begins."""
     gate = Gate()
 
     class Fill(Processor[str, str, Any, Any]):
@@ -284,7 +281,6 @@ def test_a_call_of_a_global_stores_processor_is_found_and_logged(
 
 @pytest.mark.parametrize("where", ["init", "punctuation", "close"])
 def test_a_call_without_a_record_is_found(where: str) -> None:
-    """The life of a processor."""
     gate = Gate()
 
     def build(builder: StreamsBuilder) -> None:
@@ -297,7 +293,6 @@ def test_a_call_without_a_record_is_found(where: str) -> None:
 
 
 def test_a_function_written_in_c_is_found() -> None:
-    """It has no frame of its own: the operator's line in the user's program stands for it."""
     gate = Gate()
     lock = threading.Lock()
     lock.acquire()
@@ -316,7 +311,6 @@ def test_a_function_written_in_c_is_found() -> None:
 
 
 def test_what_this_project_waits_for_is_no_call() -> None:
-    """Nor is a thread that is over."""
     watch = CallWatch(lambda: 0, others=list, shows=None, limits=Limits(10.0, None))
     watch.start()
     try:

@@ -12,7 +12,6 @@ TASKS = st.lists(st.builds(TaskId, st.integers(0, 5), st.integers(0, 30)), uniqu
 
 @given(TASKS, st.integers(1, 12), st.randoms(use_true_random=False))
 def test_slots_share_all_tasks(tasks: list[TaskId], workers: int, random: object) -> None:
-    """Every task has exactly one slot, sizes differ by one at most, and the order of the tasks does not matter."""
     shares = [fixed_tasks(tasks, slot=slot, workers=workers) for slot in range(workers)]
     assert sorted(task for share in shares for task in share) == sorted(tasks)
     sizes = [len(share) for share in shares]
@@ -24,6 +23,5 @@ def test_slots_share_all_tasks(tasks: list[TaskId], workers: int, random: object
 
 @pytest.mark.parametrize(("slot", "workers"), [(-1, 2), (2, 2), (0, 0), (5, 1)])
 def test_a_slot_must_be_among_the_workers(slot: int, workers: int) -> None:
-    """A slot that does not exist is an error, not an empty share."""
     with pytest.raises(ValueError, match=f"slot {slot} is not among {workers} workers"):
         fixed_tasks([TaskId(0, 0)], slot=slot, workers=workers)

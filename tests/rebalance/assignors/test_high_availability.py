@@ -27,20 +27,17 @@ def test_the_plan_does_not_depend_on_who_runs_what() -> None:
 
 
 def test_more_threads_take_more() -> None:
-    """As long as moving a task from the fullest evens the load."""
     request = asked([AssignmentMember(name="a"), AssignmentMember(name="b", threads=3)], tasks(8))
     assert loads(request, HA.assign(request).owners, stateful=True) == {"a": 2, "b": 6}
 
 
 def test_stateless_tasks_fill_up_the_members_that_run_fewest() -> None:
-    """Copies do not count there."""
     request = asked([AssignmentMember(name=name) for name in "abc"], tasks(1, 5), 2)
     owners = HA.assign(request).owners
     assert sorted(owners.values()) == ["a", "a", "b", "b", "c", "c"]
 
 
 def test_round_robin_goes_on_with_stateless_tasks_where_the_stateful_ones_ended() -> None:
-    """One turn after the other, more turns for more threads."""
     request = asked(
         [AssignmentMember(name="a", threads=2), AssignmentMember(name="b")], tasks(2, 4)
     )
@@ -59,7 +56,6 @@ def plan(standby: dict[str, set[TaskId]], warmups: int) -> Plan:
 
 
 def test_a_copy_is_kept_where_it_is_fresh_while_the_planned_one_warms_up() -> None:
-    """Standby movements: within the budget there are two copies for a while, beyond it the planned one gets none."""
     fresh = Freshness({T0: {"b": 5}, T1: {"b": 5}}, {T0: frozenset("b"), T1: frozenset("b")})
     moved = plan({"a": {T0, T1}, "b": set()}, warmups=1)
     assert move_standbys(moved, fresh, {T0, T1}) == 2
@@ -67,7 +63,6 @@ def test_a_copy_is_kept_where_it_is_fresh_while_the_planned_one_warms_up() -> No
 
 
 def test_tasks_with_the_fewest_caught_up_members_come_first() -> None:
-    """The one place to warm up is T1's, which only b is caught up on."""
     fresh = Freshness(
         {T0: {"b": 5, "c": 5}, T1: {"b": 5}}, {T0: frozenset("bc"), T1: frozenset("b")}
     )
@@ -77,7 +72,6 @@ def test_tasks_with_the_fewest_caught_up_members_come_first() -> None:
 
 
 def test_a_copy_that_was_planned_to_warm_up_is_not_moved_again() -> None:
-    """It is not caught up because it has just been planned."""
     moved = plan({"a": {T0}, "b": set()}, warmups=1)
     moved.warmups.add(("a", T0))
     assert move_standbys(moved, Freshness({T0: {"b": 5}}, {T0: frozenset("b")}), {T0}) == 0
@@ -85,7 +79,6 @@ def test_a_copy_that_was_planned_to_warm_up_is_not_moved_again() -> None:
 
 
 def test_a_copy_goes_to_the_freshest_where_nobody_is_caught_up() -> None:
-    """If that one is fresher than the planned one; else it stays."""
     known = Freshness({T0: {"a": 90, "b": 50, "c": 70}}, {T0: frozenset()})
     moved = plan({"a": {T0}, "b": set(), "c": set()}, warmups=0)
     assert move_standbys(moved, known, {T0}) == 1
@@ -94,7 +87,6 @@ def test_a_copy_goes_to_the_freshest_where_nobody_is_caught_up() -> None:
 
 
 def test_a_copy_stays_where_everybody_fresher_has_the_task() -> None:
-    """Never two copies on one member."""
     known = Freshness({T0: {"b": 0}}, {T0: frozenset("b")})
     moved = plan({"a": {T0}, "b": set()}, warmups=1)
     moved.active["b"].add(T0)
@@ -106,7 +98,6 @@ def test_a_copy_stays_where_everybody_fresher_has_the_task() -> None:
 def test_a_thousand_tasks_and_two_hundred_members_take_a_fraction_of_a_second(
     assignor: str,
 ) -> None:
-    """200 ms of a core at most, best of three: the leader has other things to do."""
     names = [f"m{index:03}" for index in range(200)]
     members = [
         AssignmentMember(name=name, host=f"h{index // 2}", rack=f"r{index % 3}")

@@ -19,7 +19,6 @@ ASSIGNORS = st.sampled_from(sorted(BUILT_IN))
 def test_every_task_has_one_owner_and_as_many_standbys_as_there_can_be(
     assignor: str, request: AssignmentRequest
 ) -> None:
-    """The answer is never refused, and no replica is missing that a member could keep."""
     answer = validated(request, resolve(assignor).assign(request))
     assert answer.owners.keys() == request.tasks.keys()
     copies = min(request.num_standby_replicas, len(request.members) - 1)
@@ -29,7 +28,6 @@ def test_every_task_has_one_owner_and_as_many_standbys_as_there_can_be(
 
 @given(ASSIGNORS, requests(threads=1))
 def test_stateful_tasks_are_spread_evenly(assignor: str, request: AssignmentRequest) -> None:
-    """Nobody has two more than anybody else."""
     counts = loads(request, resolve(assignor).assign(request).owners, stateful=True).values()
     assert max(counts) - min(counts) <= 1
 
@@ -47,7 +45,6 @@ def test_stateful_tasks_are_spread_by_threads(assignor: str, request: Assignment
 def test_the_order_of_the_request_does_not_matter(
     assignor: str, request: AssignmentRequest, chance: object
 ) -> None:
-    """Members and tasks in any order give the same answer: every leader's is the same."""
     members, tasks = list(request.members), list(request.tasks.items())
     for listed in (members, tasks):
         chance.shuffle(listed)  # type: ignore[attr-defined]
@@ -59,7 +56,6 @@ def test_the_order_of_the_request_does_not_matter(
 def test_an_answer_that_was_carried_out_is_given_again(
     assignor: str, request: AssignmentRequest
 ) -> None:
-    """A group at its target has no reason to move anything: neither tasks nor standbys."""
     answer = resolve(assignor).assign(request)
     assert resolve(assignor).assign(with_answer(request, answer)) == answer
 
@@ -68,7 +64,6 @@ def test_an_answer_that_was_carried_out_is_given_again(
     st.integers(0, 60), st.dictionaries(st.text("abc", min_size=1), st.integers(1, 5), min_size=1)
 )
 def test_fair_shares_add_up(tasks: int, threads: dict[str, int]) -> None:
-    """All bases and the extras are all tasks; an extra is one task at the level that nobody exceeds."""
     shares = fair_shares(tasks, threads)
     assert sum(shares.base.values()) + shares.extras == tasks
     roomy = [name for name in threads if shares.cap[name] == shares.base[name] + 1]
@@ -82,7 +77,6 @@ def test_fair_shares_add_up(tasks: int, threads: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("assignor", BUILT_IN)
 def test_nobody_to_assign_to_is_an_empty_answer(assignor: str) -> None:
-    """Not an error: the first member is still to come."""
     request = AssignmentRequest(number=1, members=(), tasks={})
     answer = resolve(assignor).assign(request)
     assert (answer.owners, answer.standbys) == ({}, {})
@@ -90,5 +84,4 @@ def test_nobody_to_assign_to_is_an_empty_answer(assignor: str) -> None:
 
 @pytest.mark.parametrize("assignor", BUILT_IN)
 def test_the_name_is_the_one_it_is_known_by(assignor: str) -> None:
-    """Members compare names."""
     assert resolve(assignor).name == assignor

@@ -30,7 +30,6 @@ def placed(
 
 
 def test_another_host_comes_first() -> None:
-    """A copy beside the task dies with it."""
     members = [
         AssignmentMember(name="a", host="h1", rack="r1"),
         AssignmentMember(name="b", host="h1", rack="r2", tags={"zone": "z"}),
@@ -40,7 +39,6 @@ def test_another_host_comes_first() -> None:
 
 
 def test_another_rack_comes_before_a_smaller_load() -> None:
-    """`rack_id` counts as a tag."""
     members = [
         AssignmentMember(name="a", rack="r1"),
         AssignmentMember(name="b", rack="r1"),
@@ -65,18 +63,15 @@ def test_copies_are_spread_over_every_tag() -> None:
 
 
 def test_where_all_values_are_used_up_the_load_decides() -> None:
-    """One zone for all: spreading is impossible, copies are kept all the same."""
     assert placed(zoned([("z", "k")] * 3), "m1", 1) == ("m2",)
     assert placed(zoned([("z", "k")] * 3), "m1", 5) == ("m2", "m3")
 
 
 def test_a_member_alone_keeps_no_copy() -> None:
-    """There is nobody else."""
     assert placed([AssignmentMember(name="a")], "a", 2) == ()
 
 
 def test_copies_that_exist_stay() -> None:
-    """Open ones first, then what the owner of now has, then state on disk."""
     names = ("a", "b", "c", "d", "e")
     members = {name: AssignmentMember(name=name) for name in names}
     members["d"] = AssignmentMember(name="d", on_disk=frozenset({T0}))
@@ -90,7 +85,6 @@ def test_copies_that_exist_stay() -> None:
 
 
 def test_a_copy_moves_for_a_better_place() -> None:
-    """A rack that was not there before is worth it."""
     members = [
         AssignmentMember(name="a", rack="r1"),
         AssignmentMember(name="b", rack="r1", copies=frozenset({T0})),
@@ -100,7 +94,6 @@ def test_a_copy_moves_for_a_better_place() -> None:
 
 
 def test_a_copy_moves_from_a_member_with_a_task_too_many() -> None:
-    """b keeps all three copies; one of them goes to c when it comes."""
     members = [
         AssignmentMember(name="a"),
         AssignmentMember(name="b", copies=frozenset({T0, T1, T2})),
@@ -113,7 +106,6 @@ def test_a_copy_moves_from_a_member_with_a_task_too_many() -> None:
 
 @given(requests())
 def test_L5_copies_that_are_spread_evenly_stay(request: AssignmentRequest) -> None:
-    """A copy moves to where it spreads its task better, or from a member with at least one task too many; else it stays."""
     owners = {
         task: min(member.name for member in request.members)
         for task, shape in request.tasks.items()

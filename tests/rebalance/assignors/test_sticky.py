@@ -43,7 +43,6 @@ def sorted_loads(request: AssignmentRequest, owners: Mapping[TaskId, str]) -> li
 
 @given(requests())
 def test_L5_a_target_that_makes_no_load_smaller_moves_nothing(request: AssignmentRequest) -> None:
-    """Either every task stays, or the loads, the highest first, come out lower by a task at the first that differs."""
     owners = {task: each.name for each in request.members for task in each.owned}
     for task in request.tasks:
         owners.setdefault(task, request.members[0].name)
@@ -69,7 +68,6 @@ def test_L5_a_target_that_makes_no_load_smaller_moves_nothing(request: Assignmen
 def test_invariant_20_adding_a_member_moves_its_share_at_most(
     request: AssignmentRequest, first: bool
 ) -> None:
-    """At most ceil(tasks / members), all of them to the newcomer, whatever it is called."""
     before = balanced(request)
     newcomer = AssignmentMember(name="a" if first else "z")
     after = ASSIGN(replace(before, members=(*before.members, newcomer))).owners
@@ -82,7 +80,6 @@ def test_invariant_20_adding_a_member_moves_its_share_at_most(
 def test_invariant_20_removing_a_member_moves_only_its_tasks(
     request: AssignmentRequest, data: st.DataObject
 ) -> None:
-    """Whoever it is, and however many threads they have."""
     before = balanced(request)
     if len(before.members) == 1:
         return
@@ -97,7 +94,6 @@ def test_invariant_20_removing_a_member_moves_only_its_tasks(
 def test_S2_a_member_that_comes_back_gets_its_tasks_back(
     request: AssignmentRequest, data: st.DataObject
 ) -> None:
-    """Its tasks wait for it (they count as owned): one target says what the other said."""
     before = balanced(request)
     back = data.draw(st.sampled_from(before.members))
     others = tuple(each for each in before.members if each != back)
@@ -105,7 +101,6 @@ def test_S2_a_member_that_comes_back_gets_its_tasks_back(
 
 
 def test_a_task_whose_owner_is_gone_goes_to_a_copy() -> None:
-    """Not to the least loaded, as long as the copy's member is within its share."""
     request = asked([member("a", T1, copies=(T0,)), member("b")], tasks(2))
     assert ASSIGN(request).owners == {T0: "b", T1: "a"}
     request = asked([member("a", copies=(T0, T1)), member("b")], tasks(2))
@@ -113,7 +108,6 @@ def test_a_task_whose_owner_is_gone_goes_to_a_copy() -> None:
 
 
 def test_fresher_state_goes_first() -> None:
-    """Caught up before behind, open before on disk."""
     behind = replace(member("a", copies=(T0,)), lags={T0: 10**6})
     ready = replace(member("b", copies=(T0,)), lags={T0: 10})
     on_disk = AssignmentMember(name="c", on_disk=frozenset({T0, T1}))
@@ -127,13 +121,11 @@ def test_fresher_state_goes_first() -> None:
 
 
 def test_learners_under_way_are_not_thrown_away() -> None:
-    """When a target is made anew, what a newcomer learns already is what is given up for it."""
     learning = asked([member("a", T0, T1, T2, T3), member("b", copies=(T0, T3))], tasks(4))
     assert ASSIGN(learning).owners == {T0: "b", T1: "a", T2: "a", T3: "b"}
 
 
 def test_stateful_and_stateless_tasks_are_counted_apart() -> None:
-    """A member with all the state does not make up for it with few stateless tasks; the extra ones go crosswise."""
     request = asked([member("a"), member("b")], tasks(3, 3))
     answer = ASSIGN(request).owners
     assert loads(request, answer, stateful=True) == {"a": 2, "b": 1}
@@ -141,7 +133,6 @@ def test_stateful_and_stateless_tasks_are_counted_apart() -> None:
 
 
 def test_who_runs_less_of_the_other_kind_keeps_the_extra_task() -> None:
-    """Two have a stateless task too many for c's sake, one of them may keep it: b, which runs less state."""
     stateless = [TaskId(1, partition) for partition in range(4)]
     request = asked(
         [member("a", T0, T1, *stateless[:2]), member("b", T2, *stateless[2:]), member("c", T3)],
@@ -153,6 +144,5 @@ def test_who_runs_less_of_the_other_kind_keeps_the_extra_task() -> None:
 
 
 def test_load_is_counted_per_thread() -> None:
-    """A member with three threads takes three times as much."""
     request = asked([AssignmentMember(name="a", threads=3), member("b")], tasks(8))
     assert loads(request, ASSIGN(request).owners, stateful=True) == {"a": 6, "b": 2}

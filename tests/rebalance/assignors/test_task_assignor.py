@@ -49,13 +49,11 @@ OWNERS = {T0: "a", S0: "b"}
     ],
 )
 def test_nonsense_is_refused(answer: Assignment, problem: str) -> None:
-    """With a sentence that names the task and the member."""
     with pytest.raises(AssignmentRefusedError, match=f"^assignor 'sticky': {problem}$"):
         validated(REQUEST, answer)
 
 
 def test_an_answer_is_put_in_order() -> None:
-    """So that equal answers are written as equal records; empty standbys are left out."""
     answer = validated(
         REQUEST, Assignment(owners={S0: "b", T0: "a"}, standbys={S0: (), T0: ("b",)})
     )
@@ -64,13 +62,11 @@ def test_an_answer_is_put_in_order() -> None:
 
 
 def test_nobody_there_is_nobody_to_own() -> None:
-    """An empty answer is right for a group without members."""
     empty = asked([], tasks(1))
     assert validated(empty, Assignment(owners={})) == Assignment(owners={})
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    """The user has misspelled one, or means his own."""
     with pytest.raises(
         ValueError, match="'stiky'; built in are high_availability, round_robin, sticky"
     ):

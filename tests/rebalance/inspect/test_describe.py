@@ -35,7 +35,6 @@ def _phases(book: LogBook) -> list[GroupPhase]:
 
 
 def test_a_group_reads_as_text() -> None:
-    """Members with what they have, tasks with who has them and who shall."""
     book = two_members().member("c")
     book.target({"0_0": "a", "0_1": "c", "0_2": "a", "0_3": "b"}, "c joined")
     book.step({"0_1": ("c-1", 7)}, {"0_0": ("b-1", 8)}, parked=("0_3",))
@@ -59,7 +58,6 @@ def test_a_group_reads_as_text() -> None:
 
 
 def test_the_same_group_is_the_same_text_also_after_a_snapshot() -> None:
-    """Whatever the order in which members and tasks came to be."""
     book = scale_out()
     before = describe_group(book.group)
     book.leader("p1")
@@ -67,14 +65,12 @@ def test_the_same_group_is_the_same_text_also_after_a_snapshot() -> None:
 
 
 def test_a_held_group_says_why() -> None:
-    """And is not ready, whatever its members do."""
     book = two_members().about("0_0", held="topic orders lost partitions")
     assert fold_log(book.entries).phase is GroupPhase.NOT_READY
     assert "held: topic orders lost partitions" in describe_group(book.group)
 
 
 def test_S5_phases_of_a_scale_out() -> None:
-    """Nobody, a first target, its way there, rest; then the same for the newcomer."""
     assert _phases(scale_out()) == [
         GroupPhase.EMPTY,
         GroupPhase.ASSIGNING,
@@ -96,7 +92,6 @@ def test_S5_phases_have_the_documented_names() -> None:
 
 
 def test_S5_a_restart_of_a_static_member_makes_no_target() -> None:
-    """The group is on its way only until the member has its tasks again."""
     book = two_members()
     book.member("b", MemberPhase.GONE, rejoin_ms=60_000).released("0_1").released("0_3")
     assert fold_log(book.entries).phase is GroupPhase.RECONCILING
@@ -107,7 +102,6 @@ def test_S5_a_restart_of_a_static_member_makes_no_target() -> None:
 
 
 def test_a_new_leader_changes_no_phase() -> None:
-    """Its snapshot says what was so before."""
     assert _phases(two_members().leader("p2")) == _phases(two_members())
 
 
@@ -124,7 +118,6 @@ def test_a_new_leader_changes_no_phase() -> None:
     ],
 )
 def test_a_group_is_at_rest_only_when_everything_is_in_its_place(disturb: object) -> None:
-    """Fencing, leaving, a task or a copy on its way, a standby that is missing."""
     assert callable(disturb)
     book = two_members()
     disturb(book)
@@ -132,7 +125,6 @@ def test_a_group_is_at_rest_only_when_everything_is_in_its_place(disturb: object
 
 
 def test_since_when_things_are_so() -> None:
-    """By the times of the log: a task by its last change, a copy by its planting."""
     book = two_members()
     fold = fold_log(book.entries)
     assert fold.task_since[MOVED] == Since(at_ms=T + 310)
@@ -147,7 +139,6 @@ def test_since_when_things_are_so() -> None:
 
 
 def test_what_only_a_snapshot_tells_is_at_least_that_old() -> None:
-    """Compaction has taken the records before it; what was seen before is not forgotten."""
     book = two_members().leader("p2")
     assert fold_log(book.entries).task_since[MOVED] == Since(at_ms=T + 310)
     last = [entry for entry in book.entries if entry.record.leader_epoch == book.leader_epoch]
@@ -158,7 +149,6 @@ def test_what_only_a_snapshot_tells_is_at_least_that_old() -> None:
 
 
 def test_records_of_a_deposed_leader_do_not_count() -> None:
-    """Nor does their time."""
     book = two_members().leader("p2")
     fold = fold_log(book.entries)
     book.leader_epoch = 1
@@ -168,7 +158,6 @@ def test_records_of_a_deposed_leader_do_not_count() -> None:
 
 @given(st.integers(0, 10**12))
 def test_a_duration_keeps_its_size(milliseconds: int) -> None:
-    """Read back, the text is never more, and off by less than one of its smaller unit."""
     sizes = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1_000, "ms": 1}
     words = duration_text(milliseconds).split()
     read = sum(
@@ -201,7 +190,6 @@ def _fold(table: RoundTable, leader_epoch: int = 0) -> LogFold:
 def test_S5_a_group_that_has_restarted_is_at_rest(
     standbys: int, new_leader: bool, names: str
 ) -> None:
-    """Perhaps its target is the one from before, whoever leads, and however much of the log is left."""
     table = RoundTable(with_settings(num_standby_replicas=standbys))
     workers = [table.start(name) for name in names]
     table.run(20_000)
@@ -219,7 +207,6 @@ def test_S5_a_group_that_has_restarted_is_at_rest(
 
 
 def test_S5_a_group_without_tasks_is_at_rest() -> None:
-    """There is nothing to assign; with its first tasks it needs a target."""
     table = RoundTable()
     table.start("a", tasks=())
     table.run(10_000)
@@ -233,14 +220,12 @@ def test_S5_a_group_without_tasks_is_at_rest() -> None:
 
 
 def test_a_target_of_an_earlier_version_is_taken_as_it_is() -> None:
-    """It does not say how many standbys it was made for, so that nobody can compare."""
     book = two_members()
     target = TargetRecord(leader_epoch=1, group_epoch=2, owners={}, basis="0123456789abcdef")
     assert fold_log(book.write(target).entries).phase is GroupPhase.RECONCILING
 
 
 def test_members_that_have_gone_are_not_remembered_for_ever() -> None:
-    """Who follows a log for months, as a dashboard does, remembers those that are in the group."""
     book = LogBook().leader("p1").member("a")
     for number in range(100):
         name = f"visitor-{number}"

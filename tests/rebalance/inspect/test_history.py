@@ -14,7 +14,6 @@ def _last(book: LogBook) -> Episode:
 
 
 def test_a_scale_out_reads_as_it_was() -> None:
-    """Who joined, why the target changed, and how long the learner and the hand-over took."""
     assert episode_text(_last(scale_out()), _when) == (
         "T+2000  1 task granted, 3 stayed, 4.2 s\n"
         "  +0 ms     c joined on h-c\n"
@@ -24,7 +23,6 @@ def test_a_scale_out_reads_as_it_was() -> None:
 
 
 def test_the_first_target_starts_every_task() -> None:
-    """Nobody had them before, so nobody missed them."""
     episode = account(two_members().entries)[-1]
     assert episode_text(episode, _when) == (
         "T+10  4 tasks granted, 0 stayed, 300 ms\n"
@@ -39,7 +37,6 @@ def test_the_first_target_starts_every_task() -> None:
 
 
 def test_a_death_with_a_standby() -> None:
-    """The dead one is fenced first; its tasks go to the copy, or cold."""
     book = two_members().step(standbys={"0_1": ("a-1", 3)}).after(5_000)
     book.member("b", MemberPhase.FENCING, reason="its process ended")
     book.fence_wait("0_1", "b").fence_wait("0_3", "b")
@@ -58,7 +55,6 @@ def test_a_death_with_a_standby() -> None:
 
 
 def test_a_static_member_restarts() -> None:
-    """Its tasks waited, nobody else is in the account."""
     book = two_members().member("b", MemberPhase.LEAVING, rejoin_ms=60_000)
     book.revoke("0_1", "b").revoke("0_3", "b").after(20).released("0_1").released("0_3")
     book.member("b", MemberPhase.GONE, rejoin_ms=60_000)
@@ -75,14 +71,12 @@ def test_a_static_member_restarts() -> None:
 
 
 def test_a_static_member_that_stays_away() -> None:
-    """Is said to have stayed away."""
     book = two_members().member("b", MemberPhase.GONE, rejoin_ms=60_000)
     book.after(60_000).member("b", MemberPhase.GONE)
     assert "b did not come back in time" in episode_text(_last(book), _when)
 
 
 def test_a_learner_that_is_not_needed_any_more() -> None:
-    """The newcomer left before it had anything (L5)."""
     book = two_members().member("c").target({"0_1": "c"}).step({"0_1": ("c-1", 7)})
     book.after(500).member("c", MemberPhase.GONE)
     book.target({"0_0": "a", "0_1": "b", "0_2": "a", "0_3": "b"}, "c left").step()
@@ -97,7 +91,6 @@ def test_a_learner_that_is_not_needed_any_more() -> None:
 
 
 def test_another_leader_is_an_episode_of_its_own() -> None:
-    """In which nothing moved."""
     assert episode_text(_last(two_members().after(10).leader("p2")), _when) == (
         "T+1010  p2 leads, in place of p1 (leader epoch 2)\n"
         "  +0 ms     p2 leads, in place of p1 (leader epoch 2)"
@@ -105,7 +98,6 @@ def test_another_leader_is_an_episode_of_its_own() -> None:
 
 
 def test_what_is_not_finished_says_so() -> None:
-    """The learner is on its way."""
     book = two_members().member("c").target({"0_1": "c"}, "c joined").step({"0_1": ("c-1", 7)})
     episode = _last(book)
     assert episode.ended_ms is None
@@ -115,7 +107,6 @@ def test_what_is_not_finished_says_so() -> None:
 
 
 def test_tasks_without_state_move_without_a_copy() -> None:
-    """And are said to."""
     book = LogBook().leader("p1").about("0_0", stateful=False).member("a")
     book.target({"0_0": "a"}).grant("0_0", "a").member("b").target({"0_0": "b"})
     book.revoke("0_0", "a").released("0_0").grant("0_0", "b")
@@ -123,7 +114,6 @@ def test_tasks_without_state_move_without_a_copy() -> None:
 
 
 def test_member_phases_are_told_in_words() -> None:
-    """Parked, taking part again, leaving."""
     book = two_members().member("b", MemberPhase.PARKED, reason="its topology is newer")
     book.member("b").member("b", MemberPhase.LEAVING, drain_ms=25_000)
     book.member("b", MemberPhase.LEAVING).member("b", MemberPhase.GONE)
@@ -137,7 +127,6 @@ def test_member_phases_are_told_in_words() -> None:
 
 
 def test_what_happens_to_the_group_is_told() -> None:
-    """Held, going on, more tasks."""
     book = two_members().about("0_0", held="topic orders lost partitions")
     book.about(*(f"0_{number}" for number in range(6)))
     texts = [each.text for episode in account(book.entries)[2:] for each in episode.happenings]
@@ -150,7 +139,6 @@ def test_what_happens_to_the_group_is_told() -> None:
 
 
 def test_what_happened_can_be_asked_for_while_it_happens() -> None:
-    """After each entry it is what an account of the log so far tells, whoever asked before."""
     book = scale_out().step({"0_0": ("b-1", 9)}).step().member("c", MemberPhase.GONE)
     chronicle = Chronicle()
     for count, entry in enumerate(book.entries, 1):
@@ -161,7 +149,6 @@ def test_what_happened_can_be_asked_for_while_it_happens() -> None:
 
 
 def test_only_the_last_episodes_are_kept_where_that_is_wanted() -> None:
-    """Whoever looks for days does not gather more and more."""
     book = scale_out()
     chronicle = Chronicle(keep=1)
     for entry in book.entries:
@@ -170,7 +157,6 @@ def test_only_the_last_episodes_are_kept_where_that_is_wanted() -> None:
 
 
 def test_a_group_that_restarts_under_another_leader_comes_to_its_end() -> None:
-    """It needs no new target: the old one was made for the same members."""
     book = two_members()
     for name, tasks in (("a", ("0_0", "0_2")), ("b", ("0_1", "0_3"))):
         for task in tasks:

@@ -58,7 +58,6 @@ def running_pair() -> RoundTable:
 
 
 def test_members_that_start_while_a_store_is_loaded_own_nothing_and_the_log_says_why() -> None:
-    """They are taken in, get no task whatever happens, and get them all once it is over."""
     table = RoundTable()
     write(table, begun(table.group, load(), CLAIMANT))
     a = table.start("a")
@@ -78,7 +77,6 @@ def test_members_that_start_while_a_store_is_loaded_own_nothing_and_the_log_says
 
 
 def test_who_was_in_the_group_owns_nothing_any_more_and_its_offsets_bind_nobody() -> None:
-    """Tasks are released without the offsets they were left at; a life that comes back does so as a new one."""
     table = running_pair()
     before = table.group
     group = replay(begun(before, load(), CLAIMANT), before)
@@ -95,7 +93,6 @@ def test_who_was_in_the_group_owns_nothing_any_more_and_its_offsets_bind_nobody(
 
 
 def test_a_second_attempt_keeps_who_waits_and_ends_the_first() -> None:
-    """Rows of the first attempt may not be written any more, and its end does not count."""
     table = RoundTable()
     write(table, begun(table.group, load(), CLAIMANT))
     table.start("a")
@@ -112,7 +109,6 @@ def test_a_second_attempt_keeps_who_waits_and_ends_the_first() -> None:
 
 
 def test_nothing_may_be_written_before_it_began_after_it_closed_or_when_it_is_over() -> None:
-    """The rule that a writer asks for after it has fenced those before it."""
     groups = [Group()]
     groups.append(replay(begun(groups[-1], load(), CLAIMANT), groups[-1]))
     groups.append(replay(closed(groups[-1], "counts", "b1", CLAIMANT), groups[-1]))
@@ -123,7 +119,6 @@ def test_nothing_may_be_written_before_it_began_after_it_closed_or_when_it_is_ov
 
 
 def test_a_leader_that_does_not_know_the_records_holds_still_all_the_same() -> None:
-    """It restates the hold, which is of a kind it knows; then the rows of this attempt may still be judged by the hold."""
     group = replay(begun(Group(), load(), CLAIMANT))
     forgetful = Group(leader_epoch=group.leader_epoch, about=group.about)
     table = RoundTable()
@@ -136,7 +131,6 @@ def test_a_leader_that_does_not_know_the_records_holds_still_all_the_same() -> N
 
 
 def test_what_speaks_against_it() -> None:
-    """Members that are alive, another store that is not complete, and a hold of another kind."""
     group = running_pair().group
     assert objections(group, "counts", []) == []
     assert objections(group, "counts", ["b", "a"]) == [
@@ -149,7 +143,6 @@ def test_what_speaks_against_it() -> None:
 
 
 def test_another_leader_restates_what_is_pending() -> None:
-    """The record is in the snapshot of every claim, and compaction leaves the last word on each store."""
     table = RoundTable()
     write(table, begun(table.group, load(), CLAIMANT))
     table.lead("p2")

@@ -8,7 +8,6 @@ from tidewheel.rebalance.runtime.election import Election
 
 
 def test_L6_members_keep_everything_that_is_not_moved() -> None:
-    """A newcomer's share is all that is released, at any time; every other task keeps its owner and its epoch."""
     table = RoundTable()
     tasks = stateful(12)
     workers = [table.start(name, tasks=tasks) for name in ("a", "b")]
@@ -31,7 +30,6 @@ def test_L6_members_keep_everything_that_is_not_moved() -> None:
 
 
 def test_N7_each_member_is_given_up_by_its_own_session_timeout() -> None:
-    """One of 3 s, one of 9 s; both fall silent at once."""
     table = RoundTable()
     table.start("short", session_timeout_ms=3_000)
     table.start("long", session_timeout_ms=9_000)
@@ -47,7 +45,6 @@ def test_N7_each_member_is_given_up_by_its_own_session_timeout() -> None:
 
 
 def test_N7_news_rides_on_the_leaders_beats() -> None:
-    """Each beat says which of a member's beats was heard last; from that its lease follows."""
     table = RoundTable()
     worker = table.start("a", session_timeout_ms=3_000)
     table.run(2_000)
@@ -57,7 +54,6 @@ def test_N7_news_rides_on_the_leaders_beats() -> None:
 
 
 def test_N7_a_silent_leader_is_taken_for_failed() -> None:
-    """A candidate that hears nothing says so first, and then claims."""
     candidate = Election("p1", app=APP, jitter_seed=1, heartbeat_interval_ms=500, now_ms=0)
     beat = LeaderBeat(app=APP, member="p0", incarnation="p0", leader_epoch=3, seq=1)
     candidate.hear(beat, 100)

@@ -35,7 +35,6 @@ def sees(table: RoundTable, worker: Worker, count: int, **partitions: int) -> No
 
 
 def test_N8_new_partitions_become_tasks() -> None:
-    """One member's sight is enough; everything that ran goes on."""
     table = RoundTable()
     a = table.start("a")
     table.start("b")
@@ -49,7 +48,6 @@ def test_N8_new_partitions_become_tasks() -> None:
 
 
 def test_N8_a_joiner_that_sees_more_brings_it() -> None:
-    """The same by its join."""
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -59,7 +57,6 @@ def test_N8_a_joiner_that_sees_more_brings_it() -> None:
 
 
 def test_old_metadata_of_one_member_takes_nothing_away() -> None:
-    """Fewer partitions than the group knows are a problem only if nobody sees them."""
     table = RoundTable()
     table.start("a", tasks=stateful(6), partitions={"orders": 6})
     table.run(1_000)
@@ -70,7 +67,6 @@ def test_old_metadata_of_one_member_takes_nothing_away() -> None:
 
 
 def test_H26_partitions_that_vanish_hold_the_group_until_they_are_back() -> None:
-    """Nothing moves, what runs goes on; the reason is in the log."""
     table = RoundTable()
     a = table.start("a")
     table.run(1_000)
@@ -89,7 +85,6 @@ def test_H26_partitions_that_vanish_hold_the_group_until_they_are_back() -> None
 
 
 def test_H26_a_changelog_with_too_few_partitions_holds_the_group() -> None:
-    """The input has grown; state is kept by key and does not move by itself."""
     table = RoundTable()
     a = table.start("a", partitions={"orders": 4, CHANGELOG: 4})
     table.run(1_000)
@@ -99,7 +94,6 @@ def test_H26_a_changelog_with_too_few_partitions_holds_the_group() -> None:
 
 
 def test_a_hold_that_somebody_else_set_is_not_lifted_here() -> None:
-    """SAFE_HOLD ends by `group recover` alone; the dead are fenced all the same."""
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -116,7 +110,6 @@ def test_a_hold_that_somebody_else_set_is_not_lifted_here() -> None:
 
 
 def test_tasks_that_nobody_knows_the_topics_of_yet_come_later() -> None:
-    """A topology whose topics do not exist has no tasks; they come with the topics."""
     table = RoundTable()
     a = table.start("a", tasks=(), partitions={})
     table.run(1_000)
@@ -143,7 +136,6 @@ def member(name: str, **given: object) -> MemberRecord:
 def test_N14_version_ranges_have_to_meet(
     own: tuple[int, int], others: tuple[int, int], fits: bool
 ) -> None:
-    """Neighbours understand each other."""
     group = Group(members={"b-1": member("b", protocol=others)})
     found = refusal(join("a", protocol=own), group)
     assert (found is None) == fits
@@ -152,13 +144,11 @@ def test_N14_version_ranges_have_to_meet(
 
 
 def test_who_replaces_itself_is_not_held_against_its_former_self() -> None:
-    """A single member restarts with another program: nobody else is there to disagree."""
     group = Group(members={"a-1": member("a", topology_hash="t")})
     assert refusal(join("a", 2, topology_hash="u"), group) is None
 
 
 def test_a_parked_member_is_parked_by_others_only() -> None:
-    """Its own former incarnation does not park it."""
     about = GroupRecord(leader_epoch=1, topology_epoch=1)
     group = Group(about=about, members={"a-1": member("a", topology_epoch=1)})
     assert not is_parked(2, group, "a")
@@ -167,7 +157,6 @@ def test_a_parked_member_is_parked_by_others_only() -> None:
 
 
 def test_two_programs_of_one_epoch_are_refused_even_while_both_would_be_parked() -> None:
-    """One hash per epoch."""
     group = Group(
         members={
             "a-1": member("a"),
@@ -180,7 +169,6 @@ def test_two_programs_of_one_epoch_are_refused_even_while_both_would_be_parked()
 
 
 def test_seen_tasks_keep_their_order() -> None:
-    """Tasks are sorted as numbers, not as text."""
     table = RoundTable()
     table.start("a", tasks=tuple(SeenTask(task=f"0_{n}") for n in (10, 9, 1)), partitions={})
     table.run(1_000)
@@ -188,7 +176,6 @@ def test_seen_tasks_keep_their_order() -> None:
 
 
 def test_N12_tasks_that_nobody_sees_any_more_are_over() -> None:
-    """Their owners let go of them, they are not shown, and where they were left is forgotten."""
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(20_000)
@@ -226,7 +213,6 @@ def test_N12_tasks_that_nobody_sees_any_more_are_over() -> None:
 
 
 def test_N12_tasks_that_are_gone_at_the_start_are_not_granted() -> None:
-    """Whoever comes first into an empty group says what there is."""
     table = RoundTable()
     a = table.start("a", partitions={"x": 2, "y": 4})
     table.run(10_000)
@@ -244,7 +230,6 @@ def test_N12_tasks_that_are_gone_at_the_start_are_not_granted() -> None:
 
 
 def test_N12_the_last_topic_of_a_pattern_may_go_too() -> None:
-    """Then there is nothing to do, and nobody has anything."""
     table = RoundTable()
     a = table.start("a")
     table.run(10_000)
@@ -257,7 +242,6 @@ def test_N12_the_last_topic_of_a_pattern_may_go_too() -> None:
 
 
 def test_N12_a_new_leader_takes_nothing_away_before_it_has_heard_everybody() -> None:
-    """It knows of no join but those that are said again, and they are while there is a difference."""
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(20_000)
@@ -278,7 +262,6 @@ def test_N12_a_new_leader_takes_nothing_away_before_it_has_heard_everybody() -> 
 def test_N12_a_task_is_gone_only_when_everybody_who_runs_the_program_lacks_it(
     sights: list[tuple[int, str]], unheard: set[int], known: int
 ) -> None:
-    """What anybody sees is there, and what was there stays as long as somebody may see it."""
     members = {f"m{n}-1": member(f"m{n}", topology_hash=each) for n, (_, each) in enumerate(sights)}
     rows = {
         each.task: TaskRow(stateful=True, changelogs=each.changelogs) for each in stateful(known)
@@ -343,7 +326,6 @@ def test_invariant_17_a_group_that_was_set_up_again_waits_for_its_program(
 
 
 def test_a_group_that_was_set_up_again_waits_only_for_the_first_of_its_program() -> None:
-    """When that has left again, the group is as any that is empty."""
     table = RoundTable()
     for record in snapshot(_set_up_again(), 1):
         table._append(record)

@@ -32,7 +32,6 @@ def moves(table: RoundTable) -> list[tuple[str, str]]:
 
 
 def test_L4_a_drained_member_keeps_running_until_learners_take_over() -> None:
-    """Its tasks go one budget after the other, each revoked only when its copy is ready; then it may close."""
     table = RoundTable()
     a = table.start("a")
     table.start("b")
@@ -58,7 +57,6 @@ def test_L4_a_drained_member_keeps_running_until_learners_take_over() -> None:
 
 
 def test_L4_when_the_time_is_up_the_rest_is_revoked_at_once() -> None:
-    """A drain that takes too long ends in an orderly release all the same: no fence."""
     table = RoundTable()
     a = table.start("a")
     b = table.start("b")
@@ -78,7 +76,6 @@ def test_L4_when_the_time_is_up_the_rest_is_revoked_at_once() -> None:
 
 
 def test_a_drain_is_of_the_life_that_it_was_asked_of() -> None:
-    """Who dies before it can be drained, and comes back, stays: nobody asked that life to go."""
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -94,7 +91,6 @@ def test_a_drain_is_of_the_life_that_it_was_asked_of() -> None:
 
 
 def test_L4_the_last_member_has_nobody_to_drain_to() -> None:
-    """Everything is released at once; the log remembers where each task stopped for whoever comes."""
     table = RoundTable()
     a = table.start("a")
     table.run(1_000)
@@ -109,7 +105,6 @@ def test_L4_the_last_member_has_nobody_to_drain_to() -> None:
 
 
 def test_L4_an_operators_drain_is_the_same() -> None:
-    """`tidewheel drain a`: the member never asked, and is told when it may close."""
     table = RoundTable()
     a = table.start("a")
     table.start("b")
@@ -122,7 +117,6 @@ def test_L4_an_operators_drain_is_the_same() -> None:
 
 
 def test_a_drain_becomes_a_goodbye_if_the_worker_can_wait_no_longer() -> None:
-    """A second, more urgent wish is news."""
     table = RoundTable()
     a = table.start("a")
     table.start("b")
@@ -138,7 +132,6 @@ def test_a_drain_becomes_a_goodbye_if_the_worker_can_wait_no_longer() -> None:
 
 
 def test_a_member_that_leaves_is_gone_with_its_last_task() -> None:
-    """`Leave()`: everything is revoked at once, and goes to the others."""
     table = RoundTable()
     a = table.start("a")
     table.start("b")
@@ -152,7 +145,6 @@ def test_a_member_that_leaves_is_gone_with_its_last_task() -> None:
 
 @pytest.mark.parametrize("static", [True, False])
 def test_S1_a_clean_restart_gets_its_tasks_back(static: bool) -> None:
-    """Its tasks wait, nobody else sees a change, and there is no new target."""
     table = RoundTable()
     a = table.start("a", static=static)
     table.start("b", static=static)
@@ -173,7 +165,6 @@ def test_S1_a_clean_restart_gets_its_tasks_back(static: bool) -> None:
 
 
 def test_S2_a_rolling_bounce_of_every_member_changes_nothing() -> None:
-    """Each leaves to return and returns; in the end everybody has what it had."""
     table = RoundTable()
     for name in "abc":
         table.start(name, static=True)
@@ -200,7 +191,6 @@ def a_ghost() -> Worker:
 
 
 def test_a_leave_survives_its_leader() -> None:
-    """A new leader finds LEAVING in the log and goes on; the drain's time begins anew."""
     table = RoundTable()
     a = table.start("a")
     table.start("b")
@@ -217,7 +207,6 @@ def test_a_leave_survives_its_leader() -> None:
 
 
 def test_a_worker_that_closes_with_tasks_is_dead() -> None:
-    """It committed, perhaps, but nobody knows where it stopped: it is fenced."""
     table = RoundTable()
     a = table.start("a")
     table.start("b")
@@ -233,7 +222,6 @@ def test_a_worker_that_closes_with_tasks_is_dead() -> None:
 
 
 def test_S1_a_restart_that_needed_no_target_is_no_reason_of_the_next_one() -> None:
-    """What happened is forgotten when it turns out that the target stays; those who join later are waited for (S4)."""
     table = RoundTable()
     a = table.start("a", static=True)
     table.start("b")

@@ -50,7 +50,6 @@ def phases(table: RoundTable, incarnation: str) -> list[str]:
 
 
 def test_S4_members_that_start_together_make_one_target() -> None:
-    """Three joins within the quiet time: one target, one owner a task from the first grant on."""
     table = RoundTable()
     for name in "abc":
         table.start(name)
@@ -62,7 +61,6 @@ def test_S4_members_that_start_together_make_one_target() -> None:
 
 
 def test_joins_that_never_end_are_not_waited_for() -> None:
-    """With a join every 100 ms the first target comes after the longest wait, not never."""
     table = RoundTable()
     for number in range(40):
         table.start(f"m{number:02}")
@@ -98,7 +96,6 @@ def test_a_join_is_welcomed_once_the_log_has_it() -> None:
 def test_N6_who_does_not_fit_is_refused_and_no_record_is_written(
     code: str, given: dict[str, Any], says: str
 ) -> None:
-    """The refused one ends for good; the others notice nothing."""
     table = RoundTable()
     table.start("a", topology_epoch=1, topology_hash="t")
     table.run(1_000)
@@ -115,7 +112,6 @@ def test_N6_who_does_not_fit_is_refused_and_no_record_is_written(
 
 
 def test_a_group_that_is_empty_takes_any_program() -> None:
-    """When nobody is left, a joiner's topology, assignor and version become the group's."""
     table = RoundTable()
     table.start("a", topology_hash="t")
     table.run(1_000)
@@ -130,7 +126,6 @@ def test_a_group_that_is_empty_takes_any_program() -> None:
 
 
 def test_N14_a_higher_topology_epoch_is_parked_until_the_older_have_left() -> None:
-    """It owns nothing meanwhile, then everything; the group's tasks are those of its topology."""
     table = RoundTable()
     table.start("a", topology_hash="t")
     table.run(1_000)
@@ -147,7 +142,6 @@ def test_N14_a_higher_topology_epoch_is_parked_until_the_older_have_left() -> No
 
 
 def test_N14_the_group_speaks_what_all_its_members_speak() -> None:
-    """Group version = min over members of max."""
     table = RoundTable()
     table.start("a", protocol=(1, 2))
     table.run(1_000)
@@ -178,7 +172,6 @@ def test_a_late_join_of_an_incarnation_that_is_over_changes_nothing() -> None:
 
 
 def test_a_killed_worker_is_fenced_at_once_and_its_tasks_go_on() -> None:
-    """Watchdog's word -> FENCING, FENCE_WAIT -> fence -> FENCED, RELEASED, GRANT, without any time passing."""
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -198,7 +191,6 @@ def test_a_killed_worker_is_fenced_at_once_and_its_tasks_go_on() -> None:
 
 @pytest.mark.parametrize("new_leader", [False, True])
 def test_H15_a_fence_does_not_forget_where_the_task_was_left(new_leader: bool) -> None:
-    """However many owners end before they begin, each is given the same floor, and reads the changelog's end itself."""
     table = RoundTable()
     a = table.start("a")
     table.run(10_000)
@@ -229,7 +221,6 @@ def test_H15_a_fence_does_not_forget_where_the_task_was_left(new_leader: bool) -
 def test_H15_what_the_dead_said_to_have_committed_is_a_floor(
     epoch: int, floor: dict[str, int]
 ) -> None:
-    """Though no owner has let go of the task, and the leader that heard it has ended; another epoch's row says nothing."""
     table = RoundTable()
     a = table.start("a")
     table.run(10_000)
@@ -251,7 +242,6 @@ def test_H15_what_the_dead_said_to_have_committed_is_a_floor(
 
 
 def test_H15_an_owner_that_names_no_offsets_forgets_none() -> None:
-    """Its grant never reached its worker, so what it was granted with still holds."""
     before = TaskRecord(
         leader_epoch=0, task="0_0", phase="REVOKING", task_epoch=4, owner="a-1",
         input={"orders-0": 7, "users-0": 3}, changelog_end={"counts-0": 9},
@@ -269,7 +259,6 @@ def test_H15_an_owner_that_names_no_offsets_forgets_none() -> None:
 
 
 def test_H6_no_task_of_the_dead_is_granted_before_the_fence_is_done() -> None:
-    """While the fence is under way its tasks wait, and nobody else's do."""
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -284,7 +273,6 @@ def test_H6_no_task_of_the_dead_is_granted_before_the_fence_is_done() -> None:
 
 
 def test_H6_a_new_leader_fences_again_what_was_not_logged_as_fenced() -> None:
-    """The old leader may have died between the fence and its record."""
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -301,7 +289,6 @@ def test_H6_a_new_leader_fences_again_what_was_not_logged_as_fenced() -> None:
 
 
 def test_a_silent_member_is_dead_after_its_own_session_timeout() -> None:
-    """Sessions are each member's (N7); a beat in between begins it anew."""
     table = RoundTable()
     table.start("a")
     table.start("b", session_timeout_ms=6_000)
@@ -320,7 +307,6 @@ def test_a_silent_member_is_dead_after_its_own_session_timeout() -> None:
 
 
 def test_H5_after_a_claim_every_member_gets_a_whole_session() -> None:
-    """A new leader judges nobody by what the old one heard."""
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -335,7 +321,6 @@ def test_H5_after_a_claim_every_member_gets_a_whole_session() -> None:
 
 
 def test_H20_a_beat_that_is_late_or_doubled_proves_no_life() -> None:
-    """Only a beat newer than the last one counts."""
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -349,7 +334,6 @@ def test_H20_a_beat_that_is_late_or_doubled_proves_no_life() -> None:
 
 
 def test_H30_fences_are_bounded_and_those_of_owners_go_first() -> None:
-    """With room for two at once, the third waits for a place."""
     table = RoundTable(with_settings(fences_at_once=2))
     for name in ("a", "b", "c", "d", "e"):
         table.start(name)
@@ -369,7 +353,6 @@ def test_H30_fences_are_bounded_and_those_of_owners_go_first() -> None:
 
 
 def test_a_fence_without_answer_is_asked_for_again() -> None:
-    """Its effect may have been lost with a broker; fencing twice does no harm."""
     table = RoundTable()
     table.start("a")
     table.start("b")
@@ -383,7 +366,6 @@ def test_a_fence_without_answer_is_asked_for_again() -> None:
 
 
 def test_an_owner_that_does_not_let_go_is_fenced_in_the_end() -> None:
-    """It beats, but never answers the revocation: after the deadline it is dead."""
     table = RoundTable(with_settings(revoke_timeout_ms=10_000))
     table.start("b")
     table.run(1_000)
@@ -397,7 +379,6 @@ def test_an_owner_that_does_not_let_go_is_fenced_in_the_end() -> None:
 
 
 def test_an_owner_in_a_long_call_is_not_fenced_for_not_letting_go() -> None:
-    """B.9: it can't obey before its call has ended, which has a bound of its own; then the deadline begins."""
     table = RoundTable(with_settings(revoke_timeout_ms=10_000))
     table.start("b")
     table.run(1_000)
@@ -418,7 +399,6 @@ def test_an_owner_in_a_long_call_is_not_fenced_for_not_letting_go() -> None:
 
 
 def test_S3_of_two_with_one_id_the_older_is_fenced() -> None:
-    """It is told who took its place, and must not come back by itself."""
     table = RoundTable()
     older = table.start("a", static=True)
     table.run(1_000)
@@ -435,7 +415,6 @@ def test_S3_of_two_with_one_id_the_older_is_fenced() -> None:
 
 
 def test_S1_a_static_member_that_dies_and_comes_back_gets_its_tasks_back() -> None:
-    """Nobody else is granted or revoked anything."""
     table = RoundTable()
     for name in "ab":
         table.start(name, static=True)
@@ -455,7 +434,6 @@ def test_S1_a_static_member_that_dies_and_comes_back_gets_its_tasks_back() -> No
 
 
 def test_S1_who_does_not_come_back_in_time_is_no_longer_waited_for() -> None:
-    """Its tasks go to the others when its rejoin timeout is over."""
     table = RoundTable()
     for name in "ab":
         table.start(name, static=True, rejoin_timeout_ms=10_000)
@@ -471,7 +449,6 @@ def test_S1_who_does_not_come_back_in_time_is_no_longer_waited_for() -> None:
 def test_S1_a_caught_up_standby_takes_over_at_once_and_the_task_goes_back_behind_a_learner() -> (
     None
 ):
-    """With a standby nobody waits for the restart."""
     table = RoundTable(with_settings(num_standby_replicas=1))
     for name in "ab":
         table.start(name, static=True)
@@ -491,7 +468,6 @@ def test_S1_a_caught_up_standby_takes_over_at_once_and_the_task_goes_back_behind
 
 
 def test_H8_another_transactional_id_is_logged_before_it_is_used() -> None:
-    """And it is among those that fence the member."""
     table = RoundTable()
     worker = table.start("a")
     table.run(1_000)
@@ -507,7 +483,6 @@ def test_H8_another_transactional_id_is_logged_before_it_is_used() -> None:
 
 
 def test_H20_what_a_stranger_says_changes_nothing() -> None:
-    """Old incarnations, other applications, members that never joined."""
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -524,7 +499,6 @@ def test_H20_what_a_stranger_says_changes_nothing() -> None:
 
 
 def test_releases_and_grants_of_a_death_are_one_transaction() -> None:
-    """FENCED, RELEASED and GRANT come together: nobody can read a group in between."""
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -546,7 +520,6 @@ def test_releases_and_grants_of_a_death_are_one_transaction() -> None:
 def test_a_static_member_that_comes_back_while_its_fence_is_under_way_is_not_waited_for_twice() -> (
     None
 ):
-    """The new life has the tasks; when the fence is done the old one is simply gone."""
     table = RoundTable()
     table.start("a", static=True)
     table.run(1_000)
@@ -563,7 +536,6 @@ def test_a_static_member_that_comes_back_while_its_fence_is_under_way_is_not_wai
 
 
 def test_who_is_waited_for_is_forgotten_with_its_topology() -> None:
-    """Another program has the group by then."""
     table = RoundTable()
     table.start("a", static=True, topology_hash="t")
     table.run(1_000)

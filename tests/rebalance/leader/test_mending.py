@@ -47,7 +47,6 @@ def _table() -> Supervised:
 def test_a_new_leader_mends_whatever_readers_accept(
     rows: list[dict[str, Any]], turns: int, dies: str | None
 ) -> None:
-    """All tasks run again, no ghost is left, and every reader accepts what the leader writes."""
     table = _table()
     for row in rows:
         table.forge(_encoded(table, row))
@@ -188,7 +187,6 @@ def test_of_two_live_incarnations_of_a_name_the_one_that_was_heard_stays() -> No
 
 
 def test_a_joiner_waits_for_members_that_may_be_dead_before_it_is_refused() -> None:
-    """A group that was killed whole is not in the way of another topology that is started alone."""
     table = _table()
     for each in list(table.workers):
         table.kill(each, seen=False)

@@ -92,7 +92,6 @@ FAILED_COPY = msgspec.structs.replace(FAILED, task="0_2", epoch=5, role="learner
 
 
 def test_rows_of_beats_replace_each_other_and_a_full_beat_all() -> None:
-    """What is not in a full beat is not there any more; what is no task is left out."""
     seen = fresh()
     seen.note(beat(1, row("0_1"), row("0_3"), row("nonsense")), group(), 100)
     seen.note(beat(2, row("0_1")), group(), 200)
@@ -118,7 +117,6 @@ def test_rows_of_beats_replace_each_other_and_a_full_beat_all() -> None:
 def test_H20_what_does_not_fit_the_log_is_not_noted(
     message: AnyMessage, wrong: dict[str, object]
 ) -> None:
-    """Other tasks, other lives, other epochs; who is being fenced says nothing any more."""
     fields = {
         name if name in message.__struct_fields__ else epoch: value
         for name, value in wrong.items()
@@ -132,14 +130,12 @@ def test_H20_what_does_not_fit_the_log_is_not_noted(
 
 
 def test_a_revocation_is_acknowledged_only_while_it_is_asked_for() -> None:
-    """RUNNING: nobody asked."""
     seen = fresh()
     assert not seen.note(REVOKED, group("RUNNING"), 100)
     assert seen.note(REVOKED, group(), 100)
 
 
 def test_only_news_is_news() -> None:
-    """What is repeated at each heartbeat gives no reason to decide again."""
     seen = fresh()
     leave = Leave(**OF_A, drain_ms=5)  # type: ignore[arg-type]  # its sender
     for message in (leave, GRANTED, FAILED, FAILED_COPY, READY):
@@ -148,7 +144,6 @@ def test_only_news_is_news() -> None:
 
 
 def test_H13_an_announcement_is_held_against_ends_that_were_asked_for_after_it() -> None:
-    """One that goes on keeps what was found out; another store, or one that went back, begins anew."""
     seen = fresh()
     tasks = {TaskId(0, 2): TaskShape(stateful=True, changelogs=("c",))}
     seen.note(READY, group(), 100)
@@ -170,7 +165,6 @@ def test_H13_an_announcement_is_held_against_ends_that_were_asked_for_after_it()
 
 
 def test_H13_ends_are_held_against_what_was_announced_before_they_were_asked_for() -> None:
-    """A position that was announced while the question was under way says nothing about ends of before."""
     seen = fresh()
     tasks = {TaskId(0, 2): TaskShape(stateful=True, changelogs=("c",))}
     seen.note(READY, group(), 100)
@@ -182,7 +176,6 @@ def test_H13_ends_are_held_against_what_was_announced_before_they_were_asked_for
 
 
 def test_older_ends_do_not_replace_newer_ones() -> None:
-    """Answers may overtake each other."""
     seen = fresh()
     seen.note_ends({"c-2": 30}, 150, {})
     seen.note_ends({"c-2": 20}, 140, {})
@@ -190,7 +183,6 @@ def test_older_ends_do_not_replace_newer_ones() -> None:
 
 
 def test_failures_in_a_row_are_spared_longer_and_longer() -> None:
-    """Doubled up to a minute; a success begins anew."""
     seen = fresh()
     pauses: list[int] = []
     for number in range(8):
@@ -204,7 +196,6 @@ def test_failures_in_a_row_are_spared_longer_and_longer() -> None:
 
 
 def test_a_join_that_is_taken_back_is_forgotten() -> None:
-    """Its worker died before it was in; its join, if it comes late, is that of somebody who is over."""
     seen = fresh()
     seen.note(join("b"), group(), 100)
     assert [each.incarnation for each in seen.pending(group())] == ["b-1"]
@@ -216,7 +207,6 @@ def test_a_join_that_is_taken_back_is_forgotten() -> None:
 
 
 def test_an_operator_drains_who_is_there() -> None:
-    """Not strangers, and not who is leaving already."""
     wish = DrainMember(app=APP, member="cli", incarnation="cli", target="a", drain_ms=5)
     leaving = replay(
         [MemberRecord(leader_epoch=1, member="a", incarnation="a-1", phase="LEAVING")], group()
@@ -227,7 +217,6 @@ def test_an_operator_drains_who_is_there() -> None:
 
 
 def test_H23_nobody_fills_the_log_with_transactional_ids() -> None:
-    """There is an end to them, and one that is there is not asked for."""
     ids = tuple(f"{APP}-a-1-{number}" for number in range(TRANSACTIONAL_IDS_MAX))
     full = MemberRecord(
         leader_epoch=1, member="a", incarnation="a-1", phase="ACTIVE", transactional_ids=ids
@@ -238,7 +227,6 @@ def test_H23_nobody_fills_the_log_with_transactional_ids() -> None:
 
 
 def test_who_is_over_is_remembered_but_not_for_ever() -> None:
-    """Bounded."""
     seen = fresh()
     for number in range(ENDED_MAX + 5):
         seen.forget(f"x-{number}")
@@ -246,7 +234,6 @@ def test_who_is_over_is_remembered_but_not_for_ever() -> None:
 
 
 def test_what_failed_is_forgotten_with_the_incarnation() -> None:
-    """A leader that leads for months does not remember the copies of everybody who ever had a bad disk."""
     seen = fresh()
     failed = TaskFailed(**OF_A, task="0_2", epoch=5, role="learner", detail="no space")  # type: ignore[arg-type]  # its sender
     assert seen.note(failed, group(), 100)

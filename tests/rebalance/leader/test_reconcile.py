@@ -34,7 +34,6 @@ def members(draw: st.DrawFn) -> MemberAssignment:
 def test_nothing_is_granted_while_something_is_to_be_given_up(
     member: MemberAssignment, target: frozenset[TaskId], held: frozenset[TaskId], says: bool
 ) -> None:
-    """Revocation first; what is granted was wanted and free; what is kept was had and is wanted."""
     owned = member.assigned | member.pending_revocation if says else None
     after = reconcile(
         member, target_epoch=6, target=target, unreleased=held.__contains__, owned=owned
@@ -52,7 +51,6 @@ def test_nothing_is_granted_while_something_is_to_be_given_up(
 def test_a_member_that_acknowledges_reaches_the_target(
     member: MemberAssignment, target: frozenset[TaskId], held: frozenset[TaskId]
 ) -> None:
-    """Two rounds, one to give up and one to take on, and it has all that is free; then nothing changes any more."""
     for _ in range(3):
         member = reconcile(
             member,
@@ -71,7 +69,6 @@ def test_a_member_that_acknowledges_reaches_the_target(
 
 
 def test_a_member_in_an_unknown_state_has_to_come_empty_handed() -> None:
-    """It is fenced unless it says that it owns nothing."""
     unknown = MemberAssignment(state=MemberState.UNKNOWN, epoch=1, assigned=frozenset(TASKS[:1]))
     for owned in (None, frozenset(TASKS[:1])):
         with pytest.raises(FencedMemberEpochError, match="has to join again"):

@@ -33,7 +33,6 @@ def said(table: RoundTable) -> list[ShutDown]:
 
 
 def test_every_member_is_told_once_the_one_that_asked_too() -> None:
-    """In one transaction; the wish is not said again, and tasks go on until their workers leave."""
     table = RoundTable()
     workers = [table.start(name) for name in "abc"]
     table.run(10_000)
@@ -49,7 +48,6 @@ def test_every_member_is_told_once_the_one_that_asked_too() -> None:
 
 
 def test_who_joins_later_is_not_meant() -> None:
-    """An application that was ended may be started again, also while its last members go."""
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(10_000)
@@ -70,7 +68,6 @@ def test_who_joins_later_is_not_meant() -> None:
 
 
 def test_two_that_ask_at_once_end_it_once() -> None:
-    """The first reason stands."""
     table = RoundTable()
     a, b = table.start("a"), table.start("b")
     table.run(10_000)
@@ -82,7 +79,6 @@ def test_two_that_ask_at_once_end_it_once() -> None:
 
 
 def test_it_is_asked_for_again_until_the_log_has_it() -> None:
-    """A wish that nobody heard costs one heartbeat; one that came before there was a leader is heard by the next."""
     hello = join("a")
     member = Member(
         hello, heartbeat_interval_ms=HEARTBEAT_MS, session_timeout_ms=3_000, now_ms=10_000
@@ -104,7 +100,6 @@ def test_it_is_asked_for_again_until_the_log_has_it() -> None:
 
 
 def test_a_stranger_can_not_end_it() -> None:
-    """What an incarnation says that is not in the group changes nothing."""
     table = RoundTable()
     a = table.start("a")
     table.run(10_000)
@@ -115,7 +110,6 @@ def test_a_stranger_can_not_end_it() -> None:
 
 
 def test_the_next_leader_says_it_again_and_nobody_is_told_twice() -> None:
-    """It is restated with the members."""
     table = RoundTable()
     workers = [table.start(name) for name in "ab"]
     table.run(10_000)
@@ -129,7 +123,6 @@ def test_the_next_leader_says_it_again_and_nobody_is_told_twice() -> None:
 
 
 def test_N14_a_leader_that_does_not_know_the_wish_ends_nobody() -> None:
-    """The message is of a kind that it ignores; all else goes on."""
     table = RoundTable()
     a = table.start("a")
     b = table.start("b")

@@ -27,7 +27,6 @@ def settled_pair(**given: object) -> RoundTable:
 
 
 def test_N4_a_new_leader_of_a_group_at_rest_changes_nothing() -> None:
-    """No target, no step, no grant, no order: nobody notices."""
     table = settled_pair(num_standby_replicas=1)
     told = {name: len(worker.told) for name, worker in table.workers.items()}
     table.lead("p1")
@@ -38,7 +37,6 @@ def test_N4_a_new_leader_of_a_group_at_rest_changes_nothing() -> None:
 
 
 def test_N4_who_reads_the_whole_log_sees_the_same_group() -> None:
-    """Fold of everything == fold of the newest claim's snapshot and tail."""
     table = settled_pair(num_standby_replicas=1)
     table.lead("p1")
     table.start("c")
@@ -53,7 +51,6 @@ def test_N4_who_reads_the_whole_log_sees_the_same_group() -> None:
 
 
 def test_a_learner_under_way_goes_on_under_a_new_leader() -> None:
-    """It keeps its learn epoch, and is promoted when it has announced itself to the new leader, and settled."""
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -70,7 +67,6 @@ def test_a_learner_under_way_goes_on_under_a_new_leader() -> None:
 
 
 def test_H5_what_the_old_leader_heard_makes_nobody_ready() -> None:
-    """UNKNOWN never promotes: without another announcement the copy stays a copy."""
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -84,7 +80,6 @@ def test_H5_what_the_old_leader_heard_makes_nobody_ready() -> None:
 
 
 def test_L3_an_old_beat_makes_no_task_look_as_if_nobody_had_its_state() -> None:
-    """It was sent before the owner had restored; a leader that was not there then can't tell it from news."""
     table = RoundTable()
     a = table.start("a")
     table.run(1_000)
@@ -106,7 +101,6 @@ def test_L3_an_old_beat_makes_no_task_look_as_if_nobody_had_its_state() -> None:
 
 
 def test_a_standby_is_waited_for_a_moment_when_leader_and_owner_die_together() -> None:
-    """The new leader has heard nobody yet: it gives the copies two heartbeats to speak before it goes cold."""
     table = settled_pair(num_standby_replicas=1)
     lost = [task for task, owner in table.owners().items() if owner == "a-1"]
     table.lead("p1")
@@ -119,7 +113,6 @@ def test_a_standby_is_waited_for_a_moment_when_leader_and_owner_die_together() -
 
 
 def test_a_revocation_under_way_ends_under_a_new_leader() -> None:
-    """The owner repeats its acknowledgement until the log shows it."""
     table = RoundTable()
     a = table.start("a")
     table.run(1_000)
@@ -140,7 +133,6 @@ def test_a_revocation_under_way_ends_under_a_new_leader() -> None:
 
 
 def test_N3_a_new_leader_keeps_the_pace() -> None:
-    """It does not know when the last move was, so it waits a whole interval."""
     table = RoundTable(with_settings(task_move_interval_ms=4_000))
     table.start("a", tasks=stateful(8))
     table.run(1_000)
@@ -171,7 +163,6 @@ def test_a_suspected_leader_answers_at_once() -> None:
 
 
 def test_beats_say_what_was_heard_and_count_up() -> None:
-    """Leases rest on `seen`; the end of the log is the runtime's to fill in."""
     table = settled_pair()
     table.coordinator.state_offset = 77
     table.run(1_000)
@@ -183,7 +174,6 @@ def test_beats_say_what_was_heard_and_count_up() -> None:
 
 
 def test_a_leader_that_resigns_says_so() -> None:
-    """Its last beat."""
     table = settled_pair()
     beat = table.coordinator.resign(table.now_ms)
     assert beat.resigns
@@ -192,7 +182,6 @@ def test_a_leader_that_resigns_says_so() -> None:
 
 @pytest.mark.parametrize("standbys", [0, 1])
 def test_deciding_again_with_nothing_new_decides_nothing(standbys: int) -> None:
-    """Fixpoint: at rest a decision has nothing but its next moment."""
     table = settled_pair(num_standby_replicas=standbys)
     table.start("c")
     table.run(10_000)
@@ -203,7 +192,6 @@ def test_deciding_again_with_nothing_new_decides_nothing(standbys: int) -> None:
 
 
 def test_invariant_18_a_late_join_of_an_ended_incarnation_is_nobodys_under_any_leader() -> None:
-    """The inbox may hand it out again, to a leader that never saw how that incarnation ended."""
     table = settled_pair()
     table.kill("b-1")
     table.run(10_000)

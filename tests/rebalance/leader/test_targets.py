@@ -65,7 +65,6 @@ def all_to(name: str) -> Assignment:
 
 
 def test_one_question_at_a_time_and_none_while_nothing_changed() -> None:
-    """Asked once; answered, written; not asked again."""
     leader = Leader()
     leader.hears(join("a"))
     leader.wait(300)
@@ -82,7 +81,6 @@ def test_one_question_at_a_time_and_none_while_nothing_changed() -> None:
 
 
 def test_an_assignor_that_fails_is_asked_again_later_and_later() -> None:
-    """The target stays as it is, and the alarm says why."""
     leader = Leader()
     leader.hears(join("a"))
     leader.asks()
@@ -104,7 +102,6 @@ def test_an_assignor_that_fails_is_asked_again_later_and_later() -> None:
 
 
 def test_an_answer_that_cannot_be_carried_out_is_an_alarm() -> None:
-    """A stranger is given everything."""
     leader = Leader()
     leader.hears(join("a"))
     leader.asks()
@@ -118,7 +115,6 @@ def test_an_answer_that_cannot_be_carried_out_is_an_alarm() -> None:
 
 
 def test_an_answer_that_names_somebody_who_has_gone_is_asked_anew() -> None:
-    """It was right when it was asked."""
     leader = Leader()
     leader.hears(join("a"), join("b"))
     leader.asks()
@@ -135,7 +131,6 @@ def test_an_answer_that_names_somebody_who_has_gone_is_asked_anew() -> None:
 
 
 def test_an_answer_to_an_older_question_is_dropped() -> None:
-    """Only the one under way counts."""
     leader = Leader()
     leader.hears(join("a"))
     leader.asks()
@@ -149,7 +144,6 @@ def test_an_answer_to_an_older_question_is_dropped() -> None:
 
 
 def test_the_question_says_what_each_member_has() -> None:
-    """Owned tasks, copies, state on disk and how far it is."""
     table = RoundTable(with_settings(num_standby_replicas=1))
     requests = watched(table)
     table.start("a", on_disk=(on_disk("0_0", 1_000), on_disk("0_1", 400)))
@@ -164,7 +158,6 @@ def test_the_question_says_what_each_member_has() -> None:
 
 
 def test_state_on_disk_counts_by_ends_read_after_the_join_and_not_for_ever() -> None:
-    """Who joins later is held against the ends of then; and what was said long ago tells nothing of how it is now."""
     table = RoundTable()
     requests = watched(table)
     table.start("a", on_disk=(on_disk("0_0", 1_000),))
@@ -186,7 +179,6 @@ def test_state_on_disk_counts_by_ends_read_after_the_join_and_not_for_ever() -> 
 
 
 def test_what_a_former_owner_said_is_no_lag_of_its_copy() -> None:
-    """The lag of an owner is one of input: a copy that has not spoken since may have everything to restore."""
     table = RoundTable(with_settings(num_standby_replicas=1))
     requests = watched(table)
     table.start("a")
@@ -224,8 +216,6 @@ def watched(table: RoundTable) -> list[AssignmentRequest]:
 def test_the_basis_is_of_the_members_and_not_of_their_order_or_lives(
     order: list[str], changed: str
 ) -> None:
-    """The same members in another order, or in another life, need no new target; other capacities do."""
-
     def group(names: list[str], life: int, **given: object) -> Group:
         records = [
             MemberRecord(

@@ -73,7 +73,6 @@ def ready(worker: Worker, of: str, **given: object) -> Ready:
 
 
 def test_L3_the_old_owner_runs_every_task_until_the_learner_is_ready() -> None:
-    """A newcomer first gets learners; grants come when it has settled and is checked."""
     table = RoundTable()
     a, b = scaled_out(table)
     assert len(a.running) == 4
@@ -100,7 +99,6 @@ def test_L1_a_learner_is_promoted_in_place() -> None:
 
 
 def test_N1_nobody_else_is_told_anything() -> None:
-    """Tasks that do not move see no order beyond their first."""
     table = RoundTable()
     a, _ = scaled_out(table)
     table.run(7_000)
@@ -111,7 +109,6 @@ def test_N1_nobody_else_is_told_anything() -> None:
 
 
 def test_N2_grant_and_the_end_of_the_learner_are_one_transaction() -> None:
-    """RELEASED, GRANT and the step without the learner."""
     table = RoundTable()
     a, b = scaled_out(table)
     a.mute.update(b.copies)
@@ -143,7 +140,6 @@ def test_N2_grant_and_the_end_of_the_learner_are_one_transaction() -> None:
     ],
 )
 def test_H13_a_ready_that_is_not_of_the_copy_promotes_nobody(wrong: dict[str, object]) -> None:
-    """Other epochs, other senders, other tasks."""
     table = RoundTable()
     _, b = scaled_out(table, catches_up=False)
     table.run(8_000)
@@ -157,7 +153,6 @@ def test_H13_a_ready_that_is_not_of_the_copy_promotes_nobody(wrong: dict[str, ob
 
 
 def test_H13_a_copy_that_is_too_far_behind_the_leaders_own_look_is_not_promoted() -> None:
-    """It said READY against an old end; the leader reads the end itself, after the announcement."""
     table = RoundTable(with_settings(acceptable_recovery_lag=100))
     _, b = scaled_out(table, catches_up=False)
     table.run(8_000)
@@ -171,7 +166,6 @@ def test_H13_a_copy_that_is_too_far_behind_the_leaders_own_look_is_not_promoted(
 
 
 def test_H13_ends_that_were_asked_for_before_the_announcement_prove_nothing() -> None:
-    """Only a look after READY counts."""
     table = RoundTable()
     _, b = scaled_out(table, catches_up=False)
     table.run(8_000)
@@ -190,7 +184,6 @@ def test_H13_ends_that_were_asked_for_before_the_announcement_prove_nothing() ->
 
 
 def test_H13_ready_is_taken_back() -> None:
-    """NOT_READY before the move begins, and the old owner keeps the task."""
     table = RoundTable(with_settings(settling_ms=6_000))
     _, b = scaled_out(table)
     table.run(3_000)
@@ -211,7 +204,6 @@ def test_H13_ready_is_taken_back() -> None:
 
 
 def test_H13_another_store_under_the_same_learn_epoch_is_looked_at_anew() -> None:
-    """What was found out about the store that is gone does not hold for the new one."""
     table = RoundTable(with_settings(settling_ms=6_000, acceptable_recovery_lag=100))
     _, b = scaled_out(table)
     table.run(3_000)
@@ -225,7 +217,6 @@ def test_H13_another_store_under_the_same_learn_epoch_is_looked_at_anew() -> Non
 
 
 def test_N11_who_has_not_settled_takes_nothing_from_the_living() -> None:
-    """Ephemeral members get learners at most, and none of theirs is promoted."""
     table = RoundTable()
     a = table.start("a")
     table.run(7_000)
@@ -246,7 +237,6 @@ def four_tasks(*, has_state: bool) -> tuple[SeenTask, ...]:
 
 @pytest.mark.parametrize("has_state", [True, False])
 def test_N11_who_vanished_without_a_word_has_not_settled(has_state: bool) -> None:
-    """It counts as alive for a session, and had been ready: still nothing moves to it."""
     table = RoundTable()
     tasks = four_tasks(has_state=has_state)
     a = table.start("a", tasks=tasks)
@@ -263,7 +253,6 @@ def test_N11_who_vanished_without_a_word_has_not_settled(has_state: bool) -> Non
 
 @pytest.mark.parametrize("has_state", [True, False])
 def test_N11_who_vanished_before_a_new_leader_began_has_not_settled(has_state: bool) -> None:
-    """The log knows it, and it counts as alive for a session: nothing moves to it, as nobody has heard it."""
     table = RoundTable()
     tasks = four_tasks(has_state=has_state)
     a = table.start("a", tasks=tasks)
@@ -281,7 +270,6 @@ def test_N11_who_vanished_before_a_new_leader_began_has_not_settled(has_state: b
 
 
 def test_N11_who_vanishes_under_a_new_leader_has_not_settled() -> None:
-    """It was heard once: for how long it has been here nobody knows."""
     table = RoundTable()
     tasks = four_tasks(has_state=False)
     a = table.start("a", tasks=tasks)
@@ -298,7 +286,6 @@ def test_N11_who_vanishes_under_a_new_leader_has_not_settled() -> None:
 
 
 def test_N11_who_had_tasks_before_a_new_leader_began_need_not_settle_again() -> None:
-    """It has been here long enough, and is heard."""
     table = RoundTable()
     tasks = tuple(SeenTask(task=f"0_{each}") for each in range(6))
     a = table.start("a", tasks=tasks)
@@ -314,7 +301,6 @@ def test_N11_who_had_tasks_before_a_new_leader_began_need_not_settle_again() -> 
 
 
 def test_N11_but_tasks_that_nobody_has_go_to_anybody() -> None:
-    """Settling is about the living only."""
     table = RoundTable()
     table.start("a")
     table.run(1_000)
@@ -326,7 +312,6 @@ def test_N11_but_tasks_that_nobody_has_go_to_anybody() -> None:
 
 
 def test_stateless_tasks_move_without_a_learner_but_only_after_settling() -> None:
-    """There is nothing to restore."""
     table = RoundTable()
     tasks = tuple(each for each in join("a").tasks)
     bare = tuple(type(each)(task=each.task) for each in tasks)
@@ -339,7 +324,6 @@ def test_stateless_tasks_move_without_a_learner_but_only_after_settling() -> Non
 
 
 def test_learners_are_bounded_in_the_whole_group() -> None:
-    """`max_warmup_replicas`: the others are parked, and follow."""
     table = RoundTable(with_settings(max_warmup_replicas=2))
     scaled_out(table, tasks=stateful(12), catches_up=False)
     table.run(8_000)
@@ -348,7 +332,6 @@ def test_learners_are_bounded_in_the_whole_group() -> None:
 
 
 def test_N3_moves_are_paced() -> None:
-    """Planned grants are at least the interval apart, one at a time."""
     table = RoundTable(with_settings(task_move_interval_ms=2_000))
     granted: dict[str, int] = {}
 
@@ -365,7 +348,6 @@ def test_N3_moves_are_paced() -> None:
 
 
 def test_N3_a_log_that_is_slow_to_take_a_grant_brings_the_next_one_no_closer() -> None:
-    """The pace is that of the grants in the log, not that of the decisions."""
     table = RoundTable(with_settings(task_move_interval_ms=2_000))
     granted: list[int] = []
 
@@ -389,7 +371,6 @@ def test_N3_a_log_that_is_slow_to_take_a_grant_brings_the_next_one_no_closer() -
 def test_N3_a_task_that_goes_away_in_the_middle_of_its_move_holds_up_no_other(
     new_leader: bool,
 ) -> None:
-    """Its topic was deleted between the order to let go and the grant, which never comes."""
     table = RoundTable(with_settings(task_move_interval_ms=2_000))
     specs = stateful(8)
     a = table.start("a", tasks=specs)
@@ -418,7 +399,6 @@ def test_N3_a_task_that_goes_away_in_the_middle_of_its_move_holds_up_no_other(
 
 @pytest.mark.parametrize("new_leader", [False, True])
 def test_N3_a_task_that_waits_for_a_member_to_return_holds_up_no_other(new_leader: bool) -> None:
-    """It died in the middle of its move; for as long as it may come back the others go on at their pace (S1)."""
     table = RoundTable(with_settings(task_move_interval_ms=2_000))
     specs = stateful(9)
     a = table.start("a", tasks=specs)
@@ -450,7 +430,6 @@ def test_N3_a_task_that_waits_for_a_member_to_return_holds_up_no_other(new_leade
 
 
 def test_L5_a_move_is_dropped_if_its_reason_goes_away() -> None:
-    """The newcomer dies before it has caught up: its learners end, nobody was disturbed."""
     table = RoundTable()
     a, _ = scaled_out(table, catches_up=False)
     table.kill("b-1")
@@ -461,7 +440,6 @@ def test_L5_a_move_is_dropped_if_its_reason_goes_away() -> None:
 
 
 def test_standbys_are_reused_as_learners() -> None:
-    """A task that moves to its standby's member needs no second copy: same learn epoch, no budget."""
     table = RoundTable(with_settings(num_standby_replicas=1, max_warmup_replicas=1))
     for name in "abc":
         table.start(name)
@@ -479,7 +457,6 @@ def test_standbys_are_reused_as_learners() -> None:
 
 
 def test_the_old_owner_keeps_its_state_open_if_it_is_to_be_a_standby() -> None:
-    """The copy is written with the REVOKE, so that the release need not close the store."""
     table = RoundTable(with_settings(num_standby_replicas=1))
     a, b = scaled_out(table)
     table.run(8_000)
@@ -497,7 +474,6 @@ def test_the_old_owner_keeps_its_state_open_if_it_is_to_be_a_standby() -> None:
 
 
 def test_a_learner_that_fails_is_planted_again_after_a_pause() -> None:
-    """Under a new learn epoch; the owner notices nothing, and the pause grows."""
     table = RoundTable()
     a, b = scaled_out(table, catches_up=False)
     (task, *_) = sorted(b.copies)
@@ -514,7 +490,6 @@ def test_a_learner_that_fails_is_planted_again_after_a_pause() -> None:
 
 
 def test_a_task_that_cannot_be_opened_goes_to_somebody_else() -> None:
-    """It is revoked, and its member is spared it for a while."""
     table = RoundTable()
     table.start("a")
     b = table.start("b")
@@ -529,7 +504,6 @@ def test_a_task_that_cannot_be_opened_goes_to_somebody_else() -> None:
 
 
 def test_a_task_that_cannot_be_opened_anywhere_waits_and_is_tried_again() -> None:
-    """With one member there is nobody else: the same one gets it after the pause."""
     table = RoundTable()
     a = table.start("a")
     table.run(1_000)

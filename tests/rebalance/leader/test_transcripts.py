@@ -222,7 +222,6 @@ CONVERSATIONS: dict[str, Callable[[], Scribe]] = {
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_the_conversation_goes_as_written(name: str) -> None:
-    """Word for word."""
     text = "\n".join([f"# {CONVERSATIONS[name].__doc__}", "", *CONVERSATIONS[name]().lines])
     path = TRANSCRIPTS / f"{name}.txt"
     if os.environ.get("REWRITE_TRANSCRIPTS"):
@@ -231,5 +230,4 @@ def test_the_conversation_goes_as_written(name: str) -> None:
 
 
 def test_every_transcript_belongs_to_a_conversation() -> None:
-    """None is left over."""
     assert {path.stem for path in TRANSCRIPTS.glob("*.txt")} == set(CONVERSATIONS)

@@ -120,7 +120,6 @@ def said(decision: MemberDecision, kind: type[AnyMessage]) -> list[AnyMessage]:
 
 
 def test_it_joins_at_each_heartbeat_until_the_log_has_it() -> None:
-    """Then it beats; the worker is welcomed once."""
     member = new_member()
     assert member.decide(START_MS).messages == (join("a"),)
     assert member.decide(START_MS + 100).messages == ()
@@ -135,7 +134,6 @@ def test_it_joins_at_each_heartbeat_until_the_log_has_it() -> None:
 
 
 def test_a_join_that_is_said_again_has_no_positions_of_the_start() -> None:
-    """The member works on its state once it is in: what lay on its disk when it joined is of another time."""
     member = new_member(on_disk=(on_disk("0_1", 7),))
     (first,) = said(member.decide(START_MS), Join)
     assert first == join("a", on_disk=(on_disk("0_1", 7),))
@@ -148,7 +146,6 @@ def test_a_join_that_is_said_again_has_no_positions_of_the_start() -> None:
 
 
 def test_beats_count_on_from_above_when_another_watchdog_takes_over() -> None:
-    """The leader drops what is not newer; a later member of the same incarnation must be heard."""
     first = admitted()
     last = 0
     for now_ms in range(START_MS, START_MS + 20_000, HEARTBEAT_MS):
@@ -170,7 +167,6 @@ def test_beats_count_on_from_above_when_another_watchdog_takes_over() -> None:
 
 
 def test_the_lease_counts_from_when_the_acknowledged_beat_was_sent() -> None:
-    """Session less one heartbeat; acknowledgements of deposed leaders, or of other beats, prolong nothing."""
     member = new_member()
     member.follow(group(me()), 10, START_MS)
     (beat,) = said(member.decide(START_MS), Beat)
@@ -192,7 +188,6 @@ def test_the_lease_counts_from_when_the_acknowledged_beat_was_sent() -> None:
 
 
 def test_who_is_let_in_has_a_lease_from_its_first_join_on() -> None:
-    """The leader may fall silent right after its first grant; its successor then waits no longer than a session."""
     member = new_member()
     for late_ms in (0, 2 * HEARTBEAT_MS):
         (joined,) = said(member.decide(START_MS + late_ms), Join)
@@ -206,7 +201,6 @@ def test_who_is_let_in_has_a_lease_from_its_first_join_on() -> None:
 
 
 def test_a_worker_that_stands_still_is_not_vouched_for() -> None:
-    """No beat, nothing in its name; when it moves again, it is heard again."""
     member = admitted(task())
     member.vouch(False, START_MS + 500)
     member.report(TaskRunning(task="0_1", task_epoch=3, input={}), START_MS + 500)
@@ -241,7 +235,6 @@ REPORTS: list[tuple[AnyReport, type[AnyMessage], tuple[AnyRecord, ...]]] = [
 def test_announcements_are_repeated_until_the_log_shows_them(
     report: AnyReport, kind: type[AnyMessage], after: tuple[AnyRecord, ...]
 ) -> None:
-    """At once, then with each heartbeat; a lost message costs one heartbeat."""
     before = (task("REVOKING"), learner())
     member = admitted(*before)
     member.report(report, START_MS + 100)
@@ -254,7 +247,6 @@ def test_announcements_are_repeated_until_the_log_shows_them(
 
 
 def test_a_copy_that_moves_on_is_announced_with_the_heartbeat_in_its_newest_form() -> None:
-    """Not each 100 ms; another learn epoch is news at once, and NOT_READY ends it."""
     member = admitted(learner())
     first = CopyReady(task="0_2", learn_epoch=5, store_uuid="u", positions={"c-2": 1}, ends={})
     member.report(first, START_MS + 100)
@@ -270,7 +262,6 @@ def test_a_copy_that_moves_on_is_announced_with_the_heartbeat_in_its_newest_form
 
 
 def test_H8_an_id_is_used_only_when_the_log_has_it() -> None:
-    """Asked for until then."""
     member = admitted()
     member.report(WantTransactionalId(number=1), START_MS + 100)
     (wanted,) = member.decide(START_MS + 100).messages
@@ -301,7 +292,6 @@ def test_H8_an_id_is_used_only_when_the_log_has_it() -> None:
 def test_a_fenced_incarnation_is_over(
     records: tuple[AnyRecord, ...], final: bool, code: str
 ) -> None:
-    """It may come back as a new one, unless somebody else has its name."""
     member = admitted(task())
     member.follow(group(me(), task(), *records), 12, START_MS + 100)
     decision = member.decide(START_MS + 100)
@@ -313,7 +303,6 @@ def test_a_fenced_incarnation_is_over(
 
 
 def test_who_is_refused_ends_for_good() -> None:
-    """Only if it is meant, and not once it is in the group."""
     refused = Refused(
         app=APP, member="p0", incarnation="a-1", code="INCOMPATIBLE_TOPOLOGY", reason="other"
     )
@@ -332,7 +321,6 @@ def test_who_is_refused_ends_for_good() -> None:
 
 
 def test_who_slept_through_its_end_may_come_back_as_a_new_incarnation() -> None:
-    """It was taken in and fenced while it stood still: the leader says so, or its own clock does."""
     member = new_member()
     member.decide(START_MS)
     ended = Refused(app=APP, member="p0", incarnation="a-1", code="FENCED", reason="is over")
@@ -351,7 +339,6 @@ def test_who_slept_through_its_end_may_come_back_as_a_new_incarnation() -> None:
 
 
 def test_who_has_nothing_to_say_is_not_asked_again_and_again() -> None:
-    """A worker that hangs, one that closes its stores because it may go: neither has its watchdog turn without a pause."""
     hangs, goes = admitted(task()), admitted()
     hangs.vouch(False, START_MS + 100)
     goes.report(WorkerLeaves(), START_MS + 100)
@@ -369,7 +356,6 @@ def test_who_has_nothing_to_say_is_not_asked_again_and_again() -> None:
 
 @pytest.mark.parametrize("copies", [100, 600])
 def test_H23_announcements_are_repeated_in_turns_where_there_are_many(copies: int) -> None:
-    """No reader drops any: each copy is heard again and again, and a release with each heartbeat."""
     standbys: dict[str, tuple[Copy, ...]] = {
         f"1_{n}": (Copy(incarnation="a-1", learn_epoch=5),) for n in range(copies)
     }
@@ -392,7 +378,6 @@ def test_H23_announcements_are_repeated_in_turns_where_there_are_many(copies: in
 
 
 def test_a_death_is_said_until_the_log_shows_it() -> None:
-    """Whoever leads may have died with the worker."""
     member = admitted(task())
     member.died("killed by signal 9", START_MS + 10)
     decision = member.decide(START_MS + 10)
@@ -406,7 +391,6 @@ def test_a_death_is_said_until_the_log_shows_it() -> None:
 
 
 def test_a_worker_that_dies_before_it_was_in_is_taken_back_once() -> None:
-    """The leader may have its join already."""
     member = new_member()
     member.decide(START_MS)
     member.died("killed", START_MS + 10)
@@ -416,7 +400,6 @@ def test_a_worker_that_dies_before_it_was_in_is_taken_back_once() -> None:
 
 
 def test_L4_it_asks_to_leave_until_it_is_leaving_and_may_close_when_it_owns_nothing() -> None:
-    """Leave, LEAVING, the last task released, Leaveable, closed, over."""
     member = admitted(task())
     member.report(WorkerLeaves(drain_ms=9_000), START_MS + 100)
     (leave,) = said(member.decide(START_MS + 100), Leave)
@@ -438,7 +421,6 @@ def test_L4_it_asks_to_leave_until_it_is_leaving_and_may_close_when_it_owns_noth
 
 
 def test_join_is_said_again_while_the_group_does_not_know_its_tasks() -> None:
-    """A leader that has just taken over has not heard them."""
     member = admitted()
     joins = [
         message
@@ -450,7 +432,6 @@ def test_join_is_said_again_while_the_group_does_not_know_its_tasks() -> None:
 
 
 def test_B9_beats_say_which_long_call_the_worker_is_in() -> None:
-    """Until it says that the call is over."""
     member = admitted()
     call = RunningCall(text="enrich (app.py:3), in-0 offset 5", ms=2_000)
     said: list[RunningCall | None] = []
@@ -465,7 +446,6 @@ def test_B9_beats_say_which_long_call_the_worker_is_in() -> None:
 
 
 def test_copies_that_the_log_does_not_know_are_dropped() -> None:
-    """After a watchdog was replaced the worker may keep what nobody asked for."""
     member = admitted(task(), learner())
     rows = (
         TaskStatus(task="0_1", role="active", epoch=3, state="RUNNING"),
@@ -480,7 +460,6 @@ def test_copies_that_the_log_does_not_know_are_dropped() -> None:
 
 
 def test_a_replaced_watchdog_gives_all_orders_again() -> None:
-    """They are the difference to nothing."""
     member = new_member()
     member.follow(group(me(), task(input={"t-1": 7}), learner()), 10, START_MS)
     kinds = [type(order).__name__ for order in member.decide(START_MS).orders]
@@ -506,7 +485,6 @@ def wish(**given: Any) -> EraseKey:
 
 
 def test_the_owner_of_a_task_orders_a_deletion() -> None:
-    """Each time it is wished for: the worker knows which one it has carried out."""
     member = admitted(task())
     for _ in range(2):
         member.hear(wish(), START_MS + 10)
@@ -521,14 +499,12 @@ def test_the_owner_of_a_task_orders_a_deletion() -> None:
     ids=["of an owner before", "of an owner to come", "of another task", "of another application"],
 )
 def test_a_deletion_for_another_owner_is_not_ordered(given: dict[str, Any]) -> None:
-    """Rows written since must not be deleted by what an operator wished before."""
     member = admitted(task())
     member.hear(wish(**given), START_MS + 10)
     assert member.decide(START_MS + 10).orders == ()
 
 
 def test_an_incarnation_that_owns_nothing_orders_no_deletion() -> None:
-    """Neither before it is let in, nor when its task is let go."""
     for member in (new_member(), admitted(), admitted(task("RELEASED", owner=None, member=None))):
         member.hear(wish(), START_MS + 10)
         orders = member.decide(START_MS + 10).orders
@@ -536,7 +512,6 @@ def test_an_incarnation_that_owns_nothing_orders_no_deletion() -> None:
 
 
 def test_a_deletion_is_answered() -> None:
-    """Once, with all that the worker reports: an operator who missed it asks again."""
     member = admitted(task())
     member.report(
         RowsErased(request="r1", task="0_1", rows=2, first=7, last=8, problem=""), START_MS + 10
@@ -549,6 +524,5 @@ def test_a_deletion_is_answered() -> None:
 
 
 def test_a_key_is_not_shown() -> None:
-    """Neither by the message nor by the order: logs must not keep what was deleted."""
     order = EraseRows(request="r1", task="0_1", task_epoch=3, store="counts", key=b"alice")
     assert "alice" not in repr(wish()) + repr(order)

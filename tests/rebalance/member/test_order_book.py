@@ -56,30 +56,25 @@ RUN = RunTask(task="0_1", task_epoch=3, input={"t-1": 7}, changelog_end={"c-1": 
 
 
 def test_an_owned_task_runs_with_what_the_grant_says() -> None:
-    """Floor and ends go along; others' tasks are no concern."""
     assert orders(group(task("RUNNING", 3), task("RUNNING", 2, "b-1", "0_2"))) == [RUN]
 
 
 def test_nothing_is_ordered_twice() -> None:
-    """The same log, read again, says nothing new."""
     there = group(task("RUNNING", 3), step({"0_2": 4}))
     assert orders(there, group(task("RUNNING", 3), step({"0_2": 4}))) == []
 
 
 def test_what_is_given_up_comes_before_what_is_taken_on() -> None:
-    """Releases, runs, copies."""
     now = group(task("REVOKING", 3), task("RUNNING", 2, MINE, "0_3"), step({"0_2": 4}))
     assert [type(order) for order in orders(now)] == [ReleaseTask, RunTask, KeepCopy]
 
 
 def test_a_promoted_copy_is_not_dropped() -> None:
-    """It becomes the task."""
     before = group(task("RUNNING", 2, "b-1"), step({"0_1": 4}))
     assert orders(before, group(task("RUNNING", 3))) == [RUN]
 
 
 def test_grant_and_step_may_be_read_one_after_the_other() -> None:
-    """Between the two the task is owned and learned: owning goes first, and nothing is ordered back and forth."""
     before = group(task("RUNNING", 2, "b-1"), step({"0_1": 4}))
     between = group(task("RUNNING", 3), step({"0_1": 4}))
     assert orders(before, between) == [RUN]
@@ -87,27 +82,23 @@ def test_grant_and_step_may_be_read_one_after_the_other() -> None:
 
 
 def test_a_copy_that_is_not_wanted_any_more_is_dropped() -> None:
-    """Once."""
     before = group(step({"0_2": 4}))
     assert orders(before, group(step())) == [DropCopy(task="0_2")]
     assert orders(before, group(step()), group(step())) == []
 
 
 def test_a_learner_that_becomes_a_standby_stays() -> None:
-    """Same copy, same epoch, another role."""
     before = group(step(learners={"0_2": 4}))
     after = group(step(standbys={"0_2": 4}))
     assert orders(before, after) == [KeepCopy(task="0_2", role="standby", learn_epoch=4)]
 
 
 def test_a_copy_under_a_new_epoch_is_ordered_anew() -> None:
-    """It was lost and planted again."""
     again = orders(group(step({"0_2": 4})), group(step({"0_2": 6})))
     assert again == [KeepCopy(task="0_2", role="learner", learn_epoch=6)]
 
 
 def test_a_release_says_what_to_keep() -> None:
-    """The copy the owner is to have afterwards is in the step already."""
     now = group(task("REVOKING", 3), step(standbys={"0_1": 8}))
     assert orders(now) == [ReleaseTask(task="0_1", task_epoch=3, keep=8)]
     kept = group(task("RELEASED", 3, None), step(standbys={"0_1": 8}))
@@ -115,5 +106,4 @@ def test_a_release_says_what_to_keep() -> None:
 
 
 def test_an_owner_that_is_being_fenced_is_ordered_nothing() -> None:
-    """Its end says it all."""
     assert orders(group(task("RUNNING", 3)), group(task("FENCE_WAIT", 3))) == []

@@ -14,7 +14,6 @@ def row(number: int, lag: int = 0) -> TaskStatus:
 
 
 def test_only_what_changed_is_said() -> None:
-    """The tenth beat says everything again."""
     rows = StatusRows()
     rows.replace((row(1), row(2)))
     assert rows.next_rows()[1], "the first beat has all"
@@ -30,7 +29,6 @@ def test_only_what_changed_is_said() -> None:
 
 
 def test_a_task_that_is_gone_is_not_said() -> None:
-    """And the next full beat does not have it."""
     rows = StatusRows()
     rows.replace((row(1), row(2)))
     rows.replace((row(2),))
@@ -41,7 +39,6 @@ def test_a_task_that_is_gone_is_not_said() -> None:
 
 @given(st.integers(min_value=0, max_value=120))
 def test_every_row_is_said_within_a_bounded_number_of_beats(count: int) -> None:
-    """Each beat stays below its bytes; nobody is left out."""
     rows = StatusRows()
     rows.replace(tuple(row(number) for number in range(count)))
     told: set[str] = set()

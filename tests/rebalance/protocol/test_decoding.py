@@ -166,7 +166,6 @@ def test_a_null_message_is_rejected_and_a_null_record_is_a_tombstone() -> None:
 
 
 def test_a_kind_of_a_later_version_is_skipped_in_silence() -> None:
-    """Members of neighbouring versions live side by side while a group is upgraded (N14)."""
     assert read_record(b'{"kind":"WEATHER","leader_epoch":1,"v":2}') is None
     assert read_message(b'{"kind":"WEATHER","app":"shop","v":2}') is None
 
@@ -200,7 +199,6 @@ def test_text_for_people_can_not_steer_their_terminal() -> None:
 
 @pytest.mark.parametrize("known", [0, 7, FIRST_EPOCH_MAX])
 def test_a_claim_that_would_leave_no_room_for_the_next_is_skipped(known: int) -> None:
-    """Every reader skips it, whenever it begins to read; a recovery may claim above every committed task epoch."""
     group = replay(
         [LeaderClaim(leader_epoch=known, leader="p", previous_epoch=known - 1)] if known else []
     )
@@ -218,7 +216,6 @@ def test_a_claim_that_would_leave_no_room_for_the_next_is_skipped(known: int) ->
 
 @given(st.lists(hostile(RECORDS), max_size=8), st.randoms(use_true_random=False))
 def test_the_fold_never_fails_and_skips_what_is_rejected(forged: list[bytes], chance: Any) -> None:
-    """Observers fold it, tell its history and describe it."""
     rows = list(RECORDS)
     for each in forged:
         rows.insert(chance.randint(0, len(rows)), each)
@@ -267,7 +264,6 @@ def _under(data: bytes, epoch: int) -> bytes:
 def test_no_record_ends_a_leader_or_a_member(
     attack: list[tuple[bool, bytes, bytes]], leader_dies: bool
 ) -> None:
-    """Neither those that are skipped nor those that only lie; where the leader lives, it has its group again."""
     table = _attacked()
     owners = table.owners()
     for in_log, record, message in attack:
@@ -304,7 +300,6 @@ def test_what_is_rejected_changes_nothing(attack: list[bytes]) -> None:
 
 
 def test_a_forged_beat_of_a_huge_epoch_silences_no_leader() -> None:
-    """Its epoch is not stored: the beats of the real leader count as before, and leases are renewed."""
     table = _attacked()
     worker = table.workers["a-1"]
     table.whisper(_message("LEADER_BEAT", leader_epoch=2**52, incarnation="evil", seen={}))

@@ -5,7 +5,6 @@ from tidewheel.rebalance.protocol.inbox_limit import InboxLimit
 
 
 def test_H23_a_burst_is_let_in_and_what_is_more_is_not() -> None:
-    """Then so many a second, without ever saving up more than a burst."""
     limit = InboxLimit(burst=5, per_second=10)
     assert [limit.admits("a", 0) for _ in range(6)] == [True] * 5 + [False]
     assert [limit.admits("a", 100) for _ in range(2)] == [True, False]
@@ -13,14 +12,12 @@ def test_H23_a_burst_is_let_in_and_what_is_more_is_not() -> None:
 
 
 def test_H23_senders_do_not_share_what_they_have() -> None:
-    """One that floods takes nothing from another."""
     limit = InboxLimit(burst=1, per_second=1)
     assert [limit.admits("a", 0) for _ in range(3)] == [True, False, False]
     assert limit.admits("b", 0)
 
 
 def test_H23_memory_does_not_grow_with_made_up_senders() -> None:
-    """Those heard longest ago are forgotten."""
     limit = InboxLimit(burst=1, per_second=1)
     for number in range(inbox_limit.SENDERS_MAX + 100):
         limit.admits(f"s{number}", 0)

@@ -49,7 +49,6 @@ def _name(file: Path) -> str:
 
 @pytest.mark.parametrize("file", FILES, ids=_name)
 def test_N14_what_was_once_written_is_understood(file: Path) -> None:
-    """Every sample decodes to its kind, with every value that it was written with."""
     data = file.read_bytes()
     written: dict[str, Any] = json.loads(data)
     value = _decode(data)
@@ -61,7 +60,6 @@ def test_N14_what_was_once_written_is_understood(file: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=_name)
 def test_N14_what_the_next_version_adds_is_ignored(file: Path) -> None:
-    """A sample with fields of a later version, at any depth, says what it says without them."""
     written: dict[str, Any] = json.loads(file.read_bytes())
     newer = _with_more(written) | {"v": 2}
     assert isinstance(newer, dict)
@@ -82,13 +80,11 @@ def _with_more(value: Any) -> Any:
 
 
 def test_N14_a_kind_of_the_next_version_is_ignored() -> None:
-    """An unknown kind decodes to nothing, in both topics."""
     data = b'{"kind":"ADDED_IN_V2","app":"shop","member":"a","incarnation":"a1","leader_epoch":1}'
     assert (decode_message(data), decode_record(data)) == (None, None)
 
 
 def test_N14_what_an_older_leader_restates_is_of_its_own_version() -> None:
-    """A snapshot of what a newer leader has written says nothing that looks as if that one had written it."""
     log = [
         decode_record(json.dumps(row | {"v": 2, "added_in_v2": [1]}).encode())
         for row in json.loads((NEWEST / "snapshot.json").read_bytes())
@@ -100,7 +96,6 @@ def test_N14_what_an_older_leader_restates_is_of_its_own_version() -> None:
 
 
 def test_N14_messages_and_records_are_of_one_version() -> None:
-    """One number says what a member speaks, in both topics."""
     assert RECORD_VERSION == PROTOCOL_MAX
 
 
@@ -108,7 +103,6 @@ def test_N14_messages_and_records_are_of_one_version() -> None:
     "kind", get_args(AnyMessage) + get_args(AnyRecord), ids=lambda k: k.__name__
 )
 def test_N14_every_kind_and_field_has_a_sample(kind: type[msgspec.Struct]) -> None:
-    """The newest version's samples show every field: a new one needs a sample, and a thought about the version."""
     info = msgspec.inspect.type_info(kind)
     assert isinstance(info, msgspec.inspect.StructType)
     written = json.loads((NEWEST / f"{info.tag}.json").read_bytes())
@@ -117,7 +111,6 @@ def test_N14_every_kind_and_field_has_a_sample(kind: type[msgspec.Struct]) -> No
 
 @pytest.mark.parametrize("file", SNAPSHOTS, ids=_name)
 def test_N14_a_log_with_a_snapshot_gives_the_same_group(file: Path) -> None:
-    """The records fold to the group that its snapshot holds, whatever was written before it."""
     rows: list[dict[str, Any]] = json.loads(file.read_bytes())
     records = [decode_record(json.dumps(row).encode()) for row in rows]
     known = [record for record in records if record is not None]

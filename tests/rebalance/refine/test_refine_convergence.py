@@ -38,13 +38,11 @@ def uneven(small: SmallGroup) -> int:
 
 @pytest.mark.parametrize("assignor", BUILT_IN)
 def test_the_first_target_is_reached_in_one_step(assignor: str) -> None:
-    """Nobody runs anything: nothing has to be learned."""
     assert group(assignor, stateless=7, stateful=11, members=3, warmups=2).settle(1) == 1
 
 
 @pytest.mark.parametrize("assignor", BUILT_IN)
 def test_converges_after_adding_a_member(assignor: str) -> None:
-    """Each task moves once at most, as many at a time as there are learners: 11 // 2 + 1 steps."""
     small = group(assignor, stateless=7, stateful=11, members=1, warmups=2)
     small.settle(1)
     small.names.add("m1")
@@ -54,7 +52,6 @@ def test_converges_after_adding_a_member(assignor: str) -> None:
 
 @pytest.mark.parametrize("assignor", BUILT_IN)
 def test_converges_after_a_member_died(assignor: str) -> None:
-    """Tasks of the dead are shuffled back: one step more."""
     small = group(assignor, stateless=11, stateful=13, members=7, warmups=2)
     small.settle(1)
     small.drop("m0")
@@ -65,7 +62,6 @@ def test_converges_after_a_member_died(assignor: str) -> None:
 @pytest.mark.parametrize("assignor", BUILT_IN)
 @pytest.mark.parametrize("seed", range(40))
 def test_converges_after_random_perturbations(assignor: str, seed: int) -> None:
-    """Members come, go and come back, in any number: 2 x (S + S x standbys) steps, and no running task is ever moved cold."""
     chance = Random(f"{assignor} {seed}")
     size, stateful = chance.randint(1, 10), chance.randint(1, 10)
     standbys = chance.randint(0, size)

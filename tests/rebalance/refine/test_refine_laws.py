@@ -143,7 +143,6 @@ def copies_of(answer: Intermediate, task: TaskId) -> list[str]:
 
 @given(inputs())
 def test_no_member_ever_has_two_copies_of_a_task(case: RefineInput) -> None:
-    """Neither two copies nor a copy beside the task itself; and nobody but the living is named."""
     answer = refine(case)
     alive = {member.name for member in case.members}
     for task in case.tasks:
@@ -157,7 +156,6 @@ def test_no_member_ever_has_two_copies_of_a_task(case: RefineInput) -> None:
 
 @given(inputs())
 def test_a_running_task_is_handed_to_nobody_but_a_ready_copy(case: RefineInput) -> None:
-    """Invariant 8: if its owner may go on and has its state, only READY on the new owner moves it, and only the target says where to."""
     answer = refine(case)
     flags = {member.name: member for member in case.members}
     for task, state in case.states.items():
@@ -176,7 +174,6 @@ def test_a_running_task_is_handed_to_nobody_but_a_ready_copy(case: RefineInput) 
 
 @given(inputs())
 def test_N11_nobody_loses_a_task_to_a_member_that_has_not_settled(case: RefineInput) -> None:
-    """Unless it is going itself, or restores what another one has ready."""
     answer = refine(case)
     flags = {member.name: member for member in case.members}
     for task, state in case.states.items():
@@ -189,7 +186,6 @@ def test_N11_nobody_loses_a_task_to_a_member_that_has_not_settled(case: RefineIn
 
 @given(inputs())
 def test_the_budget_is_kept(case: RefineInput) -> None:
-    """Invariant 10: never more learners at once than allowed (two while somebody leaves)."""
     leaving = any(member.leaving for member in case.members)
     answer = refine(case)
     assert len(answer.learners) <= max(case.max_warmup_replicas, 2 if leaving else 0)
@@ -228,7 +224,6 @@ def test_what_is_warmed_up_beyond_the_budget_is_of_who_leaves(
 
 @given(inputs())
 def test_nobody_who_leaves_is_given_anything(case: RefineInput) -> None:
-    """No task, no learner; what it has may stay for now."""
     going = {member.name for member in case.members if member.leaving or member.expelled}
     answer = refine(case)
     for task, owner in answer.owners.items():
@@ -243,7 +238,6 @@ def test_nobody_who_leaves_is_given_anything(case: RefineInput) -> None:
 def test_invariant_21_no_task_is_left_without_an_owner_while_its_target_owner_lives(
     case: RefineInput,
 ) -> None:
-    """Whatever else is going on."""
     able = {each.name for each in case.members if not (each.leaving or each.expelled)}
     answer = refine(case)
     for task, target in case.owners.items():
@@ -254,7 +248,6 @@ def test_invariant_21_no_task_is_left_without_an_owner_while_its_target_owner_li
 
 @given(inputs())
 def test_L5_a_learner_is_there_for_a_move_that_the_target_wants(case: RefineInput) -> None:
-    """Or is being promoted; every other one is dropped."""
     answer = refine(case)
     for task, name in answer.learners.items():
         assert name in (case.owners[task], answer.owners.get(task))
@@ -263,7 +256,6 @@ def test_L5_a_learner_is_there_for_a_move_that_the_target_wants(case: RefineInpu
 
 @given(inputs())
 def test_a_step_on_the_way_keeps_the_copy_it_will_promote(case: RefineInput) -> None:
-    """The copy on the member that is to own the task is in the lists until the task is that member's."""
     answer = refine(case)
     for task, owner in answer.owners.items():
         had = {copy.member for copy in case.states.get(task, TaskNow()).copies}
@@ -273,7 +265,6 @@ def test_a_step_on_the_way_keeps_the_copy_it_will_promote(case: RefineInput) -> 
 
 @given(inputs())
 def test_every_move_that_waits_is_parked_or_warmed_up(case: RefineInput) -> None:
-    """And whatever is not where the target wants it says why."""
     answer = refine(case)
     for task, target in case.owners.items():
         now = answer.owners.get(task)
@@ -287,13 +278,11 @@ def test_every_move_that_waits_is_parked_or_warmed_up(case: RefineInput) -> None
 
 @given(inputs())
 def test_the_order_of_the_input_does_not_matter(case: RefineInput) -> None:
-    """Every leader decides the same."""
     assert refine(case) == refine(reversed_input(case))
 
 
 @given(inputs())
 def test_a_group_at_its_target_is_left_alone(case: RefineInput) -> None:
-    """Owners and ready standbys where they belong: the answer is the target, and there is nothing to say."""
     alive = sorted(member.name for member in case.members)
     owners = {task: alive[index % len(alive)] for index, task in enumerate(sorted(case.tasks))}
     standbys = {

@@ -55,7 +55,6 @@ def claims_at(election: Election, *, until_ms: int = 20_000) -> tuple[int | None
 
 
 def test_a_silent_leader_is_suspected_then_replaced_before_leases_run_out() -> None:
-    """Two heartbeats of silence, SUSPECT, one more, claim: within a session of 3 s less a heartbeat."""
     at_ms, said = claims_at(candidate(group=group_of("p0", 4, "p0", "p1", "p2")))
     assert at_ms is not None
     assert 3 * HEARTBEAT_MS <= at_ms <= 2_500
@@ -63,7 +62,6 @@ def test_a_silent_leader_is_suspected_then_replaced_before_leases_run_out() -> N
 
 
 def test_H2_a_leader_that_answers_a_suspicion_stays() -> None:
-    """One lost beat deposes nobody."""
     election = candidate(group=group_of("p0", 1, "p0", "p1"))
     now_ms = election.decide(0).wake_ms
     assert election.decide(now_ms).messages
@@ -74,7 +72,6 @@ def test_H2_a_leader_that_answers_a_suspicion_stays() -> None:
 
 
 def test_beats_of_a_deposed_leader_are_no_sign_of_life() -> None:
-    """Only those of the newest claim count, wherever it was heard of first."""
     election = candidate(group=group_of("p0", 4, "p0", "p1"))
     for now_ms in range(0, 1_600, 100):
         election.hear(beat(3), now_ms)
@@ -83,14 +80,12 @@ def test_beats_of_a_deposed_leader_are_no_sign_of_life() -> None:
 
 
 def test_a_new_claim_is_a_sign_of_life() -> None:
-    """Whoever won a duel is given its two heartbeats."""
     election = candidate(group=group_of("p0", 1, "p0", "p1", "p2"))
     election.follow(group_of("p2", 2, "p0", "p1", "p2"), 900)
     assert not election.decide(1_800).messages
 
 
 def test_a_resigning_leader_is_replaced_at_once() -> None:
-    """Only the rank's delay is waited: at most one heartbeat."""
     election = candidate(group=group_of("p0", 1, "p0", "p1"))
     election.hear(beat(1, resigns=True), 0)
     at_ms, said = claims_at(election)
@@ -101,7 +96,6 @@ def test_a_resigning_leader_is_replaced_at_once() -> None:
 
 @given(st.integers(min_value=0, max_value=2**31))
 def test_where_nobody_ever_led_somebody_claims_within_a_heartbeat(seed: int) -> None:
-    """Chance tells the candidates apart."""
     at_ms, said = claims_at(candidate(seed=seed))
     assert at_ms is not None
     assert at_ms <= HEARTBEAT_MS
@@ -109,7 +103,6 @@ def test_where_nobody_ever_led_somebody_claims_within_a_heartbeat(seed: int) -> 
 
 
 def test_candidates_of_one_group_claim_one_after_the_other() -> None:
-    """Ranks are apart by more than a claim takes; the first is another one after each epoch."""
     names = ["p1", "p2", "p3"]
     firsts: set[str] = set()
     for epoch in range(1, 7):
@@ -122,7 +115,6 @@ def test_candidates_of_one_group_claim_one_after_the_other() -> None:
 
 
 def test_a_claim_is_tried_again_if_nothing_came_of_it() -> None:
-    """After a while of silence, not at every turn."""
     election = candidate(group=group_of("p0", 1, "p0", "p1"))
     at_ms, _ = claims_at(election)
     assert at_ms is not None
@@ -133,7 +125,6 @@ def test_a_claim_is_tried_again_if_nothing_came_of_it() -> None:
 
 
 def test_a_process_that_the_log_does_not_know_waits_longest() -> None:
-    """Those that work in the group go first."""
     group = group_of("p0", 1, "p0", "p1", "p2")
     known = [claims_at(candidate(name, group=group))[0] or 0 for name in ("p1", "p2")]
     stranger = claims_at(candidate("stranger", group=group))[0] or 0

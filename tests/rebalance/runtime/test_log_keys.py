@@ -25,7 +25,6 @@ def _member(epoch: int, name: str, phase: str, rejoin_ms: int = 0) -> MemberReco
 
 
 def test_H4_what_earlier_leaders_wrote_can_go_and_nothing_of_this_one() -> None:
-    """Oldest first, a bounded number at once."""
     keys = LogKeys()
     group = _note(
         keys,
@@ -40,7 +39,6 @@ def test_H4_what_earlier_leaders_wrote_can_go_and_nothing_of_this_one() -> None:
 
 
 def test_members_that_have_gone_for_good_can_go_and_those_awaited_stay() -> None:
-    """A log that lives long does not keep every member there ever was."""
     keys = LogKeys()
     group = _note(
         keys,
@@ -53,7 +51,6 @@ def test_members_that_have_gone_for_good_can_go_and_those_awaited_stay() -> None
 
 
 def test_a_tombstone_is_not_written_twice_and_a_newer_claim_takes_nothing() -> None:
-    """Keys of an epoch that was not folded yet, and of nobody here, stay."""
     keys = LogKeys()
     group = _note(
         keys, LeaderClaim(leader_epoch=1, leader="p"), LeaderClaim(leader_epoch=2, leader="q")

@@ -77,7 +77,6 @@ def _check_ends_at_once(process: Process) -> None:
 
 
 def test_a_lone_worker_is_welcomed_and_runs_every_task() -> None:
-    """Its own process leads; each task is granted once; the lease is renewed."""
     world = World()
     process = world.start("p1")
     worker = process.start_worker("a")
@@ -89,7 +88,6 @@ def test_a_lone_worker_is_welcomed_and_runs_every_task() -> None:
 
 
 def test_S4_workers_that_start_together_share_the_tasks_by_one_target() -> None:
-    """Nobody has to give anything back."""
     world = World()
     workers = [world.start(f"p{each}").start_worker(f"m{each}") for each in range(3)]
     world.run(2_000)
@@ -101,7 +99,6 @@ def test_S4_workers_that_start_together_share_the_tasks_by_one_target() -> None:
 
 
 def test_H1_a_killed_leader_is_replaced_before_leases_end() -> None:
-    """Another process claims; its own worker is never without a lease and keeps its tasks."""
     world, one, two, _, second = _group_of_two()
     kept = set(second.running)
     world.kill(one)
@@ -114,7 +111,6 @@ def test_H1_a_killed_leader_is_replaced_before_leases_end() -> None:
 
 
 def test_a_dead_process_is_fenced_before_its_tasks_go_elsewhere() -> None:
-    """While the fence is under way nobody owns them; then the others do."""
     world, one, two, first, second = _group_of_two()
     lost = set(first.running)
     assert lost
@@ -136,7 +132,6 @@ def test_a_dead_process_is_fenced_before_its_tasks_go_elsewhere() -> None:
 
 
 def test_H5_members_that_died_with_the_leader_do_not_live_for_another_session() -> None:
-    """The next leader has listened all the time: their session counts from their last beat, not from its claim."""
     world, one, _, first, second = _group_of_two()
     lost = set(first.running)
     assert lost
@@ -146,7 +141,6 @@ def test_H5_members_that_died_with_the_leader_do_not_live_for_another_session() 
 
 
 def test_H5_a_leader_that_did_not_listen_gives_everybody_a_session() -> None:
-    """It slept while the old one died: what it heard long ago says nothing."""
     world, one, two, first, second = _group_of_two()
     world.kill(one)
     world.clock.advance(5_000)
@@ -165,7 +159,6 @@ def test_H5_a_leader_that_did_not_listen_gives_everybody_a_session() -> None:
 
 
 def test_the_death_of_a_worker_is_said_at_once() -> None:
-    """MEMBER_DIED is in the inbox a turn later, and its tasks move long before its session ends."""
     world, _, two, first, second = _group_of_two()
     lost = set(second.running)
     two.workers.remove(second)
@@ -177,7 +170,6 @@ def test_the_death_of_a_worker_is_said_at_once() -> None:
 
 
 def test_a_leader_that_died_with_a_worker_does_not_hide_its_death() -> None:
-    """MEMBER_DIED came while nobody led: the next leader knows it all the same."""
     world, one, two, _, second = _group_of_two()
     two.workers.remove(second)
     third = world.start("p3").start_worker("c")
@@ -193,7 +185,6 @@ def test_a_leader_that_died_with_a_worker_does_not_hide_its_death() -> None:
 
 
 def test_H21_a_worker_that_hangs_is_not_vouched_for() -> None:
-    """Its beats end when its counter has stood still for the time-out; others take its tasks."""
     world, _, _, first, second = _group_of_two()
     lost = set(second.running)
     second.line.hangs = True
@@ -208,7 +199,6 @@ def test_H21_a_worker_that_hangs_is_not_vouched_for() -> None:
 
 
 def test_a_worker_in_a_long_call_is_vouched_for_up_to_its_bound() -> None:
-    """B.9: it keeps its tasks beyond the hang time-out; past `max_call_ms` others get them."""
     world = World()
     first = world.start("p1").start_worker("a")
     world.run(1_000)
@@ -226,7 +216,6 @@ def test_a_worker_in_a_long_call_is_vouched_for_up_to_its_bound() -> None:
 
 
 def test_a_lone_worker_is_never_fenced_in_a_call_but_in_a_hang() -> None:
-    """B.9: nobody else could take its tasks over; a newcomer gets them."""
     world = World()
     process = world.start("p1")
     lone = process.start_worker("a", max_call_ms=1_000)
@@ -241,7 +230,6 @@ def test_a_lone_worker_is_never_fenced_in_a_call_but_in_a_hang() -> None:
 
 
 def test_an_unknown_outcome_ends_a_term_and_nothing_is_decided_twice() -> None:
-    """The next claim finds in the log what became of the transaction."""
     world = World()
     process = world.start("p1")
     process.start_worker("a")
@@ -262,7 +250,6 @@ def test_an_unknown_outcome_ends_a_term_and_nothing_is_decided_twice() -> None:
 
 
 def test_H1_a_leader_that_another_one_fenced_steps_down() -> None:
-    """It finds out by its next transaction, or by the other's claim, and leads no more."""
     world, *_ = _group_of_two()
     stranger = world.topics.log()
     stranger.open(create=False, inbox_back_ms=0)
@@ -276,7 +263,6 @@ def test_H1_a_leader_that_another_one_fenced_steps_down() -> None:
 
 
 def test_while_a_transaction_is_under_way_members_go_on_beating() -> None:
-    """The leader's thread waits for the cluster, the runtime's does not."""
     world, one, *_ = _group_of_two()
     one.leader.held = True
     world.start("p3").start_worker("c")  # gives the leader something to write
@@ -288,7 +274,6 @@ def test_while_a_transaction_is_under_way_members_go_on_beating() -> None:
 
 
 def test_a_cluster_that_is_away_crashes_nobody_and_kills_nobody() -> None:
-    """Leases run out meanwhile, and are renewed after it; silence proves nothing to a leader that is blind."""
     world, _, _, first, second = _group_of_two()
     kept = (set(first.running), set(second.running))
     world.topics.away = True
@@ -304,7 +289,6 @@ def test_a_cluster_that_is_away_crashes_nobody_and_kills_nobody() -> None:
 
 
 def test_H5_a_watchdog_that_was_stopped_kills_nobody_when_it_goes_on() -> None:
-    """It leads, sleeps for many sessions, and finds that nobody has beaten: neither has it listened."""
     world = World()
     process = world.start("p1")
     workers = [process.start_worker(name) for name in ("a", "b")]
@@ -318,7 +302,6 @@ def test_H5_a_watchdog_that_was_stopped_kills_nobody_when_it_goes_on() -> None:
 
 
 def test_a_cluster_that_is_away_at_the_start_is_waited_for() -> None:
-    """Nothing is said before the log was read."""
     world = World()
     world.topics.away = True
     worker = world.start("p1").start_worker("a")
@@ -329,7 +312,6 @@ def test_a_cluster_that_is_away_at_the_start_is_waited_for() -> None:
 
 
 def test_H24_deleted_control_topics_hold_the_group(caplog: pytest.LogCaptureFixture) -> None:
-    """No beat, no claim, no lease: and the error says what to run."""
     world, _, _, first, second = _group_of_two()
     with caplog.at_level(logging.ERROR, "tidewheel.group"):
         world.topics.delete()
@@ -345,7 +327,6 @@ def test_H24_deleted_control_topics_hold_the_group(caplog: pytest.LogCaptureFixt
 
 
 def test_H24_a_recovered_group_goes_on_with_new_incarnations() -> None:
-    """A claim made in the new topics ends the hold; incarnations of the life before are over."""
     world, one, _, first, second = _group_of_two()
     world.topics.delete()
     world.run(100)
@@ -364,7 +345,6 @@ def test_H24_a_recovered_group_goes_on_with_new_incarnations() -> None:
 
 
 def test_H24_a_worker_of_a_held_group_leaves_at_once() -> None:
-    """Nobody can take its tasks over: it is let go when it asks, and its process does not wait for a last word."""
     world, _, two, first, second = _group_of_two()
     world.topics.delete()
     world.run(100)
@@ -377,7 +357,6 @@ def test_H24_a_worker_of_a_held_group_leaves_at_once() -> None:
 
 
 def test_H24_a_worker_that_was_leaving_when_the_group_was_held_is_let_go() -> None:
-    """It had asked before, and is told once; one that dies meanwhile is forgotten."""
     world, _, two, _, second = _group_of_two()
     dying = two.start_worker("c")
     world.run(1_000)
@@ -394,7 +373,6 @@ def test_H24_a_worker_that_was_leaving_when_the_group_was_held_is_let_go() -> No
 
 
 def test_H24_an_empty_log_of_an_application_that_has_committed_is_not_claimed() -> None:
-    """A process that starts after the log was deleted does not begin at epoch 1 while others live."""
     world = World()
     process = world.start("p1")
     process.admin.used = True
@@ -405,7 +383,6 @@ def test_H24_an_empty_log_of_an_application_that_has_committed_is_not_claimed() 
 
 
 def test_a_watchdog_that_is_replaced_gives_the_same_orders_again() -> None:
-    """The same incarnation goes on under a new member: welcome, tasks, lease; nothing is granted anew."""
     world, _, two, _, second = _group_of_two()
     grants = len(world.topics.records())
     world.kill(two)
@@ -420,7 +397,6 @@ def test_a_watchdog_that_is_replaced_gives_the_same_orders_again() -> None:
 
 
 def test_an_incarnation_that_the_group_has_forgotten_is_over() -> None:
-    """It was welcomed once and is not in the log: it must not come in a second time."""
     world, _, two, *_ = _group_of_two()
     zombie = two.start_worker("z", welcomed=True)
     world.run(1_000)
@@ -429,7 +405,6 @@ def test_an_incarnation_that_the_group_has_forgotten_is_over() -> None:
 
 
 def test_a_new_watchdog_hears_what_its_worker_said_before_it_had_read_the_log() -> None:
-    """A worker that wants to go says so once; its new watchdog is told before the log is open."""
     world, _, two, first, second = _group_of_two()
     world.kill(two)
     successor = world.start("p2-again")
@@ -441,7 +416,6 @@ def test_a_new_watchdog_hears_what_its_worker_said_before_it_had_read_the_log() 
 
 
 def test_a_worker_that_dies_before_its_new_watchdog_has_read_the_log_is_told_of() -> None:
-    """Its tasks go to another at once, not after a session without a beat."""
     world, _, two, first, second = _group_of_two()
     world.kill(two)
     successor = world.start("p2-again")
@@ -453,7 +427,6 @@ def test_a_worker_that_dies_before_its_new_watchdog_has_read_the_log_is_told_of(
 
 
 def test_a_report_does_not_bring_a_forgotten_incarnation_back() -> None:
-    """It speaks while its new watchdog still reads the log: nobody knows yet that it is over, and it is all the same."""
     world, *_ = _group_of_two()
     successor = world.start("p3")
     zombie = successor.start_worker("z", welcomed=True)
@@ -465,7 +438,6 @@ def test_a_report_does_not_bring_a_forgotten_incarnation_back() -> None:
 
 
 def test_a_leader_that_finishes_resigns_and_is_followed_at_once() -> None:
-    """The next candidate does not wait for silence."""
     world, one, two, *_ = _group_of_two()
     one.workers.clear()
     one.runtime.stop()
@@ -479,7 +451,6 @@ def test_a_leader_that_finishes_resigns_and_is_followed_at_once() -> None:
 
 
 def test_H4_what_earlier_leaders_wrote_is_forgotten_and_the_group_stays() -> None:
-    """Tombstones for older epochs; who reads the compacted log from its beginning has the same group."""
     world, one, two, _, second = _group_of_two()
     world.kill(one)
     world.run(30_000)
@@ -495,7 +466,6 @@ def test_H4_what_earlier_leaders_wrote_is_forgotten_and_the_group_stays() -> Non
 def test_H23_a_flood_of_one_sender_does_not_drown_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What is too much is dropped, counted and said."""
     world, *_, first, second = _group_of_two()
     flood = encode_message(Suspect(app=APP, member="x", incarnation="x-1", leader_epoch=1))
     with caplog.at_level(logging.WARNING, "tidewheel.group"):
@@ -511,7 +481,6 @@ def test_H23_a_flood_of_one_sender_does_not_drown_the_others(
 def test_H18_a_leader_notices_that_somebody_moved_offsets(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody has to ask for the status: its log and its beats say so, until the offsets are the application's again."""
     monkeypatch.setattr(leadership, "SAMPLE_FIRST_MS", 100)
     monkeypatch.setattr(leadership, "SAMPLE_AGAIN_MS", 200)
     world = World()
@@ -530,7 +499,6 @@ def test_H18_a_leader_notices_that_somebody_moved_offsets(
 
 
 def test_messages_of_other_applications_are_ignored() -> None:
-    """Even if they claim to be the leader's."""
     world, one, *_ = _group_of_two()
     world.topics.inbox.append(
         encode_message(LeaderBeat(app="other", member="x", incarnation="x", leader_epoch=9, seq=1))
@@ -542,7 +510,6 @@ def test_messages_of_other_applications_are_ignored() -> None:
 def test_a_kind_of_order_that_this_version_does_not_know_is_an_alarm_and_no_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As an older watchdog meets a deletion: it is skipped and told of, and everybody goes on."""
     world, one, two, first, second = _group_of_two()
     data = msgspec.json.decode(encode_message(_deletion(one)))
     world.topics.inbox.append(msgspec.json.encode({**data, "kind": "ERASE_LATER"}))
@@ -576,7 +543,6 @@ def _deletion(process: Process) -> EraseKey:
 
 
 def test_the_owner_alone_is_ordered_to_delete_a_key() -> None:
-    """Through the inbox, by whichever process hosts its member."""
     world, one, _, first, second = _group_of_two()
     world.topics.inbox.append(encode_message(_deletion(one)))
     world.run(1_000)
@@ -587,7 +553,6 @@ def test_the_owner_alone_is_ordered_to_delete_a_key() -> None:
 
 
 def test_records_of_nobody_are_survived() -> None:
-    """A foreign key and a value of an unknown kind in the state topic change nothing."""
     world, one, *_ = _group_of_two()
     target = TargetRecord(leader_epoch=0, group_epoch=99, owners={})
     world.topics.state += [
@@ -601,7 +566,6 @@ def test_records_of_nobody_are_survived() -> None:
 
 
 def test_a_leader_states_the_group_again_when_others_write_into_its_log() -> None:
-    """A record that can't be read under the key of one that counts, and a lie: whoever reads a compacted log has the group."""
     world, one, two, first, second = _group_of_two()
     shares = (set(first.running), set(second.running))
     decided = one.runtime.group
@@ -630,7 +594,6 @@ def test_a_leader_states_the_group_again_when_others_write_into_its_log() -> Non
     ],
 )
 def test_one_record_and_the_leaders_death_leave_a_group_that_works(row: dict[str, Any]) -> None:
-    """The survivor, or the next life of its worker, runs everything, and the leader names what it mended."""
     world, one, two, _, second = _group_of_two()
     record = read_record(json.dumps({**row, "leader_epoch": 1}).encode())
     assert record is not None

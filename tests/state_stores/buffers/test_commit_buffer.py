@@ -255,7 +255,6 @@ class CountingSerde(Serde[Any]):
 
 
 def test_a_hot_key_is_serialised_once_per_commit() -> None:
-    """A value that surely serialises waits decoded: a hundred updates cost one serialisation and no read."""
     serde = CountingSerde()
     buffer = buffer_of(serde)
     for number in range(100):
@@ -278,7 +277,6 @@ class CountingDatabase(InMemoryDatabase):
 
 
 def test_a_batch_is_prefetched_by_one_sorted_read_of_what_is_not_known() -> None:
-    """Known keys, and keys known to be absent, are not read again."""
     database = CountingDatabase()
     buffer = buffer_of(JSON, database)
     buffer.fetch([b"c", b"a", b"b", b"a"])
@@ -310,7 +308,6 @@ class Forgetful(OneByOne):
 
 @pytest.mark.parametrize("serde", [OneByOne(), Forgetful()])
 def test_values_whose_batch_cannot_be_read_are_read_one_by_one(serde: Serde[str]) -> None:
-    """Whatever the batch form does, each value comes from the single form, or its reason, and then nothing is known."""
     database = InMemoryDatabase(["store"])
     rows = [(b"a", seal(b"one", 1)), (b"b", seal(b"two", 2)), (b"c", seal(b"bad", 3))]
     database.write({"store": rows}, {})
@@ -327,7 +324,6 @@ def test_values_whose_batch_cannot_be_read_are_read_one_by_one(serde: Serde[str]
 def test_many_keys_are_read_as_each_alone(
     rows: dict[bytes, tuple[Any, int]], data: st.DataObject
 ) -> None:
-    """What is decoded, what stays serialised, what is long and what is absent, from disk and from the generation before."""
     database = InMemoryDatabase(["store"])
     stored = [(key, seal(encoded(value), time)) for key, (value, time) in sorted(rows.items())]
     database.write({"store": stored}, {})
@@ -345,7 +341,6 @@ def test_many_keys_are_read_as_each_alone(
 
 
 def test_hot_keys_survive_a_generation_and_cold_ones_go() -> None:
-    """Above the budget what was used since the last commit is kept for one more, what was not is read again."""
     database = CountingDatabase()
     buffer = buffer_of(JSON, database, keep_bytes=0)
     for commit in range(3):
@@ -361,7 +356,6 @@ def test_hot_keys_survive_a_generation_and_cold_ones_go() -> None:
 
 
 def test_discarding_forgets_every_generation() -> None:
-    """A value that was kept from an earlier commit must not come back over a later one on disk."""
     database = InMemoryDatabase(["store"])
     buffer = buffer_of(JSON, database, keep_bytes=1_000)
     for value, keys in ((1, [b"k", b"1", b"2", b"3"]), (2, [b"k"])):
@@ -375,7 +369,6 @@ def test_discarding_forgets_every_generation() -> None:
 
 
 def test_clean_entries_stay_within_the_budget() -> None:
-    """What is only read is kept within the budget as well, commit by commit."""
     database = InMemoryDatabase(["store"])
     rows = [(b"%06d" % number, seal(b"1", 0)) for number in range(20_000)]
     database.write({"store": rows}, {})
@@ -402,7 +395,6 @@ class Shareable(msgspec.Struct):
     ],
 )
 def test_users_cannot_change_a_stored_value_from_outside(serde: Serde[Any], value: Any) -> None:
-    """Neither the object that was put nor one that was got is the stored one."""
     buffer = buffer_of(serde)
     buffer.put(b"k", value, 1)
     first = buffer.get(b"k")
@@ -417,7 +409,6 @@ def test_users_cannot_change_a_stored_value_from_outside(serde: Serde[Any], valu
 
 
 def test_a_value_comes_back_as_its_serde_reads_it() -> None:
-    """A serde may read another type than it was given; which one is seen must not depend on when a commit was."""
     serde = Serde[Any](lambda topic, value: str(value).encode(), lambda topic, data: data.decode())
     buffer = buffer_of(serde)
     buffer.put(b"k", dt.date(2024, 2, 29), 1)
@@ -425,7 +416,6 @@ def test_a_value_comes_back_as_its_serde_reads_it() -> None:
 
 
 def test_a_serde_that_makes_nothing_of_a_value_deletes() -> None:
-    """None from `serialize` is a tombstone, as for a sink."""
     buffer = buffer_of(Serde[Any](lambda topic, value: None, lambda topic, data: data))
     buffer.put(b"k", "anything", 5)
     assert buffer.get(b"k") is None
@@ -436,7 +426,6 @@ def test_a_serde_that_makes_nothing_of_a_value_deletes() -> None:
 
 @given(st.lists(st.tuples(KEYS, st.integers(0, 9), TIMES), min_size=1))
 def test_a_drain_has_one_entry_per_key_in_key_order(rows: list[tuple[bytes, int, int]]) -> None:
-    """The changelog gets at most one record per key and commit."""
     buffer = buffer_of(Serdes.int64())
     for key, value, timestamp in rows:
         buffer.put(key, value, timestamp)
@@ -452,7 +441,6 @@ def test_a_drain_has_one_entry_per_key_in_key_order(rows: list[tuple[bytes, int,
 
 
 def test_large_values_count_with_their_size() -> None:
-    """A value beyond a few hundred bytes counts exactly, so that the budget holds for documents too."""
     buffer = buffer_of(JSON)
     sizes = []
     for number in range(10):
@@ -463,7 +451,6 @@ def test_large_values_count_with_their_size() -> None:
 
 
 def test_a_damaged_value_is_a_corrupted_store_not_a_bad_record() -> None:
-    """Bytes of no known format stop the task, whoever reads them."""
     database = InMemoryDatabase(["store"])
     database.write({"store": [(b"k", b"\x07damaged")]}, {})
     buffer = buffer_of(JSON, database)
@@ -487,7 +474,6 @@ def test_rows_put_at_once_are_rows_put_one_by_one(
     rows: list[tuple[bytes, int | None, int]],
     committed: bool,
 ) -> None:
-    """Also in what is counted: dirty keys, those in the database, memory."""
     told: list[Any] = []
     for at_once in (True, False):
         buffer = buffer_of(INT64)
@@ -520,7 +506,6 @@ def test_rows_put_at_once_are_rows_put_one_by_one(
 
 @pytest.mark.parametrize("timestamp", [True, -2, 1 << 63, 1.5])
 def test_rows_with_a_time_that_is_none_are_refused(timestamp: Any) -> None:
-    """Put one by one, the first of them raises."""
     buffer = buffer_of(INT64)
     assert not buffer.put_all([b"a", b"b"], [1, 2], [5, timestamp])
     assert not buffer.dirty

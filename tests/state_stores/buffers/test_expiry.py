@@ -60,7 +60,6 @@ def minutes(database: InMemoryDatabase) -> list[int]:
 
 
 def test_K3_rows_go_when_the_last_range_is_past_them() -> None:
-    """The position's time counts, not what the fastest range has written."""
     database = InMemoryDatabase(["store"])
     expiry = StoreExpiry(SPEC, database)
     slow, fast = range_of(database), range_of(database)
@@ -78,7 +77,6 @@ def test_K3_rows_go_when_the_last_range_is_past_them() -> None:
 
 
 def test_K3_the_note_is_that_of_the_fastest_range() -> None:
-    """Whoever opens the store as a whole must know the latest row; it never goes back."""
     database = InMemoryDatabase(["store"])
     expiry = StoreExpiry(SPEC, database)
     write(database, put(range_of(database), b"b", 50), expiry, 0)
@@ -90,7 +88,6 @@ def test_K3_the_note_is_that_of_the_fastest_range() -> None:
 
 
 def test_K3_a_range_hides_nothing_for_what_others_have_seen() -> None:
-    """Its rows live by its own time."""
     database = InMemoryDatabase(["store"])
     expiry = StoreExpiry(SPEC, database)
     write(database, put(range_of(database), b"a", 1), expiry, 0)
@@ -101,7 +98,6 @@ def test_K3_a_range_hides_nothing_for_what_others_have_seen() -> None:
 
 
 def test_K6_one_range_after_many_goes_on_as_them_until_all_are_level() -> None:
-    """At another factor the records between the slowest and the fastest come again: the slow ones' rows are there."""
     database = InMemoryDatabase(["store"])
     write(database, put(range_of(database), b"a", 1), StoreExpiry(SPEC, database), 0)
     write(database, put(range_of(database), b"b", 50), StoreExpiry(SPEC, database), 0)
@@ -120,7 +116,6 @@ def test_K6_one_range_after_many_goes_on_as_them_until_all_are_level() -> None:
 
 
 def test_K6_a_copy_keeps_for_slow_ranges_what_the_changelog_keeps() -> None:
-    """Whoever restores knows the fastest range's time only."""
     kept = replace(SPEC, kept_longer_ms=10 * MINUTE)
     rows = {minute: (LAYOUT.window_key(b"a", minute * MINUTE), b"1") for minute in (0, 41, 50)}
     keys = [key[8:] for key, _ in rows.values()]
@@ -142,7 +137,6 @@ def test_K6_a_copy_keeps_for_slow_ranges_what_the_changelog_keeps() -> None:
 def test_K3_restored_rows_expire_for_the_slowest_range(
     position: int | None, left: list[int]
 ) -> None:
-    """As it was committed; also those that were on disk before."""
     position_ms = position if position is None or position < 0 else position * MINUTE
     slowest_ms = slowest_time(SPEC, position_ms)
     rows = [(LAYOUT.window_key(b"a", minute * MINUTE), b"1") for minute in (0, 41, 50)]
@@ -158,5 +152,4 @@ def test_K3_restored_rows_expire_for_the_slowest_range(
 
 
 def test_K3_a_store_without_expiry_has_no_slowest_time() -> None:
-    """Its rows do not end with time."""
     assert slowest_time(spec_of(StoreKind.KEY_VALUE), 5 * MINUTE) is None

@@ -43,7 +43,6 @@ def test_a_view_shows_what_the_database_will_have(
     upper: bytes | None,
     notes: dict[str, bytes],
 ) -> None:
-    """Values, ranges in both directions, expired ranges and notes; of other stores nothing changes."""
     database = InMemoryDatabase(["mine", "other"])
     written = sorted(before.items())
     database.write({"mine": written, "other": written}, {"a": b"0"})
@@ -76,7 +75,6 @@ def test_a_view_shows_what_the_database_will_have(
 
 
 def test_what_joins_a_commit_is_shown_with_what_was_there() -> None:
-    """All rows of both, and the keys that both add."""
     database = InMemoryDatabase(["mine"])
     view = InFlightView(database)
     first, second = drained({b"a": b"1"}, None, {}), drained({b"b": b"2"}, None, {})
@@ -91,7 +89,6 @@ def test_what_joins_a_commit_is_shown_with_what_was_there() -> None:
 
 
 def test_nothing_is_written_through_a_view() -> None:
-    """Commits write, and whoever opened the database."""
     view = InFlightView(InMemoryDatabase(["mine"]))
     with pytest.raises(AssertionError, match="mine"):
         view.write({"mine": []}, {})

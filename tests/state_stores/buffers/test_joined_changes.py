@@ -45,7 +45,6 @@ def written(disk: Rows, drained: Drained) -> None:
 def test_they_leave_what_they_would_have_left_one_after_the_other(
     changes: list[Drained], before: dict[bytes, bytes]
 ) -> None:
-    """The rows on disk, and the last record of each key in the changelog."""
     apart: Rows = dict(before)
     for each in changes:
         written(apart, each)
@@ -63,7 +62,6 @@ def test_they_leave_what_they_would_have_left_one_after_the_other(
 
 
 def test_every_version_goes_to_the_changelog() -> None:
-    """Of a versioned store the last record of a key is not all that counts: those before it are what it was at other times."""
     bench = StoreBench(spec_of(StoreKind.VERSIONED, history_retention_ms=100), rocksdb=False)
     parts: list[Drained] = []
     for at in (1, 2, 3):

@@ -190,7 +190,6 @@ def play(bench: QueryBench, step: tuple[Any, ...]) -> None:
 def test_uncommitted_reads_are_those_of_the_tasks_own_store(
     name: str, steps: list[tuple[Any, ...]], page: int
 ) -> None:
-    """Whatever was put, staged, written or rolled back, and however small pages are."""
     with opened(name, rocksdb=False) as bench, patch.object(queried, "PAGE_ROWS", page):
         for step in steps:
             play(bench, step)
@@ -202,7 +201,6 @@ def test_uncommitted_reads_are_those_of_the_tasks_own_store(
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("rocksdb", [False, True], ids=["in_memory", "rocksdb"])
 def test_a_row_is_seen_before_its_commit_by_one_level_only(name: str, *, rocksdb: bool) -> None:
-    """Uncommitted: at once, also in flight; committed: when it is on disk. What is rolled back was never there."""
     with opened(name, rocksdb=rocksdb) as bench:
         kind = bench.spec.kind
         nothing = reads(bench.committed, kind)
@@ -223,7 +221,6 @@ def test_a_row_is_seen_before_its_commit_by_one_level_only(name: str, *, rocksdb
 
 
 def test_a_query_does_not_count_as_a_use() -> None:
-    """Of a store that keeps the keys used last: which key goes next does not depend on who asks."""
     with opened("lru", rocksdb=False) as bench:
         for key in ("a", "b", "c"):
             bench.put(key, 1, 0)
@@ -233,7 +230,6 @@ def test_a_query_does_not_count_as_a_use() -> None:
 
 
 def test_what_is_committed_while_a_scan_runs_is_not_missed() -> None:
-    """A row that goes from the buffer to disk between two pages is in the next page."""
     with opened("key_value", rocksdb=True) as bench, patch.object(queried, "PAGE_ROWS", 2):
         keys = [f"k{number}" for number in range(9)]
         for key in keys:
@@ -247,7 +243,6 @@ def test_what_is_committed_while_a_scan_runs_is_not_missed() -> None:
 
 
 def test_a_page_is_bounded() -> None:
-    """A worker is never asked for more than a page at a time, and a key costs one question."""
     with opened("key_value", rocksdb=False) as bench, patch.object(queried, "PAGE_ROWS", 10):
         for number in range(100):
             bench.put(f"k{number:03}", 1, 0)
@@ -264,7 +259,6 @@ def test_a_page_is_bounded() -> None:
 
 
 def test_an_object_that_is_read_is_the_callers_own() -> None:
-    """A query gets values of its own: changing one changes nothing in the store."""
     with opened("objects", rocksdb=False) as bench:
         bench.store.put("a", {"n": 1})
         bench.uncommitted.get("a")["n"] = 2

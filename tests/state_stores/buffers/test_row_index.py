@@ -35,7 +35,6 @@ STEPS = st.lists(
 def test_it_knows_the_rows_that_are_there(
     before: list[bytes], steps: list[tuple[Any, ...]], budget: int
 ) -> None:
-    """Rows that were there when it began, and those that came since."""
     there = set(before)
     asked = 0
 
@@ -75,7 +74,6 @@ def _rows(there: set[bytes], key: bytes, low: int, high: int) -> list[bytes]:
 
 
 def test_a_segment_that_was_not_on_disk_is_never_looked_up() -> None:
-    """Most keys of a new segment have no row there, and need none to be looked for."""
     index = RowIndex(LAYOUT, 10**6, [0], _never)
     rows = [LAYOUT.window_key(b"a", time) for time in (12, 15, 21)]
     index.add(rows)
@@ -89,7 +87,6 @@ def _never(segment: int, key: bytes, limit: int) -> list[bytes]:
 
 
 def test_a_key_with_too_many_rows_is_left_to_a_scan() -> None:
-    """Whether they come one after the other or are there before; other keys are known."""
     many = row_index._ROWS_MAX + 1
     rows = [LAYOUT.window_key(b"a", 25, seq) for seq in range(many)]
     asked: list[int] = []

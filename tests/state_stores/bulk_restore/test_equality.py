@@ -135,7 +135,6 @@ def all_kinds(test: Any) -> Any:
 def test_runs_equal_replay(
     spec: StoreSpec, directories: Directories, databases: Databases, data: Any
 ) -> None:
-    """However records are cut into batches and runs, ingesting the runs leaves the rows and the time of a replay."""
     records = data.draw(logs(spec))
     cuts = data.draw(st.lists(st.integers(0, 50), max_size=5))
     max_bytes = data.draw(st.sampled_from([300, 1_000, 1 << 20]))
@@ -157,7 +156,6 @@ def test_runs_equal_replay(
 def test_runs_on_a_position_equal_replay(
     spec: StoreSpec, directories: Directories, databases: Databases, data: Any
 ) -> None:
-    """A store that was replayed to some offset and gets the rest in runs, deletes among them, equals a replay."""
     records = data.draw(logs(spec))
     cut = data.draw(st.integers(0, len(records)))
     begin = records[cut].offset if cut < len(records) else 10_000
@@ -184,7 +182,6 @@ def test_runs_on_a_position_equal_replay(
 def test_ranges_built_apart_and_merged_equal_replay(
     spec: StoreSpec, directories: Directories, databases: Databases, data: Any
 ) -> None:
-    """Offset ranges that were built by different tasks, then merged to a few files, equal a replay."""
     records = data.draw(logs(spec))
     end = records[-1].offset + 3 if records else 3
     bounds = sorted({0, end, *data.draw(st.lists(st.integers(0, end), max_size=6))})
@@ -212,7 +209,6 @@ def test_ranges_built_apart_and_merged_equal_replay(
 def test_more_runs_than_are_ingested_equal_replay(
     spec: StoreSpec, directories: Directories, databases: Databases
 ) -> None:
-    """As a long changelog and little memory make them: neighbours are merged until there are as many as may be."""
     chance = Random(7)
     records = [
         Logged(
@@ -241,7 +237,6 @@ def test_more_runs_than_are_ingested_equal_replay(
 def test_K3_what_a_slow_key_range_needs_is_in_runs_and_their_tail_as_in_a_replay(
     spec: StoreSpec, directories: Directories, databases: Databases, data: Any
 ) -> None:
-    """What has expired for the slowest range is gone, and nothing else; the time is that of the latest row."""
     records = data.draw(logs(spec))
     slowest_ms = data.draw(st.integers(-1, 600_000))
     cut = data.draw(st.integers(0, len(records)))
@@ -268,7 +263,6 @@ def test_K3_what_a_slow_key_range_needs_is_in_runs_and_their_tail_as_in_a_replay
 def test_a_snapshot_and_the_tail_of_a_log_that_is_cleaned_equal_replay(
     spec: StoreSpec, directories: Directories, data: Any
 ) -> None:
-    """A cleaner may have been over the log before the snapshot and again before the tail is read: nothing differs."""
     records = data.draw(logs(spec))
     cut = data.draw(st.integers(0, len(records)))
     end = records[cut].offset if cut < len(records) else 10_000
@@ -288,7 +282,6 @@ def test_a_snapshot_and_the_tail_of_a_log_that_is_cleaned_equal_replay(
 
 
 def test_the_model_shows_when_a_delete_is_lost(directories: Directories) -> None:
-    """A tail whose deletes were cleaned away before it is read does differ: the laws above can fail."""
     spec = SPECS["key-value"]
     records = [Logged(0, b"a", b"1", 0), Logged(1, b"a", None, 1), Logged(2, b"b", b"2", 2)]
     database = InMemoryDatabase([STORE])

@@ -146,7 +146,6 @@ def ingest(
 def test_a_kill_at_any_step_does_no_harm(
     spec: StoreSpec, directories: Directories, data: Any
 ) -> None:
-    """After the kill the store goes on from its position, or has none and begins anew: it equals a replay both ways."""
     records: list[Logged] = data.draw(logs(spec))
     end = records[-1].offset + 1 if records else 0
     begin = data.draw(st.integers(0, end))
@@ -186,7 +185,6 @@ def test_a_kill_at_any_step_does_no_harm(
 
 
 def test_an_old_position_never_speaks_of_ingested_rows(directories: Directories) -> None:
-    """It is gone from the disk before the files are there, not only from memory."""
     spec = SPECS["key-value"]
     for steps in range(14):
         disk = Disk({b"old": b"row"}, {POSITION: at(7).encode()})
@@ -206,7 +204,6 @@ def test_an_old_position_never_speaks_of_ingested_rows(directories: Directories)
 
 
 def test_files_are_used_up_and_nothing_is_no_error(directories: Directories) -> None:
-    """Also by a database in memory; a stretch without any row has no file, and still its end is known."""
     spec = SPECS["key-value"]
     built = build(spec, directories(), [Logged(0, b"a", b"1", 0)])
     database = InMemoryDatabase([STORE])
@@ -235,7 +232,6 @@ def both(seen: Sequence[int | None]) -> bool:
 
 @pytest.mark.slow
 def test_a_killed_process_leaves_no_store_that_differs_from_its_position(tmp_path: Path) -> None:
-    """FAULTS 6: killed again and again while it ingests, a store goes on from its position or has none."""
     chance = random.Random(7)
     path = tmp_path / "0_0"
     seen: list[int | None] = []

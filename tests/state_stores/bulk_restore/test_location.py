@@ -107,7 +107,6 @@ def only_run(made: StoreSnapshot) -> Run:
 
 
 def test_the_newest_snapshot_is_found(held: Held, tmp_path: Path) -> None:
-    """By its generation; of this store and no other."""
     assert held.location.newest("app", "store") is None
     second = published(held, tmp_path, generation=2)
     tenth = published(held, tmp_path, generation=10)
@@ -120,7 +119,6 @@ def test_the_newest_snapshot_is_found(held: Held, tmp_path: Path) -> None:
 def test_snapshots_of_two_clusters_do_not_hide_or_delete_each_other(
     held: Held, tmp_path: Path
 ) -> None:
-    """An application of one name may run in each; one that is not used any more does not keep its files for ever."""
     ours, theirs = b"o" * 16, b"t" * 16
     mine = [
         published(held, tmp_path, generation=each, topic_id=ours, now_ms=NOW_MS)
@@ -146,7 +144,6 @@ def test_snapshots_of_two_clusters_do_not_hide_or_delete_each_other(
 
 
 def test_a_fetched_run_is_what_was_uploaded(held: Held, tmp_path: Path) -> None:
-    """A copy: what happens to it does nothing to the snapshot."""
     run = only_run(published(held, tmp_path))
     to_dir = tmp_path / "fetched"
     path = held.location.download(run, to_dir)
@@ -159,7 +156,6 @@ def test_a_fetched_run_is_what_was_uploaded(held: Held, tmp_path: Path) -> None:
 def test_a_fetched_run_is_durable(
     held: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever ingests it must not have to wait for that: all tasks of a worker would, too."""
     run = only_run(published(held, tmp_path))
     synced: dict[int, int] = {}
     really = os.fsync
@@ -176,7 +172,6 @@ def test_a_fetched_run_is_durable(
 
 @pytest.mark.parametrize("how", ["gone", "short", "long", "bit", "other keys"])
 def test_a_spoilt_run_is_refused(held: Held, tmp_path: Path, how: str) -> None:
-    """The error names the file and says what is wrong; nothing is left behind."""
     run = only_run(published(held, tmp_path))
     whole = held.read(run.file)
     match how:
@@ -200,7 +195,6 @@ def test_a_spoilt_run_is_refused(held: Held, tmp_path: Path, how: str) -> None:
 def test_a_broken_manifest_is_told_of_once_and_passed_over(
     held: Held, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    """FAULTS 28: the snapshot before is used; the warning names the file and the reason."""
     good = published(held, tmp_path)
     broken = encode_manifest(snapshot(generation=2))
     match how:
@@ -229,7 +223,6 @@ def test_a_broken_manifest_is_told_of_once_and_passed_over(
 
 
 def test_files_of_other_names_are_no_manifests(held: Held, tmp_path: Path) -> None:
-    """One that is being written has such a name."""
     good = published(held, tmp_path)
     for name in (f"0000000009-{'b' * 16}.json.12345678.part", "9-b.json", "README"):
         held.write(f"app/store/manifests/{name}", b"{")
@@ -237,7 +230,6 @@ def test_files_of_other_names_are_no_manifests(held: Held, tmp_path: Path) -> No
 
 
 def test_a_snapshot_of_no_sense_is_not_published(held: Held) -> None:
-    """Nothing is written then."""
     with pytest.raises(SnapshotRefused):
         held.location.publish(snapshot(partition_count=0))
     with pytest.raises(ValueError, match="store name"):
@@ -246,7 +238,6 @@ def test_a_snapshot_of_no_sense_is_not_published(held: Held) -> None:
 
 
 def test_what_nobody_refers_to_is_deleted_when_it_is_old(held: Held, tmp_path: Path) -> None:
-    """Two manifests stay, a broken one among the newest too, and every run that is young or named."""
     assert held.location.delete_unreferenced("app", "store", now_ms=NOW_MS) == []
     made = [
         published(held, tmp_path, generation=number, now_ms=NOW_MS - DAY_MS) for number in range(4)
@@ -269,7 +260,6 @@ def test_what_nobody_refers_to_is_deleted_when_it_is_old(held: Held, tmp_path: P
 
 
 def test_runs_stay_where_no_manifest_can_be_read(held: Held, tmp_path: Path) -> None:
-    """A broken manifest may be mended, and a first snapshot may be on its way."""
     published(held, tmp_path, now_ms=NOW_MS - 9 * DAY_MS)
     before = held.files()
     for name in before:
@@ -280,7 +270,6 @@ def test_runs_stay_where_no_manifest_can_be_read(held: Held, tmp_path: Path) -> 
 
 
 def test_secrets_of_a_url_are_not_shown() -> None:
-    """Neither user and password nor parameters, in whatever is shown."""
     pytest.importorskip("fsspec")
     location = SnapshotLocation("memory://user:canary@states/x?token=canary")
     assert "canary" not in repr(location)
@@ -290,7 +279,6 @@ def test_secrets_of_a_url_are_not_shown() -> None:
 def test_a_place_that_can_not_be_opened_is_told_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An unknown scheme, or no fsspec at all."""
     pytest.importorskip("fsspec")
     with pytest.raises(SnapshotRefused, match=r"nowhere://x.*install tidewheel\[spark\]") as caught:
         SnapshotLocation("nowhere://canary:canary@x")
@@ -335,7 +323,6 @@ class _Objects:
 
 
 def test_an_object_store_has_no_folders(tmp_path: Path) -> None:
-    """Nothing is made but the objects, at once under their names: a folder would be a new bucket."""
     objects = _Objects()
     place = RemotePlace(objects, "bucket/states", "s3://bucket/states")
     place.write("manifests/1.json", b"a")
@@ -348,7 +335,6 @@ def test_an_object_store_has_no_folders(tmp_path: Path) -> None:
 
 
 def test_errors_in_the_middle_of_a_file_are_errors_of_the_place() -> None:
-    """They come from the package's own classes, too."""
     place = RemotePlace(_Objects(), "bucket/states", "s3://bucket/states")
     with (
         place.open("runs/0/1.sst") as file,
@@ -358,7 +344,6 @@ def test_errors_in_the_middle_of_a_file_are_errors_of_the_place() -> None:
 
 
 def test_errors_of_a_package_are_errors_of_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each file system has exceptions of its own; callers see OSError with the place and what was tried."""
     fsspec = pytest.importorskip("fsspec")
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -373,7 +358,6 @@ def test_errors_of_a_package_are_errors_of_the_place(monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_made_in_a_directory_only_its_user_can_read(tmp_path: Path) -> None:
-    """Snapshots are state: files have mode 0600 and directories 0700, whatever the umask."""
     before = os.umask(0o000)
     try:
         place = open_place(str(tmp_path / "deep" / "snapshots"))

@@ -40,19 +40,16 @@ from tidewheel.state_stores.spec import StoreKind, StoreSpec
 
 @given(snapshots())
 def test_a_manifest_comes_back(made: StoreSnapshot) -> None:
-    """Everything in it."""
     assert decode_manifest(encode_manifest(made)) == made
 
 
 def test_a_manifest_of_level_key_ranges_is_that_of_one() -> None:
-    """Versions that know nothing of ranges that are apart read it."""
     assert b"expired_by_ms" not in encode_manifest(snapshot())
 
 
 @settings(max_examples=300)
 @given(st.data())
 def test_a_damaged_manifest_is_never_trusted(data: Any) -> None:
-    """FAULTS 28: cut off anywhere, or with any one byte changed, it is refused unless it says the same."""
     made = data.draw(snapshots())
     whole = encode_manifest(made)
     place = data.draw(st.integers(0, len(whole) - 1))
@@ -69,7 +66,6 @@ def test_a_damaged_manifest_is_never_trusted(data: Any) -> None:
 
 @given(st.binary(max_size=200) | st.text().map(str.encode) | st.just(b"[" * 100_000))
 def test_garbage_is_no_manifest(data: bytes) -> None:
-    """FAULTS 28: whatever bytes there are."""
     with pytest.raises(SnapshotRefused):
         decode_manifest(data)
 
@@ -108,7 +104,6 @@ def tampered(**changes: Any) -> bytes:
     ],
 )
 def test_what_is_wrong_with_a_manifest_is_told(data: bytes, reason: str) -> None:
-    """FAULTS 28: in the text of the refusal."""
     with pytest.raises(SnapshotRefused, match=reason):
         decode_manifest(data)
 
@@ -141,7 +136,6 @@ def test_what_is_wrong_with_a_manifest_is_told(data: bytes, reason: str) -> None
     ],
 )
 def test_numbers_that_make_no_sense_are_not_written(changes: dict[str, Any]) -> None:
-    """A bug of ours ends before the manifest is there."""
     encode_manifest(snapshot())
     with pytest.raises(SnapshotRefused):
         encode_manifest(snapshot(partitions=(partition_runs(**changes),)))
@@ -176,7 +170,6 @@ WINDOW = SPECS["window"]
 def test_a_foreign_snapshot_is_not_valid(
     changes: dict[str, Any], spec: StoreSpec, about: dict[str, Any], reason: str
 ) -> None:
-    """Of another store, topic or layout: the reason says of what."""
     assert validate(snapshot(), SPEC, facts()) is None
     refused = validate(snapshot(**changes), spec, facts(**about))
     assert refused is not None
@@ -193,7 +186,6 @@ def test_a_foreign_snapshot_is_not_valid(
     ],
 )
 def test_a_snapshot_that_has_more_than_is_needed_is_valid(then: StoreSpec, now: StoreSpec) -> None:
-    """Rows that live shorter now are read as ended."""
     made = snapshot(kind=then.kind.value, layout=Layout.of(then))
     assert validate(made, now, facts()) is None
 
@@ -211,7 +203,6 @@ def test_a_snapshot_that_has_more_than_is_needed_is_valid(then: StoreSpec, now: 
 def test_nothing_is_put_on_runs_that_something_may_be_missing_behind(
     changes: dict[str, Any], about: dict[str, Any], reason: str
 ) -> None:
-    """Neither a tail nor an incremental run."""
     assert may_extend(partition_runs(), facts()) is None
     refused = may_extend(partition_runs(**changes), facts(**about))
     assert refused is not None
@@ -237,7 +228,6 @@ def test_nothing_is_put_on_runs_that_something_may_be_missing_behind(
 def test_runs_are_extended_only_if_every_record_behind_them_is_there(
     about: ChangelogFacts, to_offset: int, complete: bool
 ) -> None:
-    """The rule in other words: inside the log, and the deletes behind them are still to be read."""
     runs = partition_runs(from_offset=0, to_offset=to_offset, runs=(), complete_from_zero=complete)
     if may_extend(runs, about) is not None:
         return
@@ -251,7 +241,6 @@ def test_runs_are_extended_only_if_every_record_behind_them_is_there(
 
 
 def test_reading_may_take_as_long_as_deletes_can_be_read() -> None:
-    """Less an hour; a clock that went back tells nothing."""
     most = DAY_MS - TOMBSTONE_MARGIN_MS
     assert read_too_slowly(NOW_MS, NOW_MS + most, DAY_MS) is None
     refused = read_too_slowly(NOW_MS, NOW_MS + most + 1, DAY_MS)
@@ -269,7 +258,6 @@ def _alive(spec: StoreSpec, stored: list[tuple[bytes, bytes]], observed_ms: int)
 @settings(max_examples=20)
 @given(data=st.data())
 def test_a_shape_makes_the_rows_of_its_store(spec: StoreSpec, data: Any) -> None:
-    """Also after a journey to another process."""
     shape = msgspec.json.decode(msgspec.json.encode(StoreShape.of(spec)), type=StoreShape)
     records = columns(data.draw(logs(spec)))
     rows = fold(spec, *records)

@@ -31,7 +31,6 @@ def plan(position: Position | None, made: Any, **about: Any) -> RestorePlan:
 
 
 def test_a_valid_snapshot_goes_before_the_changelog() -> None:
-    """Also where the log is short: it is what the user has made it for."""
     found = plan(None, snapshot())
     assert (found.kind, found.from_offset, found.snapshot) == (
         RestoreFrom.SNAPSHOT,
@@ -45,14 +44,12 @@ def test_a_valid_snapshot_goes_before_the_changelog() -> None:
 
 
 def test_its_own_position_goes_before_a_snapshot() -> None:
-    """Reading thirty records costs less than fetching a thousand rows and reading twenty."""
     found = plan(POSITION, snapshot())
     assert (found.kind, found.from_offset, found.snapshot) == (RestoreFrom.POSITION, 90, None)
     assert found.reason == "its own position, 30 offsets to read"
 
 
 def test_a_snapshot_goes_before_a_position_that_is_far_behind() -> None:
-    """A gap of many records costs more than the rows."""
     found = plan(replace(POSITION, offset=1), snapshot(), log_end=150)
     assert found.kind is RestoreFrom.POSITION
     cheap = snapshot(partitions=(partition_runs(runs=(run(rows=50),)),))
@@ -70,7 +67,6 @@ def test_a_snapshot_goes_before_a_position_that_is_far_behind() -> None:
     ],
 )
 def test_a_snapshot_that_is_refused_is_told_of(made: Any, reason: str) -> None:
-    """The changelog is read, and the reason is at hand for a warning and in the plan's own words."""
     found = plan(None, made)
     assert (found.kind, found.from_offset, found.snapshot) == (RestoreFrom.CHANGELOG, 0, None)
     assert found.refused is not None
@@ -94,7 +90,6 @@ def test_a_snapshot_that_is_refused_is_told_of(made: Any, reason: str) -> None:
 def test_K3_a_snapshot_that_lacks_what_a_slow_key_range_needs_is_refused(
     expired_by_ms: int | None, slowest_ms: int | None, used: bool
 ) -> None:
-    """It was made when the ranges were apart, by somebody who did not know, or of a time before."""
     spec = SPECS["timestamped window"]
     runs = partition_runs(time=StoreTime(900_000), expired_by_ms=expired_by_ms)
     made = snapshot(kind=spec.kind.value, layout=Layout.of(spec), partitions=(runs,))
@@ -105,7 +100,6 @@ def test_K3_a_snapshot_that_lacks_what_a_slow_key_range_needs_is_refused(
 
 
 def test_long_gaps_are_built_into_runs() -> None:
-    """More than 100,000 offsets, whatever the restore begins with."""
     for position, made in ((POSITION, None), (None, snapshot()), (None, None)):
         start = plan(position, made).from_offset
         assert not plan(position, made, log_end=start + 100_000).in_runs
@@ -148,7 +142,6 @@ PLANS = {
 def test_a_plan_is_valid_and_the_cheapest(
     position: Position | None, made: Any, log_start: int, length: int
 ) -> None:
-    """Nothing that may not be followed is chosen, nothing cheaper is left, and no changelog where a snapshot will do."""
     about = facts(log_start=log_start, log_end=log_start + length)
     found = plan_restore(position, made, SPEC, about, runs_from_records=50)
     assert found == plan_restore(position, made, SPEC, about, runs_from_records=50)
@@ -179,6 +172,5 @@ def test_a_plan_is_valid_and_the_cheapest(
 
 
 def test_F1_a_position_behind_an_open_transaction_is_followed() -> None:
-    """Its end is that of the log; only what is decided is made into runs."""
     found = plan(replace(POSITION, offset=110), None, log_end=1_000, stable_end=50)
     assert (found.kind, found.from_offset, found.in_runs) == (RestoreFrom.POSITION, 110, False)

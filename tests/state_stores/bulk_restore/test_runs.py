@@ -44,7 +44,6 @@ def put(to: RunBuilder, start: int, rows: dict[bytes, bytes | None]) -> None:
 
 
 def test_a_run_says_what_is_in_it(tmp_path: Path) -> None:
-    """Rows, deletes, keys, size, checksum, and the offsets with the gap behind the last record."""
     runs = builder(tmp_path, from_offset=10, complete_from_zero=False)
     put(runs, 20, {b"b": b"1", b"a": b"2", b"c": None})
     put(runs, 30, {b"b": None})
@@ -58,7 +57,6 @@ def test_a_run_says_what_is_in_it(tmp_path: Path) -> None:
 
 
 def test_a_stretch_without_rows_makes_no_file(tmp_path: Path) -> None:
-    """Where all was deleted again; the stretch behind it still begins with nothing below."""
     runs = builder(tmp_path, max_bytes=1)
     put(runs, 0, {b"a": None})
     put(runs, 1, {b"a": None, b"b": b"1"})
@@ -73,7 +71,6 @@ def test_a_stretch_without_rows_makes_no_file(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:
-    """Three times as much as may be held is built into runs that follow each other, within the limit."""
     limit = 8 * MIB
     runs = builder(tmp_path, max_bytes=limit)
     tracemalloc.start()
@@ -93,7 +90,6 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
 
 
 def test_hot_keys_make_no_new_runs(tmp_path: Path) -> None:
-    """What is counted is what is held, not what was read."""
     runs = builder(tmp_path, max_bytes=100_000)
     for start in range(0, 20_000, 100):
         put(runs, start, {b"%d" % each: b"x" * 50 for each in range(100)})
@@ -102,7 +98,6 @@ def test_hot_keys_make_no_new_runs(tmp_path: Path) -> None:
 
 
 def test_expired_rows_are_left_out_over_all_batches(tmp_path: Path) -> None:
-    """By the time of the whole stretch so far, not only of the batch a row came with; the time counts what was left out."""
     spec = replace(SPECS["window"], retention_ms=60_000)
     layout = SegmentLayout.of(spec)
     runs = builder(tmp_path, spec)
@@ -114,7 +109,6 @@ def test_expired_rows_are_left_out_over_all_batches(tmp_path: Path) -> None:
 
 
 def test_what_is_given_up_is_deleted(tmp_path: Path) -> None:
-    """Also what was half written."""
     runs = builder(tmp_path, max_bytes=1)
     put(runs, 0, {b"a": b"1"})
     assert len(list(tmp_path.iterdir())) == 1
@@ -140,7 +134,6 @@ def files_of(path: Path, *contents: Mapping[bytes, bytes | None]) -> list[RunFil
 
 
 def test_merged_runs_keep_the_latest_row_and_its_delete(tmp_path: Path) -> None:
-    """A delete goes only where nothing lies below; the files merged stay."""
     files = files_of(tmp_path, {b"a": b"1", b"b": b"1"}, {b"a": None, b"c": b"2"}, {b"c": b"3"})
     kept = merge_runs(files, tmp_path / "kept.sst", drop_deletes=False)
     assert kept is not None
@@ -155,7 +148,6 @@ def test_merged_runs_keep_the_latest_row_and_its_delete(tmp_path: Path) -> None:
 
 
 def test_few_files_are_left_as_they_are(tmp_path: Path) -> None:
-    """More are merged with their neighbours, as evenly as it goes."""
     files = files_of(tmp_path, *[{b"%d" % each: b"x"} for each in range(7)])
     assert limit_runs(files, tmp_path, complete_from_zero=True, most=7) == files
     merged = limit_runs(files, tmp_path, complete_from_zero=False, most=3)
@@ -168,7 +160,6 @@ def test_few_files_are_left_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_hundreds_of_runs_are_merged_with_few_of_them_open(tmp_path: Path) -> None:
-    """A process may have only so many files open, and so many blocks in memory; what was made on the way is gone."""
     contents: list[dict[bytes, bytes | None]] = [
         {
             b"%04d" % (each * (number + 1) % 997): None if each % 5 == 0 else b"%d" % number * 40
@@ -210,7 +201,6 @@ def few_files_to_open(more: int) -> Iterator[None]:
 
 
 def test_a_file_that_is_not_what_its_run_says_is_not_merged(tmp_path: Path) -> None:
-    """With fewer rows than were written something is wrong with it."""
     (file,) = files_of(tmp_path, {b"a": b"1", b"b": b"2"})
     other = RunFile(file.path, msgspec.structs.replace(file.run, rows=3))
     with pytest.raises(SnapshotRefused, match="has 2 rows where 3 were written"):

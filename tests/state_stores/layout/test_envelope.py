@@ -24,13 +24,11 @@ TIMES = st.integers(-1, 2**63 - 1)
 
 @given(VALUES, TIMES)
 def test_values_come_back_as_written(value: bytes, timestamp: int) -> None:
-    """What was sealed is unsealed: the empty value and the largest timestamp too."""
     assert unseal(seal(value, timestamp)) == (value, timestamp)
 
 
 @given(st.lists(st.tuples(st.none() | VALUES, st.integers(0, 1) | TIMES)))
 def test_batches_are_sealed_like_single_values(rows: list[tuple[bytes | None, int]]) -> None:
-    """A batch gives what its values give one by one; a delete stays a delete."""
     sealed = seal_batch([value for value, _ in rows], [timestamp for _, timestamp in rows])
     assert sealed == [
         None if value is None else seal(value, timestamp) for value, timestamp in rows
@@ -39,14 +37,12 @@ def test_batches_are_sealed_like_single_values(rows: list[tuple[bytes | None, in
 
 @given(VALUES, TIMES, st.integers(0, 2**63 - 1))
 def test_an_expiry_of_a_later_version_is_skipped(value: bytes, timestamp: int, expiry: int) -> None:
-    """Bit 0x10 says that an expiry stands between timestamp and value."""
     stored = struct.pack(">Bqq", 0x11, timestamp, expiry) + value
     assert unseal(stored) == (value, timestamp)
 
 
 @given(VALUES, TIMES)
 def test_stored_values_sort_into_no_other_format(value: bytes, timestamp: int) -> None:
-    """The first byte is the format, so that a later version can tell its own values apart."""
     assert seal(value, timestamp)[0] == 0x01
 
 
@@ -66,7 +62,6 @@ STORED = (
 
 @given(st.lists(STORED, min_size=1) | st.lists(st.binary(min_size=9, max_size=18), min_size=1))
 def test_batches_are_unsealed_like_single_values(stored: list[bytes]) -> None:
-    """A batch gives what its values give one by one, also of several formats, and fails where one of them does."""
     for one, many in (
         (unseal, unseal_batch),
         (unseal_with_headers, unseal_batch_with_headers),
@@ -94,12 +89,10 @@ def test_batches_are_unsealed_like_single_values(stored: list[bytes]) -> None:
     ],
 )
 def test_bytes_of_no_known_format_are_a_corrupted_store(stored: bytes) -> None:
-    """Truncated values and unknown formats are never taken for data; the error says how to go on."""
     with pytest.raises(StoreCorruptedError, match="restore it from the changelog"):
         unseal(stored)
 
 
 def test_a_value_too_short_for_its_expiry_is_a_corrupted_store() -> None:
-    """The expiry is part of the head: a value that ends inside it is damaged."""
     with pytest.raises(StoreCorruptedError):
         unseal(b"\x11" + bytes(8) + b"abc")

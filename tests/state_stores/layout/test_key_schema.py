@@ -10,7 +10,6 @@ KEYS = st.binary(max_size=5) | st.lists(st.sampled_from([0, 1, 254, 255]), max_s
 
 @given(KEYS, KEYS)
 def test_after_is_the_next_key(key: bytes, other: bytes) -> None:
-    """A key is below its `after`, and no key lies between them."""
     assert key < after(key)
     assert not key < other < after(key)
 
@@ -19,7 +18,6 @@ def test_after_is_the_next_key(key: bytes, other: bytes) -> None:
 def test_prefix_end_parts_what_starts_with_the_prefix_from_what_does_not(
     prefix: bytes, key: bytes
 ) -> None:
-    """The range from a prefix to its end holds exactly the keys that start with it."""
     end = prefix_end(prefix)
     inside = key >= prefix and (end is None or key < end)
     assert inside == key.startswith(prefix)
@@ -27,6 +25,5 @@ def test_prefix_end_parts_what_starts_with_the_prefix_from_what_does_not(
 
 @given(KEYS, KEYS)
 def test_keys_below_a_prefix_are_in_its_range(prefix: bytes, rest: bytes) -> None:
-    """Every continuation of a prefix lies in the range."""
     end = prefix_end(prefix)
     assert end is None or prefix <= prefix + rest < end

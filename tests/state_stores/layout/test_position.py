@@ -15,13 +15,11 @@ POSITIONS = st.builds(
 
 @given(POSITIONS)
 def test_positions_come_back_as_written(position: Position) -> None:
-    """Decoding what was encoded gives the same position."""
     assert Position.decode(position.encode()) == position
 
 
 @given(POSITIONS, st.integers(0), st.integers(1, 255))
 def test_a_damaged_position_is_no_position(position: Position, where: int, flip: int) -> None:
-    """Any single changed byte is noticed: the store is restored, never trusted."""
     data = bytearray(position.encode())
     data[where % len(data)] ^= flip
     assert Position.decode(bytes(data)) is None
@@ -29,7 +27,6 @@ def test_a_damaged_position_is_no_position(position: Position, where: int, flip:
 
 @given(POSITIONS, st.integers(0, 100))
 def test_a_torn_position_is_no_position(position: Position, length: int) -> None:
-    """Bytes that are missing or left over are noticed."""
     data = position.encode()
     assert Position.decode(data[: length % len(data)]) is None
     assert Position.decode(data + b"\x00") is None
@@ -37,5 +34,4 @@ def test_a_torn_position_is_no_position(position: Position, length: int) -> None
 
 @given(st.none() | st.binary(max_size=60))
 def test_foreign_bytes_are_no_position(data: bytes | None) -> None:
-    """Whatever else stands there is read as no position, without an error."""
     assert Position.decode(data) is None

@@ -20,7 +20,6 @@ ROUNDS = 40
 
 @pytest.mark.slow
 def test_no_family_is_behind_its_position_after_a_kill(path: Path) -> None:
-    """After each kill -9 at a random moment every store has every row up to the stored position."""
     chance = random.Random(20)
     advanced = 0
     before = 0

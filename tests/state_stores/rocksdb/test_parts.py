@@ -37,7 +37,6 @@ rows = st.lists(st.tuples(st.binary(max_size=8), st.none() | st.binary(max_size=
     ],
 )
 def test_a_bad_option_is_named(bad: dict[str, object]) -> None:
-    """The message has the option, what it takes and what it got."""
     ((name, value),) = bad.items()
     with pytest.raises(ValueError, match=f"option {name} must be .* got {value!r}"):
         RocksDBOptions(**bad)  # type: ignore[arg-type] # the mistake
@@ -46,7 +45,6 @@ def test_a_bad_option_is_named(bad: dict[str, object]) -> None:
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd", "snappy"])
 @pytest.mark.parametrize("compaction", ["universal", "level"])
 def test_every_choice_is_known_to_the_library(compression: str, compaction: str) -> None:
-    """No value that the options accept fails later."""
     options = RocksDBOptions(compression=compression, compaction=compaction)  # type: ignore[arg-type] # all are valid
     assert SharedResources.create(options).database_options(options) is not None
 
@@ -55,7 +53,6 @@ def test_every_choice_is_known_to_the_library(compression: str, compaction: str)
 def test_cutting_keeps_every_row_in_order_and_no_write_too_large(
     changes: dict[str, list[tuple[bytes, bytes | None]]], limit: int
 ) -> None:
-    """Writes hold all rows, each family's sorted by key with the order of equal keys kept, within the limit."""
     writes = list(cut(changes, limit))
     joined: dict[str, list[tuple[bytes, bytes | None]]] = {name: [] for name in changes}
     for write in writes:
@@ -75,7 +72,6 @@ def test_cutting_keeps_every_row_in_order_and_no_write_too_large(
 
 @given(rows)
 def test_what_fits_is_one_write(listed: list[tuple[bytes, bytes | None]]) -> None:
-    """Nothing is cut that need not be, and nothing to write is no write."""
     assert len(list(cut({"a": listed, "b": listed}, 1_000_000))) == bool(listed)
 
 
@@ -94,7 +90,6 @@ def test_what_fits_is_one_write(listed: list[tuple[bytes, bytes | None]]) -> Non
 def test_failures_have_a_class_and_a_next_step(
     text: str, kind: type[StateStoreError], step: str
 ) -> None:
-    """Only damage is called damage: a full disk must not cost the state."""
     error = failure(Exception(text), Path("/state/0_0"), "read store counts")
     assert type(error) is kind
     for part in ("/state/0_0", "read store counts", text, step):
@@ -102,20 +97,17 @@ def test_failures_have_a_class_and_a_next_step(
 
 
 def test_only_a_stall_is_tried_again() -> None:
-    """RocksDB's refusal to wait is recognised, other failures aren't."""
     assert is_stall(Exception("Result incomplete: Write stall"))
     assert not is_stall(Exception("IO error: No space left on device"))
 
 
 def test_too_few_file_descriptors_are_an_error_with_the_command() -> None:
-    """Half of the limit is shared; less than RocksDB works with is refused."""
     assert open_files_each(1024, 4) == 128
     with pytest.raises(StateStoreError, match=r"ulimit -n 8000"):
         open_files_each(1024, 100)
 
 
 def test_the_file_limit_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The soft limit becomes the hard one; where that is refused, what was allowed still counts."""
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: asked.append(pair))
@@ -130,7 +122,6 @@ def test_the_file_limit_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_databases_have_smaller_buffers_each() -> None:
-    """The write buffers of all databases fit into the budget of the process, down to a least size."""
     options = RocksDBOptions(max_open_files=100)
     sizes = [
         SharedResources.create(options, databases=count).family_write_buffer_bytes
@@ -148,7 +139,6 @@ def test_many_databases_have_smaller_buffers_each() -> None:
 def test_filters_of_empty_write_buffers_leave_room_for_rows(
     databases: int, families: int, budget: int, each: int
 ) -> None:
-    """However many stores there are: an eighth of the budget at most; and a few have filters of full size."""
     options = RocksDBOptions(
         write_buffer_bytes=budget, family_write_buffer_bytes=each, max_open_files=100
     )
@@ -162,7 +152,6 @@ def test_filters_of_empty_write_buffers_leave_room_for_rows(
 
 
 def test_a_closing_gate_waits_for_those_inside() -> None:
-    """Nobody enters a closed gate, and `close` returns when the last one has left."""
     gate = Gate()
     assert gate.enter()
     closed = threading.Event()

@@ -43,7 +43,6 @@ def many(seed: int, count: int) -> list[tuple[bytes, bytes | None]]:
 def test_rows_come_back(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[bytes, bytes | None]]
 ) -> None:
-    """Short and long keys, empty and large values, and deletes."""
     path = tmp_path_factory.mktemp("file") / "rows.sst"
     assert write_sorted_file(path, rows) == len(rows)
     assert list(read_sorted_file(path)) == rows
@@ -52,7 +51,6 @@ def test_rows_come_back(
 
 @pytest.mark.slow
 def test_rocksdb_reads_the_same(tmp_path: Path, open_database: OpenDatabase) -> None:
-    """What the database shows after ingesting a file of many blocks is what is read from the file."""
     path, rows = tmp_path / "rows.sst", many(1, 20_000)
     write_sorted_file(path, rows)
     assert list(read_sorted_file(path)) == rows
@@ -66,19 +64,16 @@ def test_rocksdb_reads_the_same(tmp_path: Path, open_database: OpenDatabase) -> 
 
 @pytest.mark.parametrize("keys", [[b"b", b"a"], [b"a", b"a"]], ids=["falling", "twice"])
 def test_rows_out_of_order_are_refused(tmp_path: Path, keys: list[bytes]) -> None:
-    """FAULTS 45: unsorted and duplicate keys fail and name the row, whatever was before."""
     with pytest.raises(StateStoreError, match="row 2 is not behind the one before"):
         write_sorted_file(tmp_path / "rows.sst", [(key, b"") for key in keys])
 
 
 def test_a_file_that_can_not_be_written_is_told(tmp_path: Path) -> None:
-    """The error names file and directory."""
     with pytest.raises(StateStoreError, match=r"x\.sst in .*nowhere"):
         write_sorted_file(tmp_path / "nowhere" / "x.sst", [(b"a", b"")])
 
 
 def test_damage_is_found_or_leads_to_other_rows(tmp_path: Path) -> None:
-    """A file that is cut off anywhere is refused; no damage makes the reader fail in a way of its own or hang."""
     path, rows = tmp_path / "rows.sst", many(2, 400)
     write_sorted_file(path, rows)
     whole = path.read_bytes()
@@ -103,7 +98,6 @@ def test_damage_is_found_or_leads_to_other_rows(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_is_dropped_lets_go_of_its_file(tmp_path: Path) -> None:
-    """Rows can be read in part."""
     path, rows = tmp_path / "rows.sst", many(4, 3_000)
     write_sorted_file(path, rows)
     reader = read_sorted_file(path)

@@ -66,7 +66,6 @@ def damage(file: Path, at: int, data: bytes = b"\xff" * 64) -> None:
 
 
 def test_a_clean_close_keeps_everything(open_database: OpenDatabase) -> None:
-    """Data of every family and all positions are there after closing and opening again."""
     database = open_database()
     database.write({"counts": ROWS, "sums": ROWS[:10]}, {"counts": b"c1", "sums": b"s1"})
     database.write({"counts": [(ROWS[0][0], None)]}, {"counts": b"c2"})
@@ -78,7 +77,6 @@ def test_a_clean_close_keeps_everything(open_database: OpenDatabase) -> None:
 
 
 def test_reopened_families_have_all_options(path: Path, open_database: OpenDatabase) -> None:
-    """A family that existed before has its bloom filter, cache, buffers and compaction again, not the defaults."""
     options = RocksDBOptions(bloom_filter_bits_per_key=12, family_write_buffer_bytes=3_000_000)
     for _ in range(2):
         open_database(options=options).close()
@@ -110,14 +108,12 @@ def test_reopened_families_have_all_options(path: Path, open_database: OpenDatab
 def test_write_buffers_have_no_filter(
     path: Path, open_database: OpenDatabase, options: RocksDBOptions
 ) -> None:
-    """Where filters are switched off, and where one would fill what there is for writes."""
     open_database(options=options).close()
     for family in sections(option_file(path), "CFOptions").values():
         assert float(family["memtable_prefix_bloom_size_ratio"]) == 0
 
 
 def test_reads_of_a_reopened_family_use_the_shared_cache(path: Path) -> None:
-    """Blocks of every database of the process are in the one cache of its resources."""
     options = RocksDBOptions()
     resources = SharedResources.create(options)
     database = TaskDatabase.open(path, ["counts"], options, resources)
@@ -132,7 +128,6 @@ def test_reads_of_a_reopened_family_use_the_shared_cache(path: Path) -> None:
 
 
 def test_planted_settings_are_not_obeyed(path: Path, open_database: OpenDatabase) -> None:
-    """A `rocksdict-config.json` that asks for pickled values, or is torn, changes nothing."""
     config = path / "rocksdict-config.json"
     database = open_database()
     database.write({"counts": ROWS[:5]}, {})
@@ -146,7 +141,6 @@ def test_planted_settings_are_not_obeyed(path: Path, open_database: OpenDatabase
 
 
 def test_stores_may_come_and_go(open_database: OpenDatabase) -> None:
-    """A new store gets a family; one the topology no longer has is kept with its position until it comes back."""
     database = open_database(["counts"])
     database.write({"counts": ROWS[:3]}, {"counts": b"c1"})
     database.close()
@@ -162,14 +156,12 @@ def test_stores_may_come_and_go(open_database: OpenDatabase) -> None:
 
 
 def test_a_second_opening_is_refused(open_database: OpenDatabase) -> None:
-    """Opening what is open says so and what to do."""
     open_database()
     with pytest.raises(StoreLockedError, match="open elsewhere"):
         open_database()
 
 
 def test_close_releases_scans_that_were_left_open(open_database: OpenDatabase) -> None:
-    """Scans and failed calls somebody still refers to don't keep the lock."""
     database = open_database()
     database.write({"counts": ROWS}, {"counts": b"c1"})
     scans = [database.iterate("counts", None, None, reverse=reverse) for reverse in (False, True)]
@@ -193,7 +185,6 @@ def test_close_releases_scans_that_were_left_open(open_database: OpenDatabase) -
 def test_a_scan_ends_where_it_was_told_though_nobody_else_knows(
     open_database: OpenDatabase, reverse: bool
 ) -> None:
-    """Its upper end is its own: what the caller does with the memory of the bytes it gave does not move it."""
     database = open_database()
     rows = [(bytes((0, number)), b"v") for number in range(9)]
     database.write({"counts": rows}, {})
@@ -205,7 +196,6 @@ def test_a_scan_ends_where_it_was_told_though_nobody_else_knows(
 
 
 def test_dropped_and_finished_scans_are_forgotten(open_database: OpenDatabase) -> None:
-    """A scan counts as open until it has come to its end or nobody refers to it."""
     database = open_database()
     database.write({"counts": ROWS[:100]}, {})
     finished = database.iterate("counts", None, None)
@@ -221,7 +211,6 @@ def test_dropped_and_finished_scans_are_forgotten(open_database: OpenDatabase) -
 def test_no_write_is_larger_than_a_mebibyte_and_positions_come_last(
     open_database: OpenDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit of several MiB is cut; the positions are in the last write alone."""
     sizes: list[int] = []
     plain = TaskDatabase._batch
 
@@ -247,7 +236,6 @@ def test_no_write_is_larger_than_a_mebibyte_and_positions_come_last(
 def test_a_stalled_write_is_tried_again(
     open_database: OpenDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While flushes are behind, writes wait their turn and lose nothing."""
     stalls = 0
     plain = failures.is_stall
 
@@ -275,7 +263,6 @@ def test_a_stalled_write_is_tried_again(
 def test_a_write_that_stalls_for_too_long_names_the_store(
     open_database: OpenDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the time is up the error names the store and the next step, and no position has moved."""
     database = open_database(options=RocksDBOptions(write_stall_timeout_ms=1))
     database.write({"counts": ROWS[:1]}, {"counts": b"c1"})
 
@@ -289,7 +276,6 @@ def test_a_write_that_stalls_for_too_long_names_the_store(
 
 
 def test_a_damaged_block_is_never_a_short_scan(path: Path, open_database: OpenDatabase) -> None:
-    """FAULTS 26: bytes overwritten in the middle of a file open well, but reads and scans of them raise."""
     database = open_database()
     database.write({"counts": ROWS}, {"counts": b"c1"})
     database.close()
@@ -315,7 +301,6 @@ def test_a_damaged_block_is_never_a_short_scan(path: Path, open_database: OpenDa
     "what", ["sst short", "sst gone", "manifest", "manifest gone", "current", "current gone"]
 )
 def test_damage_found_at_open_is_told(path: Path, open_database: OpenDatabase, what: str) -> None:
-    """FAULTS 27: a truncated, missing or garbled file is an error with the directory and the next step."""
     database = open_database()
     database.write({"counts": ROWS}, {"counts": b"c1"})
     database.close()
@@ -339,7 +324,6 @@ def test_damage_found_at_open_is_told(path: Path, open_database: OpenDatabase, w
 
 
 def test_a_damaged_position_is_told_at_open(path: Path, open_database: OpenDatabase) -> None:
-    """A position that can't be read is never taken for one that was never written; the directory can be deleted."""
     database = open_database()
     database.write({}, {f"store-{number}": b"p" * 100 for number in range(2000)})
     database.close()
@@ -352,7 +336,6 @@ def test_a_damaged_position_is_told_at_open(path: Path, open_database: OpenDatab
 
 
 def test_destroy_spares_an_open_database(path: Path, open_database: OpenDatabase) -> None:
-    """What is open is not deleted; what isn't there needs no deleting."""
     database = open_database()
     database.write({"counts": ROWS[:1]}, {})
     with pytest.raises(StoreLockedError):
@@ -366,7 +349,6 @@ def test_destroy_spares_an_open_database(path: Path, open_database: OpenDatabase
 
 
 def test_a_checkpoint_is_a_whole_copy(path: Path, open_database: OpenDatabase) -> None:
-    """A checkpoint has data and positions of its moment, and makes the original durable too."""
     database = open_database()
     database.write({"counts": ROWS}, {"counts": b"c1"})
     copy = path.with_name("copy")
@@ -384,7 +366,6 @@ def test_a_checkpoint_is_a_whole_copy(path: Path, open_database: OpenDatabase) -
 
 
 def test_a_checkpoint_beside_flushes_has_all_that_was_written(path: Path) -> None:
-    """RocksDB's own flush for a checkpoint may miss the last write while writes fill small buffers."""
     options = replace(TINY, family_write_buffers=4)
     resources = SharedResources.create(options)
     database = TaskDatabase.open(path, ["counts", "sums"], options, resources)
@@ -411,7 +392,6 @@ def test_a_checkpoint_beside_flushes_has_all_that_was_written(path: Path) -> Non
 
 
 def test_what_was_made_durable_survives_a_kill(path: Path, open_database: OpenDatabase) -> None:
-    """Data and positions of all stores, and nothing that was written later, not even once garbage was collected."""
     database = open_database()
     database.write({"counts": ROWS, "sums": ROWS[:1]}, {"counts": b"c1"})
     database.make_durable()
@@ -428,7 +408,6 @@ def test_what_was_made_durable_survives_a_kill(path: Path, open_database: OpenDa
 
 
 def test_ingested_files_win_in_their_order(tmp_path: Path, open_database: OpenDatabase) -> None:
-    """Later files win over earlier ones and over what was written; deletes in files take effect."""
     files = []
     for name, value in (("first", b"1"), ("second", b"2")):
         writer = SstFileWriter(Options(raw_mode=True))
@@ -460,7 +439,6 @@ class _Watched:
 def test_other_threads_run_between_two_files(
     tmp_path: Path, open_database: OpenDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sixteen files at once held the interpreter up to 200 ms, one by one 20 to 40."""
     files = [tmp_path / f"{number}.sst" for number in range(3)]
     for number, file in enumerate(files):
         write_sorted_file(file, [(b"%d" % number, b"x")])
@@ -477,7 +455,6 @@ def test_other_threads_run_between_two_files(
 
 
 def test_positions_are_never_flushed_alone(path: Path, open_database: OpenDatabase) -> None:
-    """Garbage collection of anything but the database itself writes no file (rocksdict flushes dropped families)."""
     database = open_database()
     database.write({"counts": ROWS[:10]}, {"counts": b"c1"})
     database.position("counts")
@@ -489,7 +466,6 @@ def test_positions_are_never_flushed_alone(path: Path, open_database: OpenDataba
 
 
 def test_the_library_flushes_one_family_when_its_object_goes(tmp_path: Path) -> None:
-    """The trap that the position's bare handle avoids is still there; without it the detour could go."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
@@ -502,7 +478,6 @@ def test_the_library_flushes_one_family_when_its_object_goes(tmp_path: Path) -> 
 
 
 def test_an_unwritable_directory_is_told(tmp_path: Path, open_database: OpenDatabase) -> None:
-    """A file where the directory should be is an error of ours, naming it."""
     (tmp_path / "0_0").write_text("not a directory")
     with pytest.raises(StateStoreError, match="0_0"):
         open_database()
@@ -511,7 +486,6 @@ def test_an_unwritable_directory_is_told(tmp_path: Path, open_database: OpenData
 def test_positions_of_a_closed_database_are_read_without_opening_it(
     open_database: OpenDatabase, path: Path
 ) -> None:
-    """Whatever its stores are called; nothing is written, and it opens as before."""
     assert TaskDatabase.positions_in(path) == {}
     database = open_database(["counts", "default"])
     database.write({"counts": ROWS}, {"changelog:a-0": b"seven"})
@@ -529,7 +503,6 @@ def test_positions_of_a_closed_database_are_read_without_opening_it(
 def test_positions_of_a_damaged_database_are_not_read(
     open_database: OpenDatabase, path: Path
 ) -> None:
-    """The error is that of opening it."""
     database = open_database()
     database.write({}, {"changelog:a-0": b"seven"})
     database.close()

@@ -46,7 +46,6 @@ def counted(slot: CustomSlot, keys: str) -> Totals:
 
 
 def test_the_last_change_of_a_key_counts() -> None:
-    """In the order of these; nothing of them is left after the commit."""
     buffer = ChangeBuffer()
     for key, value in [(b"a", b"1"), (b"b", b"22"), (b"a", None)]:
         buffer.put(key, value, len(value or b""))
@@ -64,7 +63,6 @@ def test_the_last_change_of_a_key_counts() -> None:
 
 
 def test_a_task_that_begins_anew_gets_nothing_uncommitted(tmp_path: Path) -> None:
-    """The object stays as long as all it has is committed."""
     slot = slot_of(Totals, tmp_path)
     store = counted(slot, "a")
     slot.store.buffer.applied()
@@ -80,7 +78,6 @@ def test_a_task_that_begins_anew_gets_nothing_uncommitted(tmp_path: Path) -> Non
 
 
 def test_what_was_committed_is_found_again(tmp_path: Path) -> None:
-    """At the offset the store has kept, as old as the note says at most."""
     slot = slot_of(KeptTotals, tmp_path)
     counted(slot, "ab")
     slot.commit(at(3, now_ms=1_000))
@@ -94,7 +91,6 @@ def test_what_was_committed_is_found_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", [TOPIC, OTHER])
 def test_emptying_leaves_nothing(topic: bytes, tmp_path: Path) -> None:
-    """Another object, another identity, no files; a changelog of another id is noted at once."""
     slot = slot_of(KeptTotals, tmp_path)
     counted(slot, "a")
     slot.commit(at(3))
@@ -107,8 +103,6 @@ def test_emptying_leaves_nothing(topic: bytes, tmp_path: Path) -> None:
 
 
 def test_a_store_is_closed_before_its_files_go(tmp_path: Path) -> None:
-    """It may still use them then."""
-
     class Closing(KeptTotals):
         def close(self) -> None:
             super().close()
@@ -121,7 +115,6 @@ def test_a_store_is_closed_before_its_files_go(tmp_path: Path) -> None:
 
 
 def test_an_offset_before_the_note_is_not_followed(tmp_path: Path) -> None:
-    """The store has lost a commit, so nobody knows how old it is."""
     slot = slot_of(KeptTotals, tmp_path)
     counted(slot, "a")
     slot.commit(at(3))
@@ -133,7 +126,6 @@ def test_an_offset_before_the_note_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_files_without_a_note_are_not_followed(tmp_path: Path) -> None:
-    """Nobody knows of which topic they are; the store begins empty."""
     slot = slot_of(KeptTotals, tmp_path)
     counted(slot, "a")
     slot.commit(at(3))
@@ -143,7 +135,6 @@ def test_files_without_a_note_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_store_without_a_changelog_keeps_its_files(tmp_path: Path) -> None:
-    """There is nothing else it could be made from."""
     slot = slot_of(KeptTotals, tmp_path, logging=False)
     counted(slot, "a")
     slot.commit(None)
@@ -151,7 +142,6 @@ def test_a_store_without_a_changelog_keeps_its_files(tmp_path: Path) -> None:
 
 
 def test_records_come_as_they_are_in_the_changelog(tmp_path: Path) -> None:
-    """All of them, deletes too; those without a key are nobody's."""
     slot = slot_of(Totals, tmp_path)
     records = [(b"a", b"1", 5), (None, b"x", 6), (b"a", None, 7), (b"b", b"", 8)]
     spec = StoreSpec(
@@ -172,8 +162,6 @@ def test_records_come_as_they_are_in_the_changelog(tmp_path: Path) -> None:
 
 
 def test_what_makes_it_may_fail_later(tmp_path: Path) -> None:
-    """It is called for each task, and was called only twice when the store was declared."""
-
     def fails() -> StateStore:
         raise OSError("no memory")
 

@@ -31,7 +31,6 @@ MADE: dict[Any, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("kind", MADE, ids=str)
 def test_values_are_made_with_their_type_parameters_and_are_frozen(kind: Any) -> None:
-    """As without them; setting an attribute, a field or another one, is an error of one kind."""
     made = kind(*MADE[kind])
     assert made == kind.__origin__(*MADE[kind])
     for name in ("timestamp", "name", "nothing"):

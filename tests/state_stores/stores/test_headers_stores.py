@@ -114,13 +114,11 @@ def test_it_is_a_dictionary_of_values_and_headers(kind: StoreKind, rocksdb: bool
 
 @given(headers=headers_of_records, value=st.binary(max_size=20))
 def test_headers_come_back_from_their_bytes(headers: Headers, value: bytes) -> None:
-    """Order, equal names, empty values and nulls are kept."""
     assert split_headers(encode_headers(headers) + value) == (headers, value)
 
 
 @given(st.binary(max_size=40))
 def test_bytes_that_are_no_headers_are_a_corrupted_store(data: bytes) -> None:
-    """Whatever stands on a disk is read, or refused with the error that has the store restored."""
     for read in (split_headers, lambda each: unseal(b"\x21" + bytes(8) + each)):
         with suppress(StoreCorruptedError):
             read(data)
@@ -128,7 +126,6 @@ def test_bytes_that_are_no_headers_are_a_corrupted_store(data: bytes) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_without_headers_is_the_same_in_every_store(kind: StoreKind) -> None:
-    """On disk and in the changelog: so the format of a store may change while it has rows."""
     kept, plain = (bench_of(kind, rocksdb=False, keeps_headers=each) for each in (True, False))
     put(kept, "a", 2, (3, ()))
     match kind:
@@ -170,7 +167,6 @@ def test_queries_see_values_and_timestamps() -> None:
     "bad", ["ab", (("a", "text"),), (["a", b"1"],), None, {"a": b"1"}, ((b"a", b"1"),), (("a",),)]
 )
 def test_headers_that_kafka_does_not_take_are_refused_where_they_are_put(bad: Any) -> None:
-    """With the store's name, and nothing has changed."""
     for kind in KINDS:
         bench = bench_of(kind, rocksdb=False)
         with pytest.raises(TypeError, match="store store: header"):
@@ -179,7 +175,6 @@ def test_headers_that_kafka_does_not_take_are_refused_where_they_are_put(bad: An
 
 
 def test_what_is_no_value_with_headers_is_refused() -> None:
-    """The error names the store and what it holds."""
     keyed, windows, sessions = (bench_of(kind, rocksdb=False).store for kind in KINDS)
     with pytest.raises(TypeError, match=r"store store holds ValueTimestampHeaders\(.*not int"):
         keyed.put("a", 3)
@@ -191,7 +186,6 @@ def test_what_is_no_value_with_headers_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_query_with_headers_of_a_store_without_them_is_refused(kind: StoreKind) -> None:
-    """The message says how to keep them; a query without headers is answered as ever."""
     bench = bench_of(kind, rocksdb=False, keeps_headers=False)
     with pytest.raises(
         InvalidStateStoreError, match="store store keeps no headers; set dsl_store_format"

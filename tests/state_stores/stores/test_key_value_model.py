@@ -122,7 +122,6 @@ TestRocksDB.settings = settings(max_examples=12, stateful_step_count=30)
 
 @pytest.mark.slow
 def test_what_a_kill_loses_is_replayed() -> None:
-    """RocksDB writes nothing ahead: what was committed since it was opened is gone, and its position with it."""
     bench = StoreBench(spec_of(StoreKind.KEY_VALUE), rocksdb=True)
     bench.store.put("a", 1)
     bench.commit()

@@ -155,7 +155,6 @@ TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=30)
 
 @pytest.mark.parametrize("kind", [KeyValueStore, TimestampedKeyValueStore])
 def test_null_keys_are_refused(kind: type[Any]) -> None:
-    """A key that is None is an error of the program, and the message names the store."""
     store = opened(kind)
     for call in (store.get, store.delete, lambda key: store.put(key, None), store.prefix_scan):
         with pytest.raises(ValueError, match="store store"):
@@ -164,7 +163,6 @@ def test_null_keys_are_refused(kind: type[Any]) -> None:
 
 @pytest.mark.parametrize("kind", [KeyValueStore, TimestampedKeyValueStore])
 def test_a_key_that_the_serde_refuses_is_not_in_the_store(kind: type[Any]) -> None:
-    """As an object of another type is not in a dictionary."""
     store = opened(kind)
     assert 7 not in store
     assert None not in store
@@ -183,7 +181,6 @@ def test_a_key_that_the_serde_refuses_is_not_in_the_store(kind: type[Any]) -> No
     ],
 )
 def test_what_a_serde_refuses_is_told_with_the_store(call: Any, reason: str) -> None:
-    """It is an error of the program: no exception handler is advised, and nothing has changed."""
     store = opened()
     with pytest.raises(
         SerializationError, match=rf"^store store: .*{reason}.*store serdes"
@@ -194,7 +191,6 @@ def test_what_a_serde_refuses_is_told_with_the_store(call: Any, reason: str) -> 
 
 
 def test_uncommitted_deletes_are_no_entries() -> None:
-    """Neither of rows that were never committed nor of those that were; a row that comes back is one again."""
     store = opened()
     store.put("a", 1)
     store.put("a", None)
@@ -219,7 +215,6 @@ def test_uncommitted_deletes_are_no_entries() -> None:
 
 
 def test_changelog_records_have_the_time_of_the_record_being_processed() -> None:
-    """Puts and deletes of a plain store carry the clock's time."""
     store: KeyValueStore[str, int] = opened()
     store.put("a", 1)
     store.put("b", None)
@@ -228,7 +223,6 @@ def test_changelog_records_have_the_time_of_the_record_being_processed() -> None
 
 
 def test_timestamped_stores_keep_the_time_they_are_given() -> None:
-    """Value and timestamp come back from every read; a delete gets the clock's time."""
     store: TimestampedKeyValueStore[str, int] = opened(TimestampedKeyValueStore)
     store.put("a", ValueAndTimestamp(1, 7))
     store.put("b", ValueAndTimestamp(2, 8))
@@ -243,7 +237,6 @@ def test_timestamped_stores_keep_the_time_they_are_given() -> None:
 
 
 def test_timestamped_stores_refuse_bare_values() -> None:
-    """A value without its timestamp is an error that names the store, not a value of another shape."""
     store: Any = opened(TimestampedKeyValueStore)
     with pytest.raises(TypeError, match="store store holds ValueAndTimestamp"):
         store.put("a", 1)
@@ -251,7 +244,6 @@ def test_timestamped_stores_refuse_bare_values() -> None:
 
 
 def test_iterators_show_the_store_as_it_was() -> None:
-    """Writes during a scan, uncommitted or committed, do not show in it."""
     store: KeyValueStore[str, int] = opened()
     store.put_all({"a": 1, "b": 2, "c": 3})
     commit(store)
@@ -275,7 +267,6 @@ CHANGES = st.lists(st.tuples(KEYS, st.none() | st.integers(0, 9)), max_size=60)
 def test_held_back_changes_are_a_dictionary_of_keys_with_their_past(
     before: dict[str, int], rounds: list[tuple[list[tuple[str, int | None]], int | None]]
 ) -> None:
-    """A take gives each changed key once, in the order of the last changes, with whether it had a value when it was given last."""
     store: Any = opened(cached=True)
     store.put_all(before)
     store.held.take()
@@ -306,7 +297,6 @@ def test_held_back_changes_are_a_dictionary_of_keys_with_their_past(
 def test_many_changes_at_once_are_noted_like_single_ones(
     batches: list[list[str]], limit: int
 ) -> None:
-    """A batch of changes leaves the same keys in the same order as its changes one by one."""
     singly: Any = opened(cached=True)
     at_once: Any = opened(cached=True)
     for keys in batches:
@@ -324,7 +314,6 @@ def test_many_changes_at_once_are_noted_like_single_ones(
 
 
 def test_what_is_noted_of_changes_does_not_grow_with_their_number() -> None:
-    """A key that changes a million times costs no more than a few thousand notes."""
     store: Any = opened(cached=True)
     for number in range(20_000):
         store.held.changed("a", b"a", existed=False)
@@ -349,7 +338,6 @@ def committed(*contents: dict[str, tuple[int, int]], kind: StoreKind = StoreKind
 
 
 def test_queries_read_the_committed_rows_of_all_tasks() -> None:
-    """A key is found in whichever task has it; scans go task by task."""
     store = committed({"a": (1, 5), "c": (3, 6)}, {"b": (2, 7)})
     assert (store.get("a"), store.get("b"), store.get("x")) == (1, 2, None)
     assert list(store.all()) == [("a", 1), ("c", 3), ("b", 2)]
@@ -358,14 +346,12 @@ def test_queries_read_the_committed_rows_of_all_tasks() -> None:
 
 
 def test_queries_of_timestamped_stores_give_value_and_timestamp() -> None:
-    """As the processors' own reads do."""
     store = committed({"a": (1, 5)}, kind=StoreKind.TIMESTAMPED_KEY_VALUE)
     assert store.get("a") == ValueAndTimestamp(1, 5)
     assert list(store.all()) == [("a", ValueAndTimestamp(1, 5))]
 
 
 def test_queries_without_a_running_task_say_what_to_do() -> None:
-    """No open database is an error, not an empty store; a closed one likewise."""
     with pytest.raises(InvalidStateStoreError, match="store store has no running task"):
         committed().get("a")
     store = committed({"a": (1, 5)})

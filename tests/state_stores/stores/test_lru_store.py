@@ -90,7 +90,6 @@ def bench_of(most: int) -> StoreBench:
 
 
 def test_what_is_put_out_gets_a_tombstone() -> None:
-    """So that a restore doesn't bring it back."""
     bench = bench_of(1)
     bench.store.put("a", 1)
     bench.commit()
@@ -101,7 +100,6 @@ def test_what_is_put_out_gets_a_tombstone() -> None:
 
 
 def test_a_smaller_maximum_puts_out_what_is_too_much_at_the_next_put() -> None:
-    """A restart with another maximum loses nothing until something new comes."""
     bench = bench_of(4)
     for now, key in enumerate("abcd"):
         bench.now = now
@@ -115,7 +113,6 @@ def test_a_smaller_maximum_puts_out_what_is_too_much_at_the_next_put() -> None:
 
 
 def test_operators_never_read_its_values_directly() -> None:
-    """A value read past `get` would not count as used."""
     bench = bench_of(2)
     bench.store.put("a", 1)
     buffer: Any = bench.store.buffer

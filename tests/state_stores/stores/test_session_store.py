@@ -187,7 +187,6 @@ def bench_of(**changes: Any) -> StoreBench:
 
 
 def test_a_session_that_comes_back_is_found_however_it_was_written() -> None:
-    """The index of rows drops one that is deleted, so it must be told of one that is set again."""
     bench = bench_of()
     buffer = bench.store.buffer
     row = bench.store.disk_key(b"a", 10, 20)
@@ -212,7 +211,6 @@ def test_a_session_that_comes_back_is_found_however_it_was_written() -> None:
 
 
 def test_a_merge_leaves_a_tombstone_and_the_new_session() -> None:
-    """Two sessions of one start have different keys, so deleting the old one does not delete the new one."""
     bench = bench_of()
     bench.store.put(Windowed("k", 0, 10), 1)
     bench.commit()
@@ -224,7 +222,6 @@ def test_a_merge_leaves_a_tombstone_and_the_new_session() -> None:
 
 
 def test_changelog_keys_are_kafkas() -> None:
-    """Key, end and start in 8 bytes each: Kafka's tools read them."""
     bench = bench_of()
     bench.store.put(Windowed("key", 300_000, 300_010), 5)
     bench.commit()
@@ -234,7 +231,6 @@ def test_changelog_keys_are_kafkas() -> None:
 
 
 def test_an_expired_put_is_dropped_and_counted_a_removal_is_not() -> None:
-    """Removing what has expired is no loss."""
     bench = bench_of()
     bench.store.put(Windowed("k", RETENTION, RETENTION), 1)
     bench.store.put(Windowed("k", 0, 0), 1)
@@ -253,13 +249,11 @@ def test_an_expired_put_is_dropped_and_counted_a_removal_is_not() -> None:
     ],
 )
 def test_a_session_that_is_none_is_refused(session: Windowed[Any], message: str) -> None:
-    """The error names the store and what is wrong."""
     with pytest.raises(ValueError, match=f"store store: .*{message}"):
         bench_of().store.put(session, 1)
 
 
 def test_held_back_changes_are_of_windowed_keys() -> None:
-    """A cache gives back the keys with their sessions."""
     bench = bench_of(caching=True)
     held = bench.store.hold_back()
     bench.store.put_bytes(b"b", 1, 6, 7, 0)
@@ -267,7 +261,6 @@ def test_held_back_changes_are_of_windowed_keys() -> None:
 
 
 def test_a_plain_key_is_no_session() -> None:
-    """The error names the store and what it takes."""
     plain: Any = "a"
     changes: list[Callable[[], object]] = [
         lambda: bench_of().store.put(plain, 1),

@@ -118,7 +118,6 @@ def put(bench: StoreBench, key: str, value: int, now: int) -> None:
 
 
 def test_an_ended_row_is_deleted_by_a_commit_with_a_tombstone() -> None:
-    """The changelog and the disk agree on what is there."""
     bench = bench_of()
     put(bench, "a", 1, now=100)
     bench.commit()
@@ -133,7 +132,6 @@ def test_an_ended_row_is_deleted_by_a_commit_with_a_tombstone() -> None:
 
 
 def test_a_row_that_is_put_anew_is_not_deleted_for_the_old_one() -> None:
-    """What ended on disk is about to be overwritten."""
     bench = bench_of()
     put(bench, "a", 1, now=0)
     bench.commit()
@@ -144,7 +142,6 @@ def test_a_row_that_is_put_anew_is_not_deleted_for_the_old_one() -> None:
 
 
 def test_a_late_row_ends_in_time() -> None:
-    """A row that is put with an old timestamp ends before those that were there."""
     bench = bench_of(ttl_ms=100)
     put(bench, "a", 1, now=100)
     bench.commit()
@@ -157,7 +154,6 @@ def test_a_late_row_ends_in_time() -> None:
 
 
 def test_time_alone_ends_rows_too() -> None:
-    """A commit without a put deletes what reads have found to have ended."""
     bench = bench_of()
     put(bench, "a", 1, now=100)
     bench.commit()
@@ -171,7 +167,6 @@ def test_time_alone_ends_rows_too() -> None:
 
 
 def test_a_commit_looks_at_rows_only_when_one_may_have_ended() -> None:
-    """A store whose rows are all alive is not scanned."""
     bench = bench_of(ttl_ms=1_000)
     put(bench, "a", 1, now=100)
     bench.commit()
@@ -196,7 +191,6 @@ def test_a_commit_looks_at_rows_only_when_one_may_have_ended() -> None:
 
 
 def test_a_sweep_goes_on_where_it_stopped() -> None:
-    """A commit looks at a bounded number of rows; several together find all that have ended."""
     bench = bench_of()
     bench.now = 100
     for number in range(3_500):
@@ -212,7 +206,6 @@ def test_a_sweep_goes_on_where_it_stopped() -> None:
 
 
 def test_another_ttl_holds_for_the_rows_that_are_there() -> None:
-    """A row's end is its timestamp and the ttl of the store now."""
     bench = bench_of()
     put(bench, "a", 1, now=100)
     bench.commit()
@@ -225,7 +218,6 @@ def test_another_ttl_holds_for_the_rows_that_are_there() -> None:
 
 
 def test_a_query_does_not_see_ended_rows() -> None:
-    """What is committed has the time of the commit."""
     bench = bench_of()
     put(bench, "a", 1, now=100)
     put(bench, "b", 2, now=105)
@@ -238,7 +230,6 @@ def test_a_query_does_not_see_ended_rows() -> None:
 
 
 def test_operators_never_read_its_values_directly() -> None:
-    """A value read past `get` may have ended."""
     bench = bench_of()
     put(bench, "a", 1, now=100)
     buffer: Any = bench.store.buffer

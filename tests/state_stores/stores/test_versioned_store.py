@@ -179,7 +179,6 @@ def test_the_changelog_has_the_bare_key_and_the_versions_timestamp() -> None:
 
 
 def test_the_latest_version_is_logged_again_behind_a_late_one() -> None:
-    """Compaction keeps a key's last record, which must be its latest version."""
     bench = bench_of()
     bench.store.put("k", 2, 20)
     bench.commit()
@@ -189,7 +188,6 @@ def test_the_latest_version_is_logged_again_behind_a_late_one() -> None:
 
 
 def test_ended_versions_and_old_deletions_leave_the_disk() -> None:
-    """The disk holds what may still be read, however long the store runs; that is found by commits that write."""
     bench = bench_of(history_retention_ms=100)
     stamps = random.Random(7)
     for now in range(0, 20_000, 10):
@@ -205,7 +203,6 @@ def test_ended_versions_and_old_deletions_leave_the_disk() -> None:
 
 
 def test_a_deleted_key_leaves_nothing_behind() -> None:
-    """A deletion goes too once it is older than the history, together with what it deleted."""
     bench = bench_of()
     bench.store.put("k", 1, 10)
     bench.store.delete("k", 11)
@@ -218,7 +215,6 @@ def test_a_deleted_key_leaves_nothing_behind() -> None:
 
 
 def test_a_deletion_stays_until_all_that_it_deleted_is_gone() -> None:
-    """A commit looks at few rows; what it leaves behind an old deletion must not become the latest version."""
     bench = bench_of()
     for timestamp in range(1, 9):
         bench.store.put("k", timestamp, timestamp)
@@ -233,7 +229,6 @@ def test_a_deletion_stays_until_all_that_it_deleted_is_gone() -> None:
 
 
 def test_what_is_put_behind_an_old_deletion_stays_deleted() -> None:
-    """A deletion is kept while a late version before it is not yet on disk."""
     bench = bench_of()
     bench.store.put("k", 1, 10)
     bench.store.delete("k", 30)
@@ -247,7 +242,6 @@ def test_what_is_put_behind_an_old_deletion_stays_deleted() -> None:
 
 
 def test_a_refused_value_changes_nothing() -> None:
-    """What the serde raises comes out of put, and the history is as before."""
     bench = bench_of()
     bench.store.put("k", 1, 10)
     with pytest.raises(SerializationError, match="got str"):
@@ -258,14 +252,12 @@ def test_a_refused_value_changes_nothing() -> None:
 
 @pytest.mark.parametrize("timestamp", [-1, None, 1.0, True])
 def test_a_timestamp_that_is_none_is_refused(timestamp: Any) -> None:
-    """The error names the store and the value."""
     for change in (bench_of().store.delete, lambda key, at: bench_of().store.put(key, 1, at)):
         with pytest.raises(ValueError, match=r"store store: timestamp .* is no timestamp"):
             change("k", timestamp)
 
 
 def test_deletions_are_values_of_their_own() -> None:
-    """No value's bytes are those of a deletion, not even empty ones."""
     serde = VersionSerde(Serdes.bytes())
     for value in (b"", b"\x00", b"\x01"):
         assert serde.deserialize("t", serde.serialize("t", value)) == value

@@ -202,7 +202,6 @@ def bench(request: pytest.FixtureRequest) -> Iterator[StoreBench]:
 
 
 def test_what_has_expired_leaves_the_disk_by_segments(bench: StoreBench) -> None:
-    """A commit deletes the segments whose every row has expired, and only those."""
     for start in (0, 74_999, 75_000, 150_000):
         bench.store.put("a", 1, start)
     bench.commit()
@@ -219,7 +218,6 @@ def test_what_has_expired_leaves_the_disk_by_segments(bench: StoreBench) -> None
 
 
 def test_rows_of_keys_that_begin_with_each_other_stand_apart(bench: StoreBench) -> None:
-    """On disk they stand between each other, because a key is followed by its time."""
     short, long = "a", "a" + "\x00" * 7
     for start in (0, 70_000, 100_000):
         for key in (short, long):
@@ -238,7 +236,6 @@ def test_rows_of_keys_that_begin_with_each_other_stand_apart(bench: StoreBench) 
 
 
 def test_what_left_the_disk_is_not_in_memory_either(bench: StoreBench) -> None:
-    """An operator that knows the disk key finds nothing of a segment that is gone, as after a restart."""
     buffer, disk_key = bench.store.buffer, bench.store.disk_key(b"a", 0)
     bench.store.put("a", 1, 0)
     bench.store.put("a", 2, 75_000)
@@ -260,7 +257,6 @@ def test_a_row_that_expires_before_its_commit_is_logged_but_not_stored(bench: St
 
 
 def test_changelog_keys_are_kafkas(bench: StoreBench) -> None:
-    """Key, start in 8 bytes and sequence number in 4: Kafka's tools read them."""
     bench.now = 7
     bench.store.put("key", 5, 300_000)
     bench.commit()
@@ -272,7 +268,6 @@ def test_changelog_keys_are_kafkas(bench: StoreBench) -> None:
 
 
 def test_an_iterator_shows_what_was_there_when_it_was_made(bench: StoreBench) -> None:
-    """Puts and deletes made while iterating are for the next iterator."""
     bench.store.put("a", 1, 0)
     bench.commit()
     bench.store.put("a", 2, 10)
@@ -284,7 +279,6 @@ def test_an_iterator_shows_what_was_there_when_it_was_made(bench: StoreBench) ->
 
 
 def test_duplicates_stay_apart_after_a_restart() -> None:
-    """Sequence numbers go on where they stopped, so that a new value never takes the place of an old one."""
     spec = spec_of(StoreKind.WINDOW, retention_ms=RETENTION, retain_duplicates=True)
     bench = StoreBench(spec, rocksdb=False)
     for value in range(3):
@@ -303,7 +297,6 @@ def test_duplicates_stay_apart_after_a_restart() -> None:
 
 
 def test_a_full_scan_of_one_key_does_not_look_at_the_others() -> None:
-    """What a fetch costs depends on the key's rows, not on how many keys are dirty."""
     spec = spec_of(StoreKind.WINDOW, retention_ms=RETENTION, key_serde=Serdes.bytes())
     bench = StoreBench(spec, rocksdb=False)
     seen: list[bytes] = []
@@ -322,13 +315,11 @@ def test_a_full_scan_of_one_key_does_not_look_at_the_others() -> None:
 
 @pytest.mark.parametrize("start", [-1, 1.5, None, True, 1 << 63])
 def test_a_start_that_is_no_time_is_refused(bench: StoreBench, start: Any) -> None:
-    """The error names the store and the value."""
     with pytest.raises(ValueError, match=r"store store: window start .* is no timestamp"):
         bench.store.put("a", 1, start)
 
 
 def test_a_key_must_not_be_none(bench: StoreBench) -> None:
-    """Neither for reading nor for writing."""
     with pytest.raises(ValueError, match="store store: a key must not be None"):
         bench.store.put(None, 1, 0)
     with pytest.raises(ValueError, match="store store: a key must not be None"):
@@ -338,14 +329,12 @@ def test_a_key_must_not_be_none(bench: StoreBench) -> None:
 
 
 def test_a_timestamped_store_takes_nothing_but_its_values() -> None:
-    """A bare value has no timestamp."""
     bench = StoreBench(spec_of(StoreKind.TIMESTAMPED_WINDOW, retention_ms=10), rocksdb=False)
     with pytest.raises(TypeError, match="holds ValueAndTimestamp"):
         bench.store.put("a", 1, 0)
 
 
 def test_a_query_without_a_task_says_so() -> None:
-    """The read-only store asks for the open databases at every call."""
     spec = spec_of(StoreKind.WINDOW, retention_ms=10)
     store = committed_store(spec, TOPIC, list)
     assert isinstance(store, ReadOnlyWindowStore)
@@ -356,7 +345,6 @@ def test_a_query_without_a_task_says_so() -> None:
 
 
 def test_a_windows_end_may_be_a_function_of_its_start() -> None:
-    """As for windows that are not all of one length."""
     spec = spec_of(StoreKind.WINDOW, retention_ms=10, window_end=lambda start: start * 2)
     bench = StoreBench(spec, rocksdb=False)
     bench.store.put("a", 1, 5)
@@ -364,7 +352,6 @@ def test_a_windows_end_may_be_a_function_of_its_start() -> None:
 
 
 def test_held_back_changes_are_of_windowed_keys() -> None:
-    """A cache gives back disk keys, and the keys with their windows."""
     spec = spec_of(StoreKind.WINDOW, retention_ms=10, window_size_ms=5, caching=True)
     bench = StoreBench(spec, rocksdb=False)
     held = bench.store.hold_back()

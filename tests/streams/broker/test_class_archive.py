@@ -25,7 +25,6 @@ def _made_by(archive: ClassArchive) -> Path:
 
 
 def test_the_first_that_ends_in_order_makes_it_for_all(tmp_path: Path) -> None:
-    """Two may make it at once: each writes a file of its own, and neither reads half of one."""
     first, second = _archive(tmp_path), _archive(tmp_path)
     assert first.options() == ()
     parts = {_made_by(first), _made_by(second)}
@@ -42,7 +41,6 @@ def test_the_first_that_ends_in_order_makes_it_for_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exit_code", [137, 1, None])
 def test_what_a_killed_broker_left_is_not_kept(tmp_path: Path, exit_code: int | None) -> None:
-    """It may be half of an archive."""
     archive = _archive(tmp_path)
     part = _made_by(archive)
     archive.keep(exit_code)
@@ -71,7 +69,6 @@ def test_what_was_abandoned_is_deleted(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
-    """A start without an archive is a start."""
     (tmp_path / "archives").write_text("a file")
     archive = _archive(tmp_path)
     assert archive.making_options() == ()

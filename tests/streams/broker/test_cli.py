@@ -45,7 +45,6 @@ def _run(*arguments: str) -> object:
 def test_a_senseless_command_line_ends_with_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is started, with what to write instead."""
     assert _run(*arguments) == 2
     said = capsys.readouterr()
     assert message in said.err
@@ -55,7 +54,6 @@ def test_a_senseless_command_line_ends_with_2(
 
 
 def test_a_secret_in_a_bad_property_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    """Only the part before the equal sign is, as the rest may be a password."""
     assert _run("--property", "=hush") == 2
     assert "hush" not in capsys.readouterr().err
 
@@ -63,7 +61,6 @@ def test_a_secret_in_a_bad_property_is_not_repeated(capsys: pytest.CaptureFixtur
 def test_what_the_machine_lacks_ends_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message is the error's own, unbroken and without markup taken out of it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -79,7 +76,6 @@ def test_what_the_machine_lacks_ends_with_1(
 
 
 def test_the_fixture_uses_a_broker_that_already_runs(tmp_path: Path) -> None:
-    """And the plugin that offers it loads nothing heavy, as everybody's pytest loads it."""
     (tmp_path / "test_it.py").write_text(
         "import sys\n"
         "def test_light():\n"
@@ -111,14 +107,12 @@ def test_the_fixture_uses_a_broker_that_already_runs(tmp_path: Path) -> None:
 
 
 def test_an_external_broker_is_neither_started_nor_stopped() -> None:
-    """It only has an address, and the same way to create topics."""
     external = ExternalBroker(bootstrap_servers="127.0.0.1:1,127.0.0.1:2")
     assert external.create_topics({}) == ()
     assert not hasattr(external, "stop")
 
 
 def test_testing_offers_the_broker() -> None:
-    """By the public name, imported when it is asked for."""
     import tidewheel.testing  # noqa: PLC0415  # the import is what is tested
 
     assert tidewheel.testing.KafkaBroker is KafkaBroker

@@ -10,7 +10,6 @@ from tidewheel.streams.broker.file_lock import FileLock
 
 
 def test_only_one_holds_the_lock(tmp_path: Path) -> None:
-    """The second gets it when the first lets go, even within one process."""
     first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     with first:
         assert not second.try_acquire()
@@ -22,13 +21,11 @@ def test_only_one_holds_the_lock(tmp_path: Path) -> None:
 
 
 def test_waiting_ends_with_an_error_that_names_the_file(tmp_path: Path) -> None:
-    """Nobody waits for ever for a process that hangs."""
     with FileLock(tmp_path / "lock"), pytest.raises(BrokerError, match=f"{tmp_path}/lock is still"):
         FileLock(tmp_path / "lock").acquire(timeout_ms=60)
 
 
 def test_a_child_with_the_descriptor_keeps_the_lock(tmp_path: Path) -> None:
-    """That is how a broker keeps its folder locked after its starter has died."""
     lock, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     lock.acquire(timeout_ms=100)
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, pass_fds=(lock.fileno(),)) as child:
@@ -40,6 +37,5 @@ def test_a_child_with_the_descriptor_keeps_the_lock(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_not_held_has_no_descriptor(tmp_path: Path) -> None:
-    """Asking for it is a mistake and is said to be one."""
     with pytest.raises(BrokerError, match="not locked"):
         FileLock(tmp_path / "lock").fileno()

@@ -20,20 +20,17 @@ _JARS = st.builds(
 
 @given(st.lists(_JARS))
 def test_a_list_is_read_back_as_it_was_written(jars: list[LockedJar]) -> None:
-    """`parse` undoes `format`."""
     lock = JarLock(jars=tuple(jars))
     assert JarLock.parse(lock.format(), origin="test") == lock
 
 
 @pytest.mark.parametrize("line", ["abc 12", "abc twelve x.jar", "abc 1 ../x.jar"])
 def test_a_line_that_is_no_jar_is_refused(line: str) -> None:
-    """Above all a name that would reach out of the folder."""
     with pytest.raises(BrokerError, match="the-list, line 2: expected"):
         JarLock.parse(f"# head\n{line}\n", origin="the-list")
 
 
 def test_every_kind_of_damage_is_named(tmp_path: Path) -> None:
-    """Missing, truncated and lengthened jars show by their size, changed ones by their checksum."""
     for name in ("changed", "good", "long", "missing", "short"):
         (tmp_path / f"{name}.jar").write_bytes(b"0123456789")
     lock = JarLock.of_folder(tmp_path)
@@ -59,7 +56,6 @@ def test_every_kind_of_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_the_default_version_is_pinned() -> None:
-    """Its list holds Kafka itself and the bridge without which it would log nothing."""
     lock = JarLock.pinned(DEFAULT_VERSION)
     assert lock is not None
     names = {jar.name for jar in lock.jars}

@@ -70,7 +70,6 @@ def test_jars_are_fetched_once(shop: Shop) -> None:
 def test_a_truncated_jar_is_named_and_fetched_again(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Sizes are compared at every start, and only the damaged jar is replaced."""
     shop.cache().ensure(find_java)
     untouched = shop.root / "kafka" / VERSION / f"log4j-{VERSION}.jar"
     before = untouched.stat().st_ino
@@ -85,7 +84,6 @@ def test_a_truncated_jar_is_named_and_fetched_again(
 def test_a_corrupt_jar_of_the_right_size_is_found_by_verifying(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The checksum is compared when that is asked for, as it takes reading everything."""
     shop.cache().ensure(find_java)
     shop.clients.write_bytes(b"X" * 1300)
     shop.cache().ensure(_no_java)
@@ -98,7 +96,6 @@ def test_a_corrupt_jar_of_the_right_size_is_found_by_verifying(
 def test_a_version_without_a_built_in_list_gets_one(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was fetched first is what is expected later."""
     JarCache(VERSION, root=shop.root).ensure(find_java)
     assert "kafka-clients" in (shop.root / "kafka" / VERSION / "jars.sha256").read_text()
     shop.clients.unlink()
@@ -108,7 +105,6 @@ def test_a_version_without_a_built_in_list_gets_one(
 
 
 def test_wrong_jars_are_never_put_into_the_cache(shop: Shop) -> None:
-    """A registry that serves something else is named as the reason, and the jar with it."""
     (shop.serves / f"kafka-clients-{VERSION}.jar").write_bytes(b"Y" * 1300)
     with pytest.raises(FetchError) as failure:
         shop.cache().ensure(find_java)
@@ -122,7 +118,6 @@ def test_wrong_jars_are_never_put_into_the_cache(shop: Shop) -> None:
 def test_a_broken_local_repository_is_gone_past(
     shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Maven would copy its own damaged jar for ever; the second try uses an empty repository."""
     broken = tmp_path / "broken"
     broken.mkdir()
     for jar in shop.serves.iterdir():
@@ -138,7 +133,6 @@ def test_a_broken_local_repository_is_gone_past(
 
 @pytest.mark.slow
 def test_two_processes_fetch_once(shop: Shop, tmp_path: Path) -> None:
-    """The second waits for the first and finds everything done."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     fake_mvn(shop.mvn, serves=shop.serves, before=f"read go < '{gate}'")
@@ -173,7 +167,6 @@ def _open_gate(gate: Path) -> None:
 
 
 def test_what_a_killed_fetch_left_is_cleared(shop: Shop) -> None:
-    """Half-filled folders do not pile up, and are never taken for the jars."""
     left_over = shop.root / "kafka" / f".{VERSION}-abc"
     left_over.mkdir(parents=True)
     (left_over / "half.jar").write_bytes(b"")
@@ -184,7 +177,6 @@ def test_what_a_killed_fetch_left_is_cleared(shop: Shop) -> None:
 def test_without_maven_and_ivy_the_error_names_the_extra(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says how large PySpark is before anyone installs it."""
     monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it were not installed
     shop.mvn.unlink()
     with pytest.raises(FetchError) as failure:
@@ -193,7 +185,6 @@ def test_without_maven_and_ivy_the_error_names_the_extra(
 
 
 def test_a_failing_maven_is_quoted(shop: Shop) -> None:
-    """What ran, how it ended and its last lines; a password in an address is not among them."""
     script(
         shop.mvn, "echo 'mirror is https://me:secret@mirror.example/x'; echo BUILD FAILED; exit 7"
     )
@@ -215,7 +206,6 @@ def test_a_failing_maven_is_quoted(shop: Shop) -> None:
     ],
 )
 def test_no_network_is_told_apart(shop: Shop, said: str) -> None:
-    """Maven's and Ivy's ways of saying it; the telling line is shown though others follow."""
     noise = "\n".join(f"echo '[ERROR] help {number}'" for number in range(30))
     script(shop.mvn, f"echo '{said}'\n{noise}\nexit 1")
     with pytest.raises(FetchError) as failure:
@@ -233,7 +223,6 @@ def test_no_network_is_told_apart(shop: Shop, said: str) -> None:
     ],
 )
 def test_a_version_nobody_published_is_told_apart(shop: Shop, said: str) -> None:
-    """It is not taken for a network problem."""
     script(shop.mvn, f"echo '{said}'; exit 1")
     with pytest.raises(UnknownVersionError, match=f"there is no Kafka {VERSION}"):
         shop.cache().ensure(find_java)
@@ -241,28 +230,24 @@ def test_a_version_nobody_published_is_told_apart(shop: Shop, said: str) -> None
 
 @pytest.mark.parametrize("version", ["3.9.1", "2.8.0"])
 def test_a_version_with_zookeeper_is_refused(version: str) -> None:
-    """Before anything is fetched."""
     with pytest.raises(UnknownVersionError, match=f"Kafka {version} is too old"):
         JarCache(version)
 
 
 @pytest.mark.parametrize("version", ["4.3", "latest", "../../x", "4.3.1\n"])
 def test_what_is_no_version_is_refused(version: str) -> None:
-    """The version becomes part of a path, so it is looked at first."""
     with pytest.raises(UnknownVersionError, match="is no Kafka version"):
         JarCache(version)
 
 
 @pytest.mark.slow
 def test_a_fetch_that_takes_too_long_is_ended(shop: Shop) -> None:
-    """And the error says so."""
     script(shop.mvn, "exec /bin/sleep 30")
     with pytest.raises(FetchError, match="was not done after 300 ms and was ended"):
         shop.cache().ensure(find_java, timeout_ms=300)
 
 
 def test_waiting_for_another_fetch_has_an_end(shop: Shop) -> None:
-    """A process that hangs with the lock is named as the reason."""
     from tidewheel.streams.broker.file_lock import FileLock  # noqa: PLC0415  # only this test needs it
 
     with (
@@ -275,7 +260,6 @@ def test_waiting_for_another_fetch_has_an_end(shop: Shop) -> None:
 def test_ivy_is_used_when_maven_fails(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Maven that can't run does not stand in the way."""
     script(shop.mvn, "exit 1")
     _give_ivy(shop, tmp_path / "ivy-2.5.3.jar")
     monkeypatch.setenv("TIDEWHEEL_IVY_JAR", str(tmp_path / "ivy-2.5.3.jar"))
@@ -286,7 +270,6 @@ def test_ivy_is_used_when_maven_fails(
 def test_the_ivy_of_an_installed_pyspark_is_found(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without importing PySpark, which would take long."""
     shop.mvn.unlink()
     site = tmp_path / "site"
     (site / "pyspark" / "jars").mkdir(parents=True)
@@ -299,7 +282,6 @@ def test_the_ivy_of_an_installed_pyspark_is_found(
 
 
 def test_a_wrong_ivy_jar_is_named(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that points nowhere is an error, not a reason to look elsewhere."""
     monkeypatch.setenv("TIDEWHEEL_IVY_JAR", "/nowhere/ivy.jar")
     with pytest.raises(FetchError, match=r"\$TIDEWHEEL_IVY_JAR is /nowhere/ivy\.jar"):
         shop.cache().ensure(find_java)
@@ -319,7 +301,6 @@ while [ $# -gt 0 ]; do if [ "$1" = -retrieve ]; then out=${{2%/*}}; fi; shift; d
 
 
 def test_progress_counts_each_jar_once(tmp_path: Path) -> None:
-    """Wherever it lies, half-loaded ones too, and those Maven says it downloaded elsewhere."""
     shop = Shop(tmp_path)
     request = FetchRequest(version=VERSION, folder=tmp_path / "aside")
     (request.folder / "ivy-cache").mkdir(parents=True)
@@ -339,7 +320,6 @@ def test_progress_counts_each_jar_once(tmp_path: Path) -> None:
 
 
 def test_the_progress_bar_shows_sizes(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    """On standard error, so that standard output stays clean for programs."""
     shop.cache().ensure(find_java, show_progress=True)
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -348,7 +328,6 @@ def test_the_progress_bar_shows_sizes(shop: Shop, capsys: pytest.CaptureFixture[
 
 
 def test_the_cache_folder_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own variable first, then what the system says."""
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_dir({}) == tmp_path / ".cache" / "tidewheel"

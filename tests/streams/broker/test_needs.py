@@ -21,7 +21,6 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_bare_machine_needs_both_extras(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Printed so that a Makefile can put them between the brackets."""
     assert main(["--missing-extras"]) == 0
     assert capsys.readouterr().out == "java,spark\n"
     assert main(["--check"]) == 1
@@ -35,7 +34,6 @@ def test_a_bare_machine_needs_both_extras(bare: Path, capsys: pytest.CaptureFixt
 def test_with_java_and_maven_nothing_is_missing(
     bare: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And nothing is fetched by asking."""
     java = fake_java(bare / "java")
     mvn = fake_mvn(bare / "mvn", serves=bare)
     assert main(["--missing-extras"]) == 0
@@ -53,7 +51,6 @@ def test_an_ivy_will_do_too(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Then PySpark is not needed either."""
     fake_java(bare / "java")
     (tmp_path / "ivy.jar").write_bytes(b"")
     monkeypatch.setenv("TIDEWHEEL_IVY_JAR", str(tmp_path / "ivy.jar"))
@@ -62,7 +59,6 @@ def test_an_ivy_will_do_too(
 
 
 def test_jars_can_be_fetched_ahead(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For machines that are prepared once and start brokers often."""
     registry = bare.parent / "registry"
     registry.mkdir()
     (registry / "kafka.jar").write_bytes(b"kafka")
@@ -74,7 +70,6 @@ def test_jars_can_be_fetched_ahead(bare: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_errors_go_to_standard_error(bare: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With exit code 1 and no traceback."""
     assert main(["--check", "--kafka", "3.0.0"]) == 1
     assert main(["--fetch"]) == 1
     said = capsys.readouterr()

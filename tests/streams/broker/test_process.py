@@ -86,7 +86,6 @@ def _traps(folder: Path) -> Path:
 
 
 def test_stop_ends_the_child_and_tells_how(start: Start) -> None:
-    """By SIGTERM, which well-behaved programs obey."""
     child = start("/bin/sleep", "60")
     assert child.is_running
     assert _lives(child.pid)
@@ -99,7 +98,6 @@ def test_stop_ends_the_child_and_tells_how(start: Start) -> None:
 
 @pytest.mark.slow
 def test_a_child_that_does_not_listen_is_killed(start: Start, tmp_path: Path) -> None:
-    """After the grace time."""
     child = start(str(_traps(tmp_path)), grace_ms=200)
     _until((tmp_path / "is-deaf").exists, "the program did not start")
     child.stop()
@@ -108,7 +106,6 @@ def test_a_child_that_does_not_listen_is_killed(start: Start, tmp_path: Path) ->
 
 
 def test_kill_does_not_ask(start: Start, tmp_path: Path) -> None:
-    """As a crash: the child gets no chance to tidy up."""
     child = start(str(_traps(tmp_path)), grace_ms=60_000)
     _until((tmp_path / "is-deaf").exists, "the program did not start")
     child.kill()
@@ -116,7 +113,6 @@ def test_kill_does_not_ask(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_child_that_ends_by_itself_is_noticed(start: Start, tmp_path: Path) -> None:
-    """With its own exit code and what it printed."""
     child = start("/bin/sh", "-c", "echo good; echo bye >&2; exit 7")
     _until(lambda: not child.is_running, "the end went unnoticed")
     assert child.exit_code == 7
@@ -124,7 +120,6 @@ def test_a_child_that_ends_by_itself_is_noticed(start: Start, tmp_path: Path) ->
 
 
 def test_what_can_not_be_started_is_named(start: Start, tmp_path: Path) -> None:
-    """With the reason and where the whole story is."""
     with pytest.raises(BrokerError) as failure:
         start("/nowhere/java")
     assert "/nowhere/java could not be started" in str(failure.value)
@@ -133,7 +128,6 @@ def test_what_can_not_be_started_is_named(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_forked_copy_of_the_owner_does_not_stop_the_child(start: Start) -> None:
-    """The child belongs to the process that started it."""
     child = start("/bin/sleep", "60")
     child._owner_pid += 1  # as it looks to a forked process
     child.stop()
@@ -158,7 +152,6 @@ def _start_starter(folder: Path, *command: str) -> tuple[subprocess.Popen[bytes]
 
 @pytest.mark.slow
 def test_the_child_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
-    """And what the starter would have thrown away is thrown away."""
     starter, child, guard = _start_starter(tmp_path, "/bin/sleep", "60")
     assert not FileLock(tmp_path / "lock").try_acquire()
     starter.kill()
@@ -172,7 +165,6 @@ def test_the_child_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a child with its parent")
 def test_the_child_ends_when_the_guard_is_killed(tmp_path: Path) -> None:
-    """Even one that is deaf to SIGTERM."""
     starter, child, guard = _start_starter(tmp_path, str(_traps(tmp_path)))
     os.kill(guard, signal.SIGKILL)
     _until(lambda: not _lives(child), "the child lives on")
@@ -183,7 +175,6 @@ def test_the_child_ends_when_the_guard_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_lock_lasts_as_long_as_the_child(tmp_path: Path) -> None:
-    """A starter that was killed does not free the folder of a broker that still writes."""
     starter, child, _guard = _start_starter(tmp_path, str(_traps(tmp_path)))
     _until((tmp_path / "is-deaf").exists, "the program did not start")
     starter.kill()

@@ -90,7 +90,6 @@ def command() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
 
 
 def test_a_broker_starts_answers_and_leaves_nothing_behind() -> None:
-    """Topics can be created as soon as `start` returns; after `stop` all is gone."""
     with KafkaBroker() as broker:
         cluster = describe_cluster(broker.bootstrap_servers)
         assert cluster is not None
@@ -112,7 +111,6 @@ def test_a_broker_starts_answers_and_leaves_nothing_behind() -> None:
 
 
 def test_old_records_are_kept_unless_their_topic_says_otherwise() -> None:
-    """Retention goes by the time of the records: what a try writes with times of years ago must not vanish."""
     checking_always = {"log.initial.task.delay.ms": 100, "log.retention.check.interval.ms": 100}
     kept, short = TopicPartition("kept", 0), TopicPartition("short", 0)
     with KafkaBroker(properties=checking_always) as broker:
@@ -130,7 +128,6 @@ def test_old_records_are_kept_unless_their_topic_says_otherwise() -> None:
 
 
 def test_kept_data_come_back(tmp_path: Path) -> None:
-    """The same cluster at the same address with its topics, after a stop and after a crash."""
     broker = KafkaBroker(data_dir=tmp_path / "data", heap_mb=256)
     with broker:
         first = (broker.cluster_id, broker.bootstrap_servers)
@@ -153,7 +150,6 @@ def test_kept_data_come_back(tmp_path: Path) -> None:
 
 
 def test_what_was_committed_before_a_crash_stays_committed(tmp_path: Path) -> None:
-    """Also where the commit was answered and its markers were still to be written, which a restart of Kafka as it is loses."""
     broker = KafkaBroker(data_dir=tmp_path / "data", heap_mb=512)
     with broker:
         servers = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
@@ -199,7 +195,6 @@ def test_what_was_committed_before_a_crash_stays_committed(tmp_path: Path) -> No
 def test_F3_a_last_run_that_is_fenced_late_is_fenced_before_the_broker_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine the controller takes longer than it is given: a broker that starts beside the last run would lose ends of transactions."""
     broker = KafkaBroker(data_dir=tmp_path / "data", heap_mb=256)
     with broker:
         broker.create_topics({"orders": 1})
@@ -233,7 +228,6 @@ def _has_all(consumer: Consumer, seen: Counter[str], committed: set[str]) -> boo
 
 
 def test_a_data_folder_survives_other_ports(tmp_path: Path) -> None:
-    """The controller's port may change too: a one-node quorum finds itself again."""
     with KafkaBroker(data_dir=tmp_path / "data") as broker:
         cluster_id = broker.cluster_id
     (tmp_path / "data" / "broker.json").unlink()
@@ -243,7 +237,6 @@ def test_a_data_folder_survives_other_ports(tmp_path: Path) -> None:
 
 
 def test_a_property_kafka_refuses_is_quoted() -> None:
-    """With the reason from Kafka's own log."""
     with pytest.raises(BrokerError) as failure:
         KafkaBroker(properties={"num.io.threads": "many"}).start()
     message = str(failure.value)
@@ -252,7 +245,6 @@ def test_a_property_kafka_refuses_is_quoted() -> None:
 
 
 def test_properties_win_and_a_secured_listener_starts() -> None:
-    """A broker that asks for a password is waited for too, also when it comes back after a crash."""
     jaas = (
         "org.apache.kafka.common.security.plain.PlainLoginModule required "
         'username="me" password="hush" user_me="hush";'
@@ -277,7 +269,6 @@ def test_properties_win_and_a_secured_listener_starts() -> None:
 def test_the_command_reports_json_lines_and_ends_well(
     command: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path
 ) -> None:
-    """`ready` with all that scripts need, `stopped` after SIGTERM, exit code 0."""
     process = command(
         "--data-dir", str(tmp_path / "data"), "--topics", "orders:3,news",
         "--property", "num.partitions=4", "--property", "num.io.threads=3",
@@ -299,7 +290,6 @@ def test_the_command_reports_json_lines_and_ends_well(
 def test_the_broker_is_gone_when_its_command_is_killed(
     command: Callable[..., "subprocess.Popen[bytes]"],
 ) -> None:
-    """SIGKILL leaves no time for anything, yet nothing stays behind."""
     process = command()
     assert process.stdout is not None
     ready = msgspec.json.decode(process.stdout.readline(), type=Ready)
@@ -312,7 +302,6 @@ def test_the_broker_is_gone_when_its_command_is_killed(
 def test_the_command_notices_a_broker_that_dies(
     command: Callable[..., "subprocess.Popen[bytes]"],
 ) -> None:
-    """Exit code 1, with the reason on standard error for people and as JSON for programs."""
     process = command()
     assert process.stdout is not None
     ready = msgspec.json.decode(process.stdout.readline(), type=Ready)
@@ -326,7 +315,6 @@ def test_the_command_notices_a_broker_that_dies(
 def test_the_command_can_print_nothing_but_the_address(
     command: Callable[..., "subprocess.Popen[bytes]"],
 ) -> None:
-    """For `export BOOTSTRAP=$(...)`; Ctrl-C ends it."""
     process = command("--print-bootstrap")
     assert process.stdout is not None
     address = process.stdout.readline().decode().strip()
@@ -337,7 +325,6 @@ def test_the_command_can_print_nothing_but_the_address(
 
 
 def test_the_fixture_starts_one_broker_for_all_tests(tmp_path: Path) -> None:
-    """Two tests in two files see the same one; it is stopped at the end."""
     for number in (1, 2):
         (tmp_path / f"test_{number}.py").write_text(
             "def test_it(kafka_broker):\n"

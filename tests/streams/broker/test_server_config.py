@@ -54,19 +54,16 @@ def _unescape(text: str) -> str:
 
 @given(st.dictionaries(_TEXT.filter(bool), _TEXT))
 def test_java_reads_back_what_was_written(properties: dict[str, str]) -> None:
-    """Whatever is in a name or a value: blanks, equal signs, backslashes, all of Unicode."""
     assert _read_as_java_does(format_properties(properties)) == properties
 
 
 def test_the_broker_is_reachable_from_this_machine_only() -> None:
-    """It has no passwords, so it listens on the loopback address alone."""
     listeners = _properties()["listeners"]
     assert listeners == "BROKER://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
     assert "advertised.listeners" not in _properties()
 
 
 def test_one_node_asks_for_one_copy() -> None:
-    """Whatever is not set to one copy would wait for a second node for ever."""
     properties = _properties()
     one = [name for name in properties if name.endswith((".replication.factor", ".min.isr"))]
     assert len(one) == 6
@@ -75,7 +72,6 @@ def test_one_node_asks_for_one_copy() -> None:
 
 
 def test_the_users_properties_win() -> None:
-    """Over every one of ours; Python's values become Kafka's."""
     properties = _properties(
         auto__create__topics__enable=True, offsets__topic__num__partitions=3, own__thing="x"
     )
@@ -85,7 +81,6 @@ def test_the_users_properties_win() -> None:
 
 
 def test_clients_are_sent_to_the_listener_that_is_not_the_controllers() -> None:
-    """And we know whether we can ask it a question ourselves."""
     assert client_listener(_properties()) == ("127.0.0.1:9092", True)
     secured = _properties(
         listener__security__protocol__map="CONTROLLER:PLAINTEXT, BROKER:SASL_PLAINTEXT"
@@ -98,7 +93,6 @@ def test_clients_are_sent_to_the_listener_that_is_not_the_controllers() -> None:
 
 
 def test_kafka_logs_into_its_folder_and_not_to_the_terminal() -> None:
-    """The only appender is the file."""
     config = _read_as_java_does(log4j_config(Path("/data/logs/broker.log")))
     assert config["appender.file.fileName"] == "/data/logs/broker.log"
     assert [name for name in config if name.endswith(".type") and name.count(".") == 2] == [
@@ -107,7 +101,6 @@ def test_kafka_logs_into_its_folder_and_not_to_the_terminal() -> None:
 
 
 def test_the_controller_that_fences_has_only_its_own_listener() -> None:
-    """Kafka refuses a controller that is to listen to clients, or that names a listener it has not; all else stays."""
     properties = _properties(advertised__listeners="BROKER://here:9092", num__io__threads=2)
     fencing = fencing_properties(properties)
     assert fencing["process.roles"] == "controller"

@@ -37,7 +37,6 @@ def _created(*topics: tuple[str, int, str | None]) -> bytes:
 
 
 def test_a_broker_says_which_cluster_it_is_of() -> None:
-    """That is how a stranger on the same port is told apart."""
     with answering_server(_answer(_metadata("abc"))) as address:
         assert describe_cluster(address) == ClusterDescription(cluster_id="abc", broker_count=1)
 
@@ -58,26 +57,22 @@ def test_a_broker_says_which_cluster_it_is_of() -> None:
     ids=["closed", "cut", "http", "negative", "huge", "half", "other", "short", "no-utf8"],
 )
 def test_whoever_does_not_answer_as_kafka_is_not_ready(answer: bytes) -> None:
-    """Another program on the port, or a broker that is just going down."""
     with answering_server(answer) as address:
         assert describe_cluster(address) is None
 
 
 def test_nobody_there_is_not_ready() -> None:
-    """A refused connection is no error while one waits."""
     with answering_server() as address:
         pass
     assert describe_cluster(address) is None
 
 
 def test_topics_that_exist_are_left_alone() -> None:
-    """So that the same command can be given again."""
     with answering_server(_answer(_created(("new", 0, None), ("old", 36, "exists")))) as address:
         assert create_topics(address, {"new": 2, "old": 1}) == ("new",)
 
 
 def test_a_topic_that_can_not_be_created_is_named_with_the_reason() -> None:
-    """In Kafka's words."""
     answer = _answer(_created(("a b", 17, "illegal character"), ("c", 0, None)))
     with (
         answering_server(answer) as address,
@@ -87,7 +82,6 @@ def test_a_topic_that_can_not_be_created_is_named_with_the_reason() -> None:
 
 
 def test_no_answer_names_the_topics_and_the_address() -> None:
-    """And what to look at next."""
     with (
         answering_server(b"") as address,
         pytest.raises(BrokerError, match=f"orders: no answer from {address}"),
@@ -96,18 +90,15 @@ def test_no_answer_names_the_topics_and_the_address() -> None:
 
 
 def test_no_topics_need_no_broker() -> None:
-    """Nothing is sent."""
     assert create_topics("nowhere:1", {}) == ()
 
 
 @pytest.mark.parametrize("address", ["", "host", ":9092", "host:", "host:port"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    """With an example of one."""
     with pytest.raises(BrokerError, match=r"give host:port"):
         split_address(address)
 
 
 def test_addresses_are_split() -> None:
-    """IPv6 ones too."""
     assert split_address("localhost:9092") == ("localhost", 9092)
     assert split_address(" [::1]:9092 ") == ("::1", 9092)

@@ -53,7 +53,6 @@ print(carried(b'{"name": "tea"}'))
 def test_a_class_of_a_program_is_found_where_its_file_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the file is not, the error names the module and what to do."""
     name = f"program_{tmp_path.name}"
     file = tmp_path / f"{name}.py"
     file.write_text(_PROGRAM)
@@ -78,7 +77,6 @@ def test_a_class_of_a_program_is_found_where_its_file_is(
 
 
 def test_what_can_not_travel_is_told(capfd: pytest.CaptureFixture[str]) -> None:
-    """By our error alone; PySpark's serialiser would print a traceback beside it."""
     lock = threading.Lock()
     with pytest.raises(StreamsError, match=r"can't be sent to Spark's executors .*lock"):
         Carried(lambda: lock)
@@ -86,8 +84,6 @@ def test_what_can_not_travel_is_told(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_class_that_executors_can_not_import_is_refused() -> None:
-    """A copy of it would not be the class: a Struct of msgspec would lose its fields."""
-
     class Price(msgspec.Struct):
         amount: int
 

@@ -25,7 +25,6 @@ class _Order:
 
 
 def test_values_of_one_type_keep_it() -> None:
-    """Text and times are what they are; two types, and those that Spark has not, are text."""
     assert type_of([b"a", b"b"]) == "binary"
     assert type_of([True]) == "boolean"
     assert type_of([1, 1.5]) == "string"
@@ -33,7 +32,6 @@ def test_values_of_one_type_keep_it() -> None:
 
 
 def test_anything_else_is_json() -> None:
-    """Objects, lists and ids come as text that `from_json` reads."""
     as_text = converter("string")
     assert as_text(_Order(7, ("a",))) == '{"number":7,"items":["a"]}'
     assert as_text([1, None]) == "[1,null]"
@@ -50,7 +48,6 @@ def test_anything_else_is_json() -> None:
     ],
 )
 def test_each_kind_has_its_columns(kind: StoreKind, more: list[str]) -> None:
-    """A row fits its columns, whatever the kind."""
     spec = replace(_SPEC, kind=kind)
     columns = columns_of(spec, "string", "bigint")
     assert sorted(columns) == sorted(["key", "value", "timestamp", *more])
@@ -61,14 +58,12 @@ def test_each_kind_has_its_columns(kind: StoreKind, more: list[str]) -> None:
 
 
 def test_foreign_bytes_are_named() -> None:
-    """A topology with other serdes than those that wrote the store gets a sentence, not a traceback."""
     reader = RowReader(_SPEC, "app-counts-changelog", "string", "bigint")
     with pytest.raises(SerializationError, match="store counts: a row of app-counts-changelog"):
         reader.row(StoredRow(b"a", b"no number", 10))
 
 
 def test_a_registry_that_is_away_is_not_the_rows_fault() -> None:
-    """The error is the registry's, as it is in a worker."""
     away = {"url": "http://127.0.0.1:1", "max.retries": 0, "timeout": 1}
     spec = replace(_SPEC, value_serde=Serdes.avro('"string"', away))
     with pytest.raises(SchemaRegistryError, match="can't be reached"):

@@ -22,7 +22,6 @@ def _rows(copy: dict[bytes, bytes]) -> list[StoredRow]:
 
 @given(first=_copies, second=_copies)
 def test_every_difference_is_found(first: dict[bytes, bytes], second: dict[bytes, bytes]) -> None:
-    """As many as the two copies differ in, each with what it is."""
     found = compare(_rows(first), _rows(second))
     expected = dict.fromkeys(first.keys() - second.keys(), "missing")
     expected |= dict.fromkeys(second.keys() - first.keys(), "too much")
@@ -39,7 +38,6 @@ def test_every_difference_is_found(first: dict[bytes, bytes], second: dict[bytes
 def test_a_compacted_log_differs_from_no_copy_by_what_has_ended(
     tmp_path: Path, compacted_first: bool
 ) -> None:
-    """The delete that ended a row of a store with a ttl is gone from the log; one that did not end is still compared."""
     spec = replace(SPECS["key-value"], ttl_ms=100)
 
     def content(name: str, rows: dict[bytes, tuple[bytes | None, int]]) -> Content:

@@ -21,7 +21,6 @@ def _with_open_transaction() -> FakeBroker:
 
 
 def test_F1_what_is_undecided_is_waited_for() -> None:
-    """The end is the log's, records behind the transaction and its marker included."""
     broker = _with_open_transaction()
     pauses: list[float] = []
 
@@ -35,7 +34,6 @@ def test_F1_what_is_undecided_is_waited_for() -> None:
 
 
 def test_F1_a_transaction_that_stays_open_is_named() -> None:
-    """Nobody can tell what belongs to the log."""
     admin = FakeAdmin(_with_open_transaction())
     with pytest.raises(StreamsError, match="log-0 from offset 1 on"):
         settled_ends(admin, [LOG], pause=lambda _: None)

@@ -59,7 +59,6 @@ def _runs(to_offset: int = 600, *, age_ms: int = 1_000, runs: int = 1) -> Partit
     first=st.integers(0, 10**6), size=st.integers(0, 10**7), records_per_task=st.integers(1, 10**6)
 )
 def test_parts_cover_the_range_once(first: int, size: int, records_per_task: int) -> None:
-    """Every offset is in one part, and no part is empty."""
     parts = cut(first, first + size, records_per_task)
     bounds = [bound for part in parts for bound in part]
     assert all(begin < end for begin, end in parts)
@@ -68,7 +67,6 @@ def test_parts_cover_the_range_once(first: int, size: int, records_per_task: int
 
 
 def test_a_snapshot_that_may_be_followed_is_gone_on_from() -> None:
-    """Only what came since is read."""
     plan = plan_partition(_FACTS, _runs(), None)
     assert plan.kept == _runs()
     assert plan.ranges == ((600, 1_000),)
@@ -92,7 +90,6 @@ def test_a_snapshot_that_may_be_followed_is_gone_on_from() -> None:
 def test_K3_what_runs_leave_out_is_what_any_of_them_do(
     kept_by_ms: int | None, slowest_ms: int | None, observed_ms: int, expected: int | None
 ) -> None:
-    """Those that are gone on from too: by the slowest key range when each was made."""
     before = (
         None if kept_by_ms is None else msgspec.structs.replace(_runs(), expired_by_ms=kept_by_ms)
     )
@@ -101,7 +98,6 @@ def test_K3_what_runs_leave_out_is_what_any_of_them_do(
 
 
 def test_nothing_new_is_nothing_to_read() -> None:
-    """A snapshot at the end of the log stays, however old it is."""
     plan = plan_partition(_FACTS, _runs(1_000, age_ms=10 * _DAY_MS), None)
     assert plan.kept is not None
     assert plan.ranges == ()
@@ -109,7 +105,6 @@ def test_nothing_new_is_nothing_to_read() -> None:
 
 
 def test_a_snapshot_older_than_tombstones_is_made_anew() -> None:
-    """Deletes behind it may be compacted away, so all of the log is read."""
     plan = plan_partition(_FACTS, _runs(age_ms=_DAY_MS), None)
     assert plan.kept is None
     assert plan.ranges == ((0, 1_000),)
@@ -117,26 +112,22 @@ def test_a_snapshot_older_than_tombstones_is_made_anew() -> None:
 
 
 def test_a_snapshot_that_the_log_has_left_behind_is_made_anew() -> None:
-    """Records between its end and the log's start are gone."""
     plan = plan_partition(replace(_FACTS, log_start=700), _runs(), None)
     assert plan.ranges == ((700, 1_000),)
     assert plan.from_offset == 700
 
 
 def test_a_refused_snapshot_is_not_gone_on_from() -> None:
-    """The reason is told."""
     plan = plan_partition(_FACTS, _runs(), "topic app-counts-changelog was recreated since")
     assert plan.kept is None
     assert plan.reason == "in full: topic app-counts-changelog was recreated since"
 
 
 def test_runs_on_an_empty_stretch_lie_on_nothing() -> None:
-    """Where the stretch before has no row, the next one's deletes have nothing to delete."""
     assert plan_partition(_FACTS, _runs(runs=0), None).is_on_nothing
 
 
 def test_runs_are_merged_once_they_outgrow_the_first() -> None:
-    """Small ones may pile up to eight; large ones may not."""
     small = [_run(0, 1, 1_000), *(_run(1, 2, 10) for _ in range(7))]
     assert not to_merge(small)
     assert to_merge([*small, _run(2, 3, 10)])
@@ -146,7 +137,6 @@ def test_runs_are_merged_once_they_outgrow_the_first() -> None:
 
 
 def test_F1_a_snapshot_ends_where_an_open_transaction_begins() -> None:
-    """Nothing behind it can be read; runs that are there already stay."""
     facts = replace(_FACTS, stable_end=700)
     plan = plan_partition(facts, _runs(600), None)
     assert (plan.ranges, plan.to_offset) == (((600, 700),), 700)

@@ -105,7 +105,6 @@ def _replayed(spec: StoreSpec, broker: FakeBroker) -> list[StoredRow]:
 def test_snapshots_are_what_replay_leaves(
     new_broker: NewBroker, locations: Iterator[Path], kind: str, data: st.DataObject
 ) -> None:
-    """However it is cut into goes and tasks, and with a tail on top."""
     spec = SPECS[kind]
     broker = new_broker()
     store = _store(spec)
@@ -148,7 +147,6 @@ def _losing(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, offset: int) ->
 def test_a_log_that_loses_its_beginning_is_read_from_where_it_begins(
     new_broker: NewBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Segments of windows that have ended are deleted at any moment; what is left is what counts."""
     broker = new_broker()
     _append(broker, _RECORDS)
     _losing(broker, monkeypatch, 16)
@@ -162,7 +160,6 @@ def test_a_log_that_loses_its_beginning_is_read_from_where_it_begins(
 def test_a_log_that_loses_what_came_since_is_not_gone_on_with(
     new_broker: NewBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Between the snapshot and what is left there may have been deletes: nothing is published."""
     broker = new_broker()
     _append(broker, _RECORDS)
     store = _store(SPECS["key-value"])
@@ -180,7 +177,6 @@ def test_a_log_that_loses_what_came_since_is_not_gone_on_with(
 def test_runs_that_are_broken_are_not_merged_but_made_anew(
     new_broker: NewBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise no snapshot could be made any more: each would go on from them."""
     broker = new_broker()
     _append(broker, _RECORDS[:5])
     store = _store(SPECS["key-value"])
@@ -198,7 +194,6 @@ def test_runs_that_are_broken_are_not_merged_but_made_anew(
 
 
 def test_what_is_wrong_with_the_location_is_told(new_broker: NewBroker, tmp_path: Path) -> None:
-    """Which place it is, what is wrong with it and what to look at; people get no traceback."""
     broker = new_broker()
     _append(broker, _RECORDS)
     (tmp_path / "file").touch()
@@ -213,7 +208,6 @@ def test_what_is_wrong_with_the_location_is_told(new_broker: NewBroker, tmp_path
 def test_what_can_not_be_deleted_stays_and_all_stores_are_published(
     new_broker: NewBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A place that keeps everything takes snapshots as well; it is told once a store."""
     broker = new_broker()
     _append(broker, _RECORDS)
     store = _store(SPECS["key-value"])
@@ -229,7 +223,6 @@ def test_what_can_not_be_deleted_stays_and_all_stores_are_published(
 def test_a_topic_made_anew_meanwhile_is_noticed(
     new_broker: NewBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What was read may be of either topic: nothing is published."""
     broker = new_broker()
     _append(broker, _RECORDS)
     store = _store(SPECS["key-value"])
@@ -268,7 +261,6 @@ def _commit(broker: FakeBroker, slowest: int, fastest: int, position_ms: int) ->
 def test_K3_a_snapshot_has_what_the_slowest_key_range_needs(
     new_broker: NewBroker, tmp_path: Path
 ) -> None:
-    """As it was committed then; when the range has moved on, what has expired for it is left out, and that is told."""
     broker = new_broker()
     spec = replace(SPECS["window"], window_size_ms=60_000)
     layout = SegmentLayout.of(spec)

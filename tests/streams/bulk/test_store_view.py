@@ -42,26 +42,22 @@ def _store(key_serde: Any, partitions: int = 4) -> BulkStore:
     ],
 )
 def test_a_key_is_what_its_serde_takes(serde: Any, text: str, key: Any) -> None:
-    """Text where it takes text, a number where it takes numbers."""
     store = _store(serde)
     assert key_bytes(store, text) == serde.serialize(store.topic, key)
 
 
 def test_a_key_that_its_serde_refuses_is_told() -> None:
-    """The message says what may be written."""
     with pytest.raises(ConfigError, match="'alice' is no key of store counts"):
         key_bytes(_store(Serdes.int64()), "alice")
 
 
 def test_a_registry_that_is_away_does_not_make_a_key_wrong() -> None:
-    """The text may be a good key, so the registry's error is reported."""
     away = {"url": "http://127.0.0.1:1", "max.retries": 0, "timeout": 1}
     with pytest.raises(SchemaRegistryError, match="can't be reached"):
         key_bytes(_store(Serdes.avro('"string"', away)), "alice")
 
 
 def test_a_key_is_looked_for_where_kafka_puts_it() -> None:
-    """The partition is that of Kafka's own partitioning (by murmur2)."""
     assert partition_of_key(_store(Serdes.string(), 1), b"alice") == 0
     found = {partition_of_key(_store(Serdes.string()), b"key-%d" % index) for index in range(50)}
     assert found == {0, 1, 2, 3}

@@ -47,7 +47,6 @@ def admin() -> FakeAdmin:
 
 
 def test_all_stores_with_a_changelog(admin: FakeAdmin) -> None:
-    """A store knows its changelog and its tasks."""
     (store,) = bulk_stores(_topology(), _CONFIG, admin)
     assert (store.name, store.topic, store.partitions) == ("counts", "shop-counts-changelog", 3)
     assert store.task(2) == TaskId(store.subtopology, 2)
@@ -65,13 +64,11 @@ def test_all_stores_with_a_changelog(admin: FakeAdmin) -> None:
     ],
 )
 def test_a_store_that_it_cannot_be_about(admin: FakeAdmin, name: str, why: str) -> None:
-    """The message says why, or which was meant."""
     with pytest.raises(ConfigError, match=why):
         bulk_stores(_topology(), _CONFIG, admin, ["counts", name])
 
 
 def test_facts_of_changelogs(admin: FakeAdmin) -> None:
-    """Each partition with its bounds, its topic's id, and how long deletes stay."""
     stores = bulk_stores(_topology(), _CONFIG, admin)
     with pytest.raises(MissingSourceTopicError, match="shop-counts-changelog not found"):
         changelog_facts(stores, admin, 5)

@@ -54,14 +54,12 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker],
 def test_every_command_is_there_and_explains_itself(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each with all of its parameters described."""
     assert main([*command.split(), "--help"]) == ExitCode.OK
     said = capsys.readouterr().out
     assert f"tidewheel {command}" in said
 
 
 def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every code with its meaning."""
     assert main(["--help"]) == ExitCode.OK
     said = capsys.readouterr().out
     assert "Start a real Kafka on this machine" in said
@@ -70,7 +68,6 @@ def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the distribution."""
     assert main(["--version"]) == ExitCode.OK
     assert capsys.readouterr().out.strip()
 
@@ -96,7 +93,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_senseless_command_line_ends_with_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On standard error, with what to write instead; nothing is started."""
     assert main(arguments) == ExitCode.USAGE
     said = capsys.readouterr()
     assert message in said.err.replace("\n", " ")
@@ -106,7 +102,6 @@ def test_a_senseless_command_line_ends_with_2(
 def test_run_starts_its_workers_with_their_shares(
     supervised: list[tuple[list[StartWorker], RestartSettings]],
 ) -> None:
-    """Every option reaches every worker; tasks are dealt out."""
     arguments = (
         "run app.py:topology --workers 2 --tasks 0_0,0_1,0_2 --wait-for-topics --create-topics --no-restart "
         "--log-level debug --log-format json --bootstrap-servers kafka:9092 --application-id shop --state-dir /state "
@@ -140,7 +135,6 @@ def test_run_starts_its_workers_with_their_shares(
 def test_run_needs_only_the_program(
     supervised: list[tuple[list[StartWorker], RestartSettings]],
 ) -> None:
-    """One worker, a member of the group under an id that is new at each start; restarts."""
     assert main(["run", "app:topology"]) == ExitCode.OK
     ((starts, restart),) = supervised
     process_id = starts[0].process_id
@@ -150,7 +144,6 @@ def test_run_needs_only_the_program(
 
 
 def test_describe_prints_kafka_streams_text(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also into a pipe, to be compared."""
     assert main(["describe", WORD_COUNT, "--execution"]) == ExitCode.OK
     said = capsys.readouterr().out
     assert said.startswith("Topologies:\n   Sub-topology: 0\n    Execution: batch\n")
@@ -158,7 +151,6 @@ def test_describe_prints_kafka_streams_text(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_describe_draws_and_tells_machines(capsys: pytest.CaptureFixture[str]) -> None:
-    """--mermaid and --json are other forms of the same."""
     assert main(["describe", WORD_COUNT, "--mermaid"]) == ExitCode.OK
     assert capsys.readouterr().out.startswith(("flowchart", "graph"))
     assert main(["describe", WORD_COUNT, "--json"]) == ExitCode.OK
@@ -168,7 +160,6 @@ def test_describe_draws_and_tells_machines(capsys: pytest.CaptureFixture[str]) -
 def test_config_show_says_where_each_value_came_from(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And never shows a secret."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIDEWHEEL_COMMIT_INTERVAL_MS", "250")
     arguments = ["config", "show", WORD_COUNT, "--set", "consumer.sasl.password=canary"]
@@ -186,7 +177,6 @@ def test_config_show_says_where_each_value_came_from(
 def test_config_show_works_before_there_is_an_application(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It is how people find out what there is to set."""
     monkeypatch.chdir(tmp_path)
     assert main(["config", "show"]) == ExitCode.OK
     first = json.loads(capsys.readouterr().out.splitlines()[0])
@@ -196,7 +186,6 @@ def test_config_show_works_before_there_is_an_application(
 
 @pytest.mark.slow
 def test_python_m_streams_is_the_same_command() -> None:
-    """From anywhere, in a process of its own."""
     result = subprocess.run(
         [sys.executable, "-m", "tidewheel", "describe", "nowhere:topology"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -210,7 +199,6 @@ def test_python_m_streams_is_the_same_command() -> None:
 
 
 def test_commands_are_imported_only_when_they_are_called() -> None:
-    """Help does not wait for Kafka's client."""
     code = "import sys; from tidewheel.streams.cli import main; main(['--version']); print('confluent_kafka' in sys.modules)"
     result = subprocess.run(
         [sys.executable, "-c", code],

@@ -8,7 +8,6 @@ from tidewheel.streams.cli.arguments import parse_assignments, parse_tasks
 
 
 def test_a_secret_in_a_malformed_setting_is_not_repeated() -> None:
-    """Only what stands before the equal sign is."""
     with pytest.raises(ConfigError) as raised:
         parse_assignments(["=hush"])
     assert "hush" not in str(raised.value)

@@ -142,7 +142,6 @@ LEARNER = TaskStatus(
 def test_N5_a_group_is_read_from_its_topics(
     group: _Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Status, top and history, as others see it; deposed leaders and half transactions do not count."""
     group.lead(_learning())
     group.speak("a", "b", "c", tasks=(LEARNER,))
     assert group.command("status", group.app, "--json") == ExitCode.OK
@@ -186,7 +185,6 @@ def test_alarms_of_the_brokers_are_seen(group: _Group, capsys: pytest.CaptureFix
 def test_L4_the_wish_to_drain_reaches_the_leader(
     group: _Group, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the command follows the log until the member is gone."""
     book = _scaled_out()
     group.lead(book)
     group.speak("a", "b", "c")

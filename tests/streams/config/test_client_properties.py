@@ -55,7 +55,6 @@ def made(kind: str, properties: dict[str, Any]) -> Any:
     ],
 )  # fmt: skip
 def test_properties_that_are_ours(kind: str, key: str, value: Any, next_step: str) -> None:
-    """The error names the property, where it came from, and what to do instead."""
     with pytest.raises(ConfigError) as caught:
         made(kind, {key: value})
 
@@ -65,7 +64,6 @@ def test_properties_that_are_ours(kind: str, key: str, value: Any, next_step: st
 
 
 def test_the_key_leads_to_its_own_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bad key from a variable is not blamed on the keyword beside it."""
     monkeypatch.setenv("TIDEWHEEL_CONSUMER__GROUP_ID", "x")
     with pytest.raises(
         ConfigError,
@@ -86,12 +84,10 @@ def test_the_key_leads_to_its_own_source(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_other_properties_pass_through(
     kind: Literal["consumer", "producer", "admin"], properties: dict[str, Any]
 ) -> None:
-    """Connection settings, tuning, and what changes nothing are accepted as given."""
     assert made(kind, properties) == properties
 
 
 def test_cautions() -> None:
-    """Switching off the broker's identity, or half the clients' encryption, is said aloud."""
     quiet = StreamsConfig(application_id="shop")
     encrypted = {"security.protocol": "SSL"}
     loud = quiet.replace(consumer=encrypted | {"enable.ssl.certificate.verification": "False"})
@@ -114,7 +110,6 @@ def test_cautions() -> None:
     ],
 )
 def test_importable_objects_have_names(obj: Any, name: str) -> None:
-    """Functions, classes and their static and class methods are found again by their names."""
     assert importable_name(obj) == name
 
 
@@ -150,14 +145,11 @@ pretender.__qualname__ = "test_cautions"
     ],
 )
 def test_objects_without_a_name(obj: Any, reason: str) -> None:
-    """Each error says why, and the way out."""
     with pytest.raises(ConfigError, match=reason):
         importable_name(obj)
 
 
 def test_functions_inside_functions_have_no_name() -> None:
-    """A closure exists only while its function runs."""
-
     def closure() -> None:
         """Do nothing."""
 
@@ -167,7 +159,6 @@ def test_functions_inside_functions_have_no_name() -> None:
 
 @pytest.mark.parametrize("obj", [objects.assignor, Assigning, Assigning.static])
 def test_names_lead_back_to_objects(obj: Any) -> None:
-    """What another process imports is the same object."""
     assert import_object(importable_name(obj)) is obj
 
 
@@ -180,13 +171,11 @@ def test_names_lead_back_to_objects(obj: Any) -> None:
     ],
 )
 def test_names_that_lead_nowhere(name: str, reason: str) -> None:
-    """The error says which part is missing."""
     with pytest.raises(ConfigError, match=reason):
         import_object(name)
 
 
 def test_K4_a_factor_with_one_thread_is_said_to_do_nothing() -> None:
-    """Who asks for ranges and for one thread in the same breath is told; other numbers are taken as they are."""
     factor = StreamsConfig(application_id="shop", parallelising_factor=8)
     assert factor.cautions() == []
     assert factor.replace(num_stream_threads=4).cautions() == []

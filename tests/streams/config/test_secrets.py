@@ -47,7 +47,6 @@ def texts(config: StreamsConfig) -> dict[str, str]:
     "form", ["repr", "str", "format", "dump", "json", "describe", "rich", "copy"]
 )
 def test_no_text_of_a_config_has_a_secret(config: StreamsConfig, form: str) -> None:
-    """What is not known to be harmless is hidden; what is, is shown."""
     text = texts(config)[form]
 
     assert CANARY not in text
@@ -57,14 +56,12 @@ def test_no_text_of_a_config_has_a_secret(config: StreamsConfig, form: str) -> N
 
 
 def test_clients_get_the_secrets(config: StreamsConfig) -> None:
-    """Hiding is for people; the values are all there."""
     assert config.consumer["sasl.password"] == CANARY
     assert config.admin == {"sasl.password": CANARY}
     assert config.snapshot_location == f"s3://id:{CANARY}@bucket/path?token={CANARY}#{CANARY}"
 
 
 def test_no_error_has_a_secret() -> None:
-    """A bad option beside a secret, or a secret in the wrong place, is reported without it."""
     for options in (
         {"consumer": {"sasl.password": CANARY, "group.id": CANARY}},
         {"consumer": {"sasl.password": [CANARY]}},
@@ -80,7 +77,6 @@ def test_no_error_has_a_secret() -> None:
 
 
 def test_describe_rows() -> None:
-    """Each row has the option, its value as text, its source and its description in one line."""
     rows = {
         row.option: row
         for row in StreamsConfig(
@@ -117,7 +113,6 @@ def test_describe_rows() -> None:
     ],
 )
 def test_allow_list(key: str, value: Any, expected: Any) -> None:
-    """Only values of known names, and references, are shown."""
     assert redacted({key: value}) == {key: expected}
 
 
@@ -132,12 +127,10 @@ def test_allow_list(key: str, value: Any, expected: Any) -> None:
     ],
 )
 def test_urls(url: str, shown: str) -> None:
-    """Users, passwords, queries and fragments are hidden."""
     assert redacted_url(url) == shown
 
 
 def test_references_are_resolved_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A config may be made before its secrets exist; each client reads them anew."""
     file = tmp_path / "password"
     properties = {
         "sasl.password": f"file:{file}", "sasl.username": "env:KAFKA_USER", "linger.ms": 5, "client.id": "a:b",
@@ -156,7 +149,6 @@ def test_references_are_resolved_late(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_missing_references_name_the_property_and_the_place(tmp_path: Path) -> None:
-    """The message says what to create, and holds no content."""
     wrong = tmp_path / "wrong"
     for value, message in (
         (
@@ -177,7 +169,6 @@ def test_missing_references_name_the_property_and_the_place(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs an endless file")
 def test_an_endless_file_is_refused() -> None:
-    """A wrong path must not fill the memory."""
     with pytest.raises(ConfigError, match="larger than"):
         resolve_secrets({"sasl.password": f"file:{os.sep}dev{os.sep}zero"}, "producer")
 
@@ -186,7 +177,6 @@ def test_an_endless_file_is_refused() -> None:
     "key", ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location"]
 )
 def test_a_file_that_a_property_names_must_be_readable(tmp_path: Path, key: str) -> None:
-    """The error names property and path; directories of certificates and `probe` are allowed."""
     missing = tmp_path / "missing.pem"
     with pytest.raises(ConfigError) as caught:
         resolve_secrets({key: str(missing)}, "producer")

@@ -16,7 +16,6 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_the_order_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each option is taken from the first source that has it, and remembers which."""
     write(
         Path("tidewheel.toml"),
         'application_id = "from-file"\nrack_id = "from-file"\ncommit_interval_ms = "1m"\n',
@@ -35,7 +34,6 @@ def test_the_order_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tables_are_merged_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A password may come from the environment and the rest from a file."""
     write(
         Path("tidewheel.toml"),
         """
@@ -68,14 +66,12 @@ def test_tables_are_merged_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_empty_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`NAME=` in a compose file means nobody said anything."""
     monkeypatch.setenv("TIDEWHEEL_RACK_ID", "")
 
     assert StreamsConfig(application_id="shop").rack_id is None
 
 
 def test_the_environment_may_name_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """TIDEWHEEL_CONFIG_FILE is read instead of the working directory's file."""
     write(Path("tidewheel.toml"), 'application_id = "here"\n')
     monkeypatch.setenv(
         "TIDEWHEEL_CONFIG_FILE", str(write(tmp_path / "x.toml", 'application_id = "there"\n'))
@@ -85,7 +81,6 @@ def test_the_environment_may_name_the_file(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_from_toml_reads_only_that_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keywords and variables still win over it, the working directory's file is not read."""
     write(Path("tidewheel.toml"), 'rack_id = "here"\n')
     monkeypatch.setenv("TIDEWHEEL_COMMIT_INTERVAL_MS", "5")
     file = write(tmp_path / "x.toml", 'application_id = "shop"\ncommit_interval_ms = 1\n')
@@ -119,7 +114,6 @@ def test_unknown_names_are_errors(
     file: str | None,
     message: str,
 ) -> None:
-    """A typo never means the default in silence; the value is not shown, it may be a secret."""
     if variable is not None:
         monkeypatch.setenv(variable, "canary")
     if file is not None:
@@ -132,7 +126,6 @@ def test_unknown_names_are_errors(
 
 
 def test_variables_of_our_tools_are_no_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The development broker and the tests have variables of their own."""
     monkeypatch.setenv("TIDEWHEEL_CACHE_DIR", "/x")
     monkeypatch.setenv("TIDEWHEEL_TEST_BROKER", "x")
 
@@ -158,7 +151,6 @@ def test_variables_of_our_tools_are_no_options(monkeypatch: pytest.MonkeyPatch) 
 def test_variables_of_other_programs_are_ignored(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """Clusters inject variables; a debug line names them, without the value."""
     monkeypatch.setenv(name, "canary")
     with caplog.at_level(logging.DEBUG, logger="tidewheel.streams.config.sources"):
         config = StreamsConfig(application_id="shop")
@@ -169,7 +161,6 @@ def test_variables_of_other_programs_are_ignored(
 
 
 def test_bad_values_name_the_variable_or_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message leads to the place that must be changed."""
     monkeypatch.setenv("TIDEWHEEL_COMMIT_INTERVAL_MS", "soon")
     write(Path("tidewheel.toml"), 'application_id = "shop"\nnum_standby_replicas = -1\n')
     with pytest.raises(ConfigError) as caught:
@@ -185,7 +176,6 @@ def test_bad_values_name_the_variable_or_the_key(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("text", ["{sasl: canary", '["canary"]', "canary"])
 def test_a_table_in_a_variable_is_json(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """The message says how to write it and does not quote what was written."""
     monkeypatch.setenv("TIDEWHEEL_CONSUMER", text)
     with pytest.raises(ConfigError, match="TIDEWHEEL_CONSUMER__NAME") as caught:
         StreamsConfig(application_id="shop")
@@ -205,7 +195,6 @@ def test_a_table_in_a_variable_is_json(monkeypatch: pytest.MonkeyPatch, text: st
 def test_a_file_that_is_no_settings_file(
     tmp_path: Path, content: bytes | None, message: str
 ) -> None:
-    """A named file must be there and be TOML."""
     file = tmp_path / "x.toml"
     if content is not None:
         file.write_bytes(content)
@@ -216,14 +205,12 @@ def test_a_file_that_is_no_settings_file(
 
 
 def test_a_keyword_that_is_no_table_is_not_hidden_by_a_file() -> None:
-    """The error is about what the program gave."""
     write(Path("tidewheel.toml"), '[consumer]\n"linger.ms" = 5\n')
     with pytest.raises(ConfigError, match=r"^consumer='\*\*\*' \(keyword\): must be a table"):
         StreamsConfig(application_id="shop", consumer="linger.ms=5")  # type: ignore[arg-type]
 
 
 def test_an_empty_table_adds_nothing() -> None:
-    """An empty table in a file leaves the keyword's properties alone."""
     write(Path("tidewheel.toml"), "[consumer]\n[producer]\n")
     config = StreamsConfig(application_id="shop", consumer={"linger.ms": 5})
 

@@ -46,7 +46,6 @@ def config(**options: Any) -> StreamsConfig:
 
 
 def test_defaults_are_the_documented_ones() -> None:
-    """An application id is all that must be given."""
     made = config()
 
     assert {name: getattr(made, name) for name in DOCUMENTED} == DOCUMENTED
@@ -55,7 +54,6 @@ def test_defaults_are_the_documented_ones() -> None:
 
 
 def test_every_option_is_described_and_accepted_by_keyword() -> None:
-    """Each option has a docstring, and type checkers know each keyword."""
     fields = set(StreamsConfig.model_fields)
 
     assert {name for name, text in attribute_docstrings(StreamsConfig).items() if text} == fields
@@ -63,14 +61,12 @@ def test_every_option_is_described_and_accepted_by_keyword() -> None:
 
 
 def test_defaults_pass_their_own_checks() -> None:
-    """What is documented as a default may also be written down."""
     made = config()
 
     assert config(**{name: getattr(made, name) for name in DOCUMENTED}) == made
 
 
 def test_state_survives_reboots_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """State is in the user's folder for state, never in the system's folder for temporary files."""
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("HOME", "/home/user")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -143,7 +139,6 @@ def test_state_survives_reboots_by_default(monkeypatch: pytest.MonkeyPatch, tmp_
     ],
 )  # fmt: skip
 def test_values_in_all_spellings(option: str, given: Any, value: Any) -> None:
-    """Programs give objects, variables and files give text; both end as the same checked value."""
     made = StreamsConfig(**{"application_id": "shop", option: given})
 
     assert getattr(made, option) == value
@@ -229,7 +224,6 @@ def test_values_in_all_spellings(option: str, given: Any, value: Any) -> None:
     ],
 )  # fmt: skip
 def test_bad_values_say_what_is_wanted(option: str, given: Any, reason: str) -> None:
-    """The error names the option, the value, where it came from, and what it must be."""
     with pytest.raises(ConfigError, match=re.escape(reason)) as caught:
         StreamsConfig(**{"application_id": "shop", option: given})
 
@@ -239,13 +233,11 @@ def test_bad_values_say_what_is_wanted(option: str, given: Any, reason: str) -> 
 
 
 def test_the_default_is_part_of_the_message() -> None:
-    """Whoever only wants it to work can copy the default."""
     with pytest.raises(ConfigError, match=r"heartbeat_interval_ms=10 \(keyword\).*default is 500$"):
         config(heartbeat_interval_ms=10)
 
 
 def test_all_problems_are_told_at_once() -> None:
-    """One run finds every bad setting."""
     with pytest.raises(ConfigError) as caught:
         StreamsConfig(commit_interval_ms=-1, num_standby_replicas=-1)
 
@@ -257,7 +249,6 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_a_missing_application_id_says_how_to_give_it() -> None:
-    """All three places are named."""
     with pytest.raises(ConfigError) as caught:
         StreamsConfig()
 
@@ -266,7 +257,6 @@ def test_a_missing_application_id_says_how_to_give_it() -> None:
 
 
 def test_options_are_given_by_keyword() -> None:
-    """A positional application id is a common slip."""
     with pytest.raises(ConfigError, match="by keyword: application_id="):
         StreamsConfig("shop")  # type: ignore[arg-type]
 
@@ -278,7 +268,6 @@ def test_options_are_given_by_keyword() -> None:
 def test_a_session_is_at_least_three_heartbeats(
     heartbeat_ms: int, session_ms: int, *, fits: bool
 ) -> None:
-    """One lost heartbeat must not look like a death; the message names both options and a value that works."""
     options = {"heartbeat_interval_ms": heartbeat_ms, "session_timeout_ms": session_ms}
     if fits:
         assert config(**options).session_timeout_ms == session_ms
@@ -292,7 +281,6 @@ def test_a_session_is_at_least_three_heartbeats(
 
 
 def test_a_config_is_frozen() -> None:
-    """Neither options nor their tables change once they are checked."""
     made = config(consumer={"linger.ms": 5})
     unchecked: Any = made
 
@@ -308,7 +296,6 @@ def test_a_config_is_frozen() -> None:
 
 
 def test_the_users_table_is_copied() -> None:
-    """A dict that changes later does not change the config."""
     properties = {"linger.ms": 5}
     made = config(producer=properties)
     properties["linger.ms"] = 6
@@ -317,7 +304,6 @@ def test_the_users_table_is_copied() -> None:
 
 
 def test_replace_checks_and_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A changed copy keeps values and origins, and never looks at the environment again."""
     monkeypatch.setenv("TIDEWHEEL_COMMIT_INTERVAL_MS", "7")
     made = config(consumer={"linger.ms": 5, "fetch.min.bytes": 1})
     monkeypatch.setenv("TIDEWHEEL_COMMIT_INTERVAL_MS", "8")
@@ -338,7 +324,6 @@ def test_replace_checks_and_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_equality_is_about_values(tmp_path: Path) -> None:
-    """Two configs with the same values are equal, wherever these came from."""
     file = tmp_path / "shop.toml"
     file.write_text('application_id = "shop"\ncommit_interval_ms = "1s"\n')
 
@@ -349,7 +334,6 @@ def test_equality_is_about_values(tmp_path: Path) -> None:
 
 
 def test_a_table_gives_rocksdb_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files and variables have no RocksDBOptions objects, and write numbers as text."""
     monkeypatch.setenv("TIDEWHEEL_ROCKSDB__BACKGROUND_THREADS", "3")
     made = config(
         rocksdb={"block_cache_bytes": "1 MiB", "write_stall_timeout_ms": "5s", "compression": "lz4"}
@@ -367,7 +351,6 @@ def test_a_table_gives_rocksdb_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_rocksdb_option_is_described() -> None:
-    """By its own first sentence, not by that of the table."""
     described = {
         row.option: row.description
         for row in config().describe()
@@ -382,7 +365,6 @@ def test_each_rocksdb_option_is_described() -> None:
 
 
 def test_rocksdb_options_given_whole_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object has all its fields, so variables add nothing to it."""
     monkeypatch.setenv("TIDEWHEEL_ROCKSDB__BACKGROUND_THREADS", "3")
     whole = RocksDBOptions(block_cache_bytes=5)
     made = config(rocksdb=whole)
@@ -405,7 +387,6 @@ def test_rocksdb_options_given_whole_are_not_merged(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_bad_rocksdb_options_name_the_field(field: str, value: Any, reason: str) -> None:
-    """The message is about the field and its source, not about the table."""
     with pytest.raises(ConfigError, match=re.escape(reason)) as caught:
         config(rocksdb={"background_threads": 3, field: value})
 

@@ -76,7 +76,6 @@ def test_an_unfinished_request_is_not_waited_for_for_ever(port: int, sent: bytes
 
 
 def test_a_request_that_comes_byte_by_byte_has_no_longer(port: int) -> None:
-    """Each byte counts from the beginning of the connection."""
     with _connected(port) as client:
         _wait_until(lambda: _is_reset(client))
 
@@ -90,7 +89,6 @@ def test_a_viewer_that_reads_follows_for_as_long_as_it_likes(port: int) -> None:
 
 
 def test_a_viewer_that_reads_nothing_is_left(port: int) -> None:
-    """Its place is free for another one."""
     with _connected(port) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_024)
         client.sendall(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")

@@ -27,7 +27,6 @@ async def _until(looks: Looks, is_enough: Callable[[list[Look]], bool]) -> list[
 
 
 def test_each_look_is_told_in_order() -> None:
-    """Before the first one there is nothing, and that is said, too."""
     looks = Looks(sighting, _SOON_S)
     told = asyncio.run(_until(looks, lambda told: told[-1].number >= 3))
     assert told[0] == Look(number=0, at_s=told[0].at_s, problem="the group was not read yet")
@@ -37,7 +36,6 @@ def test_each_look_is_told_in_order() -> None:
 
 
 def test_brokers_that_are_away_do_not_end_the_looks() -> None:
-    """What is wrong is told, and the next look may work again."""
     away = iter([True, False, False])
 
     def look() -> Sighting:
@@ -51,7 +49,6 @@ def test_brokers_that_are_away_do_not_end_the_looks() -> None:
 
 
 def test_a_look_that_does_not_come_back_is_a_problem() -> None:
-    """The last figures are not passed off as new ones: the viewer hears that there are none."""
     come_back, calls = threading.Event(), iter(range(1_000))
 
     def look() -> Sighting:
@@ -71,8 +68,6 @@ def test_a_look_that_does_not_come_back_is_a_problem() -> None:
 
 
 def test_everybody_is_let_go_at_the_end() -> None:
-    """Also who waits for a look that nobody takes any more."""
-
     async def watch() -> list[list[Look]]:
         looks, waiting = Looks(sighting, 3_600.0), asyncio.Semaphore(0)
         running = asyncio.create_task(looks.run())
@@ -96,8 +91,6 @@ def test_everybody_is_let_go_at_the_end() -> None:
 
 
 def test_an_error_that_nobody_foresaw_ends_the_looks() -> None:
-    """It is kept for whoever serves them."""
-
     def look() -> Sighting:
         raise ZeroDivisionError
 
@@ -109,7 +102,6 @@ def test_an_error_that_nobody_foresaw_ends_the_looks() -> None:
 
 
 def test_the_end_does_not_wait_for_brokers_that_do_not_answer() -> None:
-    """Whoever closes the clients is told that a look still uses them."""
     begun, come_back = threading.Event(), threading.Event()
 
     def look() -> Sighting:
@@ -131,7 +123,6 @@ def test_the_end_does_not_wait_for_brokers_that_do_not_answer() -> None:
 
 
 def test_looks_that_were_ended_before_they_began_do_not_begin() -> None:
-    """A signal may come that early."""
     looks = Looks(sighting, _SOON_S)
     looks.end()
     asyncio.run(looks.run())

@@ -53,7 +53,6 @@ def _events(text: str) -> list[dict[str, Any]]:
 
 
 def test_programs_get_what_status_prints() -> None:
-    """The same object as `tidewheel status --json`."""
     with _served() as client:
         answer = client.get("/api/status")
     assert answer.headers["content-type"] == "application/json"
@@ -61,7 +60,6 @@ def test_programs_get_what_status_prints() -> None:
 
 
 def test_viewers_get_each_look_as_an_event() -> None:
-    """With its age, the group and what happened last; the last event says that there will be no other."""
     with _served() as client:
         told = _events(client.get("/api/events").text)[-1]
     assert told["status"]["learners"][0]["done"] == 750
@@ -71,7 +69,6 @@ def test_viewers_get_each_look_as_an_event() -> None:
 
 
 def test_figures_older_than_the_session_timeout_are_stale() -> None:
-    """Marked for people, left out for Prometheus."""
     with _served(lambda: sighting(3_001)) as client:
         status = client.get("/api/status").json()
         samples = _samples(client.get("/metrics").text)
@@ -81,8 +78,6 @@ def test_figures_older_than_the_session_timeout_are_stale() -> None:
 
 
 def test_a_group_that_cannot_be_read_is_not_shown_as_it_was() -> None:
-    """Programs get 503 and why; viewers get why."""
-
     def look() -> Sighting:
         raise StreamsError("list topics: nobody there")
 
@@ -108,7 +103,6 @@ def _samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
 
 
 def test_prometheus_gets_the_groups_figures() -> None:
-    """Lag and rates by task, members and tasks by state, alarms."""
     with _served() as client:
         answer = client.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -133,7 +127,6 @@ def test_prometheus_gets_the_groups_figures() -> None:
 
 
 def test_names_that_members_chose_stay_text() -> None:
-    """They can't end an event, begin another one, or be markup: the page sets text alone."""
     with _served(lambda: sighting(name=EVIL)) as client:
         told = _events(client.get("/api/events").text)
         samples = _samples(client.get("/metrics").text)
@@ -143,7 +136,6 @@ def test_names_that_members_chose_stay_text() -> None:
 
 
 def test_the_page_makes_no_markup_and_needs_nothing_from_elsewhere() -> None:
-    """No script or style in the markup, no address of another host, nothing that reads text as markup or code."""
     markup, style, script = (
         (PAGE / name).read_text(encoding="utf-8") for name in ("index.html", "page.css", "page.js")
     )
@@ -158,7 +150,6 @@ def test_the_page_makes_no_markup_and_needs_nothing_from_elsewhere() -> None:
 
 
 def test_every_answer_forbids_browsers_what_is_not_needed() -> None:
-    """Refusals, too."""
     with _served(token=TOKEN) as client:
         answers = [client.get(path) for path in (*PATHS, "/nothing-here")]
         answers += [client.post("/"), client.get("/", headers={"host": "evil.example"})]
@@ -206,7 +197,6 @@ def test_every_answer_forbids_browsers_what_is_not_needed() -> None:
     ],
 )
 def test_only_known_names_are_answered_to(host: str, *, is_known: bool) -> None:
-    """Another site that gives its name this machine's address (DNS rebinding) gets nothing."""
     with _served(names=("Shop.Example",)) as client:
         codes = {client.get(path, headers={"host": host}).status_code for path in PATHS}
     assert codes == ({200} if is_known else {421})
@@ -226,7 +216,6 @@ def test_only_known_names_are_answered_to(host: str, *, is_known: bool) -> None:
     ],
 )
 def test_nothing_of_the_group_is_told_without_the_token(shown: str | None) -> None:
-    """The page alone, which is the same for everybody, and whether the dashboard works."""
     headers = {} if shown is None else {b"authorization": shown.encode("latin-1")}
     with _served(token=TOKEN) as client:
         told = {path: client.get(path, headers=headers) for path in (*PATHS, "/api/else")}
@@ -239,7 +228,6 @@ def test_nothing_of_the_group_is_told_without_the_token(shown: str | None) -> No
 
 
 def test_the_token_opens_everything() -> None:
-    """In the header that scripts, Prometheus and our page send."""
     with _served(token=TOKEN) as client:
         headers = {"authorization": f"bearer {TOKEN}"}
         codes = {client.get(path, headers=headers).status_code for path in PATHS}
@@ -248,14 +236,12 @@ def test_the_token_opens_everything() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 def test_nothing_can_be_changed(method: str) -> None:
-    """There is nothing but GET."""
     with _served() as client:
         codes = {client.request(method, path, content=b"x" * 100_000).status_code for path in PATHS}
     assert codes == {405}
 
 
 def test_what_another_site_asks_for_is_refused() -> None:
-    """Its answers could not be read there, but would hold connections; a link to the page is fine."""
     with _served() as client:
 
         def code(path: str, site: str, mode: str) -> int:
@@ -282,13 +268,11 @@ def test_what_another_site_asks_for_is_refused() -> None:
     ],
 )
 def test_no_path_reaches_a_file(path: str) -> None:
-    """What is served are three files that are known beforehand."""
     with _served() as client:
         assert client.get(path, follow_redirects=False).status_code == 404
 
 
 def test_as_many_follow_as_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more is told to come back; who only asks for the headers holds nothing."""
     with _served() as client:
         monkeypatch.setattr("tidewheel.streams.dashboard.web.STREAMS_MAX", 0)
         answer = client.get("/api/events")

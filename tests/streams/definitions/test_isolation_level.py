@@ -34,7 +34,6 @@ def app(**settings: Any) -> KafkaStreams:
     ],
 )
 def test_the_call_wins_over_the_setting(setting: Any, call: Any, level: str) -> None:
-    """Without either, queries read what is committed."""
     settings = {} if setting is None else {"default_interactive_query_isolation_level": setting}
     with patch("tidewheel.streams.kafka_streams.store_view") as view:
         app(**settings).store("rows", isolation_level=call)
@@ -43,6 +42,5 @@ def test_the_call_wins_over_the_setting(setting: Any, call: Any, level: str) -> 
 
 @pytest.mark.parametrize("wrong", ["READ_UNCOMMITTED", "serializable", 1, True])
 def test_another_level_is_refused_by_the_call(wrong: Any) -> None:
-    """Not when something is read."""
     with pytest.raises(StreamsError, match="'read_committed' or 'read_uncommitted'"):
         app().store("rows", isolation_level=wrong)

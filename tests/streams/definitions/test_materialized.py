@@ -14,7 +14,6 @@ from tidewheel.streams.serdes import Serdes
 
 
 def test_defaults_of_a_table() -> None:
-    """A table is in RocksDB, cached and logged."""
     spec = Materialized("s").spec("s", Serdes.string(), Serdes.int64())
     assert spec.kind is StoreKind.TIMESTAMPED_KEY_VALUE
     assert (spec.persistent, spec.caching, spec.logging) == (True, True, True)
@@ -29,7 +28,6 @@ def test_defaults_of_a_table() -> None:
     ],
 )
 def test_stores_of_processors(make: Callable[..., Any], kind: StoreKind) -> None:
-    """A processor's store is in RocksDB and logged but not cached, and every option reaches the spec."""
     plain = make("s", key_serde=str, value_serde=int)
     assert plain.spec.kind is kind
     assert (plain.spec.persistent, plain.spec.caching, plain.spec.logging) == (True, False, True)
@@ -87,7 +85,6 @@ def window_spec(**options: Any) -> StoreSpec:
 
 
 def test_the_store_types_of_tables() -> None:
-    """Versions and LRU need their option and have no cache; both are tables as any other else."""
     versions = table_spec(store_type="versioned", history_retention=50)
     assert (versions.kind, versions.history_retention_ms) == (StoreKind.VERSIONED, 50)
     assert (versions.persistent, versions.caching) == (True, False)
@@ -100,7 +97,6 @@ def test_the_store_types_of_tables() -> None:
 
 
 def test_a_windowed_table_is_kept_as_long_as_it_may_change() -> None:
-    """Without retention= for as long as needed; with it for that long, which can't be shorter."""
     spec = window_spec()
     assert (spec.kind, spec.retention_ms, spec.window_size_ms) == (
         StoreKind.TIMESTAMPED_WINDOW,
@@ -208,7 +204,6 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
-    """What can't be a store is refused where it is written down."""
     make, message = REFUSED[what]
     with pytest.raises(TopologyError, match=message):
         make()

@@ -104,7 +104,6 @@ class TestBoth:
     def test_the_processing_handler_gets_the_last_error(
         self, kind: str, waited: list[float]
     ) -> None:
-        """One record that fails for good is skipped, the others go on."""
         flaky = Flaky(2)
         function = flaky if kind == "plain" else in_async(flaky)
         builder = StreamsBuilder()
@@ -126,15 +125,12 @@ class TestBoth:
 
 
 def test_waits_differ_but_not_much() -> None:
-    """Each is between a half of its length and all of it."""
     waits = [next(iter(_Waits(2, 8.0, 10.0))) for _ in range(200)]
     assert all(wait is not None and 4.0 <= wait <= 8.0 for wait in waits)
     assert len(set(waits)) > 1
 
 
 def test_it_is_a_decorator_too() -> None:
-    """With arguments in brackets; the function keeps its name and signature."""
-
     @retrying(attempts=2)
     async def ask(key: str, value: str) -> str:
         return key + value
@@ -146,7 +142,6 @@ def test_it_is_a_decorator_too() -> None:
 
 
 def test_a_call_that_takes_too_long_is_cancelled_and_made_again(waited: list[float]) -> None:
-    """The time-out holds for each call."""
     cancelled: list[int] = []
 
     async def stuck(value: str) -> str:
@@ -164,7 +159,6 @@ def test_a_call_that_takes_too_long_is_cancelled_and_made_again(waited: list[flo
 
 
 def test_a_coroutine_that_is_cancelled_is_not_called_again() -> None:
-    """Its range is given up."""
     calls: list[str] = []
 
     async def gives_up(value: str) -> None:
@@ -189,6 +183,5 @@ def test_a_coroutine_that_is_cancelled_is_not_called_again() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], message: str) -> None:
-    """When the topology is built, not when the first record comes."""
     with pytest.raises(TopologyError, match=message):
         retrying(str.upper, **arguments)

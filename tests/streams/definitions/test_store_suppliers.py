@@ -71,13 +71,11 @@ def persistent(spec: TopologySpec) -> dict[str, bool]:
 
 
 def test_without_the_setting_every_store_is_on_disk() -> None:
-    """The default is "rocksdb"."""
     assert all(persistent(every_store().build().spec(config())).values())
 
 
 @pytest.mark.parametrize("when", ["build", "run"])
 def test_in_memory_is_for_every_store_of_the_dsl_and_for_no_other(when: str) -> None:
-    """Tables, windows, sessions, joins, subscriptions and global tables; stores made with `Stores` say it themselves."""
     chosen = config(dsl_store_suppliers="in_memory")
     topology = every_store().build(chosen if when == "build" else None)
     kept = persistent(topology.spec(config() if when == "build" else chosen))
@@ -90,7 +88,6 @@ def test_in_memory_is_for_every_store_of_the_dsl_and_for_no_other(when: str) -> 
     [("in_memory", "rocksdb", True), ("rocksdb", "in_memory", False), ("in_memory", "lru", False)],
 )
 def test_what_materialized_says_wins(setting: str, store_type: Any, on_disk: bool) -> None:
-    """The setting is only asked about what the operator leaves open."""
     limit = 5 if store_type == "lru" else None
     store = Materialized("table", store_type=store_type, max_entries=limit)
     spec = every_store(store).build().spec(config(dsl_store_suppliers=setting))
@@ -113,21 +110,18 @@ def test_a_class_says_it_per_store(given: Any) -> None:
 
 
 def test_an_answer_that_is_no_kind_of_store_is_refused() -> None:
-    """The error names the store and the method."""
     with pytest.raises(TopologyError, match=r"'sessions'.*Undecided.session_store.*'disk of "):
         every_store().build().spec(config(dsl_store_suppliers=Undecided))
 
 
 @pytest.mark.parametrize("bad", ["disk", 5, dict, None])
 def test_a_bad_setting_is_refused(bad: Any) -> None:
-    """With what may be given."""
     with pytest.raises(ConfigError, match="'rocksdb', 'in_memory', or a DslStoreSuppliers class"):
         config(dsl_store_suppliers=bad)
 
 
 @pytest.mark.parametrize("setting", ["rocksdb", "in_memory"])
 def test_the_answers_are_the_same(setting: str) -> None:
-    """Where rows are kept changes no result."""
     builder = StreamsBuilder()
     words = builder.stream("words", key_serde=str, value_serde=str)
     words.group_by_key().count(store="counts").to_stream().to("counts", value_serde=int)

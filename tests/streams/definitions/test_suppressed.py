@@ -44,21 +44,18 @@ def test_a_buffer_has_limits_and_does_one_thing_when_it_is_full() -> None:
 
 @pytest.mark.parametrize("limit", [-1, 1.5, True, None, "3"])
 def test_a_limit_is_a_whole_number(limit: Any) -> None:
-    """Anything else is refused, in the line where it is given."""
     for call in (BufferConfig.max_records, UNBOUNDED.with_max_bytes):
         with pytest.raises(TopologyError, match=r"test_suppressed.py:\d+\): .* is no limit"):
             call(limit)
 
 
 def test_what_is_held_back_until_when() -> None:
-    """A duration, or none, or the end of the window."""
     assert Suppressed.until_time_limit(timedelta(seconds=2), UNBOUNDED).limit_ms == 2_000
     assert Suppressed.until_time_limit(None, BufferConfig.max_records(1)).limit_ms is None
     assert Suppressed.until_window_closes(UNBOUNDED.with_max_records(2)).final
 
 
 def test_final_results_do_not_come_early() -> None:
-    """A buffer that emits early can't be used for them."""
     early: Any = BufferConfig.max_records(1)
     with pytest.raises(TopologyError, match=r"until_window_closes .*add \.shut_down_when_full"):
         Suppressed.until_window_closes(early)
@@ -67,7 +64,6 @@ def test_final_results_do_not_come_early() -> None:
 
 
 def test_arguments_of_other_types_are_refused() -> None:
-    """With the next step."""
     wrong: Any = 5
     with pytest.raises(TopologyError, match="buffer is of type int; give a BufferConfig"):
         Suppressed.until_time_limit(1, wrong)
@@ -87,7 +83,6 @@ def test_arguments_of_other_types_are_refused() -> None:
 def test_it_is_described_as_in_kafka_streams(
     name: str | None, node: str, store: str, after: int
 ) -> None:
-    """SuppressTopologyTest: a named one uses up no numbers."""
     builder = StreamsBuilder()
     table = counted(builder).suppress(Suppressed.until_time_limit(1_000, UNBOUNDED), name=name)
     table.to_stream().to("output")
@@ -116,7 +111,6 @@ def test_it_is_described_as_in_kafka_streams(
 
 
 def test_explicit_naming_finds_the_store_of_what_is_held_back() -> None:
-    """A name gives it one."""
     config = StreamsConfig(
         application_id="t", bootstrap_servers="unused:9092", ensure_explicit_naming=True
     )
@@ -131,7 +125,6 @@ def test_explicit_naming_finds_the_store_of_what_is_held_back() -> None:
 
 @pytest.mark.parametrize("filtered", [False, True])
 def test_a_versioned_table_is_refused(filtered: bool) -> None:
-    """Also through a filter, which has the versions of its parent."""
     store = Materialized("store", store_type="versioned", history_retention=0)
     table = StreamsBuilder().table("input", store=store, **TEXT)
     if filtered:
@@ -144,7 +137,6 @@ def test_a_versioned_table_is_refused(filtered: bool) -> None:
     "windows", [TimeWindows(5), SlidingWindows(5), SessionWindows(5), TimeWindows(5, 1)]
 )
 def test_windows_are_found_through_other_operators(windows: Any) -> None:
-    """GraphGraceSearchUtil: through filters, mappers, and streams between."""
     builder = StreamsBuilder()
     table: Any = builder.stream("input", **TEXT).group_by_key().windowed_by(windows).count()
     final = Suppressed.until_window_closes(UNBOUNDED)
@@ -154,7 +146,6 @@ def test_windows_are_found_through_other_operators(windows: Any) -> None:
 
 
 def test_final_results_need_windows() -> None:
-    """And such as close."""
     final: Any = Suppressed.until_window_closes(UNBOUNDED)
     with pytest.raises(TopologyError, match=r"suppress \(.*'KSTREAM-SOURCE-\d+' has no windows"):
         counted(StreamsBuilder()).suppress(final)
@@ -166,7 +157,6 @@ def test_final_results_need_windows() -> None:
 
 
 def test_a_join_between_has_no_windows_of_a_table() -> None:
-    """How near in time a join's records must be says nothing of when a table's window closes."""
     final: Any = Suppressed.until_window_closes(UNBOUNDED)
     builder = StreamsBuilder()
     left, right = builder.stream("left", **TEXT), builder.stream("right", **TEXT)

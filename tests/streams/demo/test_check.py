@@ -28,7 +28,6 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_what_has_to_come_out(archive: Path) -> None:
-    """Cancelled flights count as flights but have no delay."""
     expected = expected_results(read_rows(archive, "flights"), read_rows(archive, "weather"))
     assert expected[DELAYS] == {
         "UA": {"flights": 2, "cancelled": 0, "minutes": -2, "longest": 2, "mean": -1.0},
@@ -40,7 +39,6 @@ def test_what_has_to_come_out(archive: Path) -> None:
 
 
 def test_the_topology_computes_the_same(archive: Path) -> None:
-    """examples/flight_delays.py on the same rows, in the test driver."""
     program = load_program(topology_target())
     with TopologyTestDriver(program.topology(program.config())) as driver:
         for name in ("flights", "weather"):
@@ -66,7 +64,6 @@ def test_the_topology_computes_the_same(archive: Path) -> None:
 
 
 def test_every_difference_is_found() -> None:
-    """Wrong, missing, and too much; in whole topics too."""
     expected = {"a": {"x": 1, "y": 2}, "b": {"z": 1}}
     found = {"a": {"x": 1, "y": 3}, "c": {"w": 0}}
     assert list(map(str, differences(expected, found))) == [
@@ -78,7 +75,6 @@ def test_every_difference_is_found() -> None:
 
 
 def test_tables_for_people_have_names_and_are_cut() -> None:
-    """The airline that is latest comes first; codes without a name stay codes."""
     found: dict[str, dict[str, Any]] = {
         DELAYS: {
             "UA": {"flights": 1, "cancelled": 0, "minutes": 2, "longest": 2, "mean": 2.0},

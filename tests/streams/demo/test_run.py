@@ -52,7 +52,6 @@ def _few_flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_few_flights")
 def test_the_demo_is_right_and_leaves_nothing_behind(kafka_broker: RunningBroker) -> None:
-    """On a cluster of the user's only what the demo made is deleted again."""
     cluster = Cluster(kafka_broker.bootstrap_servers)
     view = _View()
     assert run_demo(DemoOptions(bootstrap_servers=kafka_broker.bootstrap_servers), view)
@@ -77,7 +76,6 @@ def _of_the_demo(cluster: Cluster) -> set[str]:
 def test_a_wrong_result_is_seen(
     kafka_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check is one that can fail."""
     right = check.expected_results
 
     def other(*arguments: Any) -> check.Results:

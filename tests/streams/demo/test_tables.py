@@ -17,19 +17,16 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_plain_and_zipped_tables_are_read_alike(archive: Path) -> None:
-    """Flights are a zip inside the archive."""
     assert [row["dest"] for row in read_rows(archive, "flights")] == ["IAH", "IAH", "MIA", "RDU"]
     assert [row["carrier"] for row in read_rows(archive, "airlines")] == ["UA", "AA"]
 
 
 def test_a_table_that_is_not_there_is_named(archive: Path) -> None:
-    """With what to do about the archive."""
     with pytest.raises(DatasetError, match="no table 'trains'"):
         list(read_rows(archive, "trains"))
 
 
 def test_records_have_key_json_value_and_time(archive: Path) -> None:
-    """What is not known is null, as value and as key."""
     flights = table("flights")
     (batch,) = to_batches(flights, read_rows(archive, "flights"))
     assert batch.topic == "flights"
@@ -42,27 +39,23 @@ def test_records_have_key_json_value_and_time(archive: Path) -> None:
 
 
 def test_tables_without_times_get_one_moment(archive: Path) -> None:
-    """So that their records can be kept and ordered."""
     (batch,) = to_batches(table("airlines"), read_rows(archive, "airlines"))
     assert len(set(batch.timestamps)) == 1
     assert batch.timestamps[0] > 0
 
 
 def test_long_tables_come_in_parts() -> None:
-    """Ten thousand records at a time."""
     rows = ({"carrier": str(number), "name": "x"} for number in range(20_001))
     assert [len(batch) for batch in to_batches(table("airlines"), rows)] == [10_000, 10_000, 1]
 
 
 def test_numbers_are_numbers_and_text_stays_text() -> None:
-    """Whole ones stay whole."""
     row = {"faa": "04G", "lat": "41.13", "alt": "1044", "name": "007"}
     value = orjson.loads(to_value(row, frozenset({"faa", "name"})))
     assert value == {"faa": "04G", "lat": 41.13, "alt": 1044, "name": "007"}
 
 
 def test_the_tables_are_the_five_of_the_package() -> None:
-    """336,776 flights and what belongs to them."""
     assert {each.name: each.rows for each in TABLES} == {
         "flights": 336_776,
         "weather": 26_115,

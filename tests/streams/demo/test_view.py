@@ -20,7 +20,6 @@ def _talk(view: DemoView) -> None:
 
 
 def test_programs_get_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) -> None:
-    """Progress in tenths, so that a log stays short."""
     _talk(JsonView())
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == {
@@ -34,7 +33,6 @@ def test_programs_get_a_line_for_each_event(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_people_get_bars_and_tables() -> None:
-    """Nothing of what is said is taken for markup."""
     out = io.StringIO()
     _talk(TerminalView(Console(file=out, width=100)))
     said = out.getvalue()

@@ -46,7 +46,6 @@ def stores(topology: Topology) -> dict[str, Any]:
 
 
 def test_serdes_come_from_above() -> None:
-    """A sink writes with the serdes its stream was read with."""
     builder = StreamsBuilder()
     builder.stream("in", key_serde=int, value_serde=str).filter(bool).peek(print).to("out")
     sink = node(builder.build(), "KSTREAM-SINK-0000000003")
@@ -54,7 +53,6 @@ def test_serdes_come_from_above() -> None:
 
 
 def test_given_serdes_win() -> None:
-    """A serde given to an operator wins over the stream's, and that over the default."""
     builder = StreamsBuilder()
     text: Any = builder.stream("in", value_serde=str)
     text.to("out", value_serde=bytes)
@@ -66,7 +64,6 @@ def test_given_serdes_win() -> None:
 
 @pytest.mark.parametrize("change", ["map", "flat_map", "select_key", "process", "group_by"])
 def test_a_changed_key_forgets_its_serde(change: str) -> None:
-    """After an operator that may change the key its serde is unknown: build() says so and names the node."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     match change:
@@ -88,7 +85,6 @@ def test_a_changed_key_forgets_its_serde(change: str) -> None:
 
 @pytest.mark.parametrize("change", ["map_values", "flat_map_values", "map"])
 def test_a_changed_value_forgets_its_serde(change: str) -> None:
-    """After an operator that may change the value its serde is unknown; the key's stays where the key does."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     match change:
@@ -105,7 +101,6 @@ def test_a_changed_value_forgets_its_serde(change: str) -> None:
 
 
 def test_the_default_fills_in() -> None:
-    """The configured defaults are used wherever no serde is known: topics, repartitions, stores."""
     builder = StreamsBuilder()
     builder.stream("in").group_by(len).aggregate(list, lambda k, v, a: a, store="lists")
     topology = builder.build(config(default_key_serde=str, default_value_serde="json"))
@@ -115,7 +110,6 @@ def test_the_default_fills_in() -> None:
 
 
 def test_merged_streams_keep_a_serde_they_share() -> None:
-    """A merge keeps what both sides agree on and forgets the rest."""
     builder = StreamsBuilder()
     left: Any = builder.stream("left", key_serde=str, value_serde=str)
     left.merge(builder.stream("right", key_serde=str, value_serde=bytes)).to("out", value_serde=str)
@@ -129,7 +123,6 @@ def test_merged_streams_keep_a_serde_they_share() -> None:
 
 
 def test_a_count_is_an_int64() -> None:
-    """Counts are 8-byte integers in the store and after to_stream, unless the store says otherwise."""
     builder = StreamsBuilder()
     words = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
     words.count(store="a").to_stream().to("out")
@@ -142,7 +135,6 @@ def test_a_count_is_an_int64() -> None:
 
 
 def test_a_tables_store_may_bring_the_serdes() -> None:
-    """table() reads with the serdes of its Materialized where none are given."""
     builder = StreamsBuilder()
     builder.table("in", store=Materialized("s", key_serde=str, value_serde=int))
     topology = builder.build()
@@ -152,7 +144,6 @@ def test_a_tables_store_may_bring_the_serdes() -> None:
 
 
 def test_a_mapped_tables_store_brings_its_serde() -> None:
-    """The value serde of map_values' store is that of the stream after it."""
     builder = StreamsBuilder()
     table = builder.table("in", key_serde=str, value_serde=str)
     lengths = table.map_values(len, store=Materialized("lengths", value_serde=Serdes.int32()))
@@ -164,7 +155,6 @@ def test_a_mapped_tables_store_brings_its_serde() -> None:
 
 
 def test_settings_of_a_table_reach_its_store() -> None:
-    """The store of an aggregation is timestamped, cached and logged unless Materialized says otherwise."""
     builder = StreamsBuilder()
     grouped = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
     grouped.count(store="plain")
@@ -187,7 +177,6 @@ def test_settings_of_a_table_reach_its_store() -> None:
 
 
 def test_queryable_names() -> None:
-    """Only a store the user named can be queried; a table that nobody keeps has none."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     grouped = stream.group_by_key()
@@ -204,7 +193,6 @@ def test_queryable_names() -> None:
 
 
 def test_stores_of_processors_may_be_added_after_their_use() -> None:
-    """The order of add_state_store and process does not matter."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     stream.process(Processor[str, str, str, str], stores=["seen"], name="p")
@@ -213,7 +201,6 @@ def test_stores_of_processors_may_be_added_after_their_use() -> None:
 
 
 def test_two_tables_can_not_share_a_store_by_accident() -> None:
-    """The same store name twice is refused, with both lines."""
     builder = StreamsBuilder()
     grouped = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
     grouped.count(store="counts")
@@ -228,7 +215,6 @@ def test_two_tables_can_not_share_a_store_by_accident() -> None:
 
 
 def test_the_same_topic_is_consumed_once() -> None:
-    """Streams of the same topics become one source, however the topics are ordered."""
     builder = StreamsBuilder()
     builder.stream(["a", "b"], key_serde=str, value_serde=str).filter(bool)
     builder.stream(["b", "a"], key_serde=str, value_serde=str).filter(bool)
@@ -252,7 +238,6 @@ def test_a_stream_merged_with_itself_read_twice_has_one_parent() -> None:
 
 
 def test_sources_that_can_not_be_one_are_refused() -> None:
-    """The same topic with another reset, other serdes, or together with other topics, is refused."""
     for message, first, second in (
         ("but with another offset_reset", {"offset_reset": "earliest"}, {}),
         ("but with another key_serde", {}, {"key_serde": bytes}),
@@ -327,7 +312,6 @@ EXTRACTORS: list[Callable[[], Any]] = [
 def test_a_topic_read_twice_with_equal_extractors_and_serdes_is_one_source(
     make: Callable[[], Any], topics: Any
 ) -> None:
-    """Whether they are one object, or two that are the same."""
     builder = StreamsBuilder()
     for name in ("one", "two"):
         stream = builder.stream(
@@ -351,7 +335,6 @@ UNEQUAL: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("one", "other"), UNEQUAL)
 def test_extractors_that_differ_are_refused(one: Any, other: Any) -> None:
-    """Also two of one class with other settings."""
     builder = StreamsBuilder()
     for extractor in (one, other):
         builder.stream("in", key_serde=str, value_serde=str, timestamp_extractor=extractor)
@@ -360,7 +343,6 @@ def test_extractors_that_differ_are_refused(one: Any, other: Any) -> None:
 
 
 def test_a_table_does_not_share_its_topic() -> None:
-    """A topic is read as a stream or as a table, and as one table only."""
     for first in ("stream", "table"):
         builder = StreamsBuilder()
         getattr(builder, first)("in", key_serde=str, value_serde=str)
@@ -370,7 +352,6 @@ def test_a_table_does_not_share_its_topic() -> None:
 
 
 def test_a_topic_that_is_written_may_be_read() -> None:
-    """Reading what another part writes is allowed and makes two sub-topologies."""
     builder = StreamsBuilder()
     builder.stream("in", key_serde=str, value_serde=str).to("middle")
     builder.stream("middle", key_serde=str, value_serde=str).to("out")
@@ -381,7 +362,6 @@ def test_a_topic_that_is_written_may_be_read() -> None:
 
 
 def test_build_may_be_called_again() -> None:
-    """Building changes nothing in the builder, so more calls may follow and it may be built again."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     first = builder.build()
@@ -394,7 +374,6 @@ def test_build_may_be_called_again() -> None:
 
 
 def test_empty_builder() -> None:
-    """A program that reads nothing is refused."""
     with pytest.raises(TopologyError, match="the topology is empty"):
         StreamsBuilder().build()
 
@@ -408,7 +387,6 @@ def test_unused_store_is_left_out() -> None:
 
 
 def test_a_builder_is_no_topology() -> None:
-    """What runs a topology says what to give instead of its builder."""
     builder: Any = StreamsBuilder()
     builder.stream("in", key_serde=str, value_serde=str)
     with pytest.raises(TopologyError, match=r"^TopologyTestDriver: .*StreamsBuilder; give builder"):
@@ -430,7 +408,6 @@ def test_a_builder_is_no_topology() -> None:
     ],
 )
 def test_what_is_no_config_is_refused(given: Any, step: str) -> None:
-    """What runs a topology says what settings are, instead of stumbling over them later."""
     builder = StreamsBuilder()
     builder.stream("in", key_serde=str, value_serde=str)
     with pytest.raises(ConfigError, match=rf"^KafkaStreams: the config is of type {step}"):
@@ -441,7 +418,6 @@ def test_what_is_no_config_is_refused(given: Any, step: str) -> None:
 
 
 def test_unknown_store_of_a_processor() -> None:
-    """A processor that names a store that does not exist is refused, with what was probably meant."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     stream.group_by_key().count(store="counts")
@@ -452,7 +428,6 @@ def test_unknown_store_of_a_processor() -> None:
 
 
 def test_strict_naming_lists_every_generated_name() -> None:
-    """With ensure_explicit_naming each generated store and topic is listed with its line; named ones pass."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     stream.group_by(lambda value: value, key_serde=str).count()
@@ -475,7 +450,6 @@ def test_strict_naming_lists_every_generated_name() -> None:
 
 
 def test_repartition_topics_and_their_ends() -> None:
-    """The spec has each repartition topic by its bare name, with the count the user gave or none."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     stream.repartition(name="wide", partitions=12, partitioner=lambda topic, key, value, n: 0)

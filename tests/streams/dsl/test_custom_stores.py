@@ -61,13 +61,11 @@ def settings(**changes: Any) -> StreamsConfig:
     ],
 )
 def test_what_makes_no_store_is_refused_at_once(factory: Any, why: str) -> None:
-    """With the line that gave it."""
     with pytest.raises(TopologyError, match=rf"(?s)test_custom_stores\.py:\d+.*{why}"):
         Stores.custom("totals", factory)
 
 
 def test_settings_of_its_changelog_are_checked() -> None:
-    """As of every store."""
     with pytest.raises(TopologyError, match="changelog_config"):
         Stores.custom("totals", Totals, changelog_config={"retention.ms": 5})  # type: ignore[dict-item]
     spec = Stores.custom("totals", Totals, changelog_config={"retention.ms": "5"}).spec
@@ -75,7 +73,6 @@ def test_settings_of_its_changelog_are_checked() -> None:
 
 
 def test_it_holds_nothing_global_and_nothing_read_only() -> None:
-    """Both are filled from topics by processors."""
     totals = Stores.custom("totals", Totals)
     with pytest.raises(TopologyError, match="'totals' is of kind custom"):
         Topology().add_global_store(totals, "read", "in", "fill", Processor)
@@ -85,15 +82,12 @@ def test_it_holds_nothing_global_and_nothing_read_only() -> None:
 
 @pytest.mark.parametrize("threads", [{"num_stream_threads": 2}, {"parallelising_factor": 4}])
 def test_threads_of_key_ranges_are_refused(threads: dict[str, int]) -> None:
-    """Before anything runs; a factor without threads is fine."""
     with pytest.raises(ConfigError, match=r"'totals' is a custom one.*num_stream_threads=1"):
         KafkaStreams(counting_by(Totals), settings(**threads))
     KafkaStreams(counting_by(Totals), settings(parallelising_factor=4, num_stream_threads=1))
 
 
 def test_a_task_with_one_is_never_cut() -> None:
-    """Whatever its processor says."""
-
     class Keyed(Processor[str, str, None, None]):
         keyed = True
 
@@ -106,14 +100,12 @@ def test_a_task_with_one_is_never_cut() -> None:
 
 
 def test_only_its_task_reads_it() -> None:
-    """`store()` says what to do instead."""
     app = KafkaStreams(counting_by(Totals), settings())
     with pytest.raises(InvalidStateStoreError, match=r"totals is a custom one.*forward"):
         app.store("totals")
 
 
 def test_the_driver_gives_the_object_itself(tmp_path: Any) -> None:
-    """To look at and to change; what it was changed to is what the processor sees."""
     with TopologyTestDriver(counting_by(KeptTotals), settings(state_dir=tmp_path)) as driver:
         store = driver.get_state_store("totals")
         assert type(store) is KeptTotals
@@ -133,8 +125,6 @@ def test_the_driver_gives_the_object_itself(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("a", b""), (b"a", 1), (None, None)])
 def test_only_bytes_are_logged(key: Any, value: Any) -> None:
-    """The store serialises; nothing is logged of a wrong call."""
-
     class Careless(Totals):
         def add(self, _: str) -> int:
             self.context.log_change(key, value)
@@ -148,8 +138,6 @@ def test_only_bytes_are_logged(key: Any, value: Any) -> None:
 
 @pytest.mark.parametrize("timestamp", ["now", -1, 1.5, True])
 def test_only_whole_milliseconds_are_logged(timestamp: Any) -> None:
-    """Said where the mistake is, not when the changelog is written."""
-
     class Careless(Totals):
         def add(self, _: str) -> int:
             self.context.log_change(b"a", b"", timestamp)
@@ -162,8 +150,6 @@ def test_only_whole_milliseconds_are_logged(timestamp: Any) -> None:
 
 
 def test_a_class_needs_only_to_restore() -> None:
-    """Everything else is there."""
-
     class Least(StateStore):
         def restore(self, records: Sequence[ChangelogRecord]) -> None:
             raise AssertionError("the driver restores nothing")

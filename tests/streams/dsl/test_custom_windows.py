@@ -68,7 +68,6 @@ BROKEN: dict[str, tuple[Callable[[int], Any], str]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_function_that_breaks_a_law_is_refused_when_it_is_given(name: str) -> None:
-    """With the user's line, the function, a time and what is wrong."""
     of, message = BROKEN[name]
     with pytest.raises(TopologyError, match=r"CustomWindows \(.*test_custom_windows\.py") as caught:
         CustomWindows(of)
@@ -76,7 +75,6 @@ def test_a_function_that_breaks_a_law_is_refused_when_it_is_given(name: str) -> 
 
 
 def test_an_impure_function_is_refused() -> None:
-    """It is asked twice."""
     count = iter(range(1_000_000))
     with pytest.raises(TopologyError, match="it must be a pure function"):
         CustomWindows(lambda t: [(t // 10 * 10 - next(count), t // 10 * 10 + 10)])
@@ -86,7 +84,6 @@ def test_an_impure_function_is_refused() -> None:
 
 
 def test_how_long_windows_are_at_most() -> None:
-    """As given, or twice what probes found; stores keep them so long, and grace."""
     assert CustomWindows(tens, grace=7).longest_ms == 20
     assert CustomWindows(tens, grace=7, longest=10).retention_ms == 17
     assert CustomWindows(of_known_years, longest=DAY).longest_ms == DAY
@@ -95,14 +92,12 @@ def test_how_long_windows_are_at_most() -> None:
 
 
 def test_windows_that_begin_before_the_epoch_begin_at_it() -> None:
-    """One of them, as no two windows start together."""
     windows = CustomWindows(lambda t: [((t - 3) // 10 * 10 + 3, (t - 3) // 10 * 10 + 13)])
     assert (list(windows.starts_for(2)), windows.end_of(0)) == ([0], 3)
     assert list(windows.starts_for(3)) == [3]
 
 
 def test_keys_know_where_their_windows_end() -> None:
-    """Also those of calendar windows with a start of their own, and of windows with an offset."""
     for windows, start, end in (
         (CustomWindows(tens), 20, 30),
         (TimeWindows(10, offset=3), 0, 3),
@@ -141,7 +136,6 @@ WINDOWS: dict[str, Any] = {
 @pytest.mark.parametrize("how", AGGREGATIONS)
 @pytest.mark.parametrize("name", WINDOWS)
 def test_all_aggregations_take_all_windows(name: str, how: str, settings_: dict[str, Any]) -> None:
-    """On update, and once with `suppress` when the window has closed; late records are dropped."""
     windows, start, end = WINDOWS[name]
     config = StreamsConfig(
         application_id="t",
@@ -174,7 +168,6 @@ def test_all_aggregations_take_all_windows(name: str, how: str, settings_: dict[
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_results_on_window_close_come_once(name: str) -> None:
-    """When stream time reaches the end."""
     windows, start, end = WINDOWS[name]
     builder = StreamsBuilder()
     cut = builder.stream("in", **TEXT).group_by_key().windowed_by(windows)
@@ -189,7 +182,6 @@ def test_results_on_window_close_come_once(name: str) -> None:
 
 
 def test_tables_of_custom_windows_are_joined() -> None:
-    """Keys of the same window meet."""
     builder = StreamsBuilder()
     windows = CustomWindows(tens)
     tables = [
@@ -206,8 +198,6 @@ def test_tables_of_custom_windows_are_joined() -> None:
 
 
 def test_a_law_broken_later_fails_the_record() -> None:
-    """By its message, where no probe has found it; `continue` skips that record alone."""
-
     def of(timestamp: int) -> Spans:
         return [(timestamp, timestamp + 10)] if timestamp == 777_777 else tens(timestamp)
 
@@ -236,8 +226,6 @@ def test_a_law_broken_later_fails_the_record() -> None:
 
 
 def test_a_window_longer_than_the_longest_fails_the_record() -> None:
-    """Its rows would expire before it closes."""
-
     def of(timestamp: int) -> Spans:
         return [(777_000, 778_000)] if 777_000 <= timestamp < 778_000 else tens(timestamp)
 

@@ -135,7 +135,6 @@ def _pipe(build: Callable[[StreamsBuilder], object], rows: Rows) -> None:
 def test_a_drop_is_logged_with_its_first_position(
     shape: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A.5: three records of one batch, one warning."""
     caplog.set_level(logging.WARNING)
     build, rows = SHAPES[shape]
     _pipe(build, rows)
@@ -145,7 +144,6 @@ def test_a_drop_is_logged_with_its_first_position(
 
 
 def test_late_puts_of_a_processor_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A store of a processor's drops what it does not keep any more."""
     _pipe(_processor, LATE)
     (warning,) = [each.getMessage() for each in caplog.records if "dropped" in each.getMessage()]
     assert "3 records" in warning
@@ -155,8 +153,6 @@ def test_late_puts_of_a_processor_are_logged(caplog: pytest.LogCaptureFixture) -
 def test_a_versioned_table_reports_what_is_older_than_its_history(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The store counts them, the operator knows the record."""
-
     def build(builder: StreamsBuilder) -> None:
         store: Any = Materialized("v", store_type="versioned", history_retention=MINUTE)
         builder.table("in", key_serde=str, value_serde=str, store=store)
@@ -180,7 +176,6 @@ def _drop(count: int, offset: int) -> Drop:
 
 
 def test_one_operator_warns_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """What comes meanwhile waits, with its first position; another operator has its own minute; the end waits for nothing."""
     clock = Clock()
     log = DropLog(clock)
     log.add("A", "late", _drop(1, 7))
@@ -203,8 +198,6 @@ def test_one_operator_warns_once_a_minute(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_grouped_records_without_a_key_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A new key that is None, in the repartition before the aggregation."""
-
     def build(builder: StreamsBuilder) -> None:
         none: Any = lambda _key, _value: None  # noqa: E731 - untyped on purpose
         _in(builder).select_key(none).group_by_key(key_serde=str, value_serde=str).count()

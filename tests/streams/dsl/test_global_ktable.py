@@ -70,7 +70,6 @@ def joined(left: str, right: str | None) -> str:
 
 
 def test_the_description_is_that_of_kafka_streams() -> None:
-    """Store, source and table take their numbers in this order; both joins are called KSTREAM-LEFTJOIN-."""
     topology = built(lambda s, t: s.join(t, joined, key_selector=lambda value: value))
     assert (
         str(topology.describe())
@@ -162,7 +161,6 @@ Topologies:
 
 
 def test_names_that_are_given() -> None:
-    """For the table's node, its source, its store and the join."""
     topology = built(
         lambda s, t: s.left_join(t, joined, key_selector=lambda value: value, name="my-join"),
         name="my-table",
@@ -177,7 +175,6 @@ def test_names_that_are_given() -> None:
 
 
 def test_a_global_table_is_part_of_the_drawing_and_of_the_hash() -> None:
-    """Of `to_dict` and the flowchart too; a topology without one has none of it."""
     topology = built(lambda s, t: s.join(t, joined, key_selector=lambda value: value))
     (table,) = topology.describe().to_dict()["global_stores"]
     assert table["source"]["topics"] == ["table"]
@@ -191,7 +188,6 @@ def test_a_global_table_is_part_of_the_drawing_and_of_the_hash() -> None:
 
 
 def test_the_store_is_queryable_only_by_a_name_of_the_users() -> None:
-    """It is kept in any case."""
     builder = StreamsBuilder()
     named = builder.global_table("a", key_serde=str, value_serde=str, store="rows")
     unnamed = builder.global_table("b", key_serde=str, value_serde=str)
@@ -203,7 +199,6 @@ def test_the_store_is_queryable_only_by_a_name_of_the_users() -> None:
 
 
 def test_updates_of_the_table_trigger_nothing() -> None:
-    """Each record of the stream is joined with the row as it is when that record is processed."""
     with Driver(built(lambda s, t: s.join(t, joined, key_selector=lambda v: v[0]))) as driver:
         driver.left.pipe_input("k", "a1", 1)
         driver.table.pipe_input("a", "A", 100)
@@ -219,7 +214,6 @@ def test_updates_of_the_table_trigger_nothing() -> None:
 
 
 def test_the_key_selector_and_the_joiner_take_what_they_ask_for() -> None:
-    """(value) or (key, value); (left, right) or (key, left, right)."""
     use: Use = lambda s, t: s.join(  # noqa: E731 - read in one go
         t,
         lambda key, left, right: f"{key}:{left}:{right}",
@@ -234,8 +228,6 @@ def test_the_key_selector_and_the_joiner_take_what_they_ask_for() -> None:
 @pytest.mark.parametrize("one_by_one", [False, True])
 @pytest.mark.parametrize("left", [False, True])
 def test_a_joiner_may_take_both_keys(left: bool, one_by_one: bool) -> None:
-    """(key, mapped_key, left, right): the keys stay with their records when others are dropped or fail."""
-
     def select(key: str, value: str) -> Any:
         return {"x": 7, "n": None}.get(value, value)
 
@@ -265,8 +257,6 @@ def itself(value: str) -> str:
 
 
 def test_only_a_global_table_has_a_mapped_key() -> None:
-    """Joins by the stream's own key refuse a joiner of four; the message says what they take."""
-
     def joiner(key: str, mapped: str, left: str, right: str) -> str:
         return f"{key}{mapped}{left}{right}"
 
@@ -296,7 +286,6 @@ LEFTS = st.lists(
 def test_joins_follow_the_rules(
     records: list[tuple[str, str | None, str | None, int]], left: bool, one_by_one: bool
 ) -> None:
-    """KStreamGlobalKTableJoin: null values are dropped; null selected keys too, but a left join joins them with null."""
     asked: list[str | None] = []
 
     def select(value: str) -> str | None:
@@ -341,7 +330,6 @@ def test_joins_follow_the_rules(
     )
 )
 def test_batches_equal_single_records(records: list[tuple[str, str]]) -> None:
-    """Also where functions fail and are skipped; no function is called twice for a record."""
     calls: list[Any] = []
 
     def select(value: str) -> str | None:
@@ -372,8 +360,6 @@ def test_batches_equal_single_records(records: list[tuple[str, str]]) -> None:
 
 
 def test_a_selected_key_that_does_not_serialise_goes_to_the_processing_handler() -> None:
-    """The other records of the batch are joined."""
-
     def select(value: str) -> Any:
         return 7 if value == "x" else value
 
@@ -384,8 +370,6 @@ def test_a_selected_key_that_does_not_serialise_goes_to_the_processing_handler()
 
 
 def test_a_join_keeps_what_the_stream_knew_of_its_keys() -> None:
-    """A re-keyed stream is still re-keyed; one that is in its place stays there."""
-
     def topics(use: Use) -> str:
         builder = StreamsBuilder()
         table = builder.global_table("table", key_serde=STRING, value_serde=STRING)
@@ -427,7 +411,6 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_joins_that_are_refused(what: str) -> None:
-    """At the call, naming operator and line."""
     use, message = REFUSED[what]
     with pytest.raises(TopologyError, match=message):
         built(use)
@@ -452,7 +435,6 @@ def test_joins_that_are_refused(what: str) -> None:
     ],
 )
 def test_tables_that_are_refused(options: Any, message: str) -> None:
-    """Versions, expiry, and what is no name."""
     with pytest.raises(TopologyError, match=rf"global_table.*{message}|{message}"):
         built(lambda s, t: s.join(t, joined, key_selector=lambda v: v), **options)
 
@@ -468,7 +450,6 @@ def test_a_topic_is_read_once() -> None:
 
 
 def test_an_in_memory_table() -> None:
-    """Same answers, no disk."""
     topology = built(
         lambda s, t: s.join(t, joined, key_selector=lambda v: v),
         store=Materialized("rows", store_type="in_memory"),
@@ -481,7 +462,6 @@ def test_an_in_memory_table() -> None:
 
 
 def test_a_topology_may_write_its_own_global_topic() -> None:
-    """What it writes is in the table for the next record."""
     builder = StreamsBuilder()
     table = builder.global_table("table", key_serde=STRING, value_serde=STRING)
     left = builder.stream("left", key_serde=STRING, value_serde=STRING)
@@ -494,7 +474,6 @@ def test_a_topology_may_write_its_own_global_topic() -> None:
 
 
 def test_a_topology_of_global_tables_only() -> None:
-    """It has no task, and its tables are there to be read."""
     builder = StreamsBuilder()
     builder.global_table("table", key_serde=STRING, value_serde=STRING, store="rows")
     with TopologyTestDriver(builder.build(), config()) as driver:
@@ -504,7 +483,6 @@ def test_a_topology_of_global_tables_only() -> None:
 
 
 def test_a_test_may_fill_a_global_table_through_its_store() -> None:
-    """Joins see it at once, and the topic goes on from there."""
     with Driver(
         built(lambda s, t: s.join(t, joined, key_selector=lambda v: v), store="rows")
     ) as driver:
@@ -518,7 +496,6 @@ def test_a_test_may_fill_a_global_table_through_its_store() -> None:
 
 
 def test_a_bad_record_of_the_table_goes_to_the_deserialisation_handler() -> None:
-    """In the driver at the pipe."""
     builder = StreamsBuilder()
     builder.global_table("table", key_serde=STRING, value_serde=Serdes.int64(), store="rows")
     with TopologyTestDriver(builder.build(), config()) as driver:
@@ -575,7 +552,6 @@ def by_hand() -> Topology:
 
 @pytest.mark.parametrize("make", [by_builder, by_hand])
 def test_every_processor_reads_a_global_store(make: Callable[[], Topology]) -> None:
-    """Unconnected, and never for writing."""
     topology = make()
     (spec,) = topology.spec().global_stores
     assert (spec.store.logging, spec.store.caching, spec.table) == (False, False, False)
@@ -601,7 +577,6 @@ def test_a_global_store_needs_no_connecting() -> None:
 
 
 def test_nothing_hangs_below_a_global_store() -> None:
-    """Its two nodes give nothing on."""
     topology = Topology().add_global_store(LONGEST, "g-read", "table", "g-keep", Newest)
     for parent in ("g-read", "g-keep"):
         with pytest.raises(
@@ -624,7 +599,6 @@ def test_nothing_hangs_below_a_global_store() -> None:
     ],
 )  # fmt: skip
 def test_global_stores_that_are_refused(arguments: Any, message: str) -> None:
-    """At the call, or in build()."""
     builder = StreamsBuilder()
     with pytest.raises(StreamsError, match=message):
         builder.add_global_store(*arguments).build()

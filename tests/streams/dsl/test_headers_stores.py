@@ -62,7 +62,6 @@ def kept_by(topology: Topology, **options: Any) -> set[str]:
 
 @pytest.mark.parametrize("when", ["build", "run"])
 def test_the_setting_is_for_tables_by_key_window_and_session(when: str) -> None:
-    """Not for what joins put aside, for global tables and for stores made with `Stores`, which say it themselves."""
     chosen = config(dsl_store_format="headers")
     topology = every_store().build(chosen if when == "build" else None)
     assert kept_by(topology, dsl_store_format="DEFAULT" if when == "build" else "HEADERS") == {
@@ -72,7 +71,6 @@ def test_the_setting_is_for_tables_by_key_window_and_session(when: str) -> None:
 
 
 def test_what_materialized_says_wins() -> None:
-    """And tables whose rows have versions, or end by use or time, keep none under the setting."""
     for headers, setting in ((True, "DEFAULT"), (False, "HEADERS")):
         topology = every_store(Materialized("table", headers=headers)).build()
         assert ("table" in kept_by(topology, dsl_store_format=setting)) is headers
@@ -93,20 +91,17 @@ def test_what_materialized_says_wins() -> None:
     ],
 )
 def test_stores_that_cannot_keep_headers_say_so(wishes: Any) -> None:
-    """Where it is asked for outright; so do a join's stores and global ones."""
     with pytest.raises(TopologyError, match=r"headers=True is for plain tables.*leave it out"):
         Materialized("table", headers=True, **wishes)
 
 
 def test_what_is_neither_yes_nor_no_is_refused() -> None:
-    """Any text would count as yes."""
     headers: Any = "no"
     with pytest.raises(TopologyError, match="headers='no'; give True or False"):
         Materialized("table", headers=headers)
 
 
 def test_joins_and_global_stores_say_that_they_keep_no_headers() -> None:
-    """The error names the store or the operator, and what to do."""
     rates = Materialized("rates", headers=True)
     builder = StreamsBuilder()
     builder.global_table("rates", key_serde=str, value_serde=str, store=rates)
@@ -124,7 +119,6 @@ def test_joins_and_global_stores_say_that_they_keep_no_headers() -> None:
 
 @pytest.mark.parametrize("bad", ["HEADER", 5, None])
 def test_a_bad_setting_is_refused(bad: Any) -> None:
-    """With what may be given."""
     with pytest.raises(ConfigError, match="DEFAULT"):
         config(dsl_store_format=bad)
 
@@ -220,7 +214,6 @@ def plain(row: Any) -> Any:
 def test_what_a_table_forwards_is_the_same_and_its_rows_have_headers(
     name: str, cache_bytes: int
 ) -> None:
-    """Record for record, headers too; a row has those of the last change forwarded of it."""
     shared: Any = {"statestore_cache_max_bytes": cache_bytes}
     changes, rows = lived(name, **shared)
     with_headers = lived(name, dsl_store_format="HEADERS", **shared)
@@ -254,7 +247,6 @@ class Keeps(Processor[str, str, str, str]):
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_a_processor_puts_and_gets_headers(persistent: bool) -> None:
-    """Beside value and timestamp, in the Processor API's store."""
     topology = (
         Topology()
         .add_source("read", "in", key_serde=str, value_serde=str)
@@ -282,7 +274,6 @@ def test_a_processor_puts_and_gets_headers(persistent: bool) -> None:
 
 
 def test_a_processor_of_the_user_reads_the_headers_of_a_window() -> None:
-    """`Stores.timestamped_window_with_headers` and `Stores.session_with_headers`."""
     windows = Stores.timestamped_window_with_headers(
         "windows", retention=100, window_size=10, key_serde=str, value_serde=int
     )
@@ -302,7 +293,6 @@ def test_a_processor_of_the_user_reads_the_headers_of_a_window() -> None:
 
 
 def test_work_in_bulk_refuses_what_would_lose_headers() -> None:
-    """Snapshots, restores and loads from outside; each error names the store and the next step."""
     builder = StreamsBuilder()
     counted(builder).count(store=Materialized("rows", headers=True))
     plan = plan_application(builder.build().spec(config()), "shop", {"in": 1})

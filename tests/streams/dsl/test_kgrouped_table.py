@@ -53,7 +53,6 @@ def described(*, store: str | None = None) -> str:
 
 @pytest.mark.parametrize("store", [None, "count-store"])
 def test_a_count_is_described_as_in_kafka_streams(store: str | None) -> None:
-    """With the source's store, which old values need, and a repartition topic named after the result's."""
     builder = StreamsBuilder()
     grouped(builder).count(store=store)
     assert str(builder.build().describe()) == described(store=store)
@@ -71,7 +70,6 @@ def test_the_stores_of_all_aggregations_are_named_after_the_first_kind() -> None
 
 
 def test_names_go_to_nodes_and_topics() -> None:
-    """That of the group to the node before the topic and to the topic, that of the aggregation to the rest."""
     builder = StreamsBuilder()
     grouped(builder, name="by-value").count(name="counted")
     text = str(builder.build().describe())
@@ -82,7 +80,6 @@ def test_names_go_to_nodes_and_topics() -> None:
 
 
 def test_aggregations_of_one_named_group_share_its_topic() -> None:
-    """Without a name each has its own; the numbers are used up either way."""
     named, unnamed = StreamsBuilder(), StreamsBuilder()
     both = grouped(named, name="by-value")
     assert repr(both.count()) == "<KTable KTABLE-AGGREGATE-0000000007>"
@@ -95,14 +92,12 @@ def test_aggregations_of_one_named_group_share_its_topic() -> None:
 
 
 def test_a_group_that_nobody_aggregates_needs_no_serdes() -> None:
-    """And makes no topic."""
     builder = StreamsBuilder()
     builder.table("input-topic", **TEXT).group_by(lambda value: (value, value))
     assert "repartition" not in str(builder.build().describe())
 
 
 def test_serdes_of_the_group_are_asked_for_at_build() -> None:
-    """The table's own do not apply, because the function may give other types; the configured defaults do."""
     builder = StreamsBuilder()
     table = builder.table("input-topic", **TEXT)
     counts = table.group_by(lambda key, value: (value, 1)).count()
@@ -121,7 +116,6 @@ def test_serdes_of_the_group_are_asked_for_at_build() -> None:
 
 
 def test_explicit_naming_finds_the_topic_of_a_grouped_table() -> None:
-    """Stores and topics with numbers in their names are refused."""
     builder = StreamsBuilder()
     grouped(builder).count()
     config = StreamsConfig(
@@ -134,7 +128,6 @@ def test_explicit_naming_finds_the_topic_of_a_grouped_table() -> None:
 
 
 def test_functions_of_the_wrong_form_are_refused_where_they_are_given() -> None:
-    """The message names the operator and the line."""
     table: Any = StreamsBuilder().table("in", **TEXT)
     with pytest.raises(TopologyError, match=r"group_by \(.*test_grouped_table.py:\d+\): mapper"):
         table.group_by(lambda one, two, three: None)

@@ -127,7 +127,6 @@ def test_each_operator_makes_its_node(operator: str) -> None:
 
 @pytest.mark.parametrize("operator", [name for name in OPERATORS if name != "process"])
 def test_a_given_name_still_uses_up_the_number(operator: str) -> None:
-    """What comes after an operator has the same number whether that is named or not."""
     use = OPERATORS[operator][0]
 
     def with_more(stream: Stream, **options: Any) -> None:
@@ -138,7 +137,6 @@ def test_a_given_name_still_uses_up_the_number(operator: str) -> None:
 
 
 def test_name_of_an_aggregation_also_names_its_store_and_topic() -> None:
-    """`name=` names the node and, where they are made, store and repartition topic; `store=` goes before it."""
     topology = built(lambda s: s.group_by(len, key_serde=int).count(name="sizes"))
     assert topology.store_names == ("sizes",)
     assert topology.spec().repartition_topics == {"sizes-repartition": None}
@@ -150,7 +148,6 @@ def test_name_of_an_aggregation_also_names_its_store_and_topic() -> None:
 
 
 def test_operators_get_what_the_user_gave() -> None:
-    """Suppliers carry the user's functions, adapted, and the name of the store."""
     topology = built(lambda s: s.filter_not(lambda key, value: key == value, name="f"))
     function, negate = node(topology, "f").supplier.arguments
     assert function.takes_key
@@ -162,7 +159,6 @@ def test_operators_get_what_the_user_gave() -> None:
 
 
 def test_print_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """print() writes label, key and value; without a label that is the node's name; a file is appended to."""
     path = tmp_path / "seen.txt"
 
     def printing(stream: Any) -> None:
@@ -180,7 +176,6 @@ def test_print_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("to", [".", "no/such/folder/seen.txt", "", "nul\0", 5])
 def test_print_refuses_a_file_it_cannot_write(to: Any) -> None:
-    """When the topology is made, with the user's line, and not at the first record."""
     with pytest.raises(
         TopologyError, match=r"print \(.*test_kstream.py:\d+\): can't append to to="
     ):
@@ -196,8 +191,6 @@ REKEYING = ("map", "flat_map", "select_key", "process")
     "operator", [name for name in OPERATORS if not name.startswith(("t", "c", "r", "a"))]
 )
 def test_a_repartition_topic_is_made_only_where_the_key_may_have_changed(operator: str) -> None:
-    """map, flat_map, select_key and process make a later count go through a topic; nothing else does."""
-
     def use(stream: Stream) -> None:
         changed = OPERATORS[operator][0](stream) or stream
         changed.filter(bool).group_by_key(key_serde=str, value_serde=str).count(store="c")
@@ -232,7 +225,6 @@ def test_settings_that_would_break_a_repartition_topic_are_refused(config: Any) 
 
 
 def test_group_by_always_repartitions_and_repartition_settles_it() -> None:
-    """group_by moves records even if the key stays the same; after repartition() nothing more is needed."""
     topology = built(lambda s: s.group_by(lambda key, value: key, key_serde=str).count(store="c"))
     assert topology.spec().repartition_topics == {"c-repartition": None}
     moved = built(
@@ -242,8 +234,6 @@ def test_group_by_always_repartitions_and_repartition_settles_it() -> None:
 
 
 def test_no_topic_until_somebody_aggregates() -> None:
-    """Grouping alone makes no repartition topic and uses up no number for one."""
-
     def grouping(stream: Any) -> None:
         stream.group_by(len)
         stream.to("out")
@@ -254,8 +244,6 @@ def test_no_topic_until_somebody_aggregates() -> None:
 
 
 def test_unnamed_groups_repartition_once_per_aggregation() -> None:
-    """Two aggregations of an unnamed group make two topics, each named after its store."""
-
     def use(stream: Stream) -> None:
         grouped = stream.group_by(len, key_serde=int)
         grouped.count(store="a")
@@ -265,8 +253,6 @@ def test_unnamed_groups_repartition_once_per_aggregation() -> None:
 
 
 def test_named_groups_share_their_topic() -> None:
-    """All aggregations of one named group read one topic; the numbers are used up all the same."""
-
     def use(stream: Stream) -> None:
         grouped = stream.select_key(len).group_by_key(key_serde=int, name="grouping")
         grouped.count(store="a")
@@ -286,8 +272,6 @@ def test_named_groups_share_their_topic() -> None:
 
 
 def test_two_groups_of_one_name_are_refused() -> None:
-    """The same name for two groups would mix their records in one topic."""
-
     def use(stream: Stream) -> None:
         for _ in range(2):
             stream.select_key(len).group_by_key(key_serde=int, name="grouping").count()
@@ -305,7 +289,6 @@ def test_a_name_that_ends_in_repartition_is_not_doubled() -> None:
 
 
 def test_unnamed_repartition_gets_numbers() -> None:
-    """A generated topic's nodes have generated names, four numbers in all."""
     assert names(built(lambda s: s.repartition())) == [
         "KSTREAM-SOURCE-0000000000",
         "KSTREAM-FILTER-0000000003",
@@ -315,7 +298,6 @@ def test_unnamed_repartition_gets_numbers() -> None:
 
 
 def test_null_keys_are_dropped_before_a_repartition() -> None:
-    """The filter at the near end of a repartition topic drops records without a key."""
     topology = built(lambda s: s.repartition(name="r"))
     assert node(topology, "r-repartition-filter").supplier.operator is stateless.DropNullKeys
 
@@ -324,7 +306,6 @@ def test_null_keys_are_dropped_before_a_repartition() -> None:
 
 
 def test_split_names_its_branches() -> None:
-    """Branch nodes are named after the split; each uses up a number; the result has the user's names, in order."""
     found: dict[str, Stream] = {}
 
     def use(stream: Stream) -> None:
@@ -350,7 +331,6 @@ def test_split_names_its_branches() -> None:
 
 
 def test_merge_of_several_is_a_chain() -> None:
-    """merge(a, b) is merge(a).merge(b); a name goes to the last node."""
     topology = built(lambda s: s.merge(s.peek(print), s.peek(print), name="all"))
     assert node(topology, "KSTREAM-MERGE-0000000003").parents == (
         "KSTREAM-SOURCE-0000000000",
@@ -360,8 +340,6 @@ def test_merge_of_several_is_a_chain() -> None:
 
 
 def test_to_a_topic_chosen_by_a_function() -> None:
-    """The sink's spec holds the user's function."""
-
     def choose(key: str, _value: str, _context: object) -> str:
         return key
 
@@ -372,7 +350,6 @@ def test_to_a_topic_chosen_by_a_function() -> None:
 
 
 def test_to_stream_with_a_key_mapper_selects_a_key_after_it() -> None:
-    """The mapper is a node of its own, and the key may have changed."""
     topology = built(
         lambda s: s.to_table().to_stream(len).group_by_key(key_serde=int).count(store="c")
     )
@@ -386,7 +363,6 @@ def test_to_stream_with_a_key_mapper_selects_a_key_after_it() -> None:
 
 
 def test_specs_name_the_users_line() -> None:
-    """Every node of the topology says which line of the program made it."""
     topology = built(
         lambda s: s.select_key(len).group_by_key(key_serde=int).count().to_stream().to("o")
     )
@@ -522,7 +498,6 @@ async def _waits(*arguments: Any) -> Any:
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
-    """A wrong argument is refused, at the call or in build(), naming operator and line."""
     use, message = REFUSED[what]
     with pytest.raises(TopologyError, match=message):
         built(use)

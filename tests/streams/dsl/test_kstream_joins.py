@@ -157,7 +157,6 @@ def built(program: Callable[[StreamsBuilder], KStream[str, str]], *, optimized: 
 def test_the_text_is_that_of_kafka_streams(
     program: Callable[[StreamsBuilder], KStream[str, str]],
 ) -> None:
-    """Names, numbers and order are theirs."""
     expected = dedent(TEXTS[program]).strip("\n")
     assert (
         str(built(program, optimized=program is self_join).describe()).strip() == expected.strip()
@@ -188,7 +187,6 @@ def test_nodes_may_have_a_name_while_stores_keep_generated_ones() -> None:
 
 
 def test_generated_store_names_have_the_numbers_of_their_nodes() -> None:
-    """The shared store has the left node's number."""
     assert store_names() == (
         "KSTREAM-OUTEROTHER-0000000005-store",
         "KSTREAM-OUTERSHARED-0000000004-store",
@@ -197,7 +195,6 @@ def test_generated_store_names_have_the_numbers_of_their_nodes() -> None:
 
 
 def test_stores_are_kept_as_asked() -> None:
-    """In memory, without a changelog, or with settings of its topic; window stores' changelogs are never compacted."""
     builder = StreamsBuilder()
     left, right = stream(builder, "left"), stream(builder, "right")
     wishes = Materialized(
@@ -219,7 +216,6 @@ def test_stores_are_kept_as_asked() -> None:
 
 
 def test_explicit_naming_names_what_a_join_generates() -> None:
-    """Stores and repartition topics without a name of the user's are listed."""
     builder = StreamsBuilder()
     left, right = stream(builder, "left").map(same), stream(builder, "right")
     left.left_join(right, pair, within=NEAR, **TEXT)
@@ -236,7 +232,6 @@ def test_explicit_naming_names_what_a_join_generates() -> None:
 
 
 def test_one_topic_serves_several_joins_without_a_name() -> None:
-    """A re-keyed stream is repartitioned once, though each join uses up the numbers; a named join gets a topic of its own."""
     builder = StreamsBuilder()
     left = stream(builder, "left").map(same)
     table = builder.table("right", **TEXT)
@@ -261,7 +256,6 @@ def counts(topology: Topology, **topics: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("with_table", [False, True])
 def test_both_sides_must_have_equal_partition_counts(*, with_table: bool) -> None:
-    """Otherwise keys would not meet; the error names both topics and their counts."""
     builder = StreamsBuilder()
     left = stream(builder, "left").filter(lambda value: value != "")
     if with_table:
@@ -275,7 +269,6 @@ def test_both_sides_must_have_equal_partition_counts(*, with_table: bool) -> Non
 
 
 def test_a_repartition_topic_takes_the_count_of_the_other_side() -> None:
-    """And not that of what it is made of."""
     builder = StreamsBuilder()
     left, right = stream(builder, "left").map(same), stream(builder, "right")
     left.join(right, pair, within=NEAR, name="j", **TEXT)
@@ -290,7 +283,6 @@ def test_a_repartition_topic_takes_the_count_of_the_other_side() -> None:
 def test_a_repartition_lets_null_keys_through_to_a_left_join(
     kind: str, *, with_table: bool
 ) -> None:
-    """In front of an inner join, and any other repartition, they are dropped."""
     builder = StreamsBuilder()
     left = stream(builder, "left").map(same)
     join: Any = getattr(left, kind)
@@ -352,8 +344,6 @@ Topologies:
 def test_an_optimised_outer_self_join_is_described_as_in_kafka_streams(
     kind: str, side: str
 ) -> None:
-    """One store, and none for records without a partner: state is found again at a take-over."""
-
     def program(builder: StreamsBuilder) -> KStream[str, str]:
         left = stream(builder, "left")
         joined: KStream[str, str] = getattr(left, kind)(left, pair, within=NEAR)
@@ -368,7 +358,6 @@ def test_an_optimised_outer_self_join_is_described_as_in_kafka_streams(
 def test_an_optimised_self_join_has_the_results_of_one_that_is_not(
     kind: str, record_by_record: bool
 ) -> None:
-    """Records without a key come out alone, where the join keeps them."""
     rows = [
         ("a", "1", 0),
         (None, "2", 1),
@@ -470,7 +459,6 @@ WRONG: dict[str, tuple[Callable[[Sides], object], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_calls_say_what_and_where(name: str) -> None:
-    """The message names the operator, the line, and the way out."""
     call, message = WRONG[name]
     builder = StreamsBuilder()
     sides = stream(builder, "left"), stream(builder, "right"), builder.table("table", **TEXT)
@@ -484,7 +472,6 @@ def test_wrong_calls_say_what_and_where(name: str) -> None:
 def test_joined_repartitions_have_equal_partition_counts(
     counts: tuple[int | None, int | None],
 ) -> None:
-    """Unequal ones are refused by build(), with the join's line; one that is left open is no error."""
     builder = StreamsBuilder()
     left, right = (
         stream(builder, name).repartition(name=name, partitions=count)
@@ -502,7 +489,6 @@ def test_joined_repartitions_have_equal_partition_counts(
 
 
 def test_the_history_must_reach_back_as_far_as_the_grace() -> None:
-    """Rows that old would be gone when the record is joined."""
     builder = StreamsBuilder()
     table = builder.table("right", **TEXT, store=VERSIONED)
     stream(builder, "left").join(table, pair, grace=1_001)
@@ -511,7 +497,6 @@ def test_the_history_must_reach_back_as_far_as_the_grace() -> None:
 
 
 def test_a_join_waits_for_its_table_even_if_that_is_written_later() -> None:
-    """A repartition topic that two aggregations share is written late, and its tables with it."""
     builder = StreamsBuilder()
     grouped = stream(builder, "right").group_by(lambda value: value, **TEXT, name="shared")
     first = grouped.count(store="first")

@@ -130,7 +130,6 @@ Topologies:
     ],
 )
 def test_nodes_have_kafka_streams_names(use: Use, expected: str) -> None:
-    """Generated names and numbers, stores and edges are those of the same program there."""
     assert str(topology_of(use).describe()).strip() == expected
 
 
@@ -163,7 +162,6 @@ def test_a_join_s_name_is_in_the_names_of_its_parts() -> None:
 
 
 def test_a_result_has_a_store_where_one_was_asked_for() -> None:
-    """By name it can be queried; without one it is there all the same, but for a foreign key."""
     builder = StreamsBuilder()
     left, right = builder.table("left", **SERDES), builder.table("right", **SERDES)
     assert left.join(right, joined, store="kept").queryable_store_name == "kept"
@@ -174,7 +172,6 @@ def test_a_result_has_a_store_where_one_was_asked_for() -> None:
 
 
 def test_explicit_naming_wants_names_for_all_parts_of_a_foreign_key_join() -> None:
-    """Its two topics and its store; `name=` names them all."""
     config = StreamsConfig(
         application_id="app", bootstrap_servers="unused:9092", ensure_explicit_naming=True
     )
@@ -231,14 +228,11 @@ def test_explicit_naming_wants_names_for_all_parts_of_a_foreign_key_join() -> No
     ],
 )
 def test_wrong_arguments_are_refused(use: Use, reason: str) -> None:
-    """The error names the operator, the user's line and the next step."""
     with pytest.raises(TopologyError, match=rf"join \(.*test_ktable_joins\.py:\d+\).*{reason}"):
         topology_of(use)
 
 
 def test_a_foreign_key_join_needs_the_serdes_of_both_tables() -> None:
-    """One that nobody gave is asked for by name at build time; the configured default serves."""
-
     def use(left: KTable[str, str], right: KTable[str, str]) -> KTable[str, Any]:
         lengths: KTable[str, Any] = left.map_values(len)
         return lengths.join(right, joined, foreign_key=str)
@@ -258,7 +252,6 @@ def test_a_foreign_key_join_needs_the_serdes_of_both_tables() -> None:
 
 @pytest.mark.parametrize("operator", ["join", "left_join", "outer_join"])
 def test_tables_joined_on_keys_need_equal_partition_counts(operator: str) -> None:
-    """Tables are never repartitioned: unequal counts are an error that names the topics."""
     spec = topology_of(lambda left, right: getattr(left, operator)(right, joined)).spec()
     assert plan_application(spec, "app", {"left": 3, "right": 3}).subtopologies[0].partitions == 3
     with pytest.raises(StreamsError, match="left has 3, right has 2"):
@@ -266,7 +259,6 @@ def test_tables_joined_on_keys_need_equal_partition_counts(operator: str) -> Non
 
 
 def test_tables_joined_on_a_foreign_key_may_have_any_partition_counts() -> None:
-    """Each topic has as many partitions as the table it is read with, and repartition topics' settings."""
     spec = topology_of(lambda left, right: left.join(right, joined, foreign_key=target)).spec()
     for counts in ({"left": 3, "right": 2}, {"left": 1, "right": 5}):
         plan = plan_application(spec, "app", counts)
@@ -323,7 +315,6 @@ def bench_of(operator: str, **settings: Any) -> Bench:
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("operator", ["join", "left_join"])
 def test_rows_and_answers_find_each_other_across_partitions(operator: str, guarantee: str) -> None:
-    """With three partitions here and two there, every left row ends with the result of the row it points to."""
     bench = bench_of(operator, guarantee=guarantee, commit_interval_ms=20)
     assert play(bench)
     found = last_values(bench)
@@ -332,7 +323,6 @@ def test_rows_and_answers_find_each_other_across_partitions(operator: str, guara
 
 @pytest.mark.parametrize("steps", range(2, 60, 8))
 def test_a_crash_loses_no_question_and_no_answer(steps: int) -> None:
-    """Wherever a worker crashes, the next one ends up with the same results."""
     bench = bench_of("left_join", commit_interval_ms=20)
     play(bench, crash_after=steps)
     assert bench.live()
@@ -341,8 +331,6 @@ def test_a_crash_loses_no_question_and_no_answer(steps: int) -> None:
 
 
 def test_a_partitioner_of_the_other_table_decides_where_questions_go() -> None:
-    """Its rows stand where its partitioner put them, so the subscriptions must go there."""
-
     def to_last(topic: str, key: str, value: object, partitions: int) -> int:
         assert (topic.endswith("-topic"), value, key[:1]) == (True, None, "r")
         return partitions - 1

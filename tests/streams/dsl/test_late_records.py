@@ -110,7 +110,6 @@ def _text(value: bytes | None) -> str:
 @pytest.mark.parametrize("record_by_record", [False, True], ids=["batch", "singly"])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_late_record_is_a_dead_letter_of_its_operator(name: str, record_by_record: bool) -> None:
-    """One for each record and operator that dropped it, and none if nobody asked for them."""
     times = [1, 2, 100_000_000, 3, 100_000_001]
     for settings_of, expected in ((DEAD, {}), (LATE, {3})):
         letters = letters_of(
@@ -147,7 +146,6 @@ def test_a_letter_is_the_input_record_with_headers_that_name_lateness() -> None:
 
 
 def test_a_record_that_is_late_for_some_of_its_windows_has_one_letter() -> None:
-    """It says for how many; the others count it."""
     for latest, closed in ((16, "a window"), (24, "2 windows")):
         for record_by_record in (False, True):
             ((offset, why),) = letters_of(
@@ -163,7 +161,6 @@ def test_a_record_that_is_late_for_some_of_its_windows_has_one_letter() -> None:
     times=st.lists(st.integers(0, 60), min_size=10, max_size=60),
 )
 def test_both_executors_write_the_same_letters(name: str, times: list[int]) -> None:
-    """Whatever comes out of order; in tumbling windows they are the records of closed windows."""
     batch = letters_of(OPERATORS[name], times, record_by_record=False, **LATE)
     singly = letters_of(OPERATORS[name], times, record_by_record=True, **LATE)
     assert sorted(batch) == sorted(singly)
@@ -187,7 +184,6 @@ def windowed() -> Topology:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_letters_are_part_of_the_transaction(threads: int) -> None:
-    """A crash at any step of a commit leaves each letter there once, with one range and with more."""
     for crash_at in ("produce", "commit", "committed", "write"):
         bench = Bench(windowed(), {"in": 1, "out": 1, "dead": 1}, commit_interval_ms=5, **LATE)
         bench.idle_polls = 3
@@ -203,7 +199,6 @@ def test_letters_are_part_of_the_transaction(threads: int) -> None:
 
 
 def test_late_records_need_a_dead_letter_topic() -> None:
-    """The error names both options."""
     with pytest.raises(
         ConfigError, match=r"late_records_to_dead_letter_queue.*set dead_letter_queue_topic"
     ):

@@ -131,7 +131,6 @@ def table_join(kind: str, **options: Any) -> Build:
 def test_nulls(
     build: Build, records: Records, expected: list[tuple[Any, Any, int]], dropped: int
 ) -> None:
-    """Null keys and values are passed on, kept, joined with None, or dropped and counted."""
     assert run(build, records) == (expected, dropped)
 
 
@@ -156,7 +155,6 @@ def at(*times: int) -> Records:
 def test_late_records(
     build: Build, records: Records, expected: list[tuple[Any, Any, int]], dropped: int | None
 ) -> None:
-    """Only windows drop late records; tables go by the order of reading, joins by what is kept."""
     found, count = run(build, records)
     assert found == expected
     # A late record of a join may be too old to be kept for later partners; its results come all the same.

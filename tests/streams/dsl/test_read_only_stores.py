@@ -63,14 +63,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_refused(name: str) -> None:
-    """With what to do instead."""
     make, message = REFUSED[name]
     with pytest.raises(TopologyError, match=message):
         make()
 
 
 def test_the_source_may_have_other_children() -> None:
-    """The topic is a stream as well."""
     topology = with_store().add_sink("out", "out", ["read"], key_serde=str, value_serde=str)
     assert topology.store_names == ("rates",)
     (subtopology,) = topology.spec().subtopologies

@@ -111,7 +111,6 @@ def processor(builder: StreamsBuilder, serde: Serde[Any]) -> None:
     ],
 )
 def test_a_row_of_an_older_class_ends_the_worker(build: Any, handler: Any) -> None:
-    """The error names the store, the key's hash and the missing field, and holds nothing of the data."""
     serde = Changing()
     builder = StreamsBuilder()
     build(builder, serde)
@@ -196,7 +195,6 @@ def read(store: Any, kind: str) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("changing", ["key", "value"])
 def test_every_kind_of_store_names_the_key(kind: str, changing: str) -> None:
-    """By its hash, in a query and in the worker; a key that can't be read is no record's fault either."""
     key_serde, value_serde = ChangingKey(), Changing()
 
     class Keeping(Processor[str, Order, None, None]):
@@ -224,7 +222,6 @@ def test_every_kind_of_store_names_the_key(kind: str, changing: str) -> None:
 
 
 def test_the_keys_hash_is_that_of_its_bytes() -> None:
-    """Who knows the key can find the row."""
     serde = Changing()
     builder = StreamsBuilder()
     aggregated(builder, serde)
@@ -245,7 +242,6 @@ def test_the_keys_hash_is_that_of_its_bytes() -> None:
 
 
 def test_it_has_an_exit_code_of_its_own() -> None:
-    """A supervisor does not start the worker again."""
     code = exit_code_of(StoredRowError("rows", "missing field"))
 
     assert code is ExitCode.STORED_ROW
@@ -253,7 +249,6 @@ def test_it_has_an_exit_code_of_its_own() -> None:
 
 
 def test_a_bad_record_is_still_the_records_fault() -> None:
-    """Only rows of a store count: bytes of an input topic go to the handler as ever."""
     with pytest.raises(SerializationError):
         Serdes.json(NewOrder).deserialize("in", b'{"cents": 1}')
 
@@ -325,8 +320,6 @@ def windowed_rows(builder: StreamsBuilder, serde: Serde[Any]) -> None:
 def test_rows_under_unsorted_keys_are_refused(
     tmp_path: Path, build: Any, make: Any, as_key: Any
 ) -> None:
-    """An application of before sorted keys is told, with the ways out, before it counts from nothing."""
-
     def run(serde: Serde[Any], key: dict[str, int]) -> None:
         builder = StreamsBuilder()
         build(builder, serde)
@@ -346,8 +339,6 @@ def test_rows_under_unsorted_keys_are_refused(
 
 @pytest.mark.parametrize("make", [Serdes.json, Serdes.msgpack, partial(Serdes.msgpack, Place)])
 def test_rows_under_sorted_keys_are_found(tmp_path: Path, make: Any) -> None:
-    """The bytes of before are the same where a program filled its dicts in order, and where it asks for the order given."""
-
     def run(serde: Serde[Any], parts: dict[str, int]) -> int:
         key: Any = Place(parts) if is_typed else parts
         builder = StreamsBuilder()
@@ -369,8 +360,6 @@ def test_rows_under_sorted_keys_are_found(tmp_path: Path, make: Any) -> None:
 
 
 def test_a_row_of_an_older_class_is_not_taken_for_another_order(tmp_path: Path) -> None:
-    """Its bytes are no permutation of the new ones."""
-
     class Older(msgspec.Struct):
         parts: dict[str, int]
 

@@ -85,7 +85,6 @@ def store_of(builder: StreamsBuilder) -> StoreSpec:
 def test_nodes_and_stores_are_called_as_in_kafka_streams(
     windows: Any, use: Any, node: str, store: str
 ) -> None:
-    """By a prefix and the next number, or as the user says."""
     builder = StreamsBuilder()
     table = use(grouped(builder).windowed_by(windows))
     assert repr(table) == f"<KTable {node}0000000002>"
@@ -102,13 +101,11 @@ def test_nodes_and_stores_are_called_as_in_kafka_streams(
     ("windows", "number"), [(TimeWindows(10), 3), (SessionWindows(10), 3), (SlidingWindows(10), 2)]
 )
 def test_a_count_uses_up_as_many_numbers_as_kafka_streams_does(windows: Any, number: int) -> None:
-    """With a store that is settled but has no name: one more, but not for sliding windows."""
     table = grouped(StreamsBuilder()).windowed_by(windows).count(store=Materialized())
     assert repr(table) == f"<KTable KSTREAM-AGGREGATE-{number:010d}>"
 
 
 def test_windowed_aggregations_share_a_named_repartition_topic() -> None:
-    """All aggregations of one grouped stream do, with windows or without."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     by_value = stream.group_by(lambda value: value, key_serde=str, value_serde=str, name="by-value")
@@ -120,7 +117,6 @@ def test_windowed_aggregations_share_a_named_repartition_topic() -> None:
 
 
 def test_cogroup_is_described_as_by_kafka_streams() -> None:
-    """CogroupedKStreamImplTest#shouldNameProcessorsAndStoreBasedOnNamedParameter."""
     builder = StreamsBuilder()
     both = grouped(builder, "one").cogroup(append).cogroup(grouped(builder, "two"), append)
     table = both.aggregate(str, name="test", store="store", value_serde=str)
@@ -150,7 +146,6 @@ def test_cogroup_is_described_as_by_kafka_streams() -> None:
 
 
 def test_cogroups_of_a_stream_that_is_repartitioned_have_a_topic_each() -> None:
-    """CogroupedKStreamImplTest#…WithGroupedReusedInSameCogroups: numbers of nodes, stores and topics."""
     builder = StreamsBuilder()
     one = builder.stream("one", key_serde=str, value_serde=str)
     moved = one.map(lambda key, value: (value, key)).group_by_key(key_serde=str, value_serde=str)
@@ -168,7 +163,6 @@ def test_cogroups_of_a_stream_that_is_repartitioned_have_a_topic_each() -> None:
 
 
 def test_aggregating_a_cogroup_twice_uses_its_repartition_topic_again() -> None:
-    """Only its numbers are used up again."""
     builder = StreamsBuilder()
     one = builder.stream("one", key_serde=str, value_serde=str)
     moved = one.map(lambda key, value: (value, key)).group_by_key(key_serde=str, value_serde=str)
@@ -182,7 +176,6 @@ def test_aggregating_a_cogroup_twice_uses_its_repartition_topic_again() -> None:
 
 
 def test_the_topics_of_a_cogroup_must_be_partitioned_alike() -> None:
-    """As those of a join."""
     builder = StreamsBuilder()
     both = grouped(builder, "one").cogroup(append).cogroup(grouped(builder, "two"), append)
     both.windowed_by(TimeWindows(10)).aggregate(str, value_serde=str)
@@ -204,7 +197,6 @@ def test_the_topics_of_a_cogroup_must_be_partitioned_alike() -> None:
 def test_a_store_keeps_windows_as_long_as_they_change(
     windows: Any, kind: StoreKind, least_ms: int
 ) -> None:
-    """Longer if the user says so, and never shorter."""
     builder = StreamsBuilder()
     grouped(builder).windowed_by(windows).count()
     spec = store_of(builder)
@@ -220,7 +212,6 @@ def test_a_store_keeps_windows_as_long_as_they_change(
 
 
 def test_a_windowed_table_is_not_versioned() -> None:
-    """Nor is it kept in an LRU store; the call is named."""
     cut = grouped(StreamsBuilder()).windowed_by(TimeWindows(10))
     store = Materialized(store_type="versioned", history_retention=10)
     with pytest.raises(TopologyError, match=r"count \(.*: store_type='versioned' is not for"):
@@ -229,7 +220,6 @@ def test_a_windowed_table_is_not_versioned() -> None:
 
 @pytest.mark.parametrize("windows", KINDS)
 def test_the_serde_of_windowed_keys_is_derived(windows: Any) -> None:
-    """After `to_stream` records can be written and read without another word."""
     builder = StreamsBuilder()
     table: KTable[Windowed[str], int] = grouped(builder).windowed_by(windows).count()
     table.to_stream().to("out")
@@ -248,7 +238,6 @@ def test_the_serde_of_windowed_keys_is_derived(windows: Any) -> None:
 
 
 def test_a_filter_of_a_windowed_table_keeps_its_serde() -> None:
-    """Its store's keys are windowed, too."""
     builder = StreamsBuilder()
     counts = grouped(builder).windowed_by(SessionWindows(10)).count()
     counts.filter(lambda count: count > 1, store="many").to_stream().to("out")
@@ -258,7 +247,6 @@ def test_a_filter_of_a_windowed_table_keeps_its_serde() -> None:
 
 
 def test_the_default_key_serde_is_that_of_the_key_inside() -> None:
-    """Where the stream has none."""
     builder = StreamsBuilder()
     stream = builder.stream("in", value_serde=str).group_by_key().windowed_by(TimeWindows(10))
     stream.count().filter(lambda count: count > 1, store="many")
@@ -322,7 +310,6 @@ def test_windows_of_a_stream_that_is_behind_the_others_are_kept(windows: Any, wi
 
 @pytest.mark.parametrize("record_by_record", [False, True])
 def test_a_cogroup_folds_all_streams_into_one_row(record_by_record: bool) -> None:
-    """Each with its own aggregator, in the order the records come."""
     assert run_cogroup(None, record_by_record=record_by_record) == [
         [("k", "a"), ("l", "b")],
         [("k", "aC"), ("k", "aCD"), ("l", "bE")],
@@ -332,7 +319,6 @@ def test_a_cogroup_folds_all_streams_into_one_row(record_by_record: bool) -> Non
 
 @pytest.mark.parametrize("record_by_record", [False, True])
 def test_a_cogroup_with_a_cache_forwards_the_last_change_once(record_by_record: bool) -> None:
-    """Whichever stream made it."""
     assert run_cogroup(None, cache=1 << 20, record_by_record=record_by_record) == [
         [("k", "a"), ("l", "b")],
         [("k", "aCD"), ("l", "bE")],
@@ -388,13 +374,11 @@ def test_a_cogroup_with_a_cache_forwards_the_last_change_once(record_by_record: 
 def test_a_cogroup_with_windows_folds_all_streams_into_one_window(
     windows: Any, expected: Any, record_by_record: bool
 ) -> None:
-    """One store, but each stream has a time of its own by which its records are late."""
     assert run_cogroup(windows, record_by_record=record_by_record) == expected
 
 
 @pytest.mark.parametrize("windows", KINDS)
 def test_two_groups_of_one_stream_see_what_the_other_wrote(windows: Any) -> None:
-    """Before any commit: the rows they share are not looked for on disk alone."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     both: Any = stream.group_by_key().cogroup(append).cogroup(stream.group_by_key(), append)
@@ -468,14 +452,12 @@ def test_two_groups_of_one_stream_see_what_the_other_wrote(windows: Any) -> None
 def test_what_makes_no_sense_is_refused_with_the_users_line(
     use: Callable[[Any], Any], operator: str, message: str
 ) -> None:
-    """The message names the operator, the line, and the next step."""
     with pytest.raises(TopologyError, match=rf"^{operator} \(.*\d\): ") as caught:
         use(grouped(StreamsBuilder()))
     assert message in str(caught.value)
 
 
 def test_two_streams_of_a_cogroup_with_one_topic_name_are_refused() -> None:
-    """Their repartition topics would get the store's name both."""
     builder = StreamsBuilder()
     one, two = (
         builder.stream(name, key_serde=str, value_serde=str).group_by(
@@ -489,7 +471,6 @@ def test_two_streams_of_a_cogroup_with_one_topic_name_are_refused() -> None:
 
 
 def test_a_windowed_stream_says_what_it_is() -> None:
-    """In a REPL."""
     builder = StreamsBuilder()
     cut = grouped(builder).windowed_by(TimeWindows(10))
     assert repr(cut).startswith("<TimeWindowedKStream KSTREAM-SOURCE-0000000000 TimeWindows(")

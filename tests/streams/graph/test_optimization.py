@@ -287,7 +287,6 @@ GROUPED_EACH_TIME = """
 
 
 def test_what_is_grouped_again_and_again_is_repartitioned_once() -> None:
-    """Right after the key changed, under the first topic's name; operators in between move below it."""
     builder = StreamsBuilder()
     grouped_again_and_again(builder)
     assert str(builder.build(config_of()).describe()) == text(GROUPED_ONCE)
@@ -361,7 +360,6 @@ MERGED_ONCE = """
 
 
 def test_merged_streams_are_repartitioned_once_behind_the_merge() -> None:
-    """Each of them has changed its keys."""
     builder = StreamsBuilder()
     merged_before_grouped(builder)
     assert str(builder.build(config_of()).describe()) == text(MERGED_ONCE)
@@ -419,7 +417,6 @@ def half_of_a_merge(builder: StreamsBuilder) -> None:
 def test_what_cannot_be_shared_stays_as_it_is(
     program: Callable[[StreamsBuilder], None], topics: int
 ) -> None:
-    """Values changed in between, topics the user asked for, and records that come in from elsewhere."""
     builder = StreamsBuilder()
     program(builder)
     optimized = builder.build(config_of())
@@ -452,7 +449,6 @@ def test_two_groups_behind_one_filter_share_a_topic() -> None:
 
 
 def test_building_changes_nothing() -> None:
-    """A builder is built again, with more calls and other optimisations."""
     builder = StreamsBuilder()
     grouped_again_and_again(builder)
     plain = str(builder.build(PLAIN).describe())
@@ -541,7 +537,6 @@ def results(topology: Topology, records: list[tuple[str, str, str]]) -> dict[str
 def test_results_do_not_depend_on_optimisation(
     steps: list[tuple[str, int]], records: list[tuple[str, str, str]]
 ) -> None:
-    """Every topic gets the same records for each key, whatever is merged."""
     builder = StreamsBuilder()
     random_program(builder, steps)
     plain, optimized = builder.build(PLAIN), builder.build(config_of())

@@ -106,7 +106,6 @@ def check(before: tuple[Part, ...], after: tuple[Part, ...]) -> None:
 def test_A8_operators_that_change_places_are_refused(
     before: tuple[Part, ...], after: tuple[Part, ...]
 ) -> None:
-    """They would exchange, inherit or lose rows; the text names the line and both names."""
     with pytest.raises(
         StreamsError, match=r"K\w+-.*-\d{10}.*: its operator .*test_store_identity\.py:\d+"
     ):
@@ -139,7 +138,6 @@ def test_A8_other_changes_are_not_refused(
 
 
 def test_A8_the_name_that_an_operator_had_keeps_its_rows() -> None:
-    """The way out of a refusal, for both stores of an exchange."""
     (first, second) = operators(orders, clicks)
     check(
         (orders, clicks),
@@ -148,7 +146,6 @@ def test_A8_the_name_that_an_operator_had_keeps_its_rows() -> None:
 
 
 def test_A8_fingerprints_are_the_same_in_every_process() -> None:
-    """Whatever the hash seed, and wherever objects lie in memory."""
     parts = "orders, by_user, by_city, long_values, first_values, windows, joined"
     program = (
         f"from tests.streams.graph.test_store_identity import {parts}, operators\n"
@@ -351,7 +348,6 @@ DIFFERENT: dict[str, tuple[Part, Part]] = {
 
 @pytest.mark.parametrize("pair", DIFFERENT.values(), ids=DIFFERENT.keys())
 def test_A8_functions_are_told_apart_by_their_operations(pair: tuple[Part, Part]) -> None:
-    """Exchanged or removed operators are refused; a function that is changed in place is not."""
     first, second = pair
     for after in ((second, first), (second,)):
         with pytest.raises(StreamsError, match=r"K\w+-.*-\d{10}.*: its operator"):
@@ -366,7 +362,6 @@ def test_A8_functions_are_told_apart_by_their_operations(pair: tuple[Part, Part]
 
 
 def test_A8_commits_of_earlier_versions_are_compared_as_those_versions_did() -> None:
-    """They have no details: operations are not told apart, names and constants are."""
     pair = DIFFERENT["comparisons"]
     before = CommitFacts(operators=encode_operators(operators(*pair)))
     check_names(before, operators(*reversed(pair)))
@@ -427,7 +422,6 @@ def reducer(a: int, v: int) -> int:
 
 
 def test_A8_details_are_those_of_the_operations_only(tmp_path: Path) -> None:
-    """Neither layout nor comments, nor the path or archive that a program runs from."""
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "plain_app.py").write_text(PROGRAMS["plain"])
     (tmp_path / "formatted_app.py").write_text(PROGRAMS["formatted"])
@@ -474,7 +468,6 @@ def bench_of(*parts: Part, of: Bench | None = None) -> Bench:
 def test_A8_a_worker_does_not_start_with_the_rows_of_another_operator(
     parts: tuple[Part, Part], disk: str
 ) -> None:
-    """Every task refuses, and the program in its old order goes on."""
     bench = bench_of(*parts)
     for topic in ("orders", "clicks", "events"):
         bench.send(topic, "k", "1u2c3")

@@ -61,7 +61,6 @@ KEY = {partition_of(key.encode(), 2): key for key in ("one", "two", "three", "fo
 
 
 def test_a_key_is_where_its_partition_is_processed() -> None:
-    """By Kafka's own partitioner; copies are told of apart, and members without an endpoint not at all."""
     assert _where(_book(), KEY[0]) == KeyQueryMetadata(
         active_host=A, standby_hosts=frozenset({B}), partition=0
     )
@@ -71,7 +70,6 @@ def test_a_key_is_where_its_partition_is_processed() -> None:
 
 
 def test_an_owner_has_its_task_until_it_has_let_it_go() -> None:
-    """Then nobody has it until the next is told; its copies are there all the time."""
     book = _book().revoke("2_0", "a", "b")
     assert _where(book, KEY[0]).active_host == A
     book.released("2_0", next_member="b")
@@ -84,28 +82,24 @@ def test_an_owner_has_its_task_until_it_has_let_it_go() -> None:
 
 
 def test_who_is_dead_has_nothing() -> None:
-    """From the moment its fencing begins."""
     book = _book().fence_wait("2_1", "b")
     assert _where(book, KEY[1]).active_host is None
     assert _where(book, KEY[1]).standby_hosts == {A}
 
 
 def test_an_owner_without_an_endpoint_is_not_told_of() -> None:
-    """Its task is somewhere, but nobody can ask there."""
     book = _book().released("2_0").grant("2_0", "c")
     assert _where(book, KEY[0]).active_host is None
     assert _where(book, KEY[0]).partition == 0
 
 
 def test_a_group_that_has_not_begun_knows_nothing() -> None:
-    """Neither who, nor which partition."""
     nothing = KeyQueryMetadata(active_host=None, standby_hosts=frozenset(), partition=None)
     assert _where(LogBook(), KEY[0]) == nothing
     assert all_clients(LogBook().group, SPEC, APP) == []
 
 
 def test_a_global_store_is_everywhere() -> None:
-    """Here, if others can ask here; else with the first of all. It has no partitions."""
     for here, active in ((B, B), (None, A)):
         assert _where(_book(), "eur", "rates", here=here) == KeyQueryMetadata(
             active_host=active, standby_hosts=frozenset(), partition=None
@@ -113,13 +107,11 @@ def test_a_global_store_is_everywhere() -> None:
 
 
 def test_a_store_that_there_is_not_is_named() -> None:
-    """With those that there are."""
     with pytest.raises(InvalidStateStoreError, match=r"no store sums \(stores: counts, rates\)"):
         _where(_book(), "one", "sums")
 
 
 def test_a_partitioner_of_ones_own_is_asked() -> None:
-    """With the topic that has the most partitions, and how many there are; it must choose one of them."""
     asked: list[tuple[Any, ...]] = []
 
     def choose(*arguments: Any) -> list[int]:
@@ -136,7 +128,6 @@ def test_a_partitioner_of_ones_own_is_asked() -> None:
 
 
 def test_keys_are_partitioned_as_they_are_written() -> None:
-    """By the bytes of their serde; a windowed key by the key inside, as the default partitioner of such topics."""
     number = Serdes.int64().serialize("", 7)
     assert partitioner_of(int)("in", 7, None, 9) == partition_of(number, 9)
     windowed = Serdes.windowed(str, 1_000)
@@ -146,7 +137,6 @@ def test_keys_are_partitioned_as_they_are_written() -> None:
 
 
 def test_keys_that_have_no_partition_are_refused() -> None:
-    """None could be anywhere, and what the serde does not take nowhere."""
     with pytest.raises(StreamsError, match="store counts: no key is None"):
         _where(_book(), None)
     with pytest.raises(SerializationError):
@@ -156,7 +146,6 @@ def test_keys_that_have_no_partition_are_refused() -> None:
 
 
 def test_each_process_is_told_with_its_stores_and_inputs() -> None:
-    """By host and port; tasks of one process in several members count together."""
     book = _book().member("d", endpoint="a:80").released("1_1").grant("1_1", "d")
     assert all_clients(book.group, SPEC, APP) == [
         StreamsMetadata(
@@ -184,7 +173,6 @@ def test_each_process_is_told_with_its_stores_and_inputs() -> None:
 
 
 def test_who_has_no_task_is_told_of_and_who_is_gone_is_not() -> None:
-    """A newcomer can answer for others."""
     book = _book().member("e", endpoint="e:1").member("b", MemberPhase.GONE, endpoint="b:81")
     assert [each.host_info for each in all_clients(book.group, SPEC, APP)] == [
         A,
@@ -196,8 +184,6 @@ def test_who_has_no_task_is_told_of_and_who_is_gone_is_not() -> None:
 
 
 def test_a_partitioner_may_choose_by_headers() -> None:
-    """(topic, key, value, headers, partitions); one of four parameters is called as ever, and bad headers are refused."""
-
     def by_region(topic: str, key: str, value: None, headers: Headers, partitions: int) -> int:
         return len(dict(headers)["region"] or b"") % partitions
 

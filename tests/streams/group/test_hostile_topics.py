@@ -103,7 +103,6 @@ _NUMBERS = st.integers(0, 2**70)
 def test_recovery_reads_and_rebuilds_whatever_is_left(
     records: list[bytes], messages: list[bytes], commit: tuple[str, int, int, int]
 ) -> None:
-    """Above every epoch that a commit or a record bears; only producers of this application are fenced."""
     name, task_epoch, ahead, first_hash = commit
     ranges = (RangeProgress(0, 5), RangeProgress(max(first_hash, 1), 5 + ahead))
     progress = Progress(
@@ -146,7 +145,6 @@ def test_recovery_reads_and_rebuilds_whatever_is_left(
 def test_an_alarm_names_what_is_skipped_for_an_hour(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In both topics: topic, partition, offset and field; `status` leaves with 1, and with 0 once that is long ago."""
     book = two_members()
     group = FakeGroup()
     group.write(book)

@@ -35,7 +35,6 @@ def _progress(*ranges: tuple[int, int], transactional_id: str = f"{APP}-a-0") ->
     offsets=st.lists(st.integers(0, 1 << 26), min_size=RANGES_MAX, max_size=RANGES_MAX),
 )
 def test_K2_the_map_tiles_all_hashes(first_hashes: set[int], offsets: list[int]) -> None:
-    """Each range ends where the next begins, and the lowest one is at the committed offset."""
     said = _progress(*zip(sorted({0, *first_hashes}), offsets, strict=False))
     committed = {ORDERS_3: CommittedOffset(said.committed_offset, said.encode())}
     (shown,) = range_map(progress_of(APP, committed), {"orders": 2})
@@ -55,12 +54,10 @@ def test_K2_the_map_tiles_all_hashes(first_hashes: set[int], offsets: list[int])
     ids=["none", "kafka-streams", "another-application"],
 )
 def test_what_others_committed_is_no_range_of_ours(metadata: str) -> None:
-    """It is left out; an alarm tells of it."""
     assert progress_of(APP, {ORDERS_3: CommittedOffset(7, metadata)}) == {}
 
 
 def test_ranges_come_by_task_and_those_of_no_known_task_last() -> None:
-    """Numbers by value; a topic that nobody has spoken of is shown all the same."""
     topics = (("orders", 10), ("orders", 2), ("new", 0), ("counts", 0))
     progress = {TopicPartition(*each): _progress((0, 5)) for each in topics}
     shown = range_map(progress, {"orders": 0, "counts": 1})
@@ -69,7 +66,6 @@ def test_ranges_come_by_task_and_those_of_no_known_task_last() -> None:
 
 
 def test_readers_are_known_from_figures_and_from_the_log() -> None:
-    """What a worker said of one partition holds for its topic; a copy's positions tell nothing, and nor does who speaks of no task."""
     book = two_members(("0_0", "1_3"))
     assert topic_readers(fold_log(book.entries).group, InboxFold()) == {}
     book.write(

@@ -73,7 +73,6 @@ def _facts(**changes: object) -> ResetFacts:
 
 
 def test_with_a_topology_exactly_its_own_topics_are_deleted() -> None:
-    """Others that look alike are left alone and named."""
     plan = plan_reset(scope_of("shop", _topology()), _facts())
     assert plan.topics == (
         "shop-totals-repartition",
@@ -85,7 +84,6 @@ def test_with_a_topology_exactly_its_own_topics_are_deleted() -> None:
 
 
 def test_with_only_the_name_topics_are_found_by_it() -> None:
-    """Except those of other applications whose names begin alike."""
     plan = plan_reset(ResetScope(application_id="shop"), _facts(others=frozenset({"shop-eu"})))
     assert plan.topics == (
         "shop-totals-repartition",
@@ -97,7 +95,6 @@ def test_with_only_the_name_topics_are_found_by_it() -> None:
 
 
 def test_offsets_move_from_what_was_committed_to_the_target() -> None:
-    """Also where nothing was committed yet."""
     plan = plan_reset(scope_of("shop", _topology()), _facts())
     assert plan.offsets == (
         OffsetMove(partition=ORDERS[0], before=40, after=3),
@@ -106,7 +103,6 @@ def test_offsets_move_from_what_was_committed_to_the_target() -> None:
 
 
 def test_every_producer_that_committed_is_fenced_and_no_other() -> None:
-    """Metadata is data from outside: an id of another application in it counts for nothing."""
     committed = {
         **_facts().committed,
         ORDERS[1]: CommittedOffset(1, _metadata("bank-fixed-0", 1)),
@@ -125,7 +121,6 @@ def test_members_of_the_group_that_speak_are_in_the_way() -> None:
 
 
 def test_a_live_application_is_not_reset() -> None:
-    """Members in the group or a held slot; the message names the holder."""
     held = LocalSlot(slot=0, path=Path("/state/shop/0"), problem="slot 0 is held by process 7 on a")
     plan = plan_reset(scope_of("shop", _topology()), _facts(members=2, slots=(held,)))
     assert plan.refusals == (
@@ -135,7 +130,6 @@ def test_a_live_application_is_not_reset() -> None:
 
 
 def test_workers_with_a_fixed_assignment_are_seen_wherever_they_are() -> None:
-    """No group speaks of them and their state may lie elsewhere: they show themselves, with the id of their producer."""
     live = _facts(fixed={"shop-fixed-b-0": "10.0.0.7", "shop-fixed-0": "10.0.0.5"})
     (refusal,) = plan_reset(scope_of("shop", _topology()), live).refusals
     assert "alive: shop-fixed-0 at 10.0.0.5, shop-fixed-b-0 at 10.0.0.7; stop them first" in refusal
@@ -143,7 +137,6 @@ def test_workers_with_a_fixed_assignment_are_seen_wherever_they_are() -> None:
 
 
 def test_force_ends_workers_with_a_fixed_assignment_and_nobody_else() -> None:
-    """Also one that has not committed anything yet is fenced; what else lives is still in the way."""
     live = _facts(fixed={"shop-fixed-b-0": "10.0.0.7", "bank-fixed-0": "10.0.0.6"})
     plan = plan_reset(scope_of("shop", _topology()), live, force=True)
     assert plan.refusals == ()
@@ -154,7 +147,6 @@ def test_force_ends_workers_with_a_fixed_assignment_and_nobody_else() -> None:
 
 
 def test_inputs_are_what_the_topology_reads_and_what_was_committed() -> None:
-    """Internal topics are no inputs."""
     scope = scope_of("shop", _topology())
     committed = [TopicPartition("clicks", 0), TopicPartition("shop-totals-repartition", 0)]
     found = input_partitions(scope, {**TOPICS, "clicks": 1}, committed)
@@ -162,14 +154,12 @@ def test_inputs_are_what_the_topology_reads_and_what_was_committed() -> None:
 
 
 def test_source_topics_that_do_not_exist_are_named() -> None:
-    """Nothing can be set for them."""
     plan = plan_reset(scope_of("shop", _topology()), _facts(topics={}, targets={}, committed={}))
     assert plan.is_empty
     assert "source topics that do not exist: orders" in plan.notes
 
 
 def test_an_application_of_which_nothing_was_found_may_be_a_slip() -> None:
-    """Nothing is done, and nobody takes that for a reset."""
     facts = _facts(committed={}, targets={})
     plan = plan_reset(ResetScope(application_id="shpo"), facts)
     assert plan.is_empty
@@ -216,7 +206,6 @@ def _used_state(state_dir: Path) -> None:
 def test_a_reset_leaves_nothing_but_the_new_offsets(
     cluster: FakeBroker, tmp_path: Path, to: str, after: int
 ) -> None:
-    """Topics, state and old offsets are gone; a second reset finds nothing more to delete."""
     _used_state(tmp_path)
     admin, scope = _Admin(cluster), ResetScope(application_id="shop")
     position = parse_position(str(to))
@@ -241,7 +230,6 @@ def test_a_reset_leaves_nothing_but_the_new_offsets(
 
 
 def test_a_plan_touches_nothing(cluster: FakeBroker, tmp_path: Path) -> None:
-    """Facts are only read."""
     _used_state(tmp_path)
     before = {**cluster.groups}, set(cluster.topics)
     scope = scope_of("shop", _topology())
@@ -251,7 +239,6 @@ def test_a_plan_touches_nothing(cluster: FakeBroker, tmp_path: Path) -> None:
 
 
 def test_a_held_slot_is_found_and_left_alone(cluster: FakeBroker, tmp_path: Path) -> None:
-    """The refusal names the process that holds it, and executing raises."""
     _used_state(tmp_path)
     admin, scope = _Admin(cluster), scope_of("shop", _topology())
     with StateDirectory.acquire(tmp_path, "shop", slot=1):
@@ -267,7 +254,6 @@ def test_a_held_slot_is_found_and_left_alone(cluster: FakeBroker, tmp_path: Path
 def test_a_slot_taken_after_the_plan_stops_the_reset_before_it_begins(
     cluster: FakeBroker, tmp_path: Path
 ) -> None:
-    """Nothing is deleted while somebody may be using it."""
     _used_state(tmp_path)
     admin, scope = _Admin(cluster), scope_of("shop", _topology())
     plan = plan_reset(scope, gather_facts(scope, admin, tmp_path, "earliest"))
@@ -289,12 +275,10 @@ def test_a_slot_taken_after_the_plan_stops_the_reset_before_it_begins(
     ],
 )
 def test_times_are_utc_unless_they_say_otherwise(text: str, position: str | int) -> None:
-    """In ISO 8601 or as ms since the epoch."""
     assert parse_position(text) == position
 
 
 @pytest.mark.parametrize("text", ["9" * 25, "soon", "2023-13-01"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    """Also a number that no client could send."""
     with pytest.raises(ConfigError, match="write earliest, latest, a time"):
         parse_position(text)

@@ -12,7 +12,6 @@ def _open(start: int) -> OpenTransaction:
 
 
 def test_F3_a_transaction_stands_when_its_first_offset_stays_for_seconds() -> None:
-    """What is open now may be an ordinary commit."""
     seen = StandingTransactions()
     seen.note({LOG: _open(5)}, 100.0)
     assert seen.is_unsure
@@ -25,7 +24,6 @@ def test_F3_a_transaction_stands_when_its_first_offset_stays_for_seconds() -> No
 
 
 def test_F3_transactions_that_follow_each_other_are_no_standing_one() -> None:
-    """Each begins where the last one ended."""
     seen = StandingTransactions()
     for second in range(60):
         seen.note({LOG: _open(second)}, float(second))
@@ -33,7 +31,6 @@ def test_F3_transactions_that_follow_each_other_are_no_standing_one() -> None:
 
 
 def test_F3_one_that_has_ended_is_forgotten() -> None:
-    """Nothing is unsure then."""
     seen = StandingTransactions()
     seen.note({LOG: _open(5)}, 0.0)
     seen.note({}, 9.0)

@@ -72,7 +72,6 @@ def _names(status: GroupStatus) -> list[str]:
 
 
 def test_N5_a_group_is_seen_without_asking_a_member() -> None:
-    """Members, owners, epochs, since when, lag and rate: from the two topics."""
     book = _learning()
     told = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", lag=40, rate=2_000.0)
     status = _status(book, (300, LEADER), (200, beat("a", told)), (200, beat("b")))
@@ -106,7 +105,6 @@ def test_N5_a_group_is_seen_without_asking_a_member() -> None:
 
 
 def test_a_learner_shows_progress_and_when_it_will_be_ready() -> None:
-    """By its positions, its ends and its rate."""
     told = TaskStatus(
         task="0_1",
         role="learner",
@@ -123,8 +121,6 @@ def test_a_learner_shows_progress_and_when_it_will_be_ready() -> None:
 
 
 def test_a_learner_that_announced_itself_is_ready() -> None:
-    """With the learn epoch it has now, not with an earlier one."""
-
     def ready(epoch: int) -> Ready:
         return Ready(
             app=APP, member="c", incarnation="c-1", task="0_1", learn_epoch=epoch,
@@ -136,14 +132,12 @@ def test_a_learner_that_announced_itself_is_ready() -> None:
 
 
 def test_what_an_earlier_copy_said_is_not_shown() -> None:
-    """Its learn epoch is another."""
     told = TaskStatus(task="0_1", role="learner", epoch=6, state="RESTORING", lag=250, rate=50.0)
     (learner,) = _status(_learning(), (100, beat("c", told))).learners
     assert (learner.lag, learner.eta_s) == (None, None)
 
 
 def test_figures_older_than_the_session_timeout_are_stale() -> None:
-    """Not a moment earlier: the timeout is 3 s."""
     told = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", lag=40)
     book = two_members()
     fresh = _status(book, (0, beat("a", told)), later_ms=3_000)
@@ -154,7 +148,6 @@ def test_figures_older_than_the_session_timeout_are_stale() -> None:
 
 
 def test_a_beat_that_leaves_out_what_did_not_change_keeps_it_fresh() -> None:
-    """A full one forgets what it does not name."""
     told = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", lag=0)
     book = two_members()
     status = _status(book, (4_000, beat("a", told)), (100, beat("a", full=False)))
@@ -163,19 +156,16 @@ def test_a_beat_that_leaves_out_what_did_not_change_keeps_it_fresh() -> None:
 
 
 def test_a_lag_nobody_knows_is_none() -> None:
-    """-1 is the wire's word for it."""
     told = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", lag=-1)
     assert _status(two_members(), (0, beat("a", told))).tasks[0].lag is None
 
 
 def test_a_settled_group_that_speaks_has_no_alarm() -> None:
-    """Nor has one with learners on their way."""
     for book in (two_members(), _learning()):
         assert _status(book, *_all_speak(book)).alarms == ()
 
 
 def test_a_group_is_json() -> None:
-    """All of it, as it is."""
     status = _status(_learning())
     assert json.loads(json.dumps(status.to_dict())) == json.loads(json.dumps(asdict(status)))
 
@@ -215,7 +205,6 @@ def _nobody(book: LogBook) -> LogBook:
     ],
 )
 def test_alarms_of_the_log(change: object, name: str, words: str) -> None:
-    """What the log alone says."""
     assert callable(change)
     book = two_members()
     change(book)
@@ -225,7 +214,6 @@ def test_alarms_of_the_log(change: object, name: str, words: str) -> None:
 
 
 def test_a_fence_that_nobody_makes_is_no_fence_that_takes_long() -> None:
-    """The last member died and its leader went: what is missing is a member, and no broker is at fault."""
     book = two_members()
     for name in "ab":
         book.member(name, MemberPhase.FENCING, reason="its process ended")
@@ -238,7 +226,6 @@ def test_a_fence_that_nobody_makes_is_no_fence_that_takes_long() -> None:
 
 
 def test_N6_an_assignor_that_fails_is_an_alarm() -> None:
-    """The leader says so with its beats."""
     book = two_members()
     told = LeaderBeat(
         app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=2, alarms=("it gave no answer",)
@@ -248,7 +235,6 @@ def test_N6_an_assignor_that_fails_is_an_alarm() -> None:
 
 
 def test_a_task_that_waits_for_a_restart_is_no_alarm() -> None:
-    """Its member said it would come back."""
     book = two_members().member("b", MemberPhase.GONE, rejoin_ms=60_000)
     book.released("0_1").released("0_3").after(20_000)
     assert _status(book, *_all_speak(book)).alarms == ()
@@ -299,7 +285,6 @@ def test_alarms_of_what_brokers_say(around: Surroundings, name: str, words: str)
 
 
 def test_alarms_of_the_inbox() -> None:
-    """Who is silent, who was refused, what could not be opened, and that nobody leads."""
     book = two_members()
     assert _names(_status(book)) == ["no-leader", "silent-member", "silent-member"]
     status = _status(
@@ -321,7 +306,6 @@ def test_alarms_of_the_inbox() -> None:
 
 
 def test_what_is_dropped_and_skipped_is_an_alarm() -> None:
-    """A.5: with the count of all tasks, and where and why most of it is."""
     book = two_members()
     few = TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING", dropped=1, drop="few")
     most = "249 records at AGGREGATE: late (first in-0 offset 1)"
@@ -340,7 +324,6 @@ def test_what_is_dropped_and_skipped_is_an_alarm() -> None:
 
 
 def test_N12_tasks_whose_topics_are_gone_are_shown_only_while_somebody_has_them() -> None:
-    """Nobody is told to start a member for them, nor that they could not be opened."""
     book = two_members().about("0_0", "0_2").after(10)
     failed = TaskFailed(
         app=APP, member="b", incarnation="b-1", task="0_1", epoch=2, role="active", detail="no"
@@ -385,7 +368,6 @@ def test_offsets_of_others_are_told_from_our_own() -> None:
 
 
 def test_who_speaks_is_known_by_name() -> None:
-    """For as long as twice its session timeout; who has left does not count, who is about to join does."""
     book = two_members()
     inbox = InboxFold()
     inbox.take(Heard(book.now_ms, beat("a")))
@@ -397,7 +379,6 @@ def test_who_speaks_is_known_by_name() -> None:
 
 
 def test_who_looks_for_days_forgets_who_has_gone() -> None:
-    """After an hour; who has spoken since is remembered with all that it has said of its tasks."""
     inbox = InboxFold()
     inbox.take(Heard(0, JOIN))
     inbox.take(Heard(0, Refused(app=APP, member="p1", incarnation="d-1", code="X", reason="no")))
@@ -412,7 +393,6 @@ def test_who_looks_for_days_forgets_who_has_gone() -> None:
 
 
 def test_F3_restores_without_progress_are_alarms_while_they_last() -> None:
-    """Of tasks and copies, by what their members last said; what somebody else has by now does not count."""
     book = _learning()
     stuck = TaskStatus(
         task="0_0", role="active", epoch=1, state="RESTORING", waits="no progress: x"
@@ -434,7 +414,6 @@ def test_F3_restores_without_progress_are_alarms_while_they_last() -> None:
 
 
 def test_B9_a_long_call_is_an_alarm_while_its_worker_is_heard() -> None:
-    """With function, line and record; a short one is a figure of its member only."""
     book = _learning()
     call = RunningCall(text="enrich (app.py:3) at map (task 0_0), orders-0 offset 5", ms=151_000)
     for is_long in (False, True):
@@ -450,7 +429,6 @@ def test_B9_a_long_call_is_an_alarm_while_its_worker_is_heard() -> None:
 
 @pytest.mark.parametrize(("lives", "is_alarm"), [(3, False), (4, True)])
 def test_F3_a_member_that_begins_again_and_again_is_an_alarm(lives: int, is_alarm: bool) -> None:
-    """Four times within ten minutes; not for ever after."""
     book = two_members()
     for number in range(2, lives + 1):
         book.member("b", MemberPhase.GONE, life=number - 1)
@@ -461,7 +439,6 @@ def test_F3_a_member_that_begins_again_and_again_is_an_alarm(lives: int, is_alar
 
 
 def test_F3_a_leadership_that_is_claimed_again_and_again_is_an_alarm() -> None:
-    """Six times within ten minutes: each claim is that of a new watchdog, or of one that was cut off."""
     book = two_members()
     for epoch in range(2, 8):
         book.after(1_000).leader(f"p{epoch}")

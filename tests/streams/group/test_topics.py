@@ -18,7 +18,6 @@ SUSPECT = Suspect(app=APP, member="p1", incarnation="p1", leader_epoch=1)
 
 
 def test_the_log_is_read_once_each_and_goes_on_where_it_was() -> None:
-    """With offsets and times, and what is rejected; tombstones are left out."""
     group = FakeGroup()
     book = two_members()
     group.write(book)
@@ -38,7 +37,6 @@ def test_the_log_is_read_once_each_and_goes_on_where_it_was() -> None:
 
 
 def test_the_inbox_is_read_from_a_moment_on() -> None:
-    """Only this application's messages, and what is rejected."""
     group = FakeGroup()
     other = Suspect(app="bank", member="p1", incarnation="p1", leader_epoch=1)
     group.hear(T - 1, LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1))
@@ -54,7 +52,6 @@ def test_the_inbox_is_read_from_a_moment_on() -> None:
 
 
 def test_messages_that_were_deleted_meanwhile_are_passed() -> None:
-    """By age: what is left is all there is."""
     group = FakeGroup()
     group.hear(T, SUSPECT, SUSPECT)
     connection = FakeConnection(group.broker)
@@ -84,7 +81,6 @@ class _SilentReader(FakeChangelogReader):
 
 
 def test_a_topic_that_gives_nothing_out_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After half a minute, naming the topic: the command does not hang."""
     group = FakeGroup()
     group.write(two_members())
     monkeypatch.setattr("tidewheel.streams.group.topics.time", _Clock())

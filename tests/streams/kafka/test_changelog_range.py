@@ -54,27 +54,23 @@ def _read(reader: _Reader, first: int, end: int, *, stall_s: float = 60.0) -> li
 
 
 def test_a_range_ends_where_it_was_told_to() -> None:
-    """Records behind the end are not returned, though they came along."""
     reader = _Reader(list(range(20)), None)
     assert _read(reader, 4, 11) == list(range(4, 11))
     assert reader.closed
 
 
 def test_gaps_and_a_tail_of_markers_are_passed() -> None:
-    """The position ends the reading, not a record: the last ones may be markers or aborted."""
     assert _read(_Reader([0, 5, 6, 30], 34), 0, 33) == [0, 5, 6, 30]
     assert _read(_Reader([0, 5, 6, 30], 34), 0, 20) == [0, 5, 6]
 
 
 def test_an_empty_range_makes_no_client() -> None:
-    """Nobody is asked for nothing."""
     reader = _Reader([], None)
     assert _read(reader, 7, 7) == []
     assert not reader.closed
 
 
 def test_a_reader_that_stands_still_gives_up() -> None:
-    """The error names topic, partition and offset, and the client is closed."""
     reader = _Reader([0, 1], None)
     with pytest.raises(StreamsError, match=r"app-counts-changelog-1: .* at offset 2, .* to 9"):
         _read(reader, 0, 9, stall_s=0.0)

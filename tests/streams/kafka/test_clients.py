@@ -14,7 +14,6 @@ CANARY = "hunter2-canary"
 
 
 def test_a_forbidden_property_is_refused_before_any_client_is_made() -> None:
-    """The program ends at start, not in its first commit."""
     with pytest.raises(ConfigError, match=r"isolation\.level"):
         KafkaClients(
             bootstrap_servers="127.0.0.1:9",
@@ -27,7 +26,6 @@ def test_a_forbidden_property_is_refused_before_any_client_is_made() -> None:
 def test_what_librdkafka_refuses_is_a_config_error_without_the_value(
     properties: dict[str, object],
 ) -> None:
-    """In every kind of client."""
     clients = KafkaClients(
         bootstrap_servers="127.0.0.1:9",
         application_id="app",
@@ -63,7 +61,6 @@ def client_of(kind: str, properties: dict[str, Any]) -> object:
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
 def test_an_unusable_ca_file_is_named(tmp_path: Path, content: str | None) -> None:
-    """A missing file by its path, a file without certificates by its property; in every client."""
     authority = tmp_path / "ca.pem"
     if content is not None:
         authority.write_text(content)
@@ -79,7 +76,6 @@ def test_an_unusable_ca_file_is_named(tmp_path: Path, content: str | None) -> No
 def test_likely_mistakes_are_warned_of_and_secrets_are_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Security for one kind of client only, and certificates that nobody checks."""
     caplog.set_level(logging.INFO, logger="tidewheel.streams.kafka")
     KafkaClients(
         bootstrap_servers="127.0.0.1:9",

@@ -29,7 +29,6 @@ def client() -> Iterator[ProducerClient]:
 def test_a_call_that_never_returns_is_left_behind(
     client: ProducerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller goes on past the time limit that the client forgot."""
     monkeypatch.setattr(module, "_STUCK_S", 0.1)
     monkeypatch.setattr(module, "SLICE_S", 0.02)
     released = threading.Event()
@@ -39,7 +38,6 @@ def test_a_call_that_never_returns_is_left_behind(
 
 
 def test_a_guarded_call_passes_on_what_came_of_it(client: ProducerClient) -> None:
-    """Its arguments, its success and its error are those of a plain call."""
     seen: list[object] = []
     _guarded(client, lambda what, limit_s: seen.extend([what, limit_s]), "x", within_s=5)
     assert seen[0] == "x"
@@ -48,7 +46,6 @@ def test_a_guarded_call_passes_on_what_came_of_it(client: ProducerClient) -> Non
 
 
 def test_a_guarded_call_goes_on_beside_its_caller_until_it_is_ended(client: ProducerClient) -> None:
-    """It is made again while it says later, and whoever ends it may give it less time than it was begun with."""
     tried = threading.Event()
 
     def later(_: float) -> None:
@@ -62,7 +59,6 @@ def test_a_guarded_call_goes_on_beside_its_caller_until_it_is_ended(client: Prod
 
 
 def test_a_call_is_made_again_while_it_says_later(client: ProducerClient) -> None:
-    """Until it succeeds, or the deadline has passed."""
     client.call(_raises(LATER, LATER), deadline_s=time.monotonic() + 5)
     with pytest.raises(KafkaException, match="later"):
         client.call(_raises(*[LATER] * 1_000), deadline_s=time.monotonic() + 0.1)
@@ -70,7 +66,6 @@ def test_a_call_is_made_again_while_it_says_later(client: ProducerClient) -> Non
 
 @pytest.mark.parametrize("call", ["init", "produce"])
 def test_a_dropped_client_is_gone_though_its_error_is_kept(call: str) -> None:
-    """As a log handler keeps it. Else it would start its transactions once brokers are there, and fence its successor."""
     settings = ClientSettings(bootstrap_servers="127.0.0.1:9", application_id="app")
     producer = ProducerClient(
         settings.transactional("app-1", 10_000), ClientLog("test"), stall_timeout_s=1

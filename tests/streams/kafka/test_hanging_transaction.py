@@ -49,7 +49,6 @@ def producer(cluster: RealCluster, group: str, wanted: TopicPartition) -> Iterat
 def test_offsets_in_an_open_transaction_are_no_bare_time_out(
     cluster: RealCluster, producer: Producer, group: str, wanted: TopicPartition
 ) -> None:
-    """Kafka 4 can lose a transaction's end when a partition is without a leader; only a tool of Kafka's ends it then."""
     admin = cluster.clients.admin(timeout_s=2.0)
 
     with pytest.raises(StreamsError, match=f"group {group}.*is open.*find-hanging"):
@@ -67,7 +66,6 @@ def test_a_client_that_gets_no_answer_is_not_asked_again(
     wanted: TopicPartition,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A connection that nobody serves any more costs one question's time, not all of it and not the next ones'."""
     monkeypatch.setattr(admin_module, "_READER_S", 1.0)
     admin = harmed.clients.admin(timeout_s=20.0)
     assert admin.committed(group, [wanted], stable=True) == {}
@@ -85,7 +83,6 @@ def test_a_client_that_gets_no_answer_is_not_asked_again(
 def test_a_client_may_be_closed_while_it_is_asked(
     cluster: RealCluster, producer: Producer, group: str, wanted: TopicPartition
 ) -> None:
-    """Who asks gets an error that says so; the client underneath is let go by whoever is last."""
     admin = cluster.clients.admin(timeout_s=2.0)
     errors: list[StreamsError] = []
 
@@ -115,7 +112,6 @@ def test_a_client_may_be_closed_while_it_is_asked(
 def test_F3_an_open_transaction_is_told_with_its_producer(
     cluster: RealCluster, wanted: TopicPartition
 ) -> None:
-    """Transactional id, producer id and epoch, state at the coordinator, first offset, and the command that aborts it."""
     servers = cluster.clients.settings.bootstrap_servers
     name = cluster.name()
     made = Producer({"bootstrap.servers": servers, "transactional.id": name})
@@ -150,7 +146,6 @@ def test_F3_an_open_transaction_is_told_with_its_producer(
 def test_F3_where_brokers_can_not_be_asked_the_text_says_why(
     cluster: RealCluster, config: dict[str, str], words: str
 ) -> None:
-    """And what is known else is said."""
     host, _, port = cluster.clients.settings.bootstrap_servers.rpartition(":")
     each = TopicPartition("log", 0)
     node = Node(host, int(port))

@@ -22,5 +22,4 @@ class _Partition:
     ("data", "text"), [(None, ""), (b"", ""), (b"AgAA", "AgAA"), (b"AgAA\x88U", "AgAA\ufffdU")]
 )
 def test_metadata_is_text_whatever_stands_behind_it(data: bytes | None, text: str) -> None:
-    """Bytes behind the metadata of others that are no text don't stop a start."""
     assert metadata_text(_Partition(data)) == text

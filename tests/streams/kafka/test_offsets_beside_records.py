@@ -87,8 +87,6 @@ def committing(client: Client) -> Any:
 def test_a_connection_lost_while_records_are_waited_for_is_a_doubt_until_the_offsets_are_answered(
     answered: bool, is_doubt: bool
 ) -> None:
-    """A leader that moves while records are under way is no reason for a new producer."""
-
     def lose() -> bool:
         producer._log.log(20, "%s%s%s", "FAIL", "", LOST)
         return True
@@ -102,8 +100,6 @@ def test_a_connection_lost_while_records_are_waited_for_is_a_doubt_until_the_off
 
 
 def test_whoever_is_fenced_is_told_so_though_the_offsets_are_stuck() -> None:
-    """Nobody waits for them: there is nothing to abort."""
-
     def fence() -> bool:
         raise FENCED
 
@@ -115,7 +111,6 @@ def test_whoever_is_fenced_is_told_so_though_the_offsets_are_stuck() -> None:
 
 
 def test_records_that_are_not_answered_in_time_are_aborted_when_the_offsets_call_is_over() -> None:
-    """The client does one thing with a transaction at a time."""
     sending = Sending()
     client = Client(sending, lambda: False)
     producer = committing(client)
@@ -127,7 +122,6 @@ def test_records_that_are_not_answered_in_time_are_aborted_when_the_offsets_call
 
 
 def test_offsets_that_are_stuck_end_the_producer() -> None:
-    """Nothing was committed, but nobody else can use it."""
     client = Client(Sending(has_succeeded=False, error=StuckError()), lambda: True)
     with pytest.raises(CommitOutcomeUnknownError, match="stuck"):
         committing(client).commit("group", OFFSETS)
@@ -135,8 +129,6 @@ def test_offsets_that_are_stuck_end_the_producer() -> None:
 
 
 def test_offsets_are_not_sent_again_by_a_commit_that_has_no_others() -> None:
-    """Two requests less, and nothing that a lost connection could leave in doubt."""
-
     def lose() -> bool:
         producer._log.log(20, "%s%s%s", "FAIL", "", LOST)
         return True
@@ -149,8 +141,6 @@ def test_offsets_are_not_sent_again_by_a_commit_that_has_no_others() -> None:
 
 
 def test_a_connection_lost_while_offsets_are_sent_ahead_ends_the_producer() -> None:
-    """They might arrive late, and take the place of those that the commit sends."""
-
     class Losing(Sending):
         def end(self, _: float) -> None:
             producer._log.log(20, "%s%s%s", "FAIL", "", LOST)
@@ -177,7 +167,6 @@ def test_a_connection_lost_while_offsets_are_sent_ahead_ends_the_producer() -> N
 def test_offsets_that_cannot_be_sent_ahead_end_the_transaction(
     error: Exception, raised: type[Exception], calls: list[str]
 ) -> None:
-    """As in a commit: nothing of it is visible, or nobody else can use the client."""
     client = Client(Sending(has_succeeded=False, error=error), lambda: True)
     producer = committing(client)
     with pytest.raises(raised):

@@ -26,7 +26,6 @@ _SETTINGS = ClientSettings(
 
 
 def test_secrets_stay_here_and_are_found_again() -> None:
-    """What travels names a file that only this user may read, for as long as it is needed."""
     with portable_settings(_SETTINGS, same_machine=True) as travelling:
         assert _SECRET not in str([travelling.consumer, travelling.producer, travelling.admin])
         assert travelling.consumer["fetch.min.bytes"] == 5
@@ -39,7 +38,6 @@ def test_secrets_stay_here_and_are_found_again() -> None:
 
 
 def test_a_secret_does_not_travel_to_other_machines_in_the_open() -> None:
-    """The property is named, its value is not."""
     with Keeper(same_machine=False) as keeper:
         with pytest.raises(ConfigError, match=r"consumer\['sasl.password'\].*env:NAME") as failure:
             keeper.settings(_SETTINGS)
@@ -47,13 +45,11 @@ def test_a_secret_does_not_travel_to_other_machines_in_the_open() -> None:
 
 
 def test_a_secret_may_travel_encrypted() -> None:
-    """Spark's own encryption protects it on the way."""
     with Keeper(same_machine=False, encrypted=True) as keeper:
         assert keeper.settings(_SETTINGS).consumer["sasl.password"] == _SECRET
 
 
 def test_a_url_with_credentials_is_kept_too() -> None:
-    """A plain one travels as it is."""
     url = f"s3://id:{_SECRET}@bucket/snapshots"
     with Keeper(same_machine=True) as keeper:
         travelling = keeper.url("snapshot_location", url)
@@ -67,7 +63,6 @@ def test_a_url_with_credentials_is_kept_too() -> None:
 def test_what_a_killed_process_left_behind_is_deleted_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its secrets would lie there for good. Those of one that lives stay, and so does what is nobody's."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     program = (
         "import os, sys; from tidewheel.streams.kafka.portable_settings import Keeper; "
@@ -96,7 +91,6 @@ def test_what_a_killed_process_left_behind_is_deleted_by_the_next(
 def test_what_another_process_deletes_meanwhile_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two jobs that begin at once find the same folder; the slower one finds it gone, at the worst moment here."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left = tmp_path / "tidewheel-secrets-left"
     left.mkdir()

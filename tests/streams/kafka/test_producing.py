@@ -17,7 +17,6 @@ _PATIENCE_S = 60
 
 
 def test_positions_of_the_call_mean_what_their_names_mean(cluster: RealCluster) -> None:
-    """Key, value, timestamp and headers given by position arrive as those given by keyword (DESIGN section 2)."""
     by_position, by_keyword = cluster.topic(), cluster.topic()
     headers = (("h", b"1"), ("n", None))
     sink = cluster.sink()
@@ -34,7 +33,6 @@ def test_positions_of_the_call_mean_what_their_names_mean(cluster: RealCluster) 
 
 
 def test_a_timestamp_of_zero_does_not_become_the_wall_clock(cluster: RealCluster) -> None:
-    """The client takes 0 for now, so it is sent as 1."""
     topic = cluster.topic()
     sink = cluster.sink()
     sink.produce(columns(topic, b"a", b"b", timestamps=[0, T]))
@@ -43,7 +41,6 @@ def test_a_timestamp_of_zero_does_not_become_the_wall_clock(cluster: RealCluster
 
 
 def test_a_full_queue_is_waited_for_and_nothing_is_lost_or_repeated(cluster: RealCluster) -> None:
-    """The client's queue holds 100 records; 5,000 go through it in order."""
     topic = cluster.topic()
     client = _client(cluster, {"queue.buffering.max.messages": 100, "linger.ms": 1})
     values = [b"%d" % index for index in range(5_000)]
@@ -54,7 +51,6 @@ def test_a_full_queue_is_waited_for_and_nothing_is_lost_or_repeated(cluster: Rea
 
 
 def test_a_record_larger_than_the_whole_queue_is_refused_at_once(cluster: RealCluster) -> None:
-    """It would never fit, so nobody waits for room."""
     topic = cluster.topic()
     client = _client(cluster, {"queue.buffering.max.kbytes": 1})
     records = columns(topic, b"ok", b"x" * 5_000, partitions=ANY_PARTITION)
@@ -65,7 +61,6 @@ def test_a_record_larger_than_the_whole_queue_is_refused_at_once(cluster: RealCl
 
 
 def test_a_part_of_columns_is_sent_as_if_it_stood_alone(cluster: RealCluster) -> None:
-    """Partitions, keys, timestamps and headers are those of the same rows."""
     topic = cluster.topic(partitions=3)
     client = _client(cluster, {})
     records = columns(
@@ -83,7 +78,6 @@ def test_a_part_of_columns_is_sent_as_if_it_stood_alone(cluster: RealCluster) ->
 def test_a_changelog_of_many_batches_reports_the_offset_of_its_last_record(
     cluster: RealCluster,
 ) -> None:
-    """Only the last record of each call carries a callback."""
     part = TopicPartition(cluster.topic(), 0)
     producer = cluster.producer(cluster.name(), call_timeout_s=_PATIENCE_S)
     producer.init()

@@ -30,7 +30,6 @@ def admin() -> Iterator[KafkaAdmin]:
 def test_a_broker_that_is_away_is_named_long_before_it_is_given_up(
     admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, with the address and the reason; then an error that says what to check."""
     monkeypatch.setattr(admin_module, "_QUIET_S", 0.0)
     with pytest.raises(
         StreamsError, match=f"can't reach a broker at {NOBODY} .*; check that the"
@@ -46,7 +45,6 @@ def test_a_broker_that_is_away_is_named_long_before_it_is_given_up(
 def test_brokers_that_do_not_tell_their_retention_are_an_error_that_says_so(
     admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch, told: dict[str, None]
 ) -> None:
-    """As services do that run Kafka for others: they leave settings out, or their values."""
     cluster = SimpleNamespace(controller=SimpleNamespace(id=1))
     settings = {name: SimpleNamespace(value=value) for name, value in told.items()}
     monkeypatch.setattr(admin, "_ask", lambda *_: cluster)
@@ -56,7 +54,6 @@ def test_brokers_that_do_not_tell_their_retention_are_an_error_that_says_so(
 
 
 def test_who_is_to_stop_does_not_wait_for_a_broker(admin: KafkaAdmin) -> None:
-    """Also not if it is told before it has asked."""
     stopped = threading.Event()
     stopped.set()
     assert not admin.reach(stopped)
@@ -66,7 +63,6 @@ def test_who_is_to_stop_does_not_wait_for_a_broker(admin: KafkaAdmin) -> None:
 def test_waiting_for_a_broker_ends_when_it_is_told_to(
     admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the question that is under way; nothing is raised and nothing is given up."""
     monkeypatch.setattr(admin, "_timeout_s", 60.0)
     stopped = threading.Event()
     client = admin._client
@@ -91,8 +87,6 @@ def test_waiting_for_a_broker_ends_when_it_is_told_to(
 
 
 def test_a_client_that_is_closed_while_it_is_asked_says_so(admin: KafkaAdmin) -> None:
-    """The question is one thread's, and the end of a program another's."""
-
     def asked_while_it_closes(left_s: float) -> None:
         admin.close()
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left_s} s"))

@@ -12,7 +12,6 @@ ERROR = KafkaError(KafkaError._MSG_TIMED_OUT)
 
 @given(st.data())
 def test_each_report_is_matched_to_a_row_of_its_content(data: st.DataObject) -> None:
-    """Each row at most once, in order; equal rows stand for each other."""
     values = data.draw(st.lists(st.sampled_from([b"a", b"b", b"", None]), min_size=1, max_size=20))
     keys = data.draw(
         st.lists(st.sampled_from([b"k", None]), min_size=len(values), max_size=len(values))
@@ -43,7 +42,6 @@ def test_each_report_is_matched_to_a_row_of_its_content(data: st.DataObject) -> 
 def test_parts_hold_every_record_once_in_order_and_are_smaller(
     kinds: list[str], alone: bool
 ) -> None:
-    """Records that the broker has named are parts of their own, so one of them takes no other with it."""
     errors = {
         "named": _Answer(KafkaError(KafkaError.INVALID_RECORD), 1),
         "other": _Answer(KafkaError(KafkaError._INVALID_DIFFERENT_RECORD), 1),

@@ -50,7 +50,6 @@ def test_a_lost_reply_makes_the_outcome_unknown_though_the_client_says_it_commit
 def test_a_lost_reply_to_an_abort_ends_the_producer_too(
     cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy
 ) -> None:
-    """A late abort would tear the next transaction."""
     topic = cluster.topic()
     producer = started(harmed)
     producer.begin()
@@ -65,7 +64,6 @@ def test_a_lost_reply_to_an_abort_ends_the_producer_too(
 def test_a_connection_lost_between_transactions_is_no_doubt(
     cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of ours was under way, so nothing can arrive late."""
     topic, group = cluster.topic(), cluster.name()
     producer: Any = started(harmed)
     _commit(producer, topic, group, b"before")
@@ -91,7 +89,6 @@ def test_a_connection_lost_between_transactions_is_no_doubt(
 def test_a_commit_that_arrives_after_the_fence_is_refused(
     cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy
 ) -> None:
-    """The order to commit is held up until another producer took over the id: nothing becomes visible."""
     topic, shared, group = cluster.topic(), cluster.name(), cluster.name()
     producer = started(harmed, shared)
     proxy.before_request(END_TXN, lambda: cluster.admin().fence([shared]))
@@ -105,7 +102,6 @@ def test_a_commit_that_arrives_after_the_fence_is_refused(
 def test_a_hanging_cluster_is_given_up_within_the_time_limit_and_closing_does_not_wait(
     cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy, *, with_offsets: bool
 ) -> None:
-    """A broker that answers nobody costs twice the limit at most: once for the commit, once for the abort."""
     topic, group = cluster.topic(), cluster.name()
     offsets = {TopicPartition(topic, 0): CommittedOffset(1, "")}
     waits: list[float] = []
@@ -132,7 +128,6 @@ def test_a_hanging_cluster_is_given_up_within_the_time_limit_and_closing_does_no
 def test_offsets_are_sent_beside_the_records(
     cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy
 ) -> None:
-    """Records that are on their way don't hold them up: a commit costs fewer round trips one after the other."""
     topic, group = cluster.topic(), cluster.name()
     producer = started(harmed)
     _commit(producer, topic, group, b"first")
@@ -152,7 +147,6 @@ def test_offsets_are_sent_beside_the_records(
 
 
 def test_a_cluster_that_is_away_is_an_error_with_its_address_and_what_to_check() -> None:
-    """Starting before the brokers is told clearly and within the limit."""
     nowhere = RealCluster("127.0.0.1:9", run_id="nowhere")
     producer = nowhere.clients.transactional_producer("id", 30_000, call_timeout_s=0.3)
     admin = nowhere.clients.admin(timeout_s=0.3)

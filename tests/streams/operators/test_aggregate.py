@@ -57,7 +57,6 @@ def listed(stream: Any) -> Any:
 @pytest.mark.parametrize("record_by_record", [False, True])
 @pytest.mark.parametrize("use", [counted, reduced, listed])
 def test_null_keys_and_null_values_are_dropped(use: Any, record_by_record: bool) -> None:
-    """They are counted as dropped and change nothing; what came out before stays."""
     with driver_of(use, record_by_record=record_by_record) as driver:
         source = driver.create_input_topic("in", **KEYED)
         source.pipe_batch([(None, 1, 1), ("a", None, 2), ("a", 5, 3), (None, None, 4)])
@@ -69,7 +68,6 @@ def test_null_keys_and_null_values_are_dropped(use: Any, record_by_record: bool)
 
 @pytest.mark.parametrize("use", [counted, reduced, listed])
 def test_a_result_has_the_largest_time_that_went_into_it(use: Any) -> None:
-    """Late records do not set it back, in whatever order a batch brings them."""
     rows = [("a", 1, 10), ("b", 1, 3), ("a", 1, 5), ("a", 1, 12), ("b", 1, 2)]
     assert [(key, time) for key, _, time in run(use, rows)] == [
         ("a", 10),
@@ -93,7 +91,6 @@ STEPS = st.one_of(
 def test_counts_go_on_from_what_is_on_disk_and_from_what_others_wrote(
     cache_bytes: int, kept_bytes: int, steps: list[Any]
 ) -> None:
-    """Whatever of it stands in memory when a batch comes, and however late its records are."""
     rows: dict[str, tuple[int, int]] = {}
     memory: dict[str, Any] = {
         "statestore_cache_max_bytes": cache_bytes,
@@ -131,7 +128,6 @@ def test_counts_go_on_from_what_is_on_disk_and_from_what_others_wrote(
 
 
 def test_a_result_of_none_deletes_the_row_with_its_time() -> None:
-    """Downstream sees a tombstone; the next record begins anew, at its own time."""
     assert run(reduced, [("a", 2, 10), ("a", -2, 11), ("a", 7, 4)]) == [
         ("a", 2, 10),
         ("a", None, 11),
@@ -145,7 +141,6 @@ def test_a_result_of_none_deletes_the_row_with_its_time() -> None:
 
 
 def test_every_forwarded_aggregate_keeps_the_value_it_had() -> None:
-    """A function that changes its aggregate in place does not change what went out before."""
     assert [value for _, value, _ in run(listed, [("a", 1, 1), ("a", 2, 2), ("a", 3, 3)])] == [
         [1],
         [1, 2],
@@ -155,8 +150,6 @@ def test_every_forwarded_aggregate_keeps_the_value_it_had() -> None:
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 def test_a_failing_function_leaves_the_aggregate_as_it_was(cache_bytes: int) -> None:
-    """Also when it had changed it in place before it failed."""
-
     def add(key: Any, value: Any, seen: list[Any]) -> list[Any]:
         seen.append(value)
         if value == "boom":
@@ -177,8 +170,6 @@ def test_a_failing_function_leaves_the_aggregate_as_it_was(cache_bytes: int) -> 
 
 
 def test_a_result_that_does_not_serialise_is_that_records_failure() -> None:
-    """Not the commit's: the record is named, and the row stays as it was."""
-
     def use(stream: Any) -> Any:
         return (
             stream.group_by_key(**KEYED)
@@ -192,8 +183,6 @@ def test_a_result_that_does_not_serialise_is_that_records_failure() -> None:
 
 
 def test_a_key_that_does_not_serialise_is_that_records_failure() -> None:
-    """The store's key serde may take less than the stream's."""
-
     def use(stream: Any) -> Any:
         return (
             stream.group_by_key()
@@ -214,7 +203,6 @@ ROWS = st.lists(
 def test_a_count_is_the_number_of_records_and_its_time_their_largest(
     first: list[Any], second: list[Any]
 ) -> None:
-    """Over two commits, record by record in the order of the batch."""
     with driver_of(counted) as driver:
         source = driver.create_input_topic("in", **KEYED)
         counts: dict[str, tuple[int, int]] = {}
@@ -232,7 +220,6 @@ def test_a_count_is_the_number_of_records_and_its_time_their_largest(
 def test_with_a_cache_the_last_change_of_each_key_goes_out_at_the_commit(
     first: list[Any], second: list[Any]
 ) -> None:
-    """The same values and times as without one, fewer of them."""
     with driver_of(counted, statestore_cache_max_bytes=1 << 20) as driver:
         source = driver.create_input_topic("in", **KEYED)
         counts: dict[str, tuple[int, int]] = {}
@@ -247,7 +234,6 @@ def test_with_a_cache_the_last_change_of_each_key_goes_out_at_the_commit(
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 def test_headers_of_a_result_are_those_of_its_last_record(cache_bytes: int) -> None:
-    """Also when it was held back; a record without headers takes them away."""
     with driver_of(counted, statestore_cache_max_bytes=cache_bytes) as driver:
         driver._enqueue("in", [driver.create_input_topic("in", **KEYED)._raw(key, 1, 5, headers) for key, headers in (
             ("a", (("n", b"1"),)), ("a", (("n", b"2"),)), ("b", (("n", b"3"),)), ("b", ()))])  # fmt: skip
@@ -260,7 +246,6 @@ def test_headers_of_a_result_are_those_of_its_last_record(cache_bytes: int) -> N
 
 
 def test_a_row_that_came_and_went_between_two_commits_is_no_tombstone() -> None:
-    """Downstream never saw it; one it had seen is deleted there."""
     with driver_of(reduced, statestore_cache_max_bytes=1 << 20) as driver:
         source = driver.create_input_topic("in", **KEYED)
         source.pipe_batch([("a", 2, 10), ("a", -2, 11), ("b", 1, 12)])
@@ -281,8 +266,6 @@ class Small(IntEnum):
 def test_a_processor_may_write_into_the_store_of_a_count(
     number: int, cache_bytes: int, commits_between: int
 ) -> None:
-    """Whatever kind of integer it puts, counting goes on from there, wherever that stands by now."""
-
     class Setter(Processor[Any, Any, Any, Any]):
         def process(self, record: Any) -> None:
             self.context.get_state_store("store").put("a", ValueAndTimestamp(number, 1))
@@ -411,7 +394,6 @@ def test_a_cache_is_flushed_in_the_order_of_the_last_changes(
 
 @pytest.mark.parametrize("cache", [0, 1 << 20])
 def test_a_deleted_session_has_the_time_of_its_end(cache: int) -> None:
-    """With a cache as well; also one that was merged away, by a record before its end."""
     with driver_of(
         lambda stream: (
             stream.group_by_key(key_serde=JSON, value_serde=JSON)

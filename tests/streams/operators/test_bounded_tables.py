@@ -47,7 +47,6 @@ def run(
 def test_a_row_ends_when_the_next_record_is_later_than_its_time(
     at_once: bool, record_by_record: bool
 ) -> None:
-    """A count begins anew when the one before has ended by the time of the record, or of any before it."""
     records = [("a", 0), ("a", 9), ("b", 15), ("a", 18), ("a", 28), ("b", 28), ("c", 40)]
     out, left = run(
         counts(Materialized("store", ttl=10)),
@@ -69,7 +68,6 @@ def test_a_row_ends_when_the_next_record_is_later_than_its_time(
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_cache_forwards_the_last_count_that_is_there(at_once: bool) -> None:
-    """With a cache the store is the same; what comes out are the last values of commits."""
     records = [("a", 0), ("a", 9), ("b", 15), ("a", 25)]
     topology = counts(Materialized("store", ttl=10))
     out, left = run(topology, records, at_once=at_once, cache_bytes=1 << 20)
@@ -80,7 +78,6 @@ def test_a_cache_forwards_the_last_count_that_is_there(at_once: bool) -> None:
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 def test_an_lru_table_keeps_the_keys_counted_last(at_once: bool, cache_bytes: int) -> None:
-    """A key that was put out begins anew; nothing is held back, so every update comes out."""
     store = Materialized("store", store_type="lru", max_entries=2)
     keys = ["a", "b", "a", "c", "b", "a"]
     records = [(key, time) for time, key in enumerate(keys)]

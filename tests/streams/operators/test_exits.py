@@ -63,7 +63,6 @@ USES: dict[str, Callable[[KStream[Any, Any]], Any]] = {
 def test_only_the_record_on_which_a_function_exits_is_skipped(
     use: Callable[[KStream[Any, Any]], Any],
 ) -> None:
-    """The handler is told which it is, in an exception as its signature says."""
     told: list[tuple[int | None, str, BaseException | None]] = []
 
     def skip(context: ErrorContext, _record: Record[Any, Any], error: Exception) -> ErrorResponse:
@@ -81,7 +80,6 @@ def test_only_the_record_on_which_a_function_exits_is_skipped(
 def test_an_exit_that_is_not_skipped_is_named_by_its_place(
     use: Callable[[KStream[Any, Any]], Any],
 ) -> None:
-    """Node, topic, partition and offset, as for every error."""
     with driver_of(use) as driver:
         source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
         place = r"failed in processing at \S+ \(task 0_0\), in-0 offset 1: RuntimeError: it raised SystemExit\(0\)"
@@ -91,8 +89,6 @@ def test_an_exit_that_is_not_skipped_is_named_by_its_place(
 
 
 def test_ctrl_c_in_a_function_is_nobodys_record() -> None:
-    """`KeyboardInterrupt` stays what it is."""
-
     def interrupted(_value: object) -> NoReturn:
         raise KeyboardInterrupt
 
@@ -101,7 +97,6 @@ def test_ctrl_c_in_a_function_is_nobodys_record() -> None:
 
 
 def test_a_serde_that_exits_is_the_deserialization_handlers() -> None:
-    """Found one by one, as with any error of a serde."""
     serde = Serde[str](
         lambda _topic, value: value.encode(), lambda _topic, data: str(_checked(int(data)))
     )
@@ -120,8 +115,6 @@ def test_a_serde_that_exits_is_the_deserialization_handlers() -> None:
 
 
 def test_a_handler_that_exits_counts_as_fail() -> None:
-    """Nothing a handler does is taken for an end of the worker that nobody has to explain."""
-
     def handler(*_told: object) -> NoReturn:
         sys.exit(3)
 

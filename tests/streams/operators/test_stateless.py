@@ -33,13 +33,11 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
 @pytest.mark.parametrize("record_by_record", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_records_are_kept_changed_and_dropped(name: str, record_by_record: bool) -> None:
-    """Nulls are passed to the functions as None; times stay."""
     use, expected = CASES[name]
     assert run(use, ROWS, record_by_record=record_by_record) == expected
 
 
 def test_headers_and_input_places_follow_their_records() -> None:
-    """Through filters, expansions and new keys."""
     places: list[Any] = []
 
     def topic(key: Any, value: Any, context: Any) -> str:
@@ -66,7 +64,6 @@ def test_headers_and_input_places_follow_their_records() -> None:
 def test_split_gives_each_record_to_the_first_branch_that_takes_it(
     values: list[int], default: bool, record_by_record: bool
 ) -> None:
-    """A predicate is only asked about what no branch before it took; the rest goes to the default branch or nowhere."""
     asked: list[int] = []
 
     def big(value: int) -> bool:
@@ -133,7 +130,6 @@ FAILING: dict[str, Callable[..., Any]] = {
 def test_a_record_whose_function_fails_is_left_out_alone(
     name: str, function: Callable[..., Any], record_by_record: bool
 ) -> None:
-    """The others keep their order, whatever the function raised: StopIteration is no end of the batch."""
     values = [0, 1, 2, 0, 0, 3, 0]
     got = run(
         lambda s: FAILING[name](s, function).filter(lambda v: True),
@@ -148,7 +144,6 @@ def test_a_record_whose_function_fails_is_left_out_alone(
 
 @pytest.mark.parametrize("function", [boom, stop])
 def test_a_function_is_called_once_per_record(function: Callable[..., Any]) -> None:
-    """Also where others of its batch fail."""
     calls: list[int] = []
 
     def noted(value: int) -> Any:
@@ -169,7 +164,6 @@ def test_a_function_is_called_once_per_record(function: Callable[..., Any]) -> N
 def test_by_default_a_failing_function_stops_the_worker(
     name: str, function: Callable[..., Any]
 ) -> None:
-    """The error names the operator and the record."""
     with pytest.raises(RecordFailedError, match=r"KSTREAM-.*in-0 offset 2"):
         run(lambda s: FAILING[name](s, function), [("a", 1, 1), ("b", 2, 2), ("c", 0, 3)])
 
@@ -196,7 +190,6 @@ def test_by_default_a_failing_function_stops_the_worker(
     ],
 )
 def test_results_of_a_wrong_shape_fail_like_the_call(use: Any, message: str) -> None:
-    """The handler is asked, and the message says what is wanted."""
     with pytest.raises(RecordFailedError, match=message):
         run(use, [("a", 1, 1)])
     assert run(use, [("a", 1, 1)], processing_exception_handler="continue") == []
@@ -206,7 +199,6 @@ def test_results_of_a_wrong_shape_fail_like_the_call(use: Any, message: str) -> 
 
 
 def test_map_values_batch_calls_once_for_a_batch() -> None:
-    """The function sees all values in order, nulls too; with single records it sees one at a time."""
     calls: list[list[Any]] = []
 
     def double(values: list[Any]) -> list[Any]:
@@ -233,8 +225,6 @@ async def _answer(value: Any) -> bool:
     ],
 )  # fmt: skip
 def test_a_coroutine_that_nobody_waits_for_fails_its_record(operator: str) -> None:
-    """A plain function that returns one would else be true for every record; the error says what to give."""
-
     def use(stream: Any) -> Any:
         function: Any = lambda value: _answer(value)  # noqa: E731, PLW0108 - what users write
         if operator == "split":
@@ -246,8 +236,6 @@ def test_a_coroutine_that_nobody_waits_for_fails_its_record(operator: str) -> No
 
 
 def test_only_the_records_whose_result_is_a_coroutine_fail() -> None:
-    """The others keep their results, as do those whose call itself failed."""
-
     def some(value: Any) -> Any:
         if value == 1:
             raise ValueError(value)
@@ -261,7 +249,6 @@ def test_only_the_records_whose_result_is_a_coroutine_fail() -> None:
     "make", [tuple, iter, lambda values: (each for each in values), dict.fromkeys]
 )
 def test_map_values_batch_takes_any_iterable_of_as_many_values(make: Callable[..., Any]) -> None:
-    """An array of another library, for one."""
     assert run(lambda s: s.map_values_batch(make), ROWS) == ROWS
 
 
@@ -278,7 +265,6 @@ def test_map_values_batch_takes_any_iterable_of_as_many_values(make: Callable[..
 def test_a_batch_that_fails_goes_to_the_handler_record_by_record(
     mapper: Callable[..., Any], error: str
 ) -> None:
-    """The function is never called twice for a record, so all of them fail; the next batch is another one."""
     told: list[int | None] = []
 
     def skip(context: ErrorContext, record: Any, raised: Exception) -> ErrorResponse:
@@ -292,7 +278,6 @@ def test_a_batch_that_fails_goes_to_the_handler_record_by_record(
 
 
 def test_a_failed_batch_does_not_touch_the_next_one() -> None:
-    """Its records went to the handler; the function is called again for other records only."""
     calls: list[list[Any]] = []
 
     def picky(values: list[Any]) -> list[Any]:
@@ -331,8 +316,6 @@ def test_print_writes_label_key_and_value(
 
 
 def test_merge_of_many_keeps_the_order_of_each() -> None:
-    """Any number of streams at once."""
-
     def use(stream: Any) -> Any:
         parts = [stream.filter(lambda v, n=n: v is not None and v % 3 == n) for n in range(3)]
         return parts[0].merge(*parts[1:])

@@ -136,7 +136,6 @@ def session_model(
 def test_fixed_windows_do_what_their_definition_says(
     rows: Sequence[Row], windows: FixedWindows
 ) -> None:
-    """Each record is added to each of its windows that is open, in the order of their starts, and to no other."""
     rows = spread_out(rows, windows)
     assert run_each(rows, windows) == fixed_model(rows, windows)
 
@@ -146,7 +145,6 @@ def test_fixed_windows_do_what_their_definition_says(
 def test_sessions_do_what_their_definition_says(
     rows: Sequence[Row], windows: SessionWindows, longer: int
 ) -> None:
-    """Each record joins the sessions within its gap, open or still shown, which are deleted first."""
     retention = windows.retention_ms + longer
     expected = session_model(rows, windows, retention)
     assert run_each(rows, windows, retention=retention) == expected
@@ -158,7 +156,6 @@ def test_sessions_do_what_their_definition_says(
 def test_sliding_windows_hold_every_set_of_near_records_once(
     rows: Sequence[Row], difference: int
 ) -> None:
-    """With nothing late there is a window ending at each record and one after each that has a successor, no other."""
     found = run_each(rows, SlidingWindows(difference, grace=1_000))
     table = {result[:3]: result[3:] for result in chain.from_iterable(found)}
     expected: dict[Any, Any] = {}
@@ -184,7 +181,6 @@ def test_sliding_windows_hold_every_set_of_near_records_once(
 def test_a_sliding_window_never_holds_what_is_not_in_it_or_came_too_late(
     rows: Sequence[Row], windows: SlidingWindows
 ) -> None:
-    """A result has records of its key and window alone, none twice, none that came too late."""
     times = {value: time for _, value, time in rows}
     stream_time = -1
     results = run_each(rows, windows, statestore_cache_max_bytes=0)
@@ -206,7 +202,6 @@ def test_a_sliding_window_never_holds_what_is_not_in_it_or_came_too_late(
 def test_a_closed_window_has_one_final_result_its_last_one(
     rows: Sequence[Row], windows: FixedWindows | SlidingWindows | SessionWindows
 ) -> None:
-    """On close exactly the windows that have closed come out, with the last result on update, when they close."""
     updates = run_each(rows, windows)
     table: dict[Any, tuple[Any, int]] = {}
     time, done, expected = -1, set[Any](), list[list[Result]]()
@@ -226,7 +221,6 @@ def test_a_closed_window_has_one_final_result_its_last_one(
 def test_batches_give_what_single_records_give(
     rows: Sequence[Row], windows: AnyWindows, counts: bool, cuts: Sequence[int]
 ) -> None:
-    """However the records are cut into batches, the same results come out of each."""
     rows = spread_out(rows, windows)
     batches, rest = list[Sequence[Row]](), rows
     for size in cuts:
@@ -251,7 +245,6 @@ def test_batches_give_what_single_records_give(
 def test_a_cache_forwards_the_last_result_of_each_window(
     rows: Sequence[Row], windows: AnyWindows, counts: bool
 ) -> None:
-    """At a commit each changed window comes out once, with what it has then; one that came and went does not."""
     rows = spread_out(rows, windows)
     half = len(rows) // 2
     batches = [batch for batch in (rows[:half], rows[half:]) if batch]

@@ -6,7 +6,6 @@ from tidewheel.streams.processes.child import LineReader
 
 
 def test_lines_are_put_together_from_pieces() -> None:
-    """A line is returned once it is whole; several may come at once."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     reader = LineReader(ours)

@@ -48,13 +48,11 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", ["topology", "builder", "build"])
 def test_a_topology_a_builder_and_a_function_are_all_programs(program: Path, name: str) -> None:
-    """By path or by module name; each gives a topology."""
     for module in (str(program), "shop_program.py", "shop_program"):
         assert load_program(f"{module}:{name}").topology().source_topics == ("in",)
 
 
 def test_a_file_inside_a_package_is_imported_as_part_of_it(program: Path, tmp_path: Path) -> None:
-    """So its relative imports work."""
     package = tmp_path / "shop_package"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -90,21 +88,18 @@ def test_a_file_inside_a_package_is_imported_as_part_of_it(program: Path, tmp_pa
 def test_a_target_that_is_none_says_what_was_meant(
     program: Path, target: str, message: str
 ) -> None:
-    """Always a ConfigError, which ends the command with 2."""
     assert program.exists()
     with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
         load_program(target).topology()
 
 
 def test_an_error_inside_the_users_function_is_the_users(program: Path) -> None:
-    """It is not taken for a wrong signature; it is named, and kept as the cause."""
     with pytest.raises(ConfigError, match="raised TypeError: the user's own") as caught:
         load_program(f"{program}:fails").topology()
     assert isinstance(caught.value.__cause__, TypeError)
 
 
 def test_where_the_users_code_raised_is_told(program: Path, tmp_path: Path) -> None:
-    """File and line, of the user's own code even if a library raised; of a module, of a function, of a bad syntax."""
     (tmp_path / "raising.py").write_text("import json\n\njson.loads('{')\n")
     with pytest.raises(ConfigError, match=r"JSONDecodeError: .* \(raising\.py:3\)$"):
         load_program("raising.py:topology")
@@ -117,7 +112,6 @@ def test_where_the_users_code_raised_is_told(program: Path, tmp_path: Path) -> N
 
 
 def test_what_a_program_needs_and_is_not_installed_is_named(program: Path, tmp_path: Path) -> None:
-    """A module that is missing inside it is not taken for the program."""
     (tmp_path / "needy.py").write_text("import not_installed_anywhere\n")
     with pytest.raises(ConfigError, match="it needs not_installed_anywhere"):
         load_program("needy:topology")
@@ -125,7 +119,6 @@ def test_what_a_program_needs_and_is_not_installed_is_named(program: Path, tmp_p
 
 
 def test_a_file_named_as_another_module_is_refused(program: Path, tmp_path: Path) -> None:
-    """It could not be imported without harm to the other."""
     (tmp_path / "json.py").write_text("topology = None\n")
     with pytest.raises(ConfigError, match="give the file another name"):
         load_program("json.py:topology")
@@ -135,7 +128,6 @@ def test_a_file_named_as_another_module_is_refused(program: Path, tmp_path: Path
 def test_the_command_line_wins_over_the_program_and_that_over_the_environment(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And tables are merged key by key."""
     monkeypatch.setenv("TIDEWHEEL_COMMIT_INTERVAL_MS", "300")
     monkeypatch.setenv("TIDEWHEEL_NUM_STANDBY_REPLICAS", "2")
     loaded = load_program(f"{program}:topology")
@@ -147,7 +139,6 @@ def test_the_command_line_wins_over_the_program_and_that_over_the_environment(
 
 
 def test_a_ready_config_keeps_its_sources_under_the_command_line(tmp_path: Path) -> None:
-    """With another settings file only what it was given by keyword stays above that file."""
     file = tmp_path / "other.toml"
     file.write_text('commit_interval_ms = 7\nnum_standby_replicas = 3\nconsumer = {"a.b" = 1}\n')
     made = StreamsConfig(
@@ -162,7 +153,6 @@ def test_a_ready_config_keeps_its_sources_under_the_command_line(tmp_path: Path)
 
 
 def test_a_name_may_come_from_any_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Commands that only look make do without one."""
     monkeypatch.chdir(tmp_path)
     assert not named({}, {})
     assert named({"application_id": "a"}, {})

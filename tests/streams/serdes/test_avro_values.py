@@ -62,12 +62,10 @@ def back(schema: Any, value: Any) -> Any:
     ],
 )  # fmt: skip
 def test_values_read_back_equal(schema: Any, value: Any) -> None:
-    """The branch of a union is the one that holds the value."""
     assert back(schema, value) == value
 
 
 def test_a_float_keeps_32_bits() -> None:
-    """That is what the schema asks for; NaN and the infinities are floats, too."""
     assert back(record(("f", "float")), {"f": 0.1})["f"] == pytest.approx(0.1, rel=1e-7)
     assert math.isnan(back(record(("f", "float")), {"f": math.nan})["f"])
     assert back(record(("f", "float")), {"f": -math.inf})["f"] == -math.inf
@@ -98,7 +96,6 @@ def test_a_float_keeps_32_bits() -> None:
     ],
 )  # fmt: skip
 def test_what_would_change_is_refused_with_its_path(schema: Any, value: Any, reason: str) -> None:
-    """The innermost field is named, not the union around it, and nothing of the data."""
     serde = Serdes.avro(schema)
     for write in (serde.serialize, lambda topic, one: serde.serialize_batch(topic, [one])):
         with pytest.raises(SerializationError, match=reason) as caught:
@@ -115,7 +112,6 @@ LEAVES: dict[str, Any] = {
 
 @pytest.mark.parametrize("schema", LEAVES.values(), ids=LEAVES)
 def test_anything_reads_back_equal_or_is_refused(schema: Any) -> None:
-    """Whatever a program gives to a field."""
     serde = Serdes.avro(record(("f", schema)))
 
     @settings(max_examples=60)

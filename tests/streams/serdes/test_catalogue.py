@@ -53,7 +53,6 @@ class WholeLists(Methods):
 
 @pytest.mark.parametrize("name", SERDE_NAMES)
 def test_plain_serdes_are_made_once(name: str) -> None:
-    """Equal plain serdes are one object, and its name in files is that of the method."""
     assert getattr(Serdes, name)() is getattr(Serdes, name)() is serde_named(name)
     assert repr(serde_named(name)) == f"<serde {name}>"
 
@@ -66,12 +65,10 @@ def test_plain_serdes_are_made_once(name: str) -> None:
     ],
 )  # fmt: skip
 def test_plain_types_stand_for_their_serdes(python_type: type[Any], serde: Serde[Any]) -> None:
-    """`value_serde=str` is enough."""
     assert as_serde(python_type) is serde
 
 
 def test_a_serde_is_taken_as_it_is() -> None:
-    """Identity is kept, so that serialised keys are reused."""
     serde = Celsius()
 
     assert as_serde(serde) is serde
@@ -81,7 +78,6 @@ def test_a_serde_is_taken_as_it_is() -> None:
 
 
 def test_two_functions_make_a_serde() -> None:
-    """Both directions work in both forms."""
     serde = Serde[int](lambda _, value: b"%d" % value, lambda _, data: int(data), name="decimal")
 
     assert serde.serialize_batch("topic", [1, -2]) == [b"1", b"-2"]
@@ -91,15 +87,12 @@ def test_two_functions_make_a_serde() -> None:
 
 
 def test_a_serde_may_write_tombstones() -> None:
-    """None from a serialiser makes the record's value null."""
     serde = Serde[str](lambda _, value: value.encode() or None, lambda _, data: data.decode())
 
     assert serde.serialize_batch("topic", ["a", ""]) == [b"a", None]
 
 
 def test_failing_functions_name_the_serde_and_the_topic() -> None:
-    """The user's exception is chained, its text is not in our message."""
-
     def fails(topic: str, value: Any) -> bytes:
         raise ValueError(f"canary {value}")
 
@@ -114,7 +107,6 @@ def test_failing_functions_name_the_serde_and_the_topic() -> None:
 
 
 def test_an_object_with_two_methods_is_enough() -> None:
-    """It gets batch forms, the topic, and error messages with its class's name."""
     serde = as_serde(Methods())
 
     assert serde.serialize_batch("t", ["a", "b"]) == [b"t/a", b"t/b"]
@@ -126,7 +118,6 @@ def test_an_object_with_two_methods_is_enough() -> None:
 
 
 def test_an_objects_own_batch_forms_are_used() -> None:
-    """Whoever has fast paths keeps them."""
     serde = as_serde(WholeLists())
 
     assert serde.serialize_batch("t", ["a"]) == [b"batch"]
@@ -161,7 +152,6 @@ class Plain:
     ],
 )
 def test_other_things_are_refused_with_a_way_out(given: Any, reason: str) -> None:
-    """The error names the parameter, what was given, and what to give."""
     with pytest.raises(TopologyError, match=rf"^value_serde.*{reason}"):
         as_serde(given, "value_serde")
     with pytest.raises(ConfigError, match=reason):
@@ -173,13 +163,11 @@ def test_other_things_are_refused_with_a_way_out(given: Any, reason: str) -> Non
     [(lambda value: value, "can't take two arguments"), ("x", "is of type str, not a function")],
 )
 def test_functions_without_the_topic_are_refused(function: Any, reason: str) -> None:
-    """`Serde(json.dumps, json.loads)` is a common slip; it is found when the serde is made."""
     with pytest.raises(TopologyError, match=rf"serialize\(topic, value\).*{reason}"):
         Serde(function, lambda _, data: data)
 
 
 def test_an_incomplete_serde_fails_loudly_if_used_unchecked() -> None:
-    """Nobody gets silent Nones out of a serde without functions."""
     with pytest.raises(NotImplementedError, match="no serialize"):
         Serde[Any]().serialize("t", 1)
     with pytest.raises(NotImplementedError, match="no deserialize"):
@@ -187,5 +175,4 @@ def test_an_incomplete_serde_fails_loudly_if_used_unchecked() -> None:
 
 
 def test_unknown_names() -> None:
-    """Only built-in serdes have names."""
     assert serde_named("strin") is None

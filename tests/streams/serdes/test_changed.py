@@ -22,7 +22,6 @@ SERDE = ChangedSerde(Serdes.bytes())
     ],
 )
 def test_the_bytes_are_those_of_kafka_streams(change: Change, data: bytes) -> None:
-    """ChangedSerializer: a flag at the end, and a zigzag length where there are two values."""
     assert SERDE.serialize("t", change) == data
     assert SERDE.deserialize("t", data) == change
 
@@ -44,7 +43,6 @@ def test_the_forms_that_kafka_streams_reads_but_does_not_write_yet_are_read(
 
 @given(st.none() | st.binary(max_size=300), st.none() | st.binary(max_size=300))
 def test_what_is_written_is_read_back(new: bytes | None, old: bytes | None) -> None:
-    """Whatever the two values are; a change from nothing to nothing can't be written."""
     if new is None and old is None:
         with pytest.raises(SerializationError):
             SERDE.serialize("t", Change(new, old))
@@ -56,6 +54,5 @@ def test_what_is_written_is_read_back(new: bytes | None, old: bytes | None) -> N
     "data", [b"", b"\x06", b"\x03", b"\x06ne\x02", b"\x05newold\x02", b"\xff\xff\xff\xff\xff\x02"]
 )
 def test_other_bytes_are_refused(data: bytes) -> None:
-    """With an error of this serde's that names the topic."""
     with pytest.raises(SerializationError, match="topic 't'"):
         SERDE.deserialize("t", data)

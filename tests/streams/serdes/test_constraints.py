@@ -59,7 +59,6 @@ CONSTRAINED: list[tuple[Any, Any, Any]] = [
 def test_constraints_refuse_values_and_not_classes(
     make: Any, kind: str, hint: Any, good: Any, bad: Any
 ) -> None:
-    """The class is probed with a value that its constraints allow, or not at all."""
     if kind == "struct":
         python_type: Any = msgspec.defstruct("Constrained", [("n", hint)])
     else:
@@ -78,7 +77,6 @@ def test_constraints_refuse_values_and_not_classes(
     "hint", [hint for hint, *_ in CONSTRAINED if "10000000" not in str(hint)], ids=str
 )
 def test_samples_fit_their_constraints(hint: Any) -> None:
-    """A sample that does not fit would say nothing of the class."""
     found = sample(hint)
     if (
         found is NO_SAMPLE
@@ -100,7 +98,6 @@ def test_samples_fit_their_constraints(hint: Any) -> None:
     ],
 )  # fmt: skip
 def test_constraints_of_pydantic_do_not_refuse_classes(make: Any, hint: Any, good: Any) -> None:
-    """In a model, in its dataclass, and in a dataclass that holds a model."""
     model: Any = pydantic.create_model("Model", n=(hint, ...))
     with_default: Any = pydantic.create_model("WithDefault", n=(hint, good))
     plain: Any = dataclasses.make_dataclass("Plain", [("n", hint)])
@@ -155,7 +152,6 @@ def _aliased(a: int, b: str) -> Aliased:
 
 @pytest.mark.parametrize("make", FORMATS)
 def test_pydantic_reads_and_writes_its_dataclasses(make: Any) -> None:
-    """With aliases and constraints, also inside other types."""
     one, other = _aliased(10, "x"), _aliased(11, "y")
     for python_type, value in (
         (Aliased, one),
@@ -190,7 +186,6 @@ class SometimesExcluding(BaseModel):
 @pytest.mark.parametrize("make", FORMATS)
 @pytest.mark.parametrize("count", [1, 2, 6])
 def test_values_that_exclude_if_drops_are_refused(make: Any, count: int) -> None:
-    """A batch of any size reads back what an option of a field may leave out."""
     serde = make(SometimesExcluding)
     kept, dropped = SometimesExcluding(a=1, b=2), SometimesExcluding(a=1, b=9)
 
@@ -284,7 +279,6 @@ class LabelledChain(Chain):
 def test_fields_of_a_nested_subclass_are_not_lost(
     make: Any, python_type: Any, value: Any, place: str, count: int
 ) -> None:
-    """Its own equality calls it equal to the object without these fields that is read."""
     serde = make(python_type)
     with pytest.raises(SerializationError, match=f"at {place}: Labelled.* is read back as"):
         serde.serialize("t", value)

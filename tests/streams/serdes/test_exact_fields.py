@@ -137,7 +137,6 @@ def read_back(library: Any, python_type: Any, value: Any) -> str | None:
 @pytest.mark.parametrize("library", FORMATS)
 @pytest.mark.parametrize("name", list(GOOD))
 def test_a_part_of_any_value_is_exact_only_if_it_reads_back(library: Any, name: str) -> None:
-    """Whatever a program puts into a field, alone among good ones."""
     check = exact_fields(Order, library is msgspec.json)
 
     @settings(max_examples=60)
@@ -156,7 +155,6 @@ def test_a_part_of_any_value_is_exact_only_if_it_reads_back(library: Any, name: 
 
 @pytest.mark.parametrize("library", FORMATS)
 def test_good_values_are_not_read_back(library: Any) -> None:
-    """The check is there for speed: it must say yes to what programs write."""
     is_json = library is msgspec.json
     closed: list[tuple[Any, list[Any]]] = [
         (Order, [Order(**GOOD), Order(**{**GOOD, "first": Item("x"), "weight": None, "mixed": "y"})]),
@@ -215,7 +213,6 @@ class Other(Item):
     ],
 )  # fmt: skip
 def test_what_is_not_exact_is_read_back(python_type: Any, value: Any) -> None:
-    """Also as the last of many, and behind a value of which the collector lists the same number of parts."""
     check = exact_fields(python_type, is_json=True)
     good: dict[Any, Any] = {Order: Order(**GOOD), Plain: Plain("a", 1.5), Slotted: Slotted("a", 1.5), Item: Item("a"), int: 1, str: "a", float: 1.5}  # fmt: skip
     assert not check([value])
@@ -226,7 +223,6 @@ def test_what_is_not_exact_is_read_back(python_type: Any, value: Any) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_json_has_no_such_numbers_in_any_batch(value: float) -> None:
-    """Nor are they hidden by their neighbours, of which the sum is finite or none."""
     serde = Serdes.json(Plain)
     for others in ([], [1.0] * 9, [-math.inf, 1.0], [1e308] * 9):
         batch = [Plain("a", size) for size in (*others, value)]
@@ -242,7 +238,6 @@ def test_json_has_no_such_numbers_in_any_batch(value: float) -> None:
 @pytest.mark.parametrize("make", [Serdes.json, Serdes.msgpack])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 50])
 def test_batches_of_every_size_have_the_bytes_of_single_values(make: Any, count: int) -> None:
-    """Small ones are read back, large ones are checked by columns; line feeds inside do no harm."""
     for python_type, one in (
         (Order, Order(**{**GOOD, "tags": {"a\nb": "c\r\nd\n"}})),
         (Plain, Plain("a\nb", 1.5)),
@@ -256,8 +251,6 @@ def test_batches_of_every_size_have_the_bytes_of_single_values(make: Any, count:
 
 
 def test_raw_json_with_line_feeds_keeps_its_place() -> None:
-    """Such a value alone has line feeds in its bytes."""
-
     class Wrapped(msgspec.Struct):
         raw: msgspec.Raw
 
@@ -268,8 +261,6 @@ def test_raw_json_with_line_feeds_keeps_its_place() -> None:
 
 
 def test_types_that_are_not_closed() -> None:
-    """What a value of theirs reads back as depends on more than types."""
-
     class Node(msgspec.Struct):
         after: "list[Node]"
 
@@ -306,7 +297,6 @@ def test_types_that_are_not_closed() -> None:
 
 
 def test_an_object_without_a_field_is_an_error_of_its_own() -> None:
-    """The collector lists fewer parts for it, and the encoder tells which."""
     lacking = Plain("a", 1.5)
     del lacking.name
     serde = Serdes.json(Plain)
@@ -316,7 +306,6 @@ def test_an_object_without_a_field_is_an_error_of_its_own() -> None:
 
 
 def test_many_fields() -> None:
-    """Beyond about thirty a dataclass has no fields in itself."""
     names = [f"f{number}" for number in range(60)]
     wide = make_dataclass("Wide", [(name, int) for name in names])
     check = exact_fields(wide, is_json=True)

@@ -45,7 +45,6 @@ def partitions_by_client(keys: list[bytes]) -> list[tuple[int, int]]:
 
 
 def test_librdkafka_puts_every_key_where_we_say() -> None:
-    """Keys of every length to beyond a word, and of many more."""
     chance = random.Random(7)
     keys = [chance.randbytes(length) for length in range(1, 64) for _ in range(20)]
     keys += [str(number).encode() for number in range(500)]
@@ -58,5 +57,4 @@ def test_librdkafka_puts_every_key_where_we_say() -> None:
 
 @given(st.binary(max_size=40))
 def test_the_fast_form_is_the_plain_one(key: bytes) -> None:
-    """The one that goes by words equals the one that is written down as in Kafka."""
     assert murmur2(key) == plain_murmur2(key)

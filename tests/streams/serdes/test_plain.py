@@ -36,8 +36,6 @@ laws = settings(max_examples=60)
 
 @pytest.mark.parametrize(("serde", "values"), VALUES, ids=NAMES)
 def test_values_come_back(serde: Serde[Any], values: st.SearchStrategy[Any]) -> None:
-    """What was serialised deserialises to an equal value, one by one and in batches, with the same bytes."""
-
     @laws
     @given(st.lists(values, max_size=6))
     def law(batch: list[Any]) -> None:
@@ -52,8 +50,6 @@ def test_values_come_back(serde: Serde[Any], values: st.SearchStrategy[Any]) -> 
 
 @pytest.mark.parametrize("serde", SERDES, ids=NAMES)
 def test_any_bytes_give_a_value_or_a_serialization_error(serde: Serde[Any]) -> None:
-    """Nothing but SerializationError leaves a serde, the batch form agrees, and canonical serdes keep bytes."""
-
     @laws
     @given(st.binary(max_size=40) | st.sampled_from([b"\x00", b"\x01", bytes(8), b"1", b"null"]))
     def law(data: bytes) -> None:
@@ -104,7 +100,6 @@ def test_numbers_are_big_endian_in_batches_of_all_sizes(
     ],
 )
 def test_bytes_are_kafkas(serde: Serde[Any], value: Any, data: bytes) -> None:
-    """Bytes on the wire are those of Kafka's own serialisers, or of the format's standard."""
     assert serde.serialize("topic", value) == data
     assert serde.deserialize("topic", data) == value
 
@@ -129,7 +124,6 @@ def test_bytes_are_kafkas(serde: Serde[Any], value: Any, data: bytes) -> None:
     ],
 )
 def test_values_of_another_type_are_refused(serde: Serde[Any], value: Any, reason: str) -> None:
-    """The error names the serde, the topic and why, for a value alone and within a batch."""
     wanted = rf"^{serde.name} serde, topic 'orders': can't serialise \(.*{reason}.*\); give the serde that fits"
     with pytest.raises(SerializationError, match=wanted):
         serde.serialize("orders", value)
@@ -154,7 +148,6 @@ def test_values_of_another_type_are_refused(serde: Serde[Any], value: Any, reaso
     ],
 )
 def test_bytes_of_another_format_are_refused(serde: Serde[Any], data: bytes, reason: str) -> None:
-    """The error names the serde, the topic and why, alone and within a batch."""
     wanted = rf"^{serde.name} serde, topic 'orders': can't deserialise \(.*{reason}"
     with pytest.raises(SerializationError, match=wanted):
         serde.deserialize("orders", data)
@@ -163,19 +156,16 @@ def test_bytes_of_another_format_are_refused(serde: Serde[Any], data: bytes, rea
 
 
 def test_lengths_that_add_up_are_not_enough() -> None:
-    """Seven bytes and nine make sixteen, but no two numbers."""
     with pytest.raises(SerializationError, match="7 bytes, expected 8"):
         Serdes.int64().deserialize_batch("topic", [bytes(7), bytes(9)])
 
 
 def test_json_values_are_separate() -> None:
-    """`1,2`, `[3` and `4]` make an array of three elements, but they are no three values."""
     with pytest.raises(SerializationError):
         Serdes.json().deserialize_batch("topic", [b"1,2", b"[3", b"4]"])
 
 
 def test_upper_case_uuids_are_read_and_written_back_in_lower_case() -> None:
-    """That is why the serde is not canonical."""
     text = b"ABCDEF00-0000-0000-0000-000000000001"
     value = Serdes.uuid().deserialize("topic", text)
 
@@ -185,13 +175,11 @@ def test_upper_case_uuids_are_read_and_written_back_in_lower_case() -> None:
 
 @pytest.mark.parametrize("value", [bytearray(b"ab"), memoryview(b"ab")])
 def test_bytes_like_values_become_bytes(value: Any) -> None:
-    """Buffers are copied, because what is stored must not change afterwards."""
     assert Serdes.bytes().serialize("topic", value) == b"ab"
     assert Serdes.bytes().serialize_batch("topic", [b"x", value]) == [b"x", b"ab"]
 
 
 def test_a_batch_is_a_new_list() -> None:
-    """Columns are shared between batches, so no serde hands its argument back."""
     data = [b"a"]
 
     assert Serdes.bytes().deserialize_batch("topic", data) is not data
@@ -206,8 +194,6 @@ class Text(str):
 
 @pytest.mark.parametrize("serde", SERDES, ids=NAMES)
 def test_what_surely_serialises_does(serde: Serde[Any]) -> None:
-    """A value that waits for the commit unserialised must not fail there."""
-
     @settings(max_examples=200)
     @given(
         st.integers()
@@ -246,7 +232,6 @@ def test_what_surely_serialises_does(serde: Serde[Any]) -> None:
     ],
 )  # fmt: skip
 def test_ordinary_values_of_plain_serdes_surely_serialise(serde: Serde[Any], value: Any) -> None:
-    """Counts and short texts take the fast path."""
     assert serde.surely_serializes(value)
 
 
@@ -262,7 +247,6 @@ def test_ordinary_values_of_plain_serdes_surely_serialise(serde: Serde[Any], val
     ids=str,
 )
 def test_errors_hold_nothing_of_the_data(serde: Serde[Any], direction: str) -> None:
-    """A payload is never quoted, neither in the message nor in a chained exception."""
     bad: Any = {"canary-7391": "canary-7391", 1: object()}
     if direction == "deserialize":
         bad = b"\xc1canary-7391"
@@ -283,7 +267,6 @@ def test_errors_hold_nothing_of_the_data(serde: Serde[Any], direction: str) -> N
     ],
 )
 def test_json_refuses_numbers_it_cannot_hold(number: float, value: Any, place: str) -> None:
-    """orjson writes null for them, and nobody would notice; the error says where the number is."""
     with pytest.raises(SerializationError, match=place):
         Serdes.json().serialize("topic", value(number))
     with pytest.raises(SerializationError, match=place):
@@ -297,7 +280,6 @@ def test_json_refuses_numbers_it_cannot_hold(number: float, value: Any, place: s
     )
 )
 def test_json_changes_nothing_silently(value: Any) -> None:
-    """What is written is read back equal, or it is not written."""
     try:
         data = Serdes.json().serialize("topic", value)
     except SerializationError:

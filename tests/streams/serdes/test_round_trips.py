@@ -154,7 +154,6 @@ def assert_law(serde: Serde[Any], values: list[Any]) -> bool:
 @pytest.mark.parametrize("make", FORMATS)
 @pytest.mark.parametrize(("python_type", "values"), SHAPES, ids=[str(shape) for shape, _ in SHAPES])
 def test_values_of_a_type_read_back_equal(make: Any, python_type: Any, values: Any) -> None:
-    """Every value of a supported type is written, alone and in batches, and reads back equal."""
     serde = make(python_type)
 
     @settings(max_examples=12)
@@ -179,7 +178,6 @@ def test_values_of_a_type_read_back_equal(make: Any, python_type: Any, values: A
 def test_fields_of_another_type_are_equal_or_refused(
     make: Any, python_type: Any, fields: Any
 ) -> None:
-    """Classes without checks hold anything in a field: it reads back equal, or the object is not written."""
     serde = make(python_type)
 
     @settings(max_examples=40)
@@ -222,8 +220,6 @@ def same(back: Any, value: Any) -> bool:
     ids=str,
 )  # fmt: skip
 def test_anything_reads_back_equal_or_is_refused(serde: Any) -> None:
-    """Whatever a program gives to a serde."""
-
     @settings(max_examples=100)
     @given(ANYTHING)
     def law(value: Any) -> None:
@@ -248,7 +244,6 @@ BIG = 2**256 - 1
     ids=str,
 )
 def test_whole_numbers_beyond_64_bits(serde: Any) -> None:
-    """They are read exactly, wherever they are, and can be written."""
     for data, value in (
         (b'{"n": %d}' % BIG, {"n": BIG}),
         (b'{"n": [-%d, 1.5]}' % BIG, {"n": [-BIG, 1.5]}),
@@ -285,7 +280,6 @@ class Plain:
     ],
 )  # fmt: skip
 def test_untyped_json_names_the_place(value: Any, place: str) -> None:
-    """The path of the field and its type are named, never its value."""
     for serde in (Serdes.json(), for_keys(Serdes.json())):
         with pytest.raises(SerializationError, match=place) as caught:
             serde.serialize("topic", value)
@@ -339,7 +333,6 @@ def hidden(cache: int) -> shapes.Hidden:
 def test_what_would_be_lost_is_refused(
     make: Any, python_type: Any, value: Any, reason: str
 ) -> None:
-    """The field that would vanish or change is named, alone and in a batch."""
     serde = make(python_type)
     with pytest.raises(SerializationError, match=reason) as caught:
         serde.serialize("topic", value)
@@ -349,8 +342,6 @@ def test_what_would_be_lost_is_refused(
 
 
 def test_ambiguous_unions_are_refused_when_written() -> None:
-    """An object that would be read as another class of its union is not written."""
-
     @dataclass
     class Left:
         id: int
@@ -378,13 +369,11 @@ def test_ambiguous_unions_are_refused_when_written() -> None:
 def test_classes_that_never_read_back_are_refused_when_built(
     make: Any, python_type: Any, reason: str
 ) -> None:
-    """The program ends where it is built, with the field's name, not at its first record."""
     with pytest.raises(TopologyError, match=reason):
         make(python_type)
 
 
 def test_an_aliased_model_is_written_by_alias_and_read_by_both() -> None:
-    """Rows of earlier versions have the fields' own names."""
     serde = Serdes.json(shapes.Aliased)
     value = shapes.Aliased(userId=1, homeTown="Ulm")
 
@@ -399,7 +388,6 @@ def test_an_aliased_model_is_written_by_alias_and_read_by_both() -> None:
     [None, dict[str, int], shapes.HolderOfUnion, shapes.Open, dict[str, Any], shapes.Row],
 )
 def test_equal_keys_have_equal_bytes(make: Any, python_type: Any) -> None:
-    """The order in which a dict was filled is no part of a key."""
     serde: Any = for_keys(make(python_type))
     one: Any = {"id": 1, "name": "x"}
     other: Any = {"name": "x", "id": 1}
@@ -470,7 +458,6 @@ OTHER_NUMBERS = {10: "c", 2: "b", 1: "a"}
 def test_dicts_anywhere_in_a_key_have_one_order(
     make: Any, python_type: Any, one: Any, other: Any
 ) -> None:
-    """In fields, bare containers and type variables, with texts and with numbers as keys, also inside windows."""
     assert one == other
     serde: Any = for_keys(make(python_type))
 
@@ -488,7 +475,6 @@ def test_dicts_anywhere_in_a_key_have_one_order(
 @pytest.mark.parametrize("make", FORMATS)
 @pytest.mark.parametrize("python_type", [None, dict[str, int], dict[int, str]])
 def test_keys_in_the_order_given(make: Any, python_type: Any) -> None:
-    """An application with rows under such bytes asks for it, and other processes get the same serde."""
     given = {1: "b", 0: "a"} if python_type == dict[int, str] else {"b": 1, "a": 2}
     values: Any = make(python_type)
     keys: Any = for_keys(make(python_type, sort_keys=False))
@@ -515,7 +501,6 @@ def test_keys_in_the_order_given(make: Any, python_type: Any) -> None:
     ids=str,
 )  # fmt: skip
 def test_equal_keys_of_a_schema_have_equal_bytes(serde: Any, one: Any, other: Any) -> None:
-    """Objects of JSON Schema and maps of Avro are put in order, in keys only."""
     keys: Any = for_keys(serde)
 
     data: Any = keys.serialize("t", other)
@@ -527,7 +512,6 @@ def test_equal_keys_of_a_schema_have_equal_bytes(serde: Any, one: Any, other: An
 
 
 def test_maps_of_protobuf_keys_have_one_order() -> None:
-    """With and without a registry; as values they have the order that the library likes."""
     file = descriptor_pb2.FileDescriptorProto(name="keys.proto", package="keys", syntax="proto3")
     message = file.message_type.add(name="Key")
     entry = message.nested_type.add(name="PartsEntry")
@@ -553,7 +537,6 @@ def test_maps_of_protobuf_keys_have_one_order() -> None:
 
 
 def test_values_keep_the_order_they_were_given() -> None:
-    """Only keys are put in order."""
     assert Serdes.json().serialize("topic", {"b": 1, "a": 2}) == b'{"b":1,"a":2}'
     assert (
         for_keys(Serdes.json()).serialize("topic", {"b": [{"d": 1, "c": 2}], "a": 2})
@@ -571,7 +554,6 @@ def test_values_keep_the_order_they_were_given() -> None:
     [set[str], shapes.RichStruct, frozenset[int], dict[str, set[int]], shapes.RichModel],
 )
 def test_sets_are_refused_as_keys(make: Any, python_type: Any) -> None:
-    """A set of texts has another order in each process."""
     with pytest.raises(TopologyError, match="a set has no order"):
         for_keys(make(python_type))
 
@@ -584,7 +566,6 @@ def test_sets_are_refused_as_keys(make: Any, python_type: Any) -> None:
     ],
 )  # fmt: skip
 def test_plain_serdes_refuse_what_they_would_change(serde: Any, value: Any) -> None:
-    """`struct` rounds numbers that are no floats."""
     with pytest.raises(SerializationError, match="can't serialise"):
         serde.serialize("topic", value)
     with pytest.raises(SerializationError):
@@ -592,7 +573,6 @@ def test_plain_serdes_refuse_what_they_would_change(serde: Any, value: Any) -> N
 
 
 def test_numbers_that_are_equal_are_written() -> None:
-    """A whole number is a float where no digit is lost, and NaN is itself."""
     assert Serdes.float64().deserialize("t", Serdes.float64().serialize("t", 5) or b"") == 5
     assert Serdes.int64().serialize("t", True) == Serdes.int64().serialize("t", 1)
     assert math.isnan(
@@ -601,7 +581,6 @@ def test_numbers_that_are_equal_are_written() -> None:
 
 
 def test_json_null_is_a_tombstone() -> None:
-    """`null` is read as None: a table deletes the key, and a sink writes no value."""
     builder = StreamsBuilder()
     table = builder.table("rows", key_serde=str, value_serde=Serdes.json(), store="rows")
     table.to_stream().to("changes", key_serde=str, value_serde=Serdes.json())
@@ -617,7 +596,6 @@ def test_json_null_is_a_tombstone() -> None:
 
 
 def test_equal_dicts_are_one_key_in_operators() -> None:
-    """The order in which a program fills a dict does not make two counts, also behind a repartition topic."""
     builder = StreamsBuilder()
     events = builder.stream("events", key_serde=str, value_serde=Serdes.json())
     by_place = events.select_key(lambda event: dict(event["place"]))
@@ -669,7 +647,6 @@ class Order:
 def test_defaults_of_dataclasses_are_written_with_a_value_that_was_read(
     make: Any, python_type: Any, older: Any, value: Any
 ) -> None:
-    """Bytes of an earlier class lack the field; written again they must equal those of an equal value."""
     serde = make(python_type)
     data = serde.serialize("topic", value)
     read = serde.deserialize("topic", make().serialize("topic", older))
@@ -714,7 +691,6 @@ class HolderOfKeys:
 def test_keys_of_attrs_classes_have_the_declared_order(
     make: Any, python_type: Any, wrap: Any
 ) -> None:
-    """Fields of data in another order, missing ones and cached properties change no byte of a key."""
     cls: Any = LongerKey if python_type is LongerKey else PartialKey
     keys: Any = for_keys(make(python_type))
     parts: dict[str, Any] = {"a": 1, "b": "q", "c": []}

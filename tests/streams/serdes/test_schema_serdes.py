@@ -35,7 +35,6 @@ PROTO = message_types("plain.proto", Order=[("id", LONG), ("city", TEXT)])["Orde
 
 
 def test_avro_is_the_specifications_binary_encoding() -> None:
-    """Zig-zag numbers, the index of a union's branch, no schema and no header."""
     serde = Serdes.avro(ORDER)
     value = {"id": 5, "cents": -1, "city": "Ulm", "paid": True}
 
@@ -56,7 +55,6 @@ def test_avro_is_the_specifications_binary_encoding() -> None:
 )
 @settings(max_examples=50)
 def test_avro_values_come_back(values: list[dict[str, Any]]) -> None:
-    """With the schema's defaults, alone and in batches with the same bytes."""
     serde = Serdes.avro(ORDER)
     data = serde.serialize_batch("orders", values)
 
@@ -66,7 +64,6 @@ def test_avro_values_come_back(values: list[dict[str, Any]]) -> None:
 
 
 def test_avro_logical_types_are_pythons() -> None:
-    """A timestamp is a datetime."""
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     serde = Serdes.avro({"type": "long", "logicalType": "timestamp-millis"})
 
@@ -88,7 +85,6 @@ def test_avro_logical_types_are_pythons() -> None:
     ],
 )
 def test_avro_refuses_what_it_would_change(value: Any, reason: str) -> None:
-    """fastavro itself writes 1.5 as 1, 5 as true, a long as an int, and leaves out fields it does not know."""
     serde = Serdes.avro(ORDER)
     with pytest.raises(SerializationError, match=reason) as caught:
         serde.serialize("orders", value)
@@ -100,13 +96,11 @@ def test_avro_refuses_what_it_would_change(value: Any, reason: str) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x0a", b"\x0a\x01\x02\x06Ulm\x01x", b"\xff" * 30])
 def test_avro_refuses_bytes_of_another_schema(data: bytes) -> None:
-    """Too few bytes, too many, or numbers without an end."""
     with pytest.raises(SerializationError, match=f"{len(data)} bytes, "):
         Serdes.avro(ORDER).deserialize("orders", data)
 
 
 def test_protobuf_is_its_own_bytes() -> None:
-    """Without a registry there is nothing before the message."""
     serde = Serdes.protobuf(PROTO)
     message = PROTO(id=5, city="Ulm")
 
@@ -119,7 +113,6 @@ def test_protobuf_is_its_own_bytes() -> None:
 
 
 def test_json_schema_is_checked_both_ways() -> None:
-    """A value that breaks the schema is neither written nor read."""
     serde = Serdes.json_schema(JSON_ORDER)
 
     assert serde.serialize("orders", {"id": 5}) == b'{"id":5}'
@@ -133,7 +126,6 @@ def test_json_schema_is_checked_both_ways() -> None:
 
 
 def test_references_outside_a_json_schema_are_not_fetched() -> None:
-    """Records must not make a worker open connections."""
     serde = Serdes.json_schema({"$ref": "http://127.0.0.1:1/order.json"})
 
     with pytest.raises(
@@ -154,7 +146,6 @@ def test_references_outside_a_json_schema_are_not_fetched() -> None:
     ],
 )  # fmt: skip
 def test_bad_schemas_are_refused_at_build_time(make: Any, reason: str) -> None:
-    """The error says what to give."""
     with pytest.raises(TopologyError, match=reason):
         make()
 
@@ -169,19 +160,16 @@ def test_bad_schemas_are_refused_at_build_time(make: Any, reason: str) -> None:
     ],
 )
 def test_serdes_are_made_once(make: Any) -> None:
-    """The same arguments give the same object, so that serialised keys are reused between nodes."""
     assert make() is make()
     assert make().for_keys() is make().for_keys()
 
 
 def test_the_same_schema_with_and_without_registry_differs() -> None:
-    """A registry is part of the format."""
     assert Serdes.avro(ORDER) is not Serdes.avro(ORDER, "mock://one")
     assert Serdes.avro(ORDER, "mock://one") is not Serdes.avro(ORDER, "mock://two")
 
 
 def test_windowed_keys_know_that_they_are_keys() -> None:
-    """The serde inside a windowed serde is the one for keys."""
     inner = Serdes.avro(ORDER, "mock://one")
     windowed: WindowedSerde[Any] = SessionWindowedSerde(inner)
     plain: WindowedSerde[str] = SessionWindowedSerde(Serdes.string())
@@ -207,7 +195,6 @@ def test_windowed_keys_know_that_they_are_keys() -> None:
     ],
 )
 def test_a_missing_extra_is_named(library: str, call: str, extra: str) -> None:
-    """`import streams` works without the libraries; the first serde that needs one says what to install."""
     program = f"""
 import sys
 sys.modules[{library!r}] = None

@@ -64,7 +64,6 @@ TYPES: list[Any] = [Struct, Data, Model]
 @pytest.mark.parametrize("make", FORMATS)
 @pytest.mark.parametrize("python_type", TYPES)
 def test_objects_come_back(make: Any, python_type: Any) -> None:
-    """Structs, dataclasses and pydantic models round-trip, alone and in batches with the same bytes."""
     serde: Serde[Any] = make(python_type)
 
     @settings(max_examples=40)
@@ -92,7 +91,6 @@ def test_objects_come_back(make: Any, python_type: Any) -> None:
 
 @pytest.mark.parametrize("make", FORMATS)
 def test_models_with_rich_fields_come_back(make: Any) -> None:
-    """Times, decimals, UUIDs, bytes and nested models survive both formats."""
     value = Rich(
         at=datetime(2026, 1, 2, tzinfo=UTC), amount=Decimal("1.10"), key=uuid.UUID(int=5), raw=b"abc",
         inner=Model(id=1, name="x"),
@@ -108,7 +106,6 @@ def test_models_with_rich_fields_come_back(make: Any) -> None:
     [(list[int], [1, 2]), (dict[str, float], {"a": 1.5}), (int | str, "x"), (Table, {"id": 1, "name": "n"})],
 )  # fmt: skip
 def test_plain_types_are_checked(make: Any, python_type: Any, value: Any) -> None:
-    """Lists, dicts, unions and typed dicts are types as well."""
     serde = make(python_type)
 
     assert serde.deserialize("topic", serde.serialize("topic", value)) == value
@@ -129,7 +126,6 @@ def test_plain_types_are_checked(make: Any, python_type: Any, value: Any) -> Non
     ],
 )
 def test_other_shapes_are_refused(make: Any, python_type: Any, value: Any, reason: str) -> None:
-    """The error says which field is wrong and never quotes its value."""
     data = make().serialize("topic", value)
     with pytest.raises(SerializationError, match=reason) as caught:
         make(python_type).deserialize("topic", data)
@@ -152,7 +148,6 @@ class Picky(BaseModel):
 
 @pytest.mark.parametrize("make", FORMATS)
 def test_errors_of_the_users_own_validators(make: Any) -> None:
-    """Whatever a model raises becomes a SerializationError that names the type of the exception only."""
     data = make().serialize("topic", {"secret": "canary"})
     with pytest.raises(SerializationError, match="raised RuntimeError") as caught:
         make(Picky).deserialize("topic", data)
@@ -162,7 +157,6 @@ def test_errors_of_the_users_own_validators(make: Any) -> None:
 
 @pytest.mark.parametrize("make", FORMATS)
 def test_a_model_that_holds_wrong_values_is_refused(make: Any) -> None:
-    """pydantic only warns when a field was assigned something else; a record must not go out like that."""
     value = Model(id=1, name="x")
     value.id = "canary"  # type: ignore[assignment]
 
@@ -178,13 +172,11 @@ class Ordinary:
 
 @pytest.mark.parametrize("make", FORMATS)
 def test_types_nobody_can_decode_are_refused_at_build_time(make: Any) -> None:
-    """The error comes with the topology, not with the first record, and says what can be used."""
     with pytest.raises(TopologyError, match=r"\(Ordinary\): .*msgspec.Struct, a dataclass"):
         make(Ordinary)
 
 
 def test_typed_serdes_are_made_once() -> None:
-    """Serdes of one type are one object, so that serialised keys are reused between nodes."""
     typed = [Serdes.json(Struct), Serdes.json(Data), Serdes.msgpack(Struct), Serdes.json()]
     again = [Serdes.json(Struct), Serdes.json(Data), Serdes.msgpack(Struct), Serdes.json()]
 
@@ -208,7 +200,6 @@ class MeasuredModel(BaseModel):
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("python_type", [Measured, MeasuredData, MeasuredModel])
 def test_numbers_that_json_cannot_hold_are_refused(python_type: Any, number: float) -> None:
-    """All three libraries write null for them; the error says where the number is. MessagePack holds them."""
     good = python_type(at={"ulm": [1.0, None]})
     bad = python_type(at={"ulm": [1.0, None, number]})
     serde = Serdes.json(python_type)
@@ -244,7 +235,6 @@ def test_numbers_that_json_cannot_hold_are_refused(python_type: Any, number: flo
 def test_what_could_not_be_read_is_not_written(
     make: Any, python_type: Any, value: Any, reason: str
 ) -> None:
-    """A value that is none of the type is refused where it is written, alone and among others."""
     serde: Serde[Any] = make(python_type)
     with pytest.raises(SerializationError, match=f"can't serialise .*{reason}") as caught:
         serde.serialize("topic", value)
@@ -256,7 +246,6 @@ def test_what_could_not_be_read_is_not_written(
 
 @pytest.mark.parametrize("make", FORMATS)
 def test_models_within_other_types_are_read(make: Any) -> None:
-    """`list[Model]` is a type as any other."""
     serde: Serde[Any] = make(list[Model])
     value = [Model(id=1, name="x"), Model(id=2, name="y")]
 
@@ -268,7 +257,6 @@ def test_models_within_other_types_are_read(make: Any) -> None:
 def test_ordinary_classes_within_other_types_are_refused_at_build_time(
     make: Any, python_type: Any
 ) -> None:
-    """The error names the class, however deep it is."""
     with pytest.raises(TopologyError, match="Ordinary is an ordinary class"):
         make(python_type)
 
@@ -348,7 +336,6 @@ class OtherTagged(msgspec.Struct, tag=True):
 def test_errors_hold_nothing_of_the_data(
     make: Any, python_type: Any, value: Any, reason: str
 ) -> None:
-    """Neither the text of the user's exceptions, nor values that a library quotes, nor keys of dicts."""
     data = msgspec.json.encode(value) if make is Serdes.json else msgspec.msgpack.encode(value)
     with pytest.raises(SerializationError, match=reason) as caught:
         make(python_type).deserialize("t", data)
@@ -376,7 +363,6 @@ def test_errors_hold_nothing_of_the_data(
     ids=str,
 )  # fmt: skip
 def test_keys_of_dicts_are_data(serde: Any, value: Any, place: str) -> None:
-    """Paths show declared fields, and in untyped JSON keys that look like names."""
     with pytest.raises(SerializationError, match=place) as caught:
         serde.serialize("t", value)
     assert "111" not in str(caught.value)

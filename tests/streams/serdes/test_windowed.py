@@ -27,7 +27,6 @@ TIMES = st.integers(0, FOREVER)
 
 
 def test_bytes_are_those_of_kafkas_serializers() -> None:
-    """Key and start; for sessions key, end and start; eight bytes each, big-endian."""
     timed = Serdes.windowed(str, 10).serialize("t", Windowed("key", 258, 268))
     assert timed == b"key" + bytes(6) + b"\x01\x02"
     session = Serdes.session_windowed(str).serialize("t", Windowed("key", 258, 268))
@@ -36,7 +35,6 @@ def test_bytes_are_those_of_kafkas_serializers() -> None:
 
 @given(st.text(), TIMES, st.integers(1, 1_000))
 def test_what_was_written_is_read(key: str, start: int, size: int) -> None:
-    """The end of a time window follows from the size, and never passes the largest time."""
     end = min(start + size, FOREVER)
     for serde in (Serdes.windowed(str, size), Serdes.session_windowed(str)):
         data = serde.serialize("t", Windowed(key, start, end))
@@ -46,7 +44,6 @@ def test_what_was_written_is_read(key: str, start: int, size: int) -> None:
 
 
 def test_windows_stand_for_their_size() -> None:
-    """Calendar windows have no one size; others may be given, too."""
     days = CalendarWindows("day", "Europe/Berlin")
     (start,) = days.starts_for(1_711_843_200_000)
     data = bytes(
@@ -58,14 +55,12 @@ def test_windows_stand_for_their_size() -> None:
 
 
 def test_the_same_arguments_give_the_same_serde() -> None:
-    """So that bytes made for one node serve the next."""
     assert Serdes.windowed(str, 10) is Serdes.windowed(Serdes.string(), 10)
     assert Serdes.session_windowed(str) is Serdes.session_windowed(str)
 
 
 @pytest.mark.parametrize("serde", [Serdes.windowed(str, 10), Serdes.session_windowed(str)])
 def test_what_is_no_windowed_key_is_an_error(serde: Any) -> None:
-    """A plain key, and bytes too short for a window, are named."""
     with pytest.raises(SerializationError, match="str is not a Windowed"):
         serde.serialize("t", "key")
     with pytest.raises(SerializationError, match="7 bytes have no window at their end"):
@@ -73,7 +68,6 @@ def test_what_is_no_windowed_key_is_an_error(serde: Any) -> None:
 
 
 def test_a_bad_size_or_serde_is_refused() -> None:
-    """With the name of the parameter."""
     with pytest.raises(TopologyError, match=r"Serdes\.windowed: size=-1 is too short"):
         Serdes.windowed(str, -1)
     with pytest.raises(
@@ -99,7 +93,6 @@ def test_a_bad_size_or_serde_is_refused() -> None:
     ],
 )
 def test_the_hash_is_kafkas(key: bytes, hashed: int) -> None:
-    """Values of Kafka's own tests (UtilsTest#testMurmur2)."""
     assert murmur2(key) == hashed % (1 << 32)
 
 
@@ -121,7 +114,6 @@ def sink_of(builder: StreamsBuilder, **settings: Any) -> SinkSpec:
 
 
 def test_a_sink_of_windowed_keys_gets_that_partitioner() -> None:
-    """By the derived serde; the user's own partitioner wins."""
     builder = StreamsBuilder()
     counts = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
     table = counts.windowed_by(TimeWindows(10)).count()
@@ -138,7 +130,6 @@ def test_a_sink_of_windowed_keys_gets_that_partitioner() -> None:
 
 
 def test_the_default_serde_goes_inside_a_derived_windowed_serde() -> None:
-    """Where the stream has no key serde, the configured one is that of the key inside."""
     builder = StreamsBuilder()
     grouped = builder.stream("in").group_by_key()
     grouped.windowed_by(TimeWindows(10)).count().to_stream().to("out")
@@ -150,7 +141,6 @@ def test_the_default_serde_goes_inside_a_derived_windowed_serde() -> None:
 
 
 def test_without_a_default_serde_the_sink_is_named() -> None:
-    """As for any serde that is missing."""
     builder = StreamsBuilder()
     grouped = builder.stream("in", value_serde=str).group_by_key()
     grouped.windowed_by(TimeWindows(10)).count().to_stream().to("out")
@@ -162,7 +152,6 @@ def test_without_a_default_serde_the_sink_is_named() -> None:
 def test_a_batch_of_windowed_keys_goes_where_each_of_them_does(
     windowed: list[tuple[str, int]], partitions: int
 ) -> None:
-    """By the bytes of the keys, which hold the windows too."""
     serde: TimeWindowedSerde[str] = TimeWindowedSerde(Serdes.string(), lambda start: start + 10)
     partitioner = WindowedPartitioner(serde)
     keys = [Windowed(key, start, start + 10) for key, start in windowed]
@@ -173,7 +162,6 @@ def test_a_batch_of_windowed_keys_goes_where_each_of_them_does(
 
 
 def test_serdes_of_the_same_windowed_keys_are_equal() -> None:
-    """So that keys which an operator has serialised need not be serialised again by the sink."""
     windows = TimeWindows(10)
     made: list[TimeWindowedSerde[str]] = [
         TimeWindowedSerde(Serdes.string(), windows.end_of) for _ in range(2)
@@ -203,7 +191,6 @@ def test_serdes_of_the_same_windowed_keys_are_equal() -> None:
     ids=str,
 )
 def test_windows_that_would_be_read_as_others_are_refused(serde: Any, start: Any, end: Any) -> None:
-    """A time window's end is not in the bytes, so it must be the one that follows from the size."""
     for write in (serde.serialize, lambda topic, key: serde.serialize_batch(topic, [key])):
         with pytest.raises(SerializationError, match="can't serialise"):
             write("t", Windowed("a", start, end))

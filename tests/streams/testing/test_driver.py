@@ -46,7 +46,6 @@ def counting(**store: Any) -> Topology:
 
 
 def test_records_come_out_as_they_went_in() -> None:
-    """Key, value, time and headers, nulls included; each is read once."""
     with TopologyTestDriver(copying()) as driver:
         source = driver.create_input_topic("in", **TEXT)
         output = driver.create_output_topic("out", **TEXT)
@@ -61,7 +60,6 @@ def test_records_come_out_as_they_went_in() -> None:
 
 
 def test_results_are_read_in_many_ways() -> None:
-    """One or all; whole, as pairs, or values."""
     with TopologyTestDriver(copying()) as driver:
         source = driver.create_input_topic("in", **TEXT)
         output = driver.create_output_topic("out", **TEXT)
@@ -74,7 +72,6 @@ def test_results_are_read_in_many_ways() -> None:
 
 
 def test_a_topic_that_nobody_reads_is_an_error() -> None:
-    """The message names it and those there are."""
     with (
         TopologyTestDriver(copying()) as driver,
         pytest.raises(StreamsError, match=r"other is not a source topic.*in"),
@@ -83,7 +80,6 @@ def test_a_topic_that_nobody_reads_is_an_error() -> None:
 
 
 def test_times_are_the_wall_clocks_or_the_topics() -> None:
-    """Without a time of its own a record gets the clock's, or the topic's next one."""
     with TopologyTestDriver(copying(), initial_wall_clock_ms=1_000) as driver:
         output = driver.create_output_topic("out", **TEXT)
 
@@ -109,7 +105,6 @@ def test_times_are_the_wall_clocks_or_the_topics() -> None:
 
 @pytest.mark.parametrize("record_by_record", [False, True])
 def test_repartition_topics_are_applied_at_once(record_by_record: bool) -> None:
-    """Records travel through all sub-topologies before the next one is piped."""
     with TopologyTestDriver(counting(), record_by_record=record_by_record) as driver:
         source = driver.create_input_topic("in", **TEXT)
         output = driver.create_output_topic("out", key_serde=STRING, value_serde=INT)
@@ -121,7 +116,6 @@ def test_repartition_topics_are_applied_at_once(record_by_record: bool) -> None:
 
 
 def test_an_output_that_is_also_an_input_is_read_again() -> None:
-    """As on a cluster; what came out can be read as well."""
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).to("middle", **TEXT)
     builder.stream("middle", **TEXT).map_values(str.upper).to("out", **TEXT)
@@ -132,7 +126,6 @@ def test_an_output_that_is_also_an_input_is_read_again() -> None:
 
 
 def test_a_batch_is_committed_once() -> None:
-    """With a cache only the last change of each key comes out; without one every change does."""
     for cache_bytes, expected in ((1 << 20, [3]), (0, [1, 2, 3])):
         config = StreamsConfig(
             application_id="b",
@@ -150,14 +143,12 @@ def test_a_batch_is_committed_once() -> None:
 
 
 def test_an_empty_batch_is_nothing() -> None:
-    """No record, no commit, no error."""
     with TopologyTestDriver(copying()) as driver:
         driver.create_input_topic("in", **TEXT).pipe_batch([])
         assert driver.create_output_topic("out", **TEXT).is_empty
 
 
 def test_topics_of_a_pattern_are_found_when_named() -> None:
-    """Only whole names match; each keeps its own offsets."""
     seen: list[Any] = []
 
     class Look(Processor[Any, Any, Any, Any]):
@@ -183,7 +174,6 @@ def test_topics_of_a_pattern_are_found_when_named() -> None:
 
 
 def test_dead_letters_are_output_like_any_other() -> None:
-    """To the configured topic, with the raw bytes."""
     config = StreamsConfig(
         application_id="d",
         bootstrap_servers="unused:9092",
@@ -203,7 +193,6 @@ def test_dead_letters_are_output_like_any_other() -> None:
 
 
 def test_a_failing_record_fails_the_pipe() -> None:
-    """With the error a worker would end with; later records are another matter."""
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).map_values(int).to("out", key_serde=STRING, value_serde=INT)
     with TopologyTestDriver(builder.build()) as driver:
@@ -217,8 +206,6 @@ def test_a_failing_record_fails_the_pipe() -> None:
 
 
 def test_stores_may_be_written_from_outside() -> None:
-    """What a test puts is there for the next record."""
-
     class Add(Processor[Any, Any, Any, Any]):
         def process(self, record: Any) -> None:
             store = self.context.get_state_store("sums")
@@ -237,7 +224,6 @@ def test_stores_may_be_written_from_outside() -> None:
 
 
 def test_state_is_gone_with_the_driver_unless_a_directory_is_named(tmp_path: Path) -> None:
-    """The temporary folder is removed, a named one keeps its stores."""
     with TopologyTestDriver(counting()) as driver:
         folder = driver._tasks[0].setting.state_dir.parent
         assert folder.exists()
@@ -253,7 +239,6 @@ def test_state_is_gone_with_the_driver_unless_a_directory_is_named(tmp_path: Pat
 
 
 def test_a_closed_driver_stays_closed() -> None:
-    """Closing twice is fine; working with it afterwards is an error that says so."""
     driver = TopologyTestDriver(counting(store_type="in_memory"))
     source = driver.create_input_topic("in", **TEXT)
     driver.close()
@@ -269,7 +254,6 @@ def test_a_closed_driver_stays_closed() -> None:
 
 @pytest.mark.parametrize("headers", [{"a": b"1"}, (("a", "text"),), ("ab",), b"ab"])
 def test_headers_of_another_shape_are_refused(headers: Any) -> None:
-    """Not every pair of characters is a header."""
     with TopologyTestDriver(counting()) as driver:
         source = driver.create_input_topic("in", **TEXT)
         with pytest.raises(StreamsError, match="give headers as"):
@@ -277,7 +261,6 @@ def test_headers_of_another_shape_are_refused(headers: Any) -> None:
 
 
 def test_time_that_does_not_pass_fires_nothing() -> None:
-    """Advancing by 0 is legal."""
     fired: list[int] = []
 
     class Tick(Processor[Any, Any, Any, Any]):
@@ -319,7 +302,6 @@ def test_a_topic_that_nothing_writes_to_can_not_be_read() -> None:
 
 
 def test_a_topic_that_a_function_may_choose_can_be_read() -> None:
-    """Nobody knows what it will choose, nor where a handler sends dead letters."""
     with TopologyTestDriver(copying(to=lambda key, value, context: value)) as driver:
         assert driver.create_output_topic("chosen", **TEXT).read_records() == []
 
@@ -334,7 +316,6 @@ def test_a_topic_that_a_function_may_choose_can_be_read() -> None:
 
 
 def test_times_that_can_not_be_are_refused() -> None:
-    """The error names the parameter and what to give."""
     with pytest.raises(
         StreamsError, match=r"initial_wall_clock_ms=-1 is no time; give int ms .* from 0"
     ):

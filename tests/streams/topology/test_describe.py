@@ -527,7 +527,6 @@ def test_empty_topology() -> None:
 
 
 def test_execution_mode_stands_below_the_number() -> None:
-    """With execution=True each sub-topology says how it runs, and why if record by record."""
     builder = StreamsBuilder()
     text_stream(builder).group_by(lambda value: value, key_serde=str).count(store="counts")
     text_stream(builder, "other").process(Processor[str, str, str, str], name="own")

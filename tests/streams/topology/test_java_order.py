@@ -10,7 +10,6 @@ from tidewheel.streams.topology.description import TreeOrder, hash_order, string
 
 
 def test_hash_codes_are_javas() -> None:
-    """Of UTF-16 code units, wrapped to 32 bits."""
     assert string_hash("") == 0
     assert string_hash("KSTREAM-SOURCE-0000000000") == 1_861_603_632
     assert string_hash("polygenelubricants") == 1 << 31
@@ -18,7 +17,6 @@ def test_hash_codes_are_javas() -> None:
 
 
 def test_names_come_by_bucket_then_by_age() -> None:
-    """Sixteen buckets; above twelve names there are twice as many."""
     assert hash_order(["q", "a", "b", "A"]) == ["q", "a", "A", "b"]
     assert hash_order("ponmlkjihgfedcba") == list("abcdefghijklmnop")
 
@@ -36,7 +34,6 @@ def test_names_come_by_bucket_then_by_age() -> None:
     ],
 )
 def test_a_tree_remembers_what_it_compared(steps: str, expected: str) -> None:
-    """What `java.util.TreeSet` made of the same steps: `.x` adds a name, `+x3` makes its size grow."""
     sizes = dict.fromkeys("abcdefghijkl", 1)
     order = TreeOrder(lambda one, other: (-sizes[one], one) < (-sizes[other], other))
     for kind, name, by in re.findall(r"([.+])([a-l])(\d?)", steps):
@@ -49,7 +46,6 @@ def test_a_tree_remembers_what_it_compared(steps: str, expected: str) -> None:
 
 @given(st.lists(st.integers(0, 1_000), unique=True))
 def test_a_tree_with_a_steady_comparator_sorts(numbers: list[int]) -> None:
-    """Whatever the order of insertion."""
     order = TreeOrder(lambda one, other: int(one) < int(other))
     for number in numbers:
         order.add(str(number))

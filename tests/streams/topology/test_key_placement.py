@@ -33,7 +33,6 @@ def _checked(name: str, said: dict[str, str]) -> tuple[KeyCheck, list[str]]:
 
 @pytest.mark.parametrize("name", KEY_PARTITIONERS)
 def test_a_topic_of_its_partitioner_is_right(name: str) -> None:
-    """Kafka's own by default, another one where the setting names it."""
     check, warnings = _checked(name, {} if name == "murmur2" else {"orders": name})
     assert warnings == []
     assert check.findings(["orders"]) == ""
@@ -42,7 +41,6 @@ def test_a_topic_of_its_partitioner_is_right(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["crc32", "fnv1a"])
 def test_a_topic_of_another_partitioner_is_found_by_name(name: str) -> None:
-    """One warning for the topic, with the first key that is elsewhere; then the finding says which partitioner fits."""
     check, warnings = _checked(name, {})
     assert len(warnings) == 1
     assert "topic orders" in warnings[0]
@@ -50,13 +48,11 @@ def test_a_topic_of_another_partitioner_is_found_by_name(name: str) -> None:
 
 
 def test_a_wrong_setting_is_found_and_an_unknown_one_believed() -> None:
-    """What the setting says is what is checked."""
     assert "gives them" in _checked("murmur2", {"orders": "crc32"})[0].finding("orders")
     assert _checked("crc32", {"orders": "unknown"})[1] == []
 
 
 def test_few_records_of_each_partition_are_looked_at() -> None:
-    """Records without a key count for nothing, and a partition that was sampled is not looked at again."""
     check = KeyCheck({"orders": 1}, {}, lambda _: None)
     none = SourceRecords("orders", 0, range(5), [None] * 5, [b""] * 5, [0] * 5, None)
     check.sample(none)
@@ -89,14 +85,12 @@ def _internal_sinks(spec: TopologySpec) -> list[Any]:
 
 
 def test_a_repartition_follows_what_it_is_joined_with() -> None:
-    """And stays as it is where nothing is said."""
     assert _internal_sinks(_spec(_joined())) == [None]
     assert _internal_sinks(_spec(_joined(), users="crc32")) == [KeyPartitioner("crc32")]
     assert _internal_sinks(_spec(_joined(), orders="crc32")) == [None]
 
 
 def test_the_registrations_of_a_foreign_key_join_follow_the_other_table() -> None:
-    """Its rows are where its topic's partitioner put them."""
     builder = StreamsBuilder()
     orders = builder.table("orders", key_serde=str, value_serde=str)
     users = builder.table("users", key_serde=str, value_serde=str)
@@ -106,7 +100,6 @@ def test_the_registrations_of_a_foreign_key_join_follow_the_other_table() -> Non
 
 
 def test_two_partitioners_in_one_join_are_refused() -> None:
-    """Both topics and both names are said."""
     with pytest.raises(TopologyError, match="orders by murmur2, users by crc32"):
         _spec(_joined("as it is"), users="crc32")
     _spec(_joined("as it is"), users="crc32", orders="crc32")
@@ -157,7 +150,6 @@ def test_merged_streams_that_are_not_aggregated_are_not_checked() -> None:
 
 
 def test_inputs_of_joins_are_checked() -> None:
-    """Not those that are only counted, have one partition, or are repartitioned before."""
     counts = {"users": 4, "orders": 4}
     plan = plan_application(_spec(_joined("as it is")), "a", counts)
     assert checked_topics(plan) == counts

@@ -39,7 +39,6 @@ def groups(topology: Topology) -> list[list[str]]:
 
 
 def test_unconnected_sources_are_sub_topologies_in_the_order_they_were_added() -> None:
-    """Sub-topologies are numbered by their first node."""
     topology = Topology()
     source(source(topology, "z", "t1"), "a", "t2")
     topology.add_processor("p2", Any4, ["a"]).add_processor("p1", Any4, ["z"])
@@ -47,7 +46,6 @@ def test_unconnected_sources_are_sub_topologies_in_the_order_they_were_added() -
 
 
 def test_a_common_child_joins_sources() -> None:
-    """Nodes with a common child are one sub-topology, also if that child comes late."""
     topology = Topology()
     for index in (1, 2, 3):
         source(topology, f"s{index}", f"t{index}").add_processor(f"p{index}", Any4, f"s{index}")
@@ -56,7 +54,6 @@ def test_a_common_child_joins_sources() -> None:
 
 
 def test_shared_stores_join_sub_topologies() -> None:
-    """Processors that share a store, directly or through a third, are one sub-topology."""
     topology = Topology()
     for index in (1, 2, 3, 4):
         source(topology, f"s{index}", f"t{index}").add_processor(f"p{index}", Any4, f"s{index}")
@@ -67,7 +64,6 @@ def test_shared_stores_join_sub_topologies() -> None:
 
 
 def test_spec_holds_what_was_given() -> None:
-    """The spec has the nodes with their options, the stores that are used, and no repartition topics."""
     topology = source(Topology(), "read", "in")
     topology.add_processor("work", Any4, ["read"])
     topology.add_sink(
@@ -93,8 +89,6 @@ def test_spec_holds_what_was_given() -> None:
 
 
 def test_asking_for_the_spec_changes_nothing() -> None:
-    """A topology may be run with one default serde and then with another."""
-
     class Defaults:
         def __init__(self, serde: Any) -> None:
             self.default_key_serde = serde
@@ -108,7 +102,6 @@ def test_asking_for_the_spec_changes_nothing() -> None:
 
 
 def test_names_of_topics_and_stores() -> None:
-    """The topics read from outside and the stores are told, sorted."""
     topology = Topology().add_source("b", ["z", "y"]).add_source("a", "x")
     topology.add_source("p", re.compile("q.*"))
     topology.add_processor("work", Any4, ["a"])
@@ -118,7 +111,6 @@ def test_names_of_topics_and_stores() -> None:
 
 
 def test_the_same_store_builder_twice_is_one_store() -> None:
-    """A store builder may be added for each processor, as suppliers with stores do."""
     shared = store()
     topology = source(source(Topology(), "a", "t1"), "b", "t2")
     topology.add_processor("pa", Any4, "a").add_processor("pb", Any4, "b")
@@ -254,7 +246,6 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
-    """A topology that can't run is refused, naming the node, the line, and what to do."""
     add, message = REFUSED[what]
     with pytest.raises(TopologyError, match=message):
         add(base())
@@ -268,7 +259,6 @@ def test_a_store_of_nobody_is_left_out() -> None:
 
 
 def test_empty_topology_has_no_spec() -> None:
-    """A topology that reads nothing can't run."""
     with pytest.raises(
         TopologyError, match=r"the topology is empty.*start with stream\(\) or table\(\)"
     ):
@@ -276,7 +266,6 @@ def test_empty_topology_has_no_spec() -> None:
 
 
 def test_missing_serdes_name_the_node() -> None:
-    """Without a serde and without a default the spec is refused, naming the node and its line."""
     topology = Topology().add_source("read", "in", key_serde=str)
     message = r"'read' \(.*test_topology.py:\d+\): no value serde; .* or set default_value_serde"
     with pytest.raises(TopologyError, match=message):
@@ -293,7 +282,6 @@ def test_missing_serdes_name_the_node() -> None:
     ],
 )
 def test_internal_topics_are_not_written_by_hand(topic: str, what: str | None) -> None:
-    """A sink to one of the application's own would mix its records into the shuffle, or into a store."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     stream.repartition(name="wide").group_by_key().count(store="counts")
@@ -307,7 +295,6 @@ def test_internal_topics_are_not_written_by_hand(topic: str, what: str | None) -
 
 
 def test_the_hash_does_not_depend_on_the_order_of_a_description() -> None:
-    """Members of a group compare it while they are upgraded: this value is that of earlier versions."""
     builder = StreamsBuilder()
     one, two = (
         builder.stream(topics, key_serde=str, value_serde=str) for topics in (["z", "in1"], ["in2"])

@@ -19,7 +19,6 @@ def word_count(store: str = "counts") -> Topology:
 
 
 def test_dict_is_json_and_complete() -> None:
-    """The plain form goes through JSON unchanged and has every node with its links."""
     description = word_count().describe(execution=True).to_dict()
     assert json.loads(json.dumps(description)) == description
     first, second = description["subtopologies"]
@@ -35,7 +34,6 @@ def test_dict_is_json_and_complete() -> None:
 
 
 def test_dict_of_patterns_and_dynamic_topics() -> None:
-    """A source by pattern has its pattern, a sink with a function the function's name."""
     builder = StreamsBuilder()
     stream = builder.stream(re.compile("sensor-.*"), key_serde=str, value_serde=str)
     stream.to(lambda key, _value, _context: key)
@@ -45,7 +43,6 @@ def test_dict_of_patterns_and_dynamic_topics() -> None:
 
 
 def test_mermaid_flowchart() -> None:
-    """The flowchart has a box per sub-topology; the repartition topic links them."""
     assert word_count().describe().to_mermaid().splitlines() == [
         "flowchart TB",
         '  topic0(["words"])',
@@ -79,7 +76,6 @@ def test_mermaid_flowchart() -> None:
 
 
 def test_mermaid_escapes_what_it_would_read_as_markup() -> None:
-    """Quotes, number signs and angle brackets of a pattern or a function's name are written as entities."""
     builder = StreamsBuilder()
     stream = builder.stream(re.compile('a"b#<c>'), key_serde=str, value_serde=str)
     stream.to(lambda key, _value, _context: key)
@@ -89,7 +85,6 @@ def test_mermaid_escapes_what_it_would_read_as_markup() -> None:
 
 
 def test_hash_is_stable_and_sees_the_structure() -> None:
-    """Equal structures hash alike in every process; another store, topic or node changes the hash."""
     assert word_count().hash() == word_count().hash()
     assert word_count().hash() != word_count("totals").hash()
     # Pinned, because members of a group compare hashes made by different processes and versions.
@@ -101,8 +96,6 @@ def test_hash_is_stable_and_sees_the_structure() -> None:
 
 
 def test_hash_ignores_what_members_may_differ_in() -> None:
-    """Functions, serdes and caches are no part of the hash, so a rolling change of them is one group."""
-
     def topology(suffix: str, serde: type) -> Topology:
         builder = StreamsBuilder()
         stream: KStream[Any, Any] = builder.stream("in", key_serde=serde, value_serde=serde)

@@ -39,7 +39,6 @@ def topologies(draw: st.DrawFn) -> Topology:
 @settings(max_examples=20)
 @given(topologies())
 def test_sub_topologies_are_the_connected_parts(topology: Topology) -> None:
-    """Two nodes are in one sub-topology exactly if edges or shared stores connect them."""
     spec = topology.spec()
     part_of = {node.name: sub.id for sub in spec.subtopologies for node in sub.nodes}
     neighbours: dict[str, set[str]] = {}
@@ -62,7 +61,6 @@ def test_sub_topologies_are_the_connected_parts(topology: Topology) -> None:
 @settings(max_examples=20)
 @given(topologies())
 def test_sub_topologies_are_in_order(topology: Topology) -> None:
-    """Parents stand before children, numbers follow the first nodes, and each store is in one sub-topology."""
     spec = topology.spec()
     order = {
         name: int(name[1:]) for sub in spec.subtopologies for name in [n.name for n in sub.nodes]
@@ -80,7 +78,6 @@ def test_sub_topologies_are_in_order(topology: Topology) -> None:
 @settings(max_examples=20)
 @given(topologies())
 def test_every_form_shows_every_node(topology: Topology) -> None:
-    """Text, values and flowchart have each node, and each edge from both its ends."""
     description = topology.describe(execution=True)
     nodes = {n["name"]: n for s in description.to_dict()["subtopologies"] for n in s["nodes"]}
     text, chart = str(description), description.to_mermaid()

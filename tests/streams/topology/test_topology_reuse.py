@@ -30,7 +30,6 @@ def changelogs(topology: Topology) -> list[str]:
 
 
 def test_a_table_reuses_its_source_topic() -> None:
-    """shouldReuseSourceTopicAsChangelogsWithOptimization20: the same store, and no changelog."""
     builder = StreamsBuilder()
     builder.table("topic", key_serde=STRING, value_serde=STRING, store="store")
     optimized = builder.build(config_of())
@@ -42,7 +41,6 @@ def test_a_table_reuses_its_source_topic() -> None:
 
 
 def test_a_table_has_a_changelog_without_optimisation() -> None:
-    """shouldNotReuseSourceTopicAsChangelogsByDefault."""
     builder = StreamsBuilder()
     builder.table("topic", key_serde=STRING, value_serde=STRING, store="store")
     assert changelogs(builder.build()) == ["app-store-changelog"]
@@ -53,7 +51,6 @@ def test_a_table_has_a_changelog_without_optimisation() -> None:
 
 
 def test_tables_made_of_streams_keep_their_changelog() -> None:
-    """There is no topic that holds just their rows."""
     builder = StreamsBuilder()
     strings(builder, "topic").to_table(store="made")
     strings(builder, "topic2").group_by_key().count(store="counted")
@@ -89,7 +86,6 @@ SELF_JOINS: dict[str, tuple[int, Callable[[StreamsBuilder], Any]]] = {
 
 @pytest.mark.parametrize("name", SELF_JOINS)
 def test_a_stream_joined_with_itself_is_kept_once(name: str) -> None:
-    """InternalStreamsBuilderTest, shouldMark... and shouldNotMark...: how many sides are kept."""
     kept, program = SELF_JOINS[name]
     builder = StreamsBuilder()
     program(builder)
@@ -99,7 +95,6 @@ def test_a_stream_joined_with_itself_is_kept_once(name: str) -> None:
 
 
 def test_self_joins_have_the_same_results() -> None:
-    """With both sides in one store, in any order of times."""
     builder = StreamsBuilder()
     joined(stream := strings(builder, "in"), stream).to("out")
     records = [("in", "k", str(number)) for number in range(6)]

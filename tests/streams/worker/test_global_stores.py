@@ -15,6 +15,5 @@ def app() -> KafkaStreams:
 
 
 def test_a_global_store_is_not_open_before_the_start(app: KafkaStreams) -> None:
-    """Its name is known, and so is what to wait for."""
     with pytest.raises(InvalidStateStoreError, match="wait until the application is RUNNING"):
         app.store("rows")

@@ -67,7 +67,6 @@ class Stage:
 
 
 def test_orders_that_come_with_the_welcome_are_kept_for_the_loop() -> None:
-    """The loop gets the welcome too: it says which transactional id is meant."""
     drop = DropCopy(task="0_1")
     welcome = Welcome(transactional_id="app-a-0")
     stage = Stage(welcome, drop)
@@ -78,7 +77,6 @@ def test_orders_that_come_with_the_welcome_are_kept_for_the_loop() -> None:
 
 
 def test_a_worker_that_is_to_stop_does_not_wait_for_its_welcome() -> None:
-    """Nobody may ever come to welcome it."""
     stopped = threading.Event()
     stopped.set()
     assert Stage().membership.wait_for_welcome(stopped) is None
@@ -94,7 +92,6 @@ def test_a_worker_that_is_to_stop_does_not_wait_for_its_welcome() -> None:
     ],
 )
 def test_a_refusal_is_an_error_with_its_reason(code: str, kind: type[Exception]) -> None:
-    """What does not fit is told apart from a place that somebody else has taken."""
     stage = Stage(EndIncarnation(reason="says why", final=True, code=code))
     with pytest.raises(FencedError, match="says why") as caught:
         stage.membership.wait_for_welcome(threading.Event())
@@ -104,7 +101,6 @@ def test_a_refusal_is_an_error_with_its_reason(code: str, kind: type[Exception])
 
 
 def test_the_end_of_the_application_is_for_the_program_and_not_for_the_loop() -> None:
-    """The loop goes on with its other orders until the program has it leave."""
     drop = DropCopy(task="0_1")
     stage = Stage(EndApplication(reason="b: ValueError"), drop)
     assert stage.membership.take() == [drop]
@@ -112,7 +108,6 @@ def test_the_end_of_the_application_is_for_the_program_and_not_for_the_loop() ->
 
 
 def test_who_ends_the_application_waits_until_the_group_knows() -> None:
-    """It shows that it is alive meanwhile, and is not told of what it has asked for itself."""
     stage = Stage()
     assert not stage.membership.shut_down("ValueError", 0.01), "nobody leads"
     assert stage.link.said == [WantShutdown(reason="ValueError")]
@@ -125,7 +120,6 @@ def test_who_ends_the_application_waits_until_the_group_knows() -> None:
 
 
 def test_S3_why_a_worker_was_fenced_is_the_groups_to_say() -> None:
-    """The brokers may be faster: whether it may come back is known only when the group has spoken."""
     by_brokers = FencedError("producer shop-a-0: commit: _FENCED")
     silent = Stage()
     assert silent.membership.last_word(by_brokers, 0.01) is by_brokers
@@ -143,14 +137,12 @@ def test_S3_why_a_worker_was_fenced_is_the_groups_to_say() -> None:
 
 
 def test_what_the_loop_has_heard_already_is_the_last_word() -> None:
-    """It is not waited for a second time."""
     stage = Stage(EndIncarnation(reason="over", final=True, code="FENCED_INSTANCE"))
     stage.membership.take()
     assert stage.membership.last_word(FencedError("over"), 30).final
 
 
 def test_leaving_says_how() -> None:
-    """Back soon, or after a drain."""
     stage = Stage()
     stage.membership.leave(Departure(drain_ms=700))
     stage.membership.leave(Departure(rejoin=True))
@@ -158,7 +150,6 @@ def test_leaving_says_how() -> None:
 
 
 def test_S1_a_static_member_is_called_by_its_instance_id() -> None:
-    """With its slot if the program has several workers; others are called as their slot remembers."""
     assert member_name("shop", "kept", 3, alone=True) == "shop"
     assert member_name("shop", "kept", 3, alone=False) == "shop-3"
     assert member_name(None, "kept", 3, alone=False) == "kept"
@@ -173,7 +164,6 @@ def _plan(**topics: int) -> ApplicationPlan:
 
 
 def test_N8_the_group_is_told_of_every_task() -> None:
-    """With what its stores are restored from, and the partitions of what is read."""
     plan = _plan(**{"in": 2})
     stateless, counting = (
         TaskShape(stateful=False),

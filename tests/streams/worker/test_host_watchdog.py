@@ -32,12 +32,10 @@ def pid_behind(fd: int) -> int:
 
 
 def test_all_workers_of_a_program_share_a_watchdog(host: HostWatchdog) -> None:
-    """It is started for the first one."""
     assert pid_behind(host.connect()) == pid_behind(host.connect())
 
 
 def test_a_dead_watchdog_is_replaced(host: HostWatchdog) -> None:
-    """The next life finds a living one."""
     first = pid_behind(host.connect())
     assert host._process is not None
     os.kill(first, signal.SIGKILL)
@@ -46,7 +44,6 @@ def test_a_dead_watchdog_is_replaced(host: HostWatchdog) -> None:
 
 
 def test_the_watchdog_of_the_host_program_is_used() -> None:
-    """Its workers come through the intake that the supervisor handed down."""
     theirs = WatchdogProcess(FAKE)
     host = HostWatchdog(os.dup(theirs.intake.fileno()), command=FAKE)
     assert pid_behind(host.connect()) == theirs.pid
@@ -57,7 +54,6 @@ def test_the_watchdog_of_the_host_program_is_used() -> None:
 
 
 def test_a_worker_gets_on_without_the_host_programs_watchdog() -> None:
-    """It starts one of its own, and goes on using that."""
     theirs = WatchdogProcess(FAKE)
     host = HostWatchdog(os.dup(theirs.intake.fileno()), command=FAKE)
     os.kill(theirs.pid, signal.SIGKILL)
@@ -70,6 +66,5 @@ def test_a_worker_gets_on_without_the_host_programs_watchdog() -> None:
 
 
 def test_names_of_programs_differ() -> None:
-    """Unless one is given: workers of one program have the same."""
     assert HostWatchdog().process_id != HostWatchdog().process_id
     assert HostWatchdog(process_id="shop").process_id == "shop"

@@ -59,7 +59,6 @@ def introduced(folder: Path, **settings: Any) -> Hello:
 
 
 def test_it_says_what_the_group_must_know(tmp_path: Path) -> None:
-    """Tasks with what they are restored from, state on disk, the id to commit with, the member's own time-outs."""
     join = introduced(
         tmp_path,
         topology_optimization="none",
@@ -91,20 +90,17 @@ def test_it_says_what_the_group_must_know(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_restored_from_its_input_says_so(tmp_path: Path) -> None:
-    """Its copies follow the input topic."""
     join = introduced(tmp_path).join
     assert {task.changelogs for task in join.tasks} == {("in",)}
 
 
 def test_a_member_without_a_name_is_called_as_its_slot_remembers(tmp_path: Path) -> None:
-    """The same after every restart; only its incarnation differs."""
     first, second = introduced(tmp_path).join, introduced(tmp_path).join
     assert first.member == second.member
     assert not first.static
 
 
 def test_the_leaders_settings_go_with_it(tmp_path: Path) -> None:
-    """They count while its process leads."""
     hello = introduced(
         tmp_path,
         num_standby_replicas=1,
@@ -124,7 +120,6 @@ def test_the_leaders_settings_go_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
 def test_client_settings_cross_the_line_and_are_not_shown(tmp_path: Path, kind: str) -> None:
-    """The watchdog has clients of its own, and secrets are in no log."""
     hello = introduced(tmp_path, **{kind: {"sasl.password": "canary", "sasl.username": "u"}})
     assert getattr(decode_hello(encode_hello(hello)), kind)["sasl.password"] == "canary"
     assert "canary" not in repr(hello)
@@ -148,7 +143,6 @@ def of_many(tasks: int) -> Join:
 
 
 def test_H23_a_join_is_never_too_large_to_be_heard() -> None:
-    """Less is said of the disk; a worker of an application with too many tasks says so and ends, for nobody would hear it."""
     assert fitting(of_many(100)) == of_many(100)
     large = of_many(2_000)
     assert decode_message(encode_message(large)) is None

@@ -49,7 +49,6 @@ def _directory(tmp_path: Path, logs: list[FollowedLog | None]) -> GroupDirectory
 
 
 def test_the_log_is_read_to_its_end_once_and_followed_from_there(tmp_path: Path) -> None:
-    """No question after the first waits for a broker."""
     group = FakeGroup()
     book = two_members()
     group.write(book)
@@ -63,7 +62,6 @@ def test_the_log_is_read_to_its_end_once_and_followed_from_there(tmp_path: Path)
 
 
 def test_a_group_that_has_not_begun_is_looked_for_again(tmp_path: Path) -> None:
-    """It is empty until then."""
     group = FakeGroup()
     directory = _directory(tmp_path, [None, _Log(group)])
     assert not directory.group().members
@@ -73,7 +71,6 @@ def test_a_group_that_has_not_begun_is_looked_for_again(tmp_path: Path) -> None:
 
 
 def test_a_log_that_fails_is_let_go_and_read_anew(tmp_path: Path) -> None:
-    """Its topic may have been made anew, so nothing of it is kept."""
     group, other = FakeGroup(), FakeGroup()
     book = two_members()
     group.write(book)
@@ -88,7 +85,6 @@ def test_a_log_that_fails_is_let_go_and_read_anew(tmp_path: Path) -> None:
 
 
 def test_after_the_end_nothing_is_opened_again(tmp_path: Path) -> None:
-    """Closing lets the clients go, also twice."""
     group = FakeGroup()
     log = _Log(group)
     directory = _directory(tmp_path, [log])
@@ -108,7 +104,6 @@ def test_after_the_end_nothing_is_opened_again(tmp_path: Path) -> None:
     ],
 )
 def test_who_can_not_know_says_so(options: RunOptions, message: str, tmp_path: Path) -> None:
-    """Before the start, and where there is no group."""
     builder = StreamsBuilder()
     builder.table("in", key_serde=str, value_serde=str, store="rows")
     settings: dict[str, Any] = {"application_id": "shop", "state_dir": tmp_path}

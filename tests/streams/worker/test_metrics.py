@@ -10,7 +10,6 @@ from tidewheel.tasks.loop.metrics import WorkerMetrics
 
 
 def test_tasks_that_come_meanwhile_disturb_nobody() -> None:
-    """The loop takes in a task while another thread collects the figures."""
     tasks: dict[Any, Any] = {}
     task = SimpleNamespace(
         metrics=lambda: {"process-total": 1.0},

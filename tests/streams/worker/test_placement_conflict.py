@@ -82,7 +82,6 @@ def of_group(book: LogBook) -> FakeGroup:
 
 
 def test_a_member_is_refused_beside_workers_with_a_fixed_assignment() -> None:
-    """By name and host, with what to do."""
     with pytest.raises(
         IncompatibleMemberError, match=r"workers of shop .*shop-0.*10\.0\.0\.7.*stop"
     ):
@@ -91,7 +90,6 @@ def test_a_member_is_refused_beside_workers_with_a_fixed_assignment() -> None:
 
 
 def test_brokers_that_do_not_tell_stop_no_member(caplog: pytest.LogCaptureFixture) -> None:
-    """A right that only this question needs may be missing: it is said, once, and fencing decides."""
     caplog.set_level(logging.INFO)
     placing = looking(Brokers(None))
     placing.look()
@@ -102,7 +100,6 @@ def test_brokers_that_do_not_tell_stop_no_member(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_member_looks_again_when_the_group_has_it() -> None:
-    """A worker with a fixed assignment that came after its first look is seen then."""
     brokers = Brokers({})
     placing = looking(brokers)
     placing.look()
@@ -112,7 +109,6 @@ def test_a_member_looks_again_when_the_group_has_it() -> None:
 
 
 def test_a_fixed_worker_looks_again_when_brokers_show_it() -> None:
-    """A member that asked before that is in the log by then, and is seen."""
     book = LogBook().leader("p1").about("0_0")
     group = of_group(book)
     brokers = Brokers({}, group.broker)
@@ -134,7 +130,6 @@ def test_a_fixed_worker_looks_again_when_brokers_show_it() -> None:
 def test_brokers_that_never_show_a_fixed_worker_do_not_stop_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It says so, and goes on after ten seconds; at once where they refuse to tell."""
     for workers, waited_ms in (({}, 10_000), (None, 0)):
         time, group = Time(), FakeGroup()
         placing = looking(Brokers(workers, group.broker), fixed=True, time=time, group=group)
@@ -148,7 +143,6 @@ def test_brokers_that_never_show_a_fixed_worker_do_not_stop_it(
 def test_H22_whether_members_live_is_heard_and_no_clock_of_another_machine_counts(
     ahead_ms: int,
 ) -> None:
-    """Times in the inbox are the broker's: this machine's clock may be an hour off, either way."""
     book = two_members()
     group = of_group(book)
     time = Time()
@@ -168,7 +162,6 @@ def test_H22_whether_members_live_is_heard_and_no_clock_of_another_machine_count
 
 
 def test_all_members_that_live_are_named() -> None:
-    """Those that speak a moment later than the first, too."""
     book = two_members()
     group = of_group(book)
     time = Time()
@@ -186,7 +179,6 @@ def test_all_members_that_live_are_named() -> None:
 
 
 def test_after_a_clean_end_nobody_is_listened_for() -> None:
-    """The log says that they have gone; what was said a moment ago does not count."""
     book = two_members()
     group = of_group(book)
     group.beats(book.now_ms, "a", "b")
@@ -199,7 +191,6 @@ def test_after_a_clean_end_nobody_is_listened_for() -> None:
 
 
 def test_what_is_said_of_the_dead_is_no_sign_of_their_life() -> None:
-    """A watchdog says that its worker has died, in that one's name."""
     book = two_members()
     group = of_group(book)
     died = MemberDied(app=APP, member="a", incarnation="a-1", reason="killed")
@@ -209,7 +200,6 @@ def test_what_is_said_of_the_dead_is_no_sign_of_their_life() -> None:
 
 
 def test_where_no_group_ever_began_nobody_is_listened_for() -> None:
-    """There are no topics to be read."""
     placing = looking(Brokers({}), fixed=True)
     placing.look()
     placing.look_again_as_fixed(None)

@@ -41,7 +41,6 @@ class Stage:
 
 
 def test_N12_a_new_topic_that_the_pattern_matches_makes_another_plan() -> None:
-    """It is told once, not at each look."""
     stage = Stage(orders_a=2)
     stage.watch.look()
     assert stage.told == []
@@ -53,7 +52,6 @@ def test_N12_a_new_topic_that_the_pattern_matches_makes_another_plan() -> None:
 
 
 def test_N8_more_partitions_make_another_plan() -> None:
-    """The new tasks are in it."""
     stage = Stage(orders_a=2)
     stage.topics["fixed"] = 3
     stage.watch.look()
@@ -65,7 +63,6 @@ def test_N8_more_partitions_make_another_plan() -> None:
 
 
 def test_topics_of_others_change_nothing() -> None:
-    """A cluster is busy."""
     stage = Stage(orders_a=2)
     stage.topics["unrelated"] = 7
     stage.watch.look()
@@ -73,7 +70,6 @@ def test_topics_of_others_change_nothing() -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_no_change() -> None:
-    """The next look may tell more."""
     stage = Stage(orders_a=2)
     stage.failure = StreamsError("list topics: timed out")
     stage.watch.look()
@@ -85,7 +81,6 @@ def test_a_cluster_that_does_not_answer_is_no_change() -> None:
 
 
 def test_brokers_that_go_away_between_two_questions_of_a_look_end_no_worker() -> None:
-    """They said which topics there are, and then not how large these take records."""
     stage = Stage(orders_a=2)
 
     def make_plan(_topics: Mapping[str, int]) -> ApplicationPlan:
@@ -101,7 +96,6 @@ def test_brokers_that_go_away_between_two_questions_of_a_look_end_no_worker() ->
 
 
 def test_a_topic_that_seems_gone_is_no_change() -> None:
-    """Whoever reads it ends by that, if it is true."""
     stage = Stage(orders_a=2)
     del stage.topics["fixed"]
     with pytest.raises(MissingSourceTopicError):
@@ -112,7 +106,6 @@ def test_a_topic_that_seems_gone_is_no_change() -> None:
 
 
 def test_N12_a_topic_of_a_pattern_is_gone_when_two_looks_miss_it() -> None:
-    """A single answer may be that of a broker which just starts."""
     stage = Stage(orders_a=2, orders_b=3)
     for _ in range(2):
         gone = stage.topics.pop("orders-b")
@@ -130,7 +123,6 @@ def test_N12_a_topic_of_a_pattern_is_gone_when_two_looks_miss_it() -> None:
 
 
 def test_who_hears_that_a_topic_is_gone_has_it_looked_at_soon() -> None:
-    """Not after the hour that this watch takes between two looks."""
     stage = Stage(orders_a=2)
     told = threading.Event()
     stage.watch._changed = lambda _plan: told.set()
@@ -144,7 +136,6 @@ def test_who_hears_that_a_topic_is_gone_has_it_looked_at_soon() -> None:
 
 
 def test_topics_that_do_not_fit_any_more_end_the_worker() -> None:
-    """An input topic with state has grown: its changelog has fewer partitions now."""
     stage = Stage(orders_a=2)
     misfit = StreamsError(
         "internal topic app-counts-changelog has 2 partitions but the application needs 3"
@@ -160,7 +151,6 @@ def test_topics_that_do_not_fit_any_more_end_the_worker() -> None:
 
 
 def test_nothing_is_told_after_the_close() -> None:
-    """A look that was under way has no effect any more."""
     stage = Stage(orders_a=2)
     stage.topics["orders-b"] = 1
     stage.watch.close()

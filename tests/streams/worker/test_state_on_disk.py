@@ -83,7 +83,6 @@ def said(slot: StateDirectory, topics: Topics | None = None) -> tuple[DiskCopy, 
 
 
 def test_each_task_with_state_is_said_with_its_positions(slot: StateDirectory) -> None:
-    """Of all its changelogs that it has a position in; and the database is as it was."""
     keep(slot, "0_1", counts=7, sums=3)
     keep(slot, "0_3", counts=12)
     both = (
@@ -97,7 +96,6 @@ def test_each_task_with_state_is_said_with_its_positions(slot: StateDirectory) -
 
 
 def test_what_restoring_would_not_go_on_from_is_not_said(slot: StateDirectory) -> None:
-    """A changelog made anew, tombstones that may be gone, stores that were emptied."""
     keep(slot, "0_0", counts=Position(offset=7, topic_id=b"o" * 16, written_at_ms=NOW_MS), sums=3)
     old = Position(offset=7, topic_id=IDS[COUNTS], written_at_ms=NOW_MS - 86_400_000)
     keep(slot, "0_1", counts=old)
@@ -107,7 +105,6 @@ def test_what_restoring_would_not_go_on_from_is_not_said(slot: StateDirectory) -
 
 
 def test_directories_without_state_are_not_said(slot: StateDirectory) -> None:
-    """Those of tasks without stores, of stores in memory, and of tasks that the topology has no more."""
     topics = Topics()
     slot.task_directory("0_1")
     keep(slot, "1_0", counts=7)
@@ -122,7 +119,6 @@ def test_directories_without_state_are_not_said(slot: StateDirectory) -> None:
 def test_files_of_a_store_of_the_users_own_are_said_without_a_position(
     slot: StateDirectory,
 ) -> None:
-    """Only that store can read them."""
     (slot.task_directory("0_1") / "own.db").write_bytes(b"x")
     assert said(slot) == (DiskCopy(task="0_1"),)
 
@@ -130,7 +126,6 @@ def test_files_of_a_store_of_the_users_own_are_said_without_a_position(
 def test_a_damaged_database_is_left_to_its_task(
     slot: StateDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is no reason not to join: the task finds the damage when it opens it, and restores."""
     keep(slot, "0_0", counts=7)
     keep(slot, "0_1", counts=7)
     for manifest in slot.task_directory("0_0").glob("MANIFEST-*"):

@@ -131,14 +131,12 @@ def fenced(*, final: bool, code: str = "FENCED") -> Life:
 
 
 def test_a_life_that_ends_in_order_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody failed, nobody is asked."""
     stage = Stage(monkeypatch, clean)
     assert stage.live().error is None
     assert (len(stage.lived), stage.ended, stage.errors) == (1, [stage.thread], [])
 
 
 def test_a_fenced_member_joins_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time as a new incarnation; the user's handler has no say in it."""
     stage = Stage(monkeypatch, fenced(final=False), fenced(final=False), clean)
     assert stage.live().error is None
     assert len(stage.lived) == 3
@@ -152,7 +150,6 @@ def test_a_fenced_member_joins_again_by_itself(monkeypatch: pytest.MonkeyPatch) 
 def test_S3_a_member_that_is_not_wanted_ends_loudly(
     monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception]
 ) -> None:
-    """Its name is taken, or it does not fit: to come again would only do harm."""
     stage = Stage(monkeypatch, fenced(final=True, code=code))
     stage.answer = lambda: "replace_thread"
     assert isinstance(stage.live().error, kind)
@@ -160,8 +157,6 @@ def test_S3_a_member_that_is_not_wanted_ends_loudly(
 
 
 def test_the_next_life_is_where_the_state_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though a lower slot may be free by then."""
-
     def in_slot_3(life: FakeLife) -> None:
         life.slot = 3
         raise FencedError("over")
@@ -172,14 +167,12 @@ def test_the_next_life_is_where_the_state_is(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_N13_a_fenced_worker_without_a_group_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The later start has won."""
     stage = Stage(monkeypatch, ends_by(FencedError("a newer producer")), fixed=True)
     stage.answer = lambda: "replace_thread"
     assert isinstance(stage.live().error, FencedError)
 
 
 def test_the_users_handler_decides_about_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once again, then no more."""
     first, second = ValueError("first"), ValueError("second")
     stage = Stage(monkeypatch, ends_by(first), ends_by(second))
     answers: list[Answer] = ["replace_thread", "shutdown_client"]
@@ -189,8 +182,6 @@ def test_the_users_handler_decides_about_other_errors(monkeypatch: pytest.Monkey
 
 
 def test_a_handler_that_fails_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what ended it, not with the handler's own bug."""
-
     def answer() -> Answer:
         raise RuntimeError("the handler's own bug")
 
@@ -203,7 +194,6 @@ def test_a_handler_that_fails_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -
 def test_the_group_is_told_while_the_life_can_still_tell_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The handler is asked once; "shutdown_application" ends the worker with an error that says so."""
     error = ValueError("no such city")
     told: list[bool] = []
 
@@ -221,7 +211,6 @@ def test_the_group_is_told_while_the_life_can_still_tell_it(
 
 
 def test_with_fixed_assignment_only_this_process_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no group to tell."""
     error = ValueError("no such city")
     stage = Stage(monkeypatch, ends_by(error), fixed=True)
     stage.answer = lambda: "shutdown_application"
@@ -232,8 +221,6 @@ def test_with_fixed_assignment_only_this_process_is_ended(monkeypatch: pytest.Mo
 def test_N12_a_life_whose_topics_are_outdated_is_followed_by_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With fixed assignment a change of topics is a new start."""
-
     def outdated(life: FakeLife) -> None:
         life.outdated = True
 
@@ -243,7 +230,6 @@ def test_N12_a_life_whose_topics_are_outdated_is_followed_by_another(
 
 
 def test_the_first_departure_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing while draining does not cut the drain short."""
     started = threading.Event()
 
     def until_ending(life: FakeLife) -> None:
@@ -260,7 +246,6 @@ def test_the_first_departure_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_damage_is_repaired_but_not_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damaged again within a minute, the disk itself is not to be trusted; later it is another damage."""
     damaged = GlobalStoreDamagedError("a block is damaged")
 
     def damaged_after(ms: int) -> Life:
@@ -276,8 +261,6 @@ def test_damage_is_repaired_but_not_again_and_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_nothing_is_repaired_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next start does it."""
-
     def damaged(life: FakeLife) -> None:
         stage.thread.stop()
         raise GlobalStoreDamagedError("a block is damaged")
@@ -289,8 +272,6 @@ def test_nothing_is_repaired_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_member_that_is_let_go_while_it_leaves_has_not_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever comes first, the group's last word or its own end."""
-
     def leaves(life: FakeLife) -> None:
         life.stage.thread.depart(Departure(drain_ms=500))
         raise FencedError("the group has gone on without it")

@@ -88,7 +88,6 @@ class Stage:
 
 
 def test_internal_topics_are_created_in_their_shape() -> None:
-    """As many partitions as the sources have; the plan tells the tasks."""
     stage = Stage(**{"in": 4})
     plan = stage.prepare()
     assert [str(task) for task in plan.tasks] == [
@@ -104,7 +103,6 @@ def test_internal_topics_are_created_in_their_shape() -> None:
 
 
 def test_tasks_that_do_not_exist_are_refused_before_anything_is_created() -> None:
-    """The message names them and those that there are."""
     stage = Stage(**{"in": 2})
     with pytest.raises(ConfigError, match=r"--tasks names 9_9, but .* tasks are 0_0, 0_1, 1_0"):
         stage.prepare(tasks=(TaskId(0, 0), TaskId(9, 9)))
@@ -112,7 +110,6 @@ def test_tasks_that_do_not_exist_are_refused_before_anything_is_created() -> Non
 
 
 def test_what_exists_is_left_alone() -> None:
-    """The second start creates nothing; a topic of another shape is an error."""
     stage = Stage(**{"in": 4})
     stage.prepare()
     stage.admin.created.clear()
@@ -125,7 +122,6 @@ def test_what_exists_is_left_alone() -> None:
 def test_existing_internal_topics_that_refuse_what_inputs_hold_are_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With the command that mends them; those that are made now take it."""
     stage = Stage()
     stage.broker.create_topic("in", 1, {"max.message.bytes": "5000000"})
     stage.broker.create_topic(
@@ -142,7 +138,6 @@ def test_existing_internal_topics_that_refuse_what_inputs_hold_are_named(
 
 @pytest.mark.parametrize(("topology_hash", "refused"), [(HASH, True), (b"an older", False)])
 def test_a_changelog_that_was_deleted_is_not_made_anew(topology_hash: bytes, refused: bool) -> None:
-    """This very topology has committed, so its state would be lost; after a change of it the store may be new."""
     stage = Stage(**{"in": 4})
     stage.prepare()
     progress = Progress(
@@ -170,14 +165,12 @@ def test_a_changelog_that_was_deleted_is_not_made_anew(topology_hash: bytes, ref
 
 
 def test_the_replication_factor_is_the_settings() -> None:
-    """For every internal topic."""
     stage = Stage(**{"in": 1})
     stage.prepare(replication_factor=3)
     assert {topic.replication_factor for topic in stage.admin.created} == {3}
 
 
 def test_a_missing_source_topic_is_an_error() -> None:
-    """By default; it names the topic and the ways out, and nothing is created."""
     stage = Stage()
     with pytest.raises(
         MissingSourceTopicError, match=r"in not found.*--wait-for-topics.*--create-topics"
@@ -187,7 +180,6 @@ def test_a_missing_source_topic_is_an_error() -> None:
 
 
 def test_missing_source_topics_are_created_when_asked() -> None:
-    """With the cluster's default count, before the internal ones are sized by it."""
     stage = Stage()
     plan = stage.prepare(create_topics=True)
     assert [topic.name for topic in stage.admin.created] == [
@@ -216,7 +208,6 @@ class Ticks(threading.Event):
 
 
 def test_missing_source_topics_are_waited_for_when_asked(caplog: pytest.LogCaptureFixture) -> None:
-    """With a reminder now and then; once they are there it goes on."""
     stage = Stage()
     stage.stopped = Ticks(stage, waits=1_000, arrives_at=70)
     with caplog.at_level(logging.WARNING):
@@ -229,7 +220,6 @@ def test_missing_source_topics_are_waited_for_when_asked(caplog: pytest.LogCaptu
 
 
 def test_waiting_ends_when_the_application_stops() -> None:
-    """Without a plan, and with nothing created."""
     stage = Stage()
     stage.stopped = Ticks(stage, waits=5, arrives_at=0)
     assert stage.prepare(wait_for_topics=True) is None
@@ -237,7 +227,6 @@ def test_waiting_ends_when_the_application_stops() -> None:
 
 
 def test_internal_topics_whose_names_are_too_long_are_refused_before_there_is_a_broker() -> None:
-    """Both names are good ones by themselves; Kafka would refuse the topic."""
     builder = StreamsBuilder()
     counted = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
     counted.count(store="s" * 60)

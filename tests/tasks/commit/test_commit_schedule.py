@@ -22,31 +22,26 @@ def lived(commits: list[tuple[int, int]], interval_s: float = 0.1) -> tuple[int,
 
 
 def test_keys_that_rarely_come_again_let_all_commits_be_divided() -> None:
-    """As of 100,000 keys at 10,000 records a second: two of a thousand."""
     assert lived([(1_000, 2)] * 500)[0] == 500
 
 
 @pytest.mark.parametrize("interval_s", [0.1, 1.0, 30.0])
 def test_keys_that_always_come_again_are_forwarded_once(interval_s: float) -> None:
-    """But for one commit in a hundred, however long an interval is."""
     done, once, again = lived([(50, 50)] * 1_010, interval_s)
     assert done <= 11
     assert again <= once * 0.012
 
 
 def test_one_key_of_a_small_commit_says_nothing() -> None:
-    """Ten keys a commit, of which one in fifty commits comes again: 0.2 %."""
     assert lived(([(10, 0)] * 49 + [(10, 1)]) * 10)[0] == 500
 
 
 def test_a_single_key_is_found_out_as_well() -> None:
-    """After some commits."""
     done, _, again = lived([(1, 1)] * 500)
     assert again == done <= 30
 
 
 def test_a_part_that_became_a_commit_of_its_own_stops_it_too() -> None:
-    """For a hundred intervals."""
     divided = DividedCommits(1.0)
     divided.refuse(5.0)
     assert not divided.are_allowed(104.9)
@@ -55,7 +50,6 @@ def test_a_part_that_became_a_commit_of_its_own_stops_it_too() -> None:
 
 @given(st.lists(st.integers(1, 500).flatmap(lambda keys: st.tuples(st.just(keys), st.integers(0, keys))), min_size=300, max_size=600))  # fmt: skip
 def test_about_a_twentieth_is_forwarded_twice_at_most(commits: list[tuple[int, int]]) -> None:
-    """Whatever the commits are like: what shows too late is the last commit before each pause."""
     done, once, again = lived(commits)
     largest = max(keys for keys, _ in commits)
     pauses = len(commits) // 100 + 1

@@ -134,7 +134,6 @@ def staged(stage: Stage, *values: bytes, topic: str = "out", internal: bool = Fa
 
 
 def test_a_commit_makes_outputs_changelog_and_offsets_visible() -> None:
-    """All of it, in order, with the positions that the changelogs have reached."""
     stage = Stage()
     staged(stage, b"1", b"2")
     staged(stage, b"3")
@@ -149,7 +148,6 @@ def test_a_commit_makes_outputs_changelog_and_offsets_visible() -> None:
 
 
 def test_an_aborted_transaction_is_sent_again() -> None:
-    """Nothing is lost and nothing is there twice, without a search for refused records that nobody refused."""
     stage = Stage()
     stage.broker.commit_fates.extend([CommitFate.ABORTS, CommitFate.ABORTS])
     stage.committer.producer.find_refused = pytest.fail  # type: ignore[method-assign, assignment]
@@ -159,7 +157,6 @@ def test_an_aborted_transaction_is_sent_again() -> None:
 
 
 def test_a_transaction_that_is_always_aborted_ends_in_an_error() -> None:
-    """After five minutes, naming the producer; nothing of it is visible."""
     stage = Stage()
     stage.broker.commit_fates.extend([CommitFate.ABORTS] * 5_000)
     staged(stage, b"1")
@@ -169,7 +166,6 @@ def test_a_transaction_that_is_always_aborted_ends_in_an_error() -> None:
 
 
 def test_a_changelog_that_is_gone_ends_the_retries_at_once() -> None:
-    """A client that has heard of it waits for the topic in silence, and its time-out says nothing of why."""
     stage = Stage()
     stage.broker.commit_fates.extend([CommitFate.ABORTS] * 5_000)
     stage.committer._admin.describe_topics = lambda *_: {}  # type: ignore[method-assign]
@@ -180,7 +176,6 @@ def test_a_changelog_that_is_gone_ends_the_retries_at_once() -> None:
 
 @pytest.mark.parametrize("with_changelog", [True, False])
 def test_an_unknown_outcome_that_committed_counts_as_committed(with_changelog: bool) -> None:
-    """The producer is replaced, the offsets are read back, and positions are those that were acknowledged."""
     stage = Stage()
     stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
     staged(stage, b"1")
@@ -196,7 +191,6 @@ def test_an_unknown_outcome_that_committed_counts_as_committed(with_changelog: b
 
 
 def test_an_unknown_outcome_that_did_not_commit_rolls_back() -> None:
-    """The new producer fences the old one, which aborts what it left open; the tasks start again."""
     stage = Stage()
     stage.broker.commit_fates.append(CommitFate.UNKNOWN_OPEN)
     staged(stage, b"1")
@@ -207,7 +201,6 @@ def test_an_unknown_outcome_that_did_not_commit_rolls_back() -> None:
 
 
 def test_an_unknown_outcome_is_not_mistaken_for_the_commit_before_it() -> None:
-    """The same offset committed twice differs in its metadata."""
     stage = Stage()
     stage.carry_out(sequence=1)
     stage.broker.commit_fates.append(CommitFate.UNKNOWN_OPEN)
@@ -216,7 +209,6 @@ def test_an_unknown_outcome_is_not_mistaken_for_the_commit_before_it() -> None:
 
 
 def test_an_unknown_outcome_is_asked_after_until_the_cluster_has_decided() -> None:
-    """Brokers that have just come back may take longer to end a transaction than one question waits."""
     stage = Stage()
     late = stage.broker.open_transaction("somebody slow")
     late.offsets[GROUP] = {IN: CommittedOffset(1, "")}
@@ -233,7 +225,6 @@ def test_an_unknown_outcome_is_asked_after_until_the_cluster_has_decided() -> No
 
 
 def test_an_outcome_that_is_never_decided_is_given_up_and_named() -> None:
-    """Within the time that a transaction that aborts again and again has, too."""
     stage = Stage()
     late = stage.broker.open_transaction("somebody hung")
     late.offsets[GROUP] = {IN: CommittedOffset(1, "")}
@@ -245,7 +236,6 @@ def test_an_outcome_that_is_never_decided_is_given_up_and_named() -> None:
 
 @pytest.mark.parametrize("call", ["init", "committed"])
 def test_an_unknown_outcome_is_asked_after_while_no_broker_is_there(call: str) -> None:
-    """Whatever is under way when the brokers are away, and however often, is done again."""
     stage = Stage()
     stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
     away = AwayAtFirst(3)
@@ -260,7 +250,6 @@ def test_an_unknown_outcome_is_asked_after_while_no_broker_is_there(call: str) -
 
 
 def test_brokers_that_stay_away_are_given_up_in_the_end() -> None:
-    """With the error that names them; nobody has said that anything was committed."""
     stage = Stage()
     stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
     stage.before_init = AwayAtFirst(10_000)
@@ -270,7 +259,6 @@ def test_brokers_that_stay_away_are_given_up_in_the_end() -> None:
 
 
 def test_without_offsets_an_unknown_outcome_rolls_back() -> None:
-    """Nothing tells whether it committed, so nothing is taken for granted."""
     stage = Stage()
     stage.broker.commit_fates.append(CommitFate.UNKNOWN_COMMITTED)
     commit = stage.commit()
@@ -280,7 +268,6 @@ def test_without_offsets_an_unknown_outcome_rolls_back() -> None:
 
 
 def test_a_fenced_producer_commits_nothing() -> None:
-    """Another worker has the id: the error goes up, nothing is retried."""
     stage = Stage()
     staged(stage, b"1")
     stage.broker.init_producer("app-1")
@@ -314,7 +301,6 @@ def begun(stage: Stage, commit: Commit) -> Future[Positions]:
 
 
 def test_a_commit_is_begun_and_ended_apart() -> None:
-    """Whoever was asked to waits for the brokers; the end takes what that has brought."""
     stage = Stage()
     staged(stage, b"1")
     begun(stage, stage.commit())
@@ -325,7 +311,6 @@ def test_a_commit_is_begun_and_ended_apart() -> None:
 
 
 def test_what_was_processed_meanwhile_is_no_part_of_a_commit_that_is_sent_again() -> None:
-    """Only the dead letter of the record that was refused is: the others' offsets come with the next commit."""
     stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
     refuse(stage, "out", b"2")
     staged(stage, b"1", b"2")
@@ -351,7 +336,6 @@ def test_what_was_processed_meanwhile_is_no_part_of_a_commit_that_is_sent_again(
 def test_tasks_that_are_over_learn_what_became_of_their_commit(
     fate: CommitFate | None, *, committed: bool
 ) -> None:
-    """Nothing is sent again for them; and another commit may follow."""
     stage = Stage()
     if fate is not None:
         stage.broker.commit_fates.append(fate)
@@ -368,7 +352,6 @@ def test_tasks_that_are_over_learn_what_became_of_their_commit(
 
 @pytest.mark.parametrize("fate", [CommitFate.UNKNOWN_COMMITTED, CommitFate.UNKNOWN_OPEN])
 def test_nobody_asks_what_became_of_a_commit_that_nobody_goes_by(fate: CommitFate) -> None:
-    """Brokers may be away for long: what has ended the tasks is not kept waiting."""
     stage = Stage()
     stage.broker.commit_fates.append(fate)
     begun(stage, stage.commit())
@@ -378,7 +361,6 @@ def test_nobody_asks_what_became_of_a_commit_that_nobody_goes_by(fate: CommitFat
 
 
 def test_an_answer_that_comes_as_a_wait_ends_is_taken() -> None:
-    """It is the commit's, whatever the wait said."""
     stage = Stage()
 
     class Late(Future[Positions]):
@@ -393,7 +375,6 @@ def test_an_answer_that_comes_as_a_wait_ends_is_taken() -> None:
 
 
 def test_a_client_that_is_stuck_in_a_commit_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop says that it waits for a while and no longer; then what is committed is read back."""
     monkeypatch.setattr("tidewheel.tasks.commit.committer._TICK_S", 0.001)
     monkeypatch.setattr("tidewheel.tasks.commit.committer._STUCK_S", 0.02)
     stage = Stage()
@@ -408,7 +389,6 @@ def test_a_client_that_is_stuck_in_a_commit_is_replaced(monkeypatch: pytest.Monk
 
 
 def test_whoever_waits_for_a_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watchdog sees that the loop waits for brokers, and does not hang."""
     monkeypatch.setattr("tidewheel.tasks.commit.committer._TICK_S", 0.001)
     stage = Stage()
     go_on, told = threading.Event(), list[int]()
@@ -431,7 +411,6 @@ def refuse(stage: Stage, topic: str, *values: bytes) -> None:
 
 
 def test_a_refused_record_stops_the_worker_by_default() -> None:
-    """With the place of its input; nothing of the transaction is visible."""
     stage = Stage()
     refuse(stage, "out", b"2")
     staged(stage, b"1", b"2", b"3")
@@ -441,7 +420,6 @@ def test_a_refused_record_stops_the_worker_by_default() -> None:
 
 
 def test_refused_records_are_left_out_if_the_handler_says_so() -> None:
-    """The others are committed once, in order, together with the dead letters of the refused ones."""
     stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
     refuse(stage, "out", b"2", b"4", b"6")
     staged(stage, b"1", b"2", b"3")
@@ -455,7 +433,6 @@ def test_refused_records_are_left_out_if_the_handler_says_so() -> None:
 
 
 def test_a_refused_dead_letter_is_given_to_the_handler_and_left_out() -> None:
-    """It makes no dead letter of its own, so that the commit ends."""
     stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
     refuse(stage, "out", b"2")
     refuse(stage, "dead", b"2")
@@ -465,7 +442,6 @@ def test_a_refused_dead_letter_is_given_to_the_handler_and_left_out() -> None:
 
 
 def test_a_refused_changelog_row_is_named_with_the_input_of_its_commit() -> None:
-    """By the hash of its key; the whole input, as a row is known only as the last one of its key in the commit."""
     stage = Stage()
     refuse(stage, LOG.topic, b"1")
     staged(stage, b"1")
@@ -478,7 +454,6 @@ def test_a_refused_changelog_row_is_named_with_the_input_of_its_commit() -> None
 
 @pytest.mark.parametrize("topic", ["app-r", LOG.topic])
 def test_refused_records_of_the_application_itself_stop_it(topic: str) -> None:
-    """Neither a repartition record nor a changelog row is ever left out, whatever the handler says."""
     stage = Stage(ErrorHandlers(production="continue"))
     refuse(stage, topic, b"1")
     staged(stage, b"1", topic="app-r", internal=True)
@@ -507,7 +482,6 @@ class Troubled(FakeTransactionalProducer):
 
 
 def test_a_search_that_finds_no_answer_is_made_again() -> None:
-    """The cluster may have been away just then."""
     stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
     refuse(stage, "out", b"2")
     assert isinstance(stage.producers[0], Troubled)
@@ -518,7 +492,6 @@ def test_a_search_that_finds_no_answer_is_made_again() -> None:
 
 
 def test_a_search_without_an_answer_for_want_of_a_changelog_ends_the_retries() -> None:
-    """The broker's refusal may name no topic, and a search would wait for the topic that is gone as the commit did."""
     stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
     refuse(stage, "out", b"1")
     assert isinstance(stage.producers[0], Troubled)
@@ -532,7 +505,6 @@ def test_a_search_without_an_answer_for_want_of_a_changelog_ends_the_retries() -
 
 
 def test_a_changelog_that_goes_during_a_search_ends_the_next_try() -> None:
-    """It was there when the search began, which gets no answer."""
     stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
     refuse(stage, "out", b"1")
     assert isinstance(stage.producers[0], Troubled)
@@ -547,7 +519,6 @@ def test_a_changelog_that_goes_during_a_search_ends_the_next_try() -> None:
 
 @pytest.mark.parametrize("where", ["search_errors", "abort_errors"])
 def test_a_producer_that_ends_while_aborting_is_replaced(where: str) -> None:
-    """The offsets tell that nothing was committed: the tasks start again with the new producer."""
     stage = Stage(ErrorHandlers(production="continue"), make=Troubled)
     refuse(stage, "out", b"2")
     getattr(stage.producers[0], where).append(CommitOutcomeUnknownError("lost the coordinator"))
@@ -589,7 +560,6 @@ def assert_flushed(calls: list[str]) -> None:
 
 
 def test_sinks_are_flushed_before_the_transaction_begins() -> None:
-    """No offset is committed before every sink record is answered."""
     stage = Stage(at_least_once=True)
     calls = noted(stage)
     staged(stage, b"1")
@@ -599,7 +569,6 @@ def test_sinks_are_flushed_before_the_transaction_begins() -> None:
 
 
 def test_a_sink_record_that_timed_out_is_sent_again_without_asking() -> None:
-    """Time-outs pass; the handler is for errors that don't."""
     stage = Stage(at_least_once=True)
     stage.broker.fail_sends("out", times=4)
     staged(stage, b"1", b"2")
@@ -609,7 +578,6 @@ def test_a_sink_record_that_timed_out_is_sent_again_without_asking() -> None:
 
 
 def test_a_sink_record_that_times_out_for_long_goes_to_the_handler() -> None:
-    """After two minutes it is no passing trouble any more; no offset is committed over it."""
     stage = Stage(at_least_once=True)
     stage.broker.fail_sends("out", times=10_000)
     assert stage.sinks is not None
@@ -628,7 +596,6 @@ def test_a_sink_record_that_times_out_for_long_goes_to_the_handler() -> None:
 
 @pytest.mark.parametrize("setting", ["fail", lambda *_: ErrorResponse(action="retry")])
 def test_a_refused_sink_record_stops_the_worker(setting: Any) -> None:
-    """Nothing is committed over it; "retry" does not help a record that is refused."""
     stage = Stage(ErrorHandlers(production=setting), at_least_once=True)
     refuse(stage, "out", b"1")
     staged(stage, b"1")
@@ -638,7 +605,6 @@ def test_a_refused_sink_record_stops_the_worker(setting: Any) -> None:
 
 
 def test_dead_letters_of_sinks_are_flushed_before_offsets() -> None:
-    """A dead letter is written by the same producer, and answered before the commit."""
     stage = Stage(
         ErrorHandlers(production="continue", dead_letter_topic="dead"), at_least_once=True
     )
@@ -651,7 +617,6 @@ def test_dead_letters_of_sinks_are_flushed_before_offsets() -> None:
 
 
 def test_dead_letters_of_refused_outputs_are_flushed_before_offsets() -> None:
-    """What an aborted transaction left to the sink producer is answered before the next attempt commits."""
     stage = Stage(at_least_once=True)
     calls = noted(stage)
     stage.broker.commit_fates.append(CommitFate.ABORTS)
@@ -669,7 +634,6 @@ def test_dead_letters_of_refused_outputs_are_flushed_before_offsets() -> None:
 
 
 def test_only_changed_offsets_are_told() -> None:
-    """New partitions and moved offsets or texts; equal ones are left out."""
     before = {IN: CommittedOffset(1, "a"), LOG: CommittedOffset(2, "")}
     now = {
         IN: CommittedOffset(1, "b"),
@@ -684,6 +648,5 @@ def test_only_changed_offsets_are_told() -> None:
 
 
 def test_an_empty_commit_says_so() -> None:
-    """Nothing to make durable."""
     assert Commit(outputs=[], changelogs={}, offsets={}).empty
     assert not Commit(outputs=[], changelogs={}, offsets={IN: CommittedOffset(1, "")}).empty

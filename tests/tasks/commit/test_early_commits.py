@@ -61,7 +61,6 @@ def begins_of(bench: Bench, records: str = "a" * 600) -> list[tuple[int, str]]:
 
 
 def test_commits_of_a_worker_that_keeps_up_begin_early_and_are_due_as_ever() -> None:
-    """What is handed over then is with the brokers when it is due; the interval is what was asked for."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6)
     (first, *seen) = begins_of(bench)[1:]
     assert first[1] == "join"
@@ -75,7 +74,6 @@ def test_commits_of_a_worker_that_keeps_up_begin_early_and_are_due_as_ever() -> 
 
 @pytest.mark.parametrize(("early_ms", "what"), [(12, "join"), (0, "begin")])
 def test_a_commit_that_begins_a_little_late_makes_none_rarer(early_ms: int, what: str) -> None:
-    """Turns of three milliseconds see that a commit is due up to two later; there is still one every 100."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=early_ms)
     bench.at_poll.append(lambda *_: bench.clock.advance(2))
     times = [at_ms for at_ms, each in begins_of(bench)[2:] if each == what]
@@ -95,7 +93,6 @@ def test_a_commit_that_begins_a_little_late_makes_none_rarer(early_ms: int, what
     ],
 )
 def test_commits_begin_when_they_are_due_where_nothing_is_gained(changes: dict[str, Any]) -> None:
-    """Results leave at once, records wait for the worker, or key ranges hand over in their own time."""
     settings = {"commit_interval_ms": 100, "early_ms": 6, **changes}
     seen = begins_of(Bench(counting(), {"in": 1, "out": 1}, **settings))
     assert len(seen) >= 3
@@ -110,7 +107,6 @@ def cached() -> Bench:
 
 
 def test_a_cache_whose_keys_do_not_come_again_is_flushed_early() -> None:
-    """Nothing is forwarded twice by that, and results come sooner."""
     bench = cached()
     seen = begins_of(bench, DIFFERENT)[2:]
     assert [what for _, what in seen] == ["open", "join"] * (len(seen) // 2)
@@ -119,7 +115,6 @@ def test_a_cache_whose_keys_do_not_come_again_is_flushed_early() -> None:
 
 
 def test_a_cache_whose_keys_come_again_is_flushed_when_a_commit_is_due() -> None:
-    """One commit shows that they do; each of the others has each key's last count alone."""
     bench = cached()
     seen = [what for _, what in begins_of(bench, OFTEN)]
     assert seen[seen.index("join") :] == ["join"] + ["begin"] * (len(seen) - seen.index("join") - 1)
@@ -129,7 +124,6 @@ def test_a_cache_whose_keys_come_again_is_flushed_when_a_commit_is_due() -> None
 
 
 def test_whether_keys_come_again_is_tried_now_and_then() -> None:
-    """They may not any more."""
     with patch("tidewheel.tasks.commit.commit_schedule._COMMITS", 2):
         seen = [what for _, what in begins_of(cached(), OFTEN[:200] + DIFFERENT[:400])]
     assert "begin" in seen[seen.index("join") :]
@@ -137,7 +131,6 @@ def test_whether_keys_come_again_is_tried_now_and_then() -> None:
 
 
 def test_a_cache_is_flushed_once_after_a_part_became_a_commit_of_its_own() -> None:
-    """Whatever comes late then was forwarded twice as well, so that is not tried at each commit."""
     bench = cached()
     bench.commit_turns = 60
     keys = iter(DIFFERENT)
@@ -162,13 +155,11 @@ def test_a_cache_is_flushed_once_after_a_part_became_a_commit_of_its_own() -> No
 
 
 def test_without_a_cache_keys_may_come_again() -> None:
-    """Every update is an output, whenever it is sent."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6)
     assert [what for _, what in begins_of(bench)[2:]][:6] == ["open", "join"] * 3
 
 
 def test_nothing_is_handed_over_early_where_there_are_repartition_topics() -> None:
-    """Transactions of many workers meet in them, and whoever reads them waits for the slowest."""
     bench = Bench(
         counting(repartition=True), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=6
     )
@@ -186,7 +177,6 @@ def test_nothing_is_handed_over_early_where_there_are_repartition_topics() -> No
 
 
 def test_a_commit_that_nothing_joins_in_time_is_followed_by_another() -> None:
-    """The loop was kept: what was begun is committed without it, what came late is a commit of its own, and each count is one."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
     bench.commit_turns = 60
     keys = iter("a" * 600)
@@ -246,7 +236,6 @@ class SlowOffsets:
 def test_the_loop_does_not_wait_for_brokers_that_are_slow_with_the_offsets_of_an_open_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It goes on, and what it does meanwhile joins as well."""
     slow = SlowOffsets(monkeypatch)
     done: list[int] = []
     joined: list[bool] = []
@@ -281,7 +270,6 @@ def test_the_loop_does_not_wait_for_brokers_that_are_slow_with_the_offsets_of_an
 def test_the_loop_is_no_further_ahead_of_an_open_commit_than_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It waits for it an interval after it was begun, if the brokers have not answered the offsets by then."""
     slow = SlowOffsets(monkeypatch)
     opened_ms: list[int] = []
     ended_ms: list[int] = []
@@ -308,7 +296,6 @@ def test_the_loop_is_no_further_ahead_of_an_open_commit_than_of_another(
 
 
 def test_a_task_that_begins_to_run_beside_an_open_commit_joins_it_too() -> None:
-    """Its work is in the second part alone."""
     bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=100, early_ms=20)
     bench.commit_turns = 1_000_000
     late: list[ActiveTask] = []
@@ -332,7 +319,6 @@ def test_a_task_that_begins_to_run_beside_an_open_commit_joins_it_too() -> None:
 
 
 def test_an_idle_worker_rests_until_a_commit_is_due() -> None:
-    """Nothing has come, so there is nothing to begin early with; it is tried once an interval."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=1_000, early_ms=250)
     bench.idle_polls = 400
     waits: list[float] = []
@@ -355,7 +341,6 @@ def test_an_idle_worker_rests_until_a_commit_is_due() -> None:
 
 
 def test_a_store_of_the_users_own_joins_no_commit() -> None:
-    """It is told when all it was given is committed, so nothing is processed beside its commits."""
     bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=100, early_ms=20)
     bench.commit_turns = 1_000_000
     keys = iter("abcdefgh" * 40)
@@ -387,7 +372,6 @@ class OwnStores(ActiveTask):
 
 
 def test_rows_that_cannot_be_put_together_are_read_back() -> None:
-    """The commit has happened, and the disk knows nothing of it: not the first part's rows with the positions of both."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
     bench.commit_turns = 1_000_000
     keys = iter("ab" * 100)

@@ -95,7 +95,6 @@ def make_topic_anew_with_offsets(group: GroupBench, host: Host) -> str:
 def test_H15_who_begins_again_after_a_refusal_is_refused_too(
     harm: Callable[[GroupBench, Host], str],
 ) -> None:
-    """Each time, with the way out; and once the offsets are set again, all goes on where it was left."""
     with bench() as group:
         left = left_at_three(group)
         hosts = [group.host(name) for name in "bcd"]
@@ -110,7 +109,6 @@ def test_H15_who_begins_again_after_a_refusal_is_refused_too(
 
 
 def test_H15_offsets_that_were_set_again_end_the_refusals() -> None:
-    """The worker that begins then counts on from what there was."""
     with bench() as group:
         left = left_at_three(group)
         second, third = group.host("b"), group.host("c")
@@ -125,7 +123,6 @@ def test_H15_offsets_that_were_set_again_end_the_refusals() -> None:
 
 
 def test_what_a_fenced_owner_committed_above_its_floor_is_no_strangers_work() -> None:
-    """The floor is a lower bound: its successor begins where it was."""
     with bench() as group:
         order = granted("0_0", 2, left_at_three(group))
         second, third = group.host("b"), group.host("c")
@@ -142,7 +139,6 @@ def test_what_a_fenced_owner_committed_above_its_floor_is_no_strangers_work() ->
 
 
 def test_H18_offsets_that_were_set_forward_are_refused() -> None:
-    """Records below would be skipped; where it is meant, an option says so, and later owners accept it, too."""
     with bench() as group:
         order = granted("0_0", 2, left_at_three(group))
         fill(group, "abc")
@@ -157,7 +153,6 @@ def test_H18_offsets_that_were_set_forward_are_refused() -> None:
 
 
 def test_H15_offsets_that_were_set_back_are_accepted_where_it_is_meant() -> None:
-    """Owners after the one that accepted them start there without the option, though the group log has a higher floor."""
     with bench() as group:
         order = granted("0_0", 2, left_at_three(group))
         second = group.host("b", accept_offsets=True, commit_interval_ms=60_000)
@@ -176,7 +171,6 @@ def test_H15_offsets_that_were_set_back_are_accepted_where_it_is_meant() -> None
 
 
 def test_offsets_of_inputs_that_the_task_has_no_more_are_not_asked_for() -> None:
-    """Another topology has been started since: what it does not read can't be gone back in."""
     with bench() as group:
         left = left_at_three(group)
         second = group.host("b")

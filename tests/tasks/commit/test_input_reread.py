@@ -58,7 +58,6 @@ class CountingReader(FakeReader):
 
 
 def test_a_record_is_found_with_its_headers_and_its_neighbours_for_nothing() -> None:
-    """Records that fail together stand together: what arrived with the first one is not read again."""
     readers = Readers()
     inputs = InputAgain(readers)
     assert readers.made == []
@@ -74,7 +73,6 @@ def test_a_record_is_found_with_its_headers_and_its_neighbours_for_nothing() -> 
 
 
 def test_a_record_that_retention_has_deleted_is_none(caplog: pytest.LogCaptureFixture) -> None:
-    """With a warning that names it; others are found all the same."""
     readers = Readers()
     log = readers.broker.log_of(IN)
     assert log is not None
@@ -88,7 +86,6 @@ def test_a_record_that_retention_has_deleted_is_none(caplog: pytest.LogCaptureFi
 
 
 def test_a_record_that_compaction_has_removed_is_none() -> None:
-    """The next one is not taken for it."""
     readers = Readers()
     log = readers.broker.log_of(IN)
     assert log is not None
@@ -97,7 +94,6 @@ def test_a_record_that_compaction_has_removed_is_none() -> None:
 
 
 def test_a_topic_that_is_gone_is_no_error() -> None:
-    """The worker finds out by itself; here it is only a record that can't be had."""
     readers = Readers()
     readers.broker.delete_topic("in")
     assert InputAgain(readers).find(IN, 4) is None
@@ -105,7 +101,6 @@ def test_a_topic_that_is_gone_is_no_error() -> None:
 
 
 def test_a_silent_cluster_is_asked_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    """A thousand failing records don't wait a thousand times."""
     readers = Readers()
     readers.silent = True
     clock = FakeClock()
@@ -121,8 +116,6 @@ def test_a_silent_cluster_is_asked_once_a_minute(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_client_that_can_not_be_made_is_no_error() -> None:
-    """What is told of the record then is what is known."""
-
     def make() -> FakeReader:
         raise StreamsError("no such certificate")
 

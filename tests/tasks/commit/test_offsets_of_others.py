@@ -46,7 +46,6 @@ def put(bench: Bench, offset: int, metadata: str = "") -> None:
 def test_F8_an_offset_that_another_has_set_is_refused(
     stateful: bool, offset: int, guarantee: str, threads: int
 ) -> None:
-    """Higher, lower or the same: nothing tells what its owner has done. Once it is accepted, all goes on there."""
     bench = bench_of(stateful, guarantee, threads=threads)
     put(bench, offset)
     for _ in range(2):
@@ -62,7 +61,6 @@ def test_F8_an_offset_that_another_has_set_is_refused(
 
 
 def test_F8_an_offset_whose_metadata_was_kept_and_which_was_moved_is_refused() -> None:
-    """The metadata of a commit holds for its own offset only."""
     bench = bench_of(stateful=False)
     kept = bench.broker.groups[APP][IN].metadata
     put(bench, 9, kept)
@@ -74,7 +72,6 @@ def test_F8_an_offset_whose_metadata_was_kept_and_which_was_moved_is_refused() -
 
 
 def test_F8_an_offset_of_another_application_is_refused() -> None:
-    """Its producer's id does not begin with this application's."""
     bench = bench_of(stateful=False)
     progress = Progress(
         task_epoch=0,
@@ -89,7 +86,6 @@ def test_F8_an_offset_of_another_application_is_refused() -> None:
 
 
 def test_F8_a_crash_leaves_offsets_that_are_followed() -> None:
-    """Whatever step it happens at."""
     for step in range(0, 40, 3):
         bench = bench_of(stateful=True)
         bench.live(crash_after=step)
@@ -101,7 +97,6 @@ def test_F8_a_crash_leaves_offsets_that_are_followed() -> None:
 def test_F8_kafka_streams_offsets_are_followed_where_this_application_never_ran(
     stateful: bool,
 ) -> None:
-    """A move from there needs no option; what it commits to the group of a stopped application is refused."""
     bench = Bench(counting(caching=False), {"in": 2, "out": 1})
     for _ in range(3):
         bench.send("in", "a", "x", partition=0)
@@ -119,7 +114,6 @@ def test_F8_kafka_streams_offsets_are_followed_where_this_application_never_ran(
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("disk", ["kept", "empty"])
 def test_A2_state_without_an_offset_is_refused(guarantee: str, disk: str, threads: int) -> None:
-    """The offsets were deleted or have expired: all input would be counted again on top of the state."""
     bench = bench_of(True, guarantee, threads=threads)
     before = outputs_of(bench)
     del bench.broker.groups[APP]
@@ -135,7 +129,6 @@ def test_A2_state_without_an_offset_is_refused(guarantee: str, disk: str, thread
 
 
 def test_A2_state_of_one_task_keeps_all_tasks_from_starting() -> None:
-    """One without state would write the repartitioned input of the others again."""
     builder = StreamsBuilder()
     stream = builder.stream("in", **TEXT).group_by(lambda _key, value: value, **TEXT)
     stream.count(store="counts").to_stream().to("out", key_serde=str, value_serde=Serdes.int64())
@@ -152,7 +145,6 @@ def test_A2_state_of_one_task_keeps_all_tasks_from_starting() -> None:
 
 
 def test_A2_one_lost_offset_of_a_task_is_refused() -> None:
-    """Its other input was committed together with it."""
     builder = StreamsBuilder()
     both = builder.stream("in", **TEXT).merge(builder.stream("more", **TEXT))
     both.group_by_key(**TEXT).count(store="counts")
@@ -168,7 +160,6 @@ def test_A2_one_lost_offset_of_a_task_is_refused() -> None:
 
 
 def test_A2_a_lost_offset_of_one_task_is_refused() -> None:
-    """The other tasks' offsets are there."""
     bench = Bench(counting(caching=False), {"in": 2, "out": 1})
     for partition in (0, 1):
         bench.send("in", "ab"[partition], "x", partition=partition)
@@ -181,7 +172,6 @@ def test_A2_a_lost_offset_of_one_task_is_refused() -> None:
 
 
 def test_A2_a_store_without_changelog_is_state_too() -> None:
-    """It is on this disk only."""
     builder = StreamsBuilder()
     grouped = builder.stream("in", **TEXT).group_by_key(**TEXT)
     grouped.count(store=Materialized("counts", logging=False))
@@ -196,7 +186,6 @@ def test_A2_a_store_without_changelog_is_state_too() -> None:
 
 
 def test_A2_a_table_kept_by_its_input_is_state_too() -> None:
-    """Its position on this disk is that of a commit."""
     builder = StreamsBuilder()
     table = builder.table("in", store=Materialized("rows"), **TEXT)
     table.to_stream().to("out", **TEXT)
@@ -213,7 +202,6 @@ def test_A2_a_table_kept_by_its_input_is_state_too() -> None:
 
 
 def test_A2_a_first_start_that_crashed_is_no_lost_offset() -> None:
-    """Offsets are committed before the first change of a store, so aborted changes never stand alone."""
     for step in range(30):
         bench = Bench(counting(caching=False), {"in": 1, "out": 1})
         for number in range(4):
@@ -224,8 +212,6 @@ def test_A2_a_first_start_that_crashed_is_no_lost_offset() -> None:
 
 
 def test_A2_a_new_input_of_a_task_with_state_is_not_lost() -> None:
-    """The topology reads one topic more than at the last commit."""
-
     def bench_reading(*topics: str) -> Bench:
         builder = StreamsBuilder()
         first, *others = (builder.stream(topic, **TEXT) for topic in topics)

@@ -63,7 +63,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patience")
 def test_what_is_done_until_a_commit_is_due_may_join_it() -> None:
-    """In one transaction, with the later offsets; until then nothing of it is visible."""
     stage = Stage()
     opened = Opened(stage, b"1")
     assert not stage.committer.is_answered
@@ -78,7 +77,6 @@ def test_what_is_done_until_a_commit_is_due_may_join_it() -> None:
 
 
 def test_an_open_commit_that_nothing_joins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's function that takes its time keeps no transaction open; what comes late is a commit of its own."""
     monkeypatch.setattr("tidewheel.tasks.commit.committer._JOIN_S", 0.001)
     stage = Stage()
     opened = Opened(stage, b"1")
@@ -98,7 +96,6 @@ def test_an_open_commit_that_nothing_joins_is_closed(monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("ends", ["end", "give_up"])
 def test_whoever_ends_an_open_commit_waits_for_nothing_more(ends: str) -> None:
-    """It is whole as it is."""
     stage = Stage()
     Opened(stage, b"1")
     committer = stage.committer
@@ -109,7 +106,6 @@ def test_whoever_ends_an_open_commit_waits_for_nothing_more(ends: str) -> None:
 @pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("bad", [b"1", b"2"])
 def test_both_parts_are_sent_again_if_a_record_is_refused(bad: bytes) -> None:
-    """Whichever part it was in; its dead letter is in the same transaction."""
     stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
     refuse(stage, "out", bad)
     opened = Opened(stage, b"1", b"0")
@@ -130,7 +126,6 @@ def test_both_parts_are_sent_again_if_a_record_is_refused(bad: bytes) -> None:
     ],
 )
 def test_half_of_a_commit_is_never_committed(error: Exception, *, is_raised: bool) -> None:
-    """If the client does not take the second part: all of it again, or nothing, whatever it has of the first."""
     stage = Stage()
     opened = Opened(stage, b"1")
     producer, produce = stage.committer.producer, stage.committer.producer.produce
@@ -163,7 +158,6 @@ def test_half_of_a_commit_is_never_committed(error: Exception, *, is_raised: boo
 def test_the_offsets_of_an_open_commit_are_sent_before_anything_joins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those of what joins take their place."""
     sent: list[CommittedOffset] = []
     told = threading.Event()
 
@@ -190,7 +184,6 @@ def test_the_offsets_of_an_open_commit_are_sent_before_anything_joins(
 def test_whoever_would_join_before_the_offsets_are_answered_can_tell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And if it does not ask, it comes with the next commit."""
     under_way, answered = threading.Event(), threading.Event()
 
     def send(self: FakeTransactionalProducer, group: str, offsets: Any) -> None:
@@ -230,8 +223,6 @@ def test_whoever_would_join_before_the_offsets_are_answered_can_tell(
 def test_nothing_joins_a_commit_whose_offsets_could_not_be_sent(
     monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception] | None
 ) -> None:
-    """It ends as one that fails later would, and is sent again if that is possible."""
-
     def fail(self: FakeTransactionalProducer, _group: str, _offsets: Any) -> None:
         self.abort()  # as the client does, or a new producer does for it
         raise error

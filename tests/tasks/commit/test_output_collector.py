@@ -37,7 +37,6 @@ class Sinks:
 
 
 def test_exactly_once_stages_everything() -> None:
-    """Outputs wait for the commit in their order, and are taken once."""
     collector = collector_of()
     first, second = columns_of("out", b"1", b"2"), columns_of("app-r", b"3")
     collector.add(first, internal=False)
@@ -49,7 +48,6 @@ def test_exactly_once_stages_everything() -> None:
 
 
 def test_at_least_once_sends_sinks_at_once_and_stages_what_stays_inside() -> None:
-    """Repartition topics are transactional in both guarantees."""
     sinks = Sinks()
     collector = collector_of(sinks=sinks)
     outside, inside = columns_of("out", b"1"), columns_of("app-r", b"2")
@@ -66,7 +64,6 @@ def test_at_least_once_sends_sinks_at_once_and_stages_what_stays_inside() -> Non
     )
 )
 def test_staged_bytes_count_every_payload(records: list[Any]) -> None:
-    """Keys, values and headers all count, so that the budget of uncommitted bytes holds."""
     collector = collector_of()
     columns = columns_of(
         "out",
@@ -87,7 +84,6 @@ def sized(size: int) -> bytes:
 
 
 def test_a_record_at_the_limit_passes() -> None:
-    """Nobody is asked about a record the topic accepts."""
     collector = collector_of(limits={"out": 500})
     collector.add(columns_of("out", sized(500)), internal=False)
     assert collector.produced == 1
@@ -95,7 +91,6 @@ def test_a_record_at_the_limit_passes() -> None:
 
 @pytest.mark.parametrize("headers", [None, [(), (("h", b"v"),), ()]])
 def test_a_record_too_large_is_left_out_if_the_handler_says_so(headers: Any) -> None:
-    """The others of the batch stay, in every column; without an input the dead letter has the record's own bytes."""
     handlers = ErrorHandlers(production="continue", dead_letter_topic="dead")
     collector = collector_of(handlers, limits={"out": 500})
     columns = columns_of("out", b"1", sized(501), b"3", partitions=[0, 1, 2], headers=headers)
@@ -110,7 +105,6 @@ def test_a_record_too_large_is_left_out_if_the_handler_says_so(headers: Any) -> 
 
 
 def test_a_record_too_large_stops_the_worker_by_default() -> None:
-    """The error names topic, size, limit and the input record, and says what to do."""
     collector = collector_of(limits={"out": 500})
     with pytest.raises(
         RecordFailedError, match=r"in-0 offset 101.*501 bytes.*500.*max.message.bytes"
@@ -120,7 +114,6 @@ def test_a_record_too_large_stops_the_worker_by_default() -> None:
 
 
 def test_headers_count_for_the_size() -> None:
-    """A small value with large headers is too large as well."""
     collector = collector_of(limits={"out": 500})
     with pytest.raises(RecordFailedError):
         collector.add(columns_of("out", b"1", headers=[(("h", bytes(500)),)]), internal=False)
@@ -135,7 +128,6 @@ def test_skipped_outputs_are_counted_for_their_task() -> None:
 
 @pytest.mark.parametrize("action", ["continue", "retry"])
 def test_records_of_the_application_itself_are_never_skipped(action: Any) -> None:
-    """Leaving one out of a repartition topic would make the state wrong: any answer stops the worker."""
     handlers = ErrorHandlers(production=lambda *_: ErrorResponse(action=action))
     collector = collector_of(handlers, limits={"app-r": 500})
     with pytest.raises(RecordFailedError):
@@ -153,7 +145,6 @@ def test_a_record_too_large_is_not_lost_by_asking_to_retry() -> None:
 
 @pytest.mark.parametrize("as_function", [False, True])
 def test_a_dead_letter_too_large_makes_no_dead_letters_of_its_own(as_function: bool) -> None:
-    """It goes to the production handler once, and if that goes on it is left out."""
     asked: list[str] = []
 
     def handler(context: ErrorContext, record: Any, error: Exception) -> ErrorResponse:
@@ -172,7 +163,6 @@ def test_a_dead_letter_too_large_makes_no_dead_letters_of_its_own(as_function: b
 
 
 def test_the_handler_is_told_of_the_input_behind_an_output() -> None:
-    """Node, task, input offset; the record is the output itself, as raw bytes."""
     seen: list[Any] = []
 
     def handler(context: ErrorContext, record: Any, error: Exception) -> ErrorResponse:
@@ -212,7 +202,6 @@ class Inputs:
 
 @pytest.mark.parametrize("at_least_once", [False, True])
 def test_a_dead_letter_has_the_input_behind_an_output(at_least_once: bool) -> None:
-    """An output that its topic refuses for its size would be refused by the dead-letter topic, too."""
     inputs, sinks = Inputs(), Sinks()
     collector = collector_of(
         ErrorHandlers(production="continue", dead_letter_topic="dead"),
@@ -243,7 +232,6 @@ def test_a_dead_letter_has_the_input_behind_an_output(at_least_once: bool) -> No
     ],
 )
 def test_a_failed_record_s_dead_letter_is_waited_for(error: StreamsError, waits: bool) -> None:
-    """Nobody sends it again, if the handler said "fail" under at_least_once: the worker ends."""
     sinks = Sinks()
     with pytest.raises(type(error)), collector_of(ErrorHandlers(), sinks=sinks):
         raise error
@@ -253,7 +241,6 @@ def test_a_failed_record_s_dead_letter_is_waited_for(error: StreamsError, waits:
 def test_an_output_without_an_input_is_its_own_dead_letter(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Of a punctuation or a cache flush; if even that does not fit, the log says what is lost, and how to keep it."""
     inputs = Inputs()
     collector = collector_of(
         ErrorHandlers(production="continue", dead_letter_topic="dead"),
@@ -271,7 +258,6 @@ def test_an_output_without_an_input_is_its_own_dead_letter(
 
 @pytest.mark.parametrize("setting", ["fail", "continue"])
 def test_nothing_is_read_again_for_nobody(setting: Any) -> None:
-    """Without a dead-letter topic or a function to ask, the input's bytes are not needed."""
     inputs = Inputs()
     handlers = ErrorHandlers(production=setting)
     collector = collector_of(handlers, limits={"out": 500}, make_input_reader=inputs)
@@ -285,7 +271,6 @@ def test_nothing_is_read_again_for_nobody(setting: Any) -> None:
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_function_is_told_the_raw_input(is_there: bool) -> None:
-    """As at the other stages; None if retention was faster."""
     seen: list[Any] = []
 
     def handler(context: ErrorContext, record: Any, _: Exception) -> ErrorResponse:
@@ -303,7 +288,6 @@ def test_a_function_is_told_the_raw_input(is_there: bool) -> None:
 
 @given(st.lists(st.integers(0, 9), unique=True), st.booleans())
 def test_dropping_keeps_columns_together(indices: list[int], listed: bool) -> None:
-    """Every column loses the same rows."""
     columns = columns_of(
         "out",
         *(b"%d" % i for i in range(10)),
@@ -321,6 +305,5 @@ def test_dropping_keeps_columns_together(indices: list[int], listed: bool) -> No
 
 
 def test_an_estimate_is_never_below_the_payload() -> None:
-    """Key, value, header names in UTF-8 and header values."""
     columns = columns_of("out", b"value", headers=[(("é", b"12"), ("n", None))])
     assert record_bytes(columns, 0) >= len(b"k0") + len(b"value") + len("é".encode()) + 2 + 1

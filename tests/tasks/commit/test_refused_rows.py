@@ -83,7 +83,6 @@ def test_the_key_of_a_window_leads_to_its_record() -> None:
 
 
 def test_an_only_record_is_named_whatever_its_key() -> None:
-    """What a processor writes under another key than its record's."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     bench.broker.refuse("app-counts-changelog", lambda _: True)
     bench.send("in", "a", "1")

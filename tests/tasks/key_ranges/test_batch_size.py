@@ -42,7 +42,6 @@ def test_K4_batches_grow_where_a_call_costs_the_same_for_many(call_s: float) -> 
 
 @pytest.mark.parametrize("call_s", [0.01, 0.1])
 def test_K4_batches_become_large_again_after_small_ones(call_s: float) -> None:
-    """Records that come one at a time say nothing about how many could be done at once."""
     pace = BatchPace()
     _run(pace, lambda _: call_s, most=1)
     assert min(_run(pace, lambda _: call_s)[-20:]) >= 1_000

@@ -36,7 +36,6 @@ def decoded(values: list[bytes]) -> tuple[SourceRecords, RecordBatch]:
 
 
 def test_K4_a_share_keeps_no_records_of_other_ranges_and_counts_its_own_in_full() -> None:
-    """However uneven they are: one large record counts where it is."""
     records, batch = decoded([b"x" * (50_000 if number == 3 else 10) for number in range(200)])
     dealer = Dealer(KEYS, None, -1)
     _, shares, _ = dealer.deal(
@@ -63,7 +62,6 @@ def test_K4_a_share_keeps_no_records_of_other_ranges_and_counts_its_own_in_full(
 
 
 def test_K4_letters_in_between_are_counted_and_change_no_sum() -> None:
-    """The records on both sides of a letter stay until those behind it are done."""
     records, batch = decoded([b"x" * 100] * 200)
     good = batch.take([row for row in range(200) if row != 90])
     letter = OutputColumns(
@@ -119,7 +117,6 @@ class Stall:
 
 @pytest.mark.parametrize("schedules", [False, True], ids=["records", "times"])
 def test_K4_what_waits_for_a_stuck_range_is_bounded_in_memory(schedules: bool) -> None:
-    """Its own records, and the times of all others; the partition goes on when the call returns."""
     released = threading.Event()
     with GroupBench(
         program(released, schedules=schedules),

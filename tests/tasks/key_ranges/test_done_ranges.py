@@ -22,7 +22,6 @@ RECORDS = st.lists(st.tuples(st.integers(0, HASH_END - 1), st.integers(95, 125))
 def test_K6_a_record_is_done_again_exactly_if_its_range_had_not_done_it(
     old: OldMap, records: list[tuple[int, int]]
 ) -> None:
-    """A record is left out if, and only if, its offset is below that of the range its hash belongs to."""
     to_do = old.to_do([hash_ for hash_, _ in records], [offset for _, offset in records])
     expected: list[int] = []
     for row, (hash_, offset) in enumerate(records):
@@ -36,7 +35,6 @@ def test_K6_a_record_is_done_again_exactly_if_its_range_had_not_done_it(
 def test_K6_what_is_committed_meanwhile_forgets_nothing(
     old: OldMap, position: int, records: list[tuple[int, int]]
 ) -> None:
-    """Stopped again while catching up: exactly what lies below the position or was done before counts as done."""
     after = old.after(position)
     hashes, offsets = [hash_ for hash_, _ in records], [offset for _, offset in records]
     left = [row for row in old.to_do(hashes, offsets) if offsets[row] >= position]
@@ -46,7 +44,6 @@ def test_K6_what_is_committed_meanwhile_forgets_nothing(
 
 @given(old_maps())
 def test_K6_the_old_map_is_over_at_its_highest_offset(old: OldMap) -> None:
-    """From there on there is one range, so any other cut may follow."""
     after = old.after(old.highest)
     assert after.cut == KeyRanges()
     assert old.after(old.highest - 1).cut == old.cut

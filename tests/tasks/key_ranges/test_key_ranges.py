@@ -25,7 +25,6 @@ CUTS = st.sets(st.integers(1, HASH_END - 1), max_size=RANGES_MAX - 1).map(
 def test_K2_every_hash_belongs_to_the_range_that_spans_it(
     ranges: KeyRanges, hashes: list[int]
 ) -> None:
-    """Told one by one or many at once, a hash lies between its range's first hash and the next range's."""
     indexes = ranges.indexes_of(hashes)
     assert indexes == [ranges.index_of(each) for each in hashes]
     for index, each in zip(indexes, hashes, strict=True):
@@ -34,7 +33,6 @@ def test_K2_every_hash_belongs_to_the_range_that_spans_it(
 
 @given(st.integers(1, RANGES_MAX))
 def test_even_ranges_differ_by_one_hash_at_most(count: int) -> None:
-    """All hashes are dealt out, none twice."""
     ranges = KeyRanges.even(count)
     widths = {ranges.end_of(index) - first for index, first in enumerate(ranges.first_hashes)}
     assert len(ranges) == count
@@ -44,7 +42,6 @@ def test_even_ranges_differ_by_one_hash_at_most(count: int) -> None:
 
 @given(st.lists(st.tuples(st.none() | st.binary(max_size=20), st.integers(0, 2**63 - 1))))
 def test_K7_a_key_has_one_hash_wherever_it_stands(records: list[tuple[bytes | None, int]]) -> None:
-    """The hash is that of the key's bytes; the offset counts only for a record without a key."""
     hashes = key_hashes([key for key, _ in records], [offset for _, offset in records])
     assert hashes == [key_hash(key, offset) for key, offset in records]
     for (key, offset), hashed in zip(records, hashes, strict=True):
@@ -52,13 +49,11 @@ def test_K7_a_key_has_one_hash_wherever_it_stands(records: list[tuple[bytes | No
 
 
 def test_the_name_of_the_hash_is_kept_on_disk_for_ever() -> None:
-    """Committed ranges are told by this hash: with another one under the same name records would be skipped."""
     assert KEY_HASH == "crc32"
     assert key_hashes([b"alice", b"", None], [1, 2, 3]) == [663665735, 0, 4230713043]
 
 
 def test_records_without_a_key_and_usual_keys_spread_evenly() -> None:
-    """No range gets a quarter more than its part of 10,000 keys, numbered or absent, at 64 ranges."""
     offsets = range(10_000)
     for keys in ([None] * 10_000, [b"key-%d" % each for each in offsets]):
         indexes = KeyRanges.even(64).indexes_of(key_hashes(keys, offsets))
@@ -69,12 +64,10 @@ def test_records_without_a_key_and_usual_keys_spread_evenly() -> None:
     "first_hashes", [(), (1,), (0, 0), (0, 5, 4), (0, HASH_END), tuple(range(RANGES_MAX + 1))]
 )
 def test_what_does_not_tile_the_hashes_is_refused(first_hashes: tuple[int, ...]) -> None:
-    """A gap, an overlap or too many ranges is an error at once, not a lost record later."""
     with pytest.raises(ValueError, match="key ranges"):
         KeyRanges(first_hashes)
 
 
 def test_keys_and_offsets_must_be_as_many() -> None:
-    """A column that is too short is an error, not a record without a range."""
     with pytest.raises(ValueError, match="shorter"):
         key_hashes([b"a", b"b"], [1])

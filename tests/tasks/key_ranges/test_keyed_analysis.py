@@ -204,7 +204,6 @@ FREE: dict[str, tuple[Program, str]] = {
 
 @pytest.mark.parametrize("program", KEYED.values(), ids=KEYED)
 def test_K4_what_keeps_to_the_keys_of_its_records_may_be_cut(program: Program) -> None:
-    """Every sub-topology is keyed."""
     assert reasons(program) == ""
 
 
@@ -212,12 +211,10 @@ def test_K4_what_keeps_to_the_keys_of_its_records_may_be_cut(program: Program) -
 def test_K4_what_looks_beyond_its_key_stays_whole_and_says_why(
     program: Program, reason: str
 ) -> None:
-    """At least one sub-topology is free, and the reason names the node and what it does."""
     assert reason in reasons(program)
 
 
 def test_K4_a_processors_store_is_its_own_keys_only_where_the_key_is_the_records() -> None:
-    """Keyed by its own word, but behind a change of keys its rows are of keys that other ranges have, too."""
     assert with_store(Counter)().keyed
     assert "keys that were changed" in with_store(Counter, mapped=True)().reason
     assert "doesn't say" in with_store(Silent)().reason
@@ -242,7 +239,6 @@ def test_K4_a_processors_store_is_its_own_keys_only_where_the_key_is_the_records
     ids=["window", "versioned", "lru"],
 )
 def test_K4_stores_whose_rows_depend_on_each_other_stay_whole(store: Any, reason: str) -> None:
-    """What expires or is evicted is decided over all keys."""
     assert reason in with_store(Counter, store)().reason
 
 
@@ -256,14 +252,12 @@ def _told(key_serde: Any, other: Any) -> str:
 
 
 def test_K7_equal_keys_have_equal_bytes_or_stay_whole() -> None:
-    """Ranges go by bytes: where equal keys may have several, or two serdes, one key could be in two ranges."""
     assert _told(Serdes.string(), Serdes.string()) == ""
     assert "may differ for equal keys (json)" in _told(Serdes.json(), Serdes.json())
     assert "different serdes: int32" in _told(Serdes.int32(), Serdes.int64())
 
 
 def test_K4_a_table_restored_from_its_own_topic_stays_whole() -> None:
-    """Its rows would be restored up to one offset for all keys, and what faster ranges had done would be missing."""
     builder = StreamsBuilder()
     builder.table("rows", key_serde=str, value_serde=str, store="t")
     config = CONFIG.model_copy(update={"topology_optimization": "all"})
@@ -272,7 +266,6 @@ def test_K4_a_table_restored_from_its_own_topic_stays_whole() -> None:
 
 
 def test_K4_every_operator_has_been_thought_about() -> None:
-    """Each operator of the DSL says whether it keeps to its keys; a new one counts as free until it does."""
     unknown = Operator.needs_whole_task
     assert unknown
     found = {
@@ -291,7 +284,6 @@ def _heirs(kind: type[Any]) -> set[type[Any]]:
 
 
 def test_K4_which_records_make_the_time() -> None:
-    """Windows of one stream go by that stream's records, not by those of another one of the same task."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str, name="read")
     table = builder.table("rows", key_serde=str, value_serde=str)
@@ -305,7 +297,6 @@ def test_K4_which_records_make_the_time() -> None:
 
 
 def test_the_description_says_it() -> None:
-    """`describe(execution=True)` has a line for each sub-topology, as text and as values."""
     topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
     topology.add_processor("own", Silent, parents=["read"])
     description = topology.describe(execution=True)
@@ -316,7 +307,6 @@ def test_the_description_says_it() -> None:
 
 
 def test_a_serde_of_ones_own_that_is_canonical_is_trusted() -> None:
-    """Who says that equal keys have equal bytes is taken at their word."""
     own: Serde[str] = Serde(
         lambda topic, key: key.encode(),
         lambda topic, data: data.decode(),
@@ -327,7 +317,6 @@ def test_a_serde_of_ones_own_that_is_canonical_is_trusted() -> None:
 
 
 def test_K4_the_start_says_which_tasks_are_not_cut() -> None:
-    """With a factor there is a warning for each free sub-topology; without one nobody asked."""
     builder = StreamsBuilder()
     builder.stream("in", key_serde=str, value_serde=str).process(Silent, name="own").to("x")
     builder.stream("other", key_serde=str, value_serde=str).to("y")

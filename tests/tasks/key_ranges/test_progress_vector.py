@@ -50,7 +50,6 @@ def progresses(draw: st.DrawFn, most_ranges: int = 20, most_times: int = 8) -> P
 
 @given(progresses())
 def test_progress_comes_back_as_written(progress: Progress) -> None:
-    """Decoding the text with the committed offset gives every field again; the text is plain ASCII."""
     text = progress.encode()
     assert text.isascii()
     assert Progress.decode(text, committed_offset=progress.committed_offset) == progress
@@ -58,7 +57,6 @@ def test_progress_comes_back_as_written(progress: Progress) -> None:
 
 @given(progresses())
 def test_the_committed_offset_is_the_lowest_or_before_it(progress: Progress) -> None:
-    """No range has to go back behind what the group committed, and one begins right there, unless more is to be read."""
     lowest = min(entry.offset for entry in progress.ranges)
     read_from = progress.read_from
     assert progress.committed_offset == (lowest if read_from is None else read_from)
@@ -67,7 +65,6 @@ def test_the_committed_offset_is_the_lowest_or_before_it(progress: Progress) -> 
 
 @given(st.integers(0), st.integers(0, 2**50))
 def test_256_ranges_and_32_operators_fit(seed: int, base: int) -> None:
-    """The largest task fits even with an application id of 200 characters and ranges two million records apart."""
     random = Random(seed)
     behind = [random.randrange(2**21) for _ in range(256)]
     firsts = random.sample(range(1, HASHES), 255)
@@ -89,7 +86,6 @@ def test_256_ranges_and_32_operators_fit(seed: int, base: int) -> None:
 
 
 def test_what_a_broker_would_refuse_is_refused_here() -> None:
-    """A text beyond the limit is an error before the commit, not after it."""
     progress = msgspec.structs.replace(simple(), operator_times_ms=(2**41,) * 500)
     with pytest.raises(ValueError, match="3300"):
         progress.encode()
@@ -110,7 +106,6 @@ def simple() -> Progress:
 
 @given(progresses(), st.integers(0), st.integers(1, 255))
 def test_damaged_text_is_ignored(progress: Progress, where: int, flip: int) -> None:
-    """Any byte that changed below the base64 is noticed."""
     body = bytearray(base64.b64decode(progress.encode()))
     body[where % len(body)] ^= flip
     text = base64.b64encode(bytes(body)).decode()
@@ -119,7 +114,6 @@ def test_damaged_text_is_ignored(progress: Progress, where: int, flip: int) -> N
 
 @given(progresses(), st.integers(0, 5_000))
 def test_torn_text_is_ignored(progress: Progress, length: int) -> None:
-    """Text that lost its end is noticed."""
     text = progress.encode()
     assert Progress.decode(text[: length % len(text)], committed_offset=0) is None
 
@@ -140,13 +134,11 @@ def sealed(body: bytes, offset: int = 42) -> str:
 
 @given(st.binary(max_size=80))
 def test_nonsense_with_a_right_checksum_is_ignored_or_whole(rest: bytes) -> None:
-    """Even behind our magic and a right checksum nothing but a complete progress is believed."""
     decoded = Progress.decode(sealed(b"\xe7\x02" + rest, 100), committed_offset=100)
     assert decoded is None or decoded.committed_offset == 100
 
 
 def test_other_versions_are_ignored() -> None:
-    """Text of a later version is not guessed at, though its checksum is right."""
     body = base64.b64decode(simple().encode())[:-4]
     assert Progress.decode(sealed(body), committed_offset=42) == simple()
     assert Progress.decode(sealed(body[:1] + b"\x03" + body[2:]), committed_offset=42) is None
@@ -154,7 +146,6 @@ def test_other_versions_are_ignored() -> None:
 
 
 def test_version_1_is_read() -> None:
-    """It had no facts, and its checksum did not cover the offset."""
     body = base64.b64decode(simple().encode())[:-5]
     text = base64.b64encode(
         b"\xe7\x01" + body[2:] + zlib.crc32(b"\xe7\x01" + body[2:]).to_bytes(4, "big")
@@ -164,20 +155,17 @@ def test_version_1_is_read() -> None:
 
 @given(progresses(), st.integers(0, 2**62))
 def test_a_text_beside_another_offset_is_not_ours(progress: Progress, offset: int) -> None:
-    """Some tool has kept the metadata and moved the offset."""
     found = Progress.decode(progress.encode(), committed_offset=offset)
     assert (found is not None) == (offset == progress.committed_offset)
 
 
 @pytest.mark.parametrize("extra", [b"\x00", b"more"])
 def test_left_over_bytes_are_ignored_with_all_the_rest(extra: bytes) -> None:
-    """A body that goes on after the last field was not written by this version."""
     body = base64.b64decode(simple().encode())[:-4]
     assert Progress.decode(sealed(body + extra), committed_offset=42) is None
 
 
 def test_no_range_is_no_progress() -> None:
-    """A vector without ranges says nothing about offsets."""
     body = base64.b64decode(simple().encode())[:-4]
     one_range = b"crc32\x01\x00\x00"
     assert one_range in body
@@ -189,7 +177,6 @@ def test_no_range_is_no_progress() -> None:
 def test_a_vector_whose_lowest_offset_is_behind_the_committed_one_tells_of_what_is_read_again() -> (
     None
 ):
-    """Offsets are differences to the committed one; what is before all of them is read, and was done by everybody."""
     further = msgspec.structs.replace(simple(), ranges=(RangeProgress(0, 47),), read_from=42)
     body = base64.b64decode(simple().encode())[:-4]
     shifted = body.replace(b"crc32\x01\x00\x00", b"crc32\x01\x00\x05")
@@ -198,13 +185,11 @@ def test_a_vector_whose_lowest_offset_is_behind_the_committed_one_tells_of_what_
 
 
 def test_no_two_commits_carry_the_same_text() -> None:
-    """The sequence number tells a commit from the one before it at the same offset."""
     assert simple().encode() != msgspec.structs.replace(simple(), sequence=10).encode()
 
 
 @given(st.integers(0), st.booleans(), st.text(max_size=249), st.integers(0, 32))
 def test_K1_as_many_ranges_as_fit_do_fit(seed: int, even: bool, name: str, operators: int) -> None:
-    """Wherever the ranges are cut, and as far as they may be apart, the text of so many is never too long."""
     facts = Random(seed).randbytes(seed % 600)
     count = ranges_that_fit(name, operators, len(facts))
     if even:
@@ -228,7 +213,6 @@ def test_K1_as_many_ranges_as_fit_do_fit(seed: int, even: bool, name: str, opera
 
 
 def test_K8_what_several_owners_of_a_partition_have_done_can_be_told_as_one() -> None:
-    """By the one hash that grants in the group's log name as well, so a later version may share a partition out."""
     half = (0, HASHES // 2 - 1)
     grant = TaskRecord(leader_epoch=1, task="0_0", phase="RUNNING", task_epoch=1, ranges=(half,))
     assert grant.hash_name == KEY_HASH

@@ -100,7 +100,6 @@ THREADS = st.integers(1, 9)
 def test_K4_every_task_is_tiled_by_no_more_ranges_than_its_factor(
     tasks: list[TaskLoad], threads: int
 ) -> None:
-    """Each task has all hashes once, each range a thread; ranges that are fixed are as they were."""
     answer = assign_ranges(tasks, threads)
     assert sorted(answer) == sorted(task.task for task in tasks)
     for task in tasks:
@@ -118,7 +117,6 @@ def test_K4_every_task_is_tiled_by_no_more_ranges_than_its_factor(
 def test_K5_the_load_is_even_except_for_what_cannot_be_cut(
     tasks: list[TaskLoad], threads: int
 ) -> None:
-    """If the busiest thread has much more than the idlest, all it has are ranges as large as that, which may not be cut."""
     answer = assign_ranges(tasks, threads)
     sums = busy(tasks, answer, threads)
     gap, mean = max(sums) - min(sums), sum(sums) / threads
@@ -135,7 +133,6 @@ def test_K5_the_load_is_even_except_for_what_cannot_be_cut(
 
 @given(task_loads(), THREADS)
 def test_K5_no_more_cuts_than_threads_can_need(tasks: list[TaskLoad], threads: int) -> None:
-    """A first answer has at most one cut for each thread but one, so most tasks share their store with nobody."""
     answer = assign_ranges(tasks, threads)
     cuts = sum(len(answer[task.task]) - 1 for task in tasks if not task.fixed)
     if not any(task.fixed for task in tasks) and all(task.ranges_max >= 16 for task in tasks):
@@ -146,7 +143,6 @@ def test_K5_no_more_cuts_than_threads_can_need(tasks: list[TaskLoad], threads: i
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 1_000))
 def test_K5_whole_tasks_where_they_suffice(threads: int, each: int, amount: int) -> None:
-    """If every thread can have as many whole tasks, none is cut."""
     tasks = [load(TaskId(0, partition), amount, 16) for partition in range(threads * each)]
     answer = assign_ranges(tasks, threads)
     assert {len(ranges) for ranges in answer.values()} == {1}
@@ -158,7 +154,6 @@ def test_K5_whole_tasks_where_they_suffice(threads: int, each: int, amount: int)
 def test_K5_the_order_of_the_tasks_does_not_matter(
     tasks: list[TaskLoad], threads: int, seed: int
 ) -> None:
-    """The same tasks in another order give the same answer."""
     shuffled = tasks.copy()
     Random(seed).shuffle(shuffled)
     assert assign_ranges(shuffled, threads) == assign_ranges(tasks, threads)
@@ -201,7 +196,6 @@ def test_K5_small_changes_of_load_move_nothing(
 def test_K5_another_number_of_threads_is_as_fair(
     tasks: list[TaskLoad], before: int, threads: int
 ) -> None:
-    """What was answered for other threads does no harm, and asking again changes nothing."""
     previous = assign_ranges(tasks, before)
     answer = assign_ranges(tasks, threads, previous)
     assert assign_ranges(tasks, threads, answer) == answer
@@ -213,7 +207,6 @@ def test_K5_another_number_of_threads_is_as_fair(
 
 
 def test_K5_the_worked_example_of_the_docstring() -> None:
-    """The heaviest task gives what the idlest thread lacks; nobody else shares a store."""
     answer = assign_ranges([load(A, 6, 4), load(B, 3, 4), load(C, 3, 4)], 4)
     assert [each.thread for each in answer[A]] == [0, 3]
     assert answer[A][1].first_hash == pytest.approx(HASH_END / 2, rel=0.05)
@@ -223,7 +216,6 @@ def test_K5_the_worked_example_of_the_docstring() -> None:
 
 @pytest.mark.parametrize("factor", [2, 3, 7, 16, 100])
 def test_K4_one_task_is_cut_evenly_for_as_many_threads_as_its_factor(factor: int) -> None:
-    """One partition and a factor: each thread gets the same part of the keys, whatever the factor is."""
     (ranges,) = assign_ranges([load(A, 0, factor)], factor).values()
     assert sorted(each.thread for each in ranges) == list(range(factor))
     widths = [end - first for first, end in bounds(ranges)]
@@ -231,14 +223,12 @@ def test_K4_one_task_is_cut_evenly_for_as_many_threads_as_its_factor(factor: int
 
 
 def test_K5_a_busy_task_that_may_not_be_cut_keeps_a_thread_and_the_others_share_the_rest() -> None:
-    """What nobody can relieve is left alone; the evening out goes on without it."""
     answer = assign_ranges([load(A, 90), load(B, 30, 4)], 4)
     assert len(answer[A]) == 1
     assert sorted(each.thread for each in answer[B]) == [1, 2, 3]
 
 
 def test_K5_a_new_task_moves_only_what_evens_it_out() -> None:
-    """Two tasks have a thread each, a third one comes on a new thread: the two stay where they are."""
     before = assign_ranges([load(A, 5), load(B, 5)], 2)
     after = assign_ranges([load(A, 5), load(B, 5), load(C, 5)], 3, before)
     assert {A: after[A], B: after[B]} == before
@@ -246,7 +236,6 @@ def test_K5_a_new_task_moves_only_what_evens_it_out() -> None:
 
 
 def test_K5_a_cut_that_has_become_needless_is_undone() -> None:
-    """Two tasks on four threads were cut; with four tasks each is whole again."""
     pair = [load(A, 8, 2), load(B, 8, 2)]
     before = assign_ranges(pair, 4)
     assert [len(ranges) for ranges in before.values()] == [2, 2]
@@ -256,14 +245,12 @@ def test_K5_a_cut_that_has_become_needless_is_undone() -> None:
 
 
 def test_K5_a_lower_factor_joins_ranges() -> None:
-    """After the factor went from 4 to 2 a task has two ranges."""
     before = assign_ranges([load(A, 8, 4)], 4)
     (after,) = assign_ranges(measured(before, [load(A, 8, 2)]), 4, before).values()
     assert len(after) == 2
 
 
 def test_K5_measured_load_moves_the_cut() -> None:
-    """Where the lower half does three quarters of the work, it is the lower half that gives keys away."""
     before = assign_ranges([load(A, 0, 2)], 2)
     uneven = TaskLoad(task=A, ranges=(RangeLoad(0, 750), RangeLoad(1 << 31, 250)), ranges_max=2)
     (after,) = assign_ranges([uneven], 2, before).values()
@@ -273,7 +260,6 @@ def test_K5_measured_load_moves_the_cut() -> None:
 
 @given(st.lists(st.integers(0, 150), min_size=16, max_size=16))
 def test_K5_chance_differences_between_idle_threads_move_nothing(worked_ms: list[int]) -> None:
-    """In 5 s a few ranges had a call or two: that says nothing about where the next ones will be."""
     before = assign_ranges([load(A, 0, 16)], 16)
     ranges = tuple(
         RangeLoad(each.first_hash, worked)
@@ -284,7 +270,6 @@ def test_K5_chance_differences_between_idle_threads_move_nothing(worked_ms: list
 
 
 def test_K5_a_range_that_fills_its_thread_gives_keys_away() -> None:
-    """One range works all the time, the others hardly: it is cut, and the idle ones take over their neighbours."""
     before = assign_ranges([load(A, 0, 4)], 4)
     ranges = tuple(
         RangeLoad(each.first_hash, 5_000 if index == 0 else 100)
@@ -297,5 +282,4 @@ def test_K5_a_range_that_fills_its_thread_gives_keys_away() -> None:
 
 
 def test_no_tasks_need_no_ranges() -> None:
-    """A worker that has just begun, or has given everything away."""
     assert assign_ranges([], 4) == {}

@@ -93,7 +93,6 @@ def test_as_many_calls_wait_at_a_time_as_there_are_threads() -> None:
 
 
 def test_what_many_have_used_is_not_taken_for_what_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When all but two stop in the course of a window, it tells what all have used."""
     #: By width: that of a pool of another test may look once more before its thread ends.
     of_each: defaultdict[Width, list[int]] = defaultdict(list)
     let_go = threading.Event()

@@ -49,7 +49,6 @@ def test_K2_short_queues_are_let_run_dry_and_then_cut() -> None:
 def test_K4_queues_that_do_not_run_dry_are_held_back_for_little_of_the_time(
     steps: list[float],
 ) -> None:
-    """For a tenth, and the last try; the end of a try is seen a step late."""
     recut, now_s, held_s, tries = _wishing(), 0.0, 0.0, 0
     for step_s in steps:
         before = recut.holds
@@ -62,7 +61,6 @@ def test_K4_queues_that_do_not_run_dry_are_held_back_for_little_of_the_time(
 
 
 def test_K2_full_queues_are_made_short_while_records_go_on() -> None:
-    """The slow one of two ranges gets every tenth row: it never idles, and what it has waiting becomes less."""
     recut, waiting, given_rows = _wishing(), 1_000, 0
 
     def full() -> bool:
@@ -87,7 +85,6 @@ def test_K2_full_queues_are_made_short_while_records_go_on() -> None:
 def test_K2_full_queues_of_which_one_is_slow_become_short_however_long_its_rows_take(
     row_ms: int,
 ) -> None:
-    """Of eight ranges the slow one gets a quarter of the rows; the others have done theirs before it has done one."""
     recut, slow, now_ms = _wishing(), 800, 0
 
     def backlogs() -> list[tuple[int, float]]:
@@ -142,7 +139,6 @@ def _task(host: Host) -> Any:
 def test_K4_others_go_on_while_another_cut_waits_for_a_slow_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Counted in records: all those of other ranges are done while the hot key's queue is long, and a cut is wished for."""
     monkeypatch.setattr("tidewheel.tasks.task.range_placement._LOOK_S", 0.05)
     hot = Hot(0.01)
     with GroupBench(hot.program(), {"in": 1, "out": 1}) as group:
@@ -185,7 +181,6 @@ def _index(first_hashes: list[int], key: str) -> int:
 def test_K2_full_ranges_of_a_slow_key_are_cut_anew_without_a_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """More comes than the slow one can do, so its queue never becomes short by itself."""
     monkeypatch.setattr("tidewheel.tasks.task.range_placement._LOOK_S", 0.05)
     hot = Hot(0.002)
     with GroupBench(

@@ -74,7 +74,6 @@ def _places(bench: Bench) -> set[tuple[str, ...]]:
 
 
 def test_K5_ranges_that_only_await_share_a_loop() -> None:
-    """Also behind each other: what one coroutine forwards, the next one gets."""
     places = _places(_live(_with(Looking, Looking), 200))
     assert [thread for thread, _ in places] == [AWAITING]
 
@@ -86,7 +85,6 @@ def test_K5_beside_a_plain_function_each_range_has_a_loop_and_a_thread_to_block(
 
 
 def test_K5_a_coroutine_knows_nothing_of_those_before_it() -> None:
-    """Its context variables are its own, and stay with it while it waits."""
     said = contextvars.ContextVar("said", default="nothing")
 
     class Say(Processor[str, str, str, str]):
@@ -125,8 +123,6 @@ def _raises(record: Any) -> None:
 def test_K5_a_coroutine_that_cancels_itself_cancels_nothing_else(
     cancel: Callable[[Any], Any],
 ) -> None:
-    """Its record has failed, however it ends; the next one of its key does not notice."""
-
     class Cancel(Processor[str, str, str, str]):
         keyed = True
 
@@ -171,8 +167,6 @@ def _is_cancelled(_record: Any) -> Any:
 
 @pytest.mark.parametrize("fail", [_exits, _times_out, _is_cancelled])
 def test_K5_a_coroutine_that_fails_stops_no_other_range(fail: Callable[[Any], Any]) -> None:
-    """Its record goes to the handler, whatever it raises; the loop goes on."""
-
     class Fail(Processor[str, str, str, str]):
         keyed = True
 
@@ -190,7 +184,6 @@ def test_K5_a_coroutine_that_fails_stops_no_other_range(fail: Callable[[Any], An
 
 
 def test_K5_what_a_range_left_behind_ends_with_it() -> None:
-    """And goes on until then, also while the range has nothing to do."""
     went_on, ended = threading.Event(), threading.Event()
 
     class Leave(Processor[str, str, str, str]):
@@ -220,7 +213,6 @@ def test_K5_what_a_range_left_behind_ends_with_it() -> None:
 
 
 def test_K5_a_callback_by_the_clock_that_blocks_stops_no_coroutine() -> None:
-    """Callbacks are plain functions, so threads call them."""
     blocked, released = threading.Event(), threading.Event()
 
     class Tick(Processor[str, str, str, str]):
@@ -252,8 +244,6 @@ def test_K5_a_callback_by_the_clock_that_blocks_stops_no_coroutine() -> None:
 
 
 def test_K5_schedules_of_stream_time_await_on_the_range_s_loop() -> None:
-    """A coroutine behind a punctuator runs where it does behind a record."""
-
     class Tick(Looking):
         def init(self, context: Any) -> None:
             super().init(context)
@@ -290,8 +280,6 @@ def test_K5_a_coroutine_that_blocks_is_told(
 
 
 def test_K5_a_batch_program_s_coroutines_are_awaited_in_threads() -> None:
-    """Mappers that are coroutines, in front of an aggregation."""
-
     async def text(value: str) -> str:
         await asyncio.sleep(0)
         return value
@@ -304,7 +292,6 @@ def test_K5_a_batch_program_s_coroutines_are_awaited_in_threads() -> None:
 
 
 def test_K5_a_coroutine_that_blocks_for_ever_keeps_no_worker_from_stopping() -> None:
-    """And what its process does next has a loop that turns."""
     blocked, released = threading.Event(), threading.Event()
 
     class Block(Looking):

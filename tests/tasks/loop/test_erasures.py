@@ -181,7 +181,6 @@ def keys_in(host: Host, store: str = "kept", task: str = "0_0") -> set[str]:
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_key_is_gone_everywhere(kind: str, guarantee: str) -> None:
-    """From the owner, a standby, and a worker that restores from nothing; another key stays."""
     cached = 1_000_000 if kind == "cached" else 0
     topics = {"in": 1}
     with GroupBench(storing(kind), topics, guarantee=guarantee, cache_bytes=cached) as group:
@@ -215,7 +214,6 @@ def test_a_key_is_gone_everywhere(kind: str, guarantee: str) -> None:
 
 
 def test_an_order_that_comes_again_is_answered_again() -> None:
-    """A row that was written in between stays."""
     with GroupBench(storing("key_value"), {"in": 1}) as group:
         host = group.host("a")
         host.run_task("0_0", 1)
@@ -230,7 +228,6 @@ def test_an_order_that_comes_again_is_answered_again() -> None:
 
 
 def test_a_later_owner_ignores_an_order_for_the_one_before() -> None:
-    """It may read the inbox from before its grant."""
     with GroupBench(storing("key_value"), {"in": 1}) as group:
         host = group.host("a")
         host.run_task("0_0", 2)
@@ -244,7 +241,6 @@ def test_a_later_owner_ignores_an_order_for_the_one_before() -> None:
 
 @pytest.mark.parametrize("caching", [True, False], ids=["cached", "uncached"])
 def test_a_count_begins_again(caching: bool) -> None:
-    """With a cache the deletion is forwarded as a tombstone, without one nothing is; the next record counts from 1."""
     size = 1_000_000 if caching else 0
     with GroupBench(counting(caching=caching), {"in": 1, "out": 1}, cache_bytes=size) as group:
         host = group.host("a")
@@ -262,7 +258,6 @@ def test_a_count_begins_again(caching: bool) -> None:
 
 
 def test_what_a_cache_holds_is_deleted_too() -> None:
-    """A row that no commit has seen: it is committed first, so its tombstone comes behind it."""
     topology = counting(caching=True)
     topics = {"in": 1, "out": 1}
     with GroupBench(topology, topics, cache_bytes=1_000_000, commit_interval_ms=60_000) as group:
@@ -276,7 +271,6 @@ def test_what_a_cache_holds_is_deleted_too() -> None:
 
 @pytest.mark.parametrize("threads", [2, 4])
 def test_key_ranges_delete_in_their_own_threads(threads: int) -> None:
-    """The range of the key does, and the offsets that are told have the tombstone between them."""
     topics = {"in": 1, "out": 1}
     with GroupBench(counting(caching=False), topics) as group:
         host = group.host("a", threads=threads)
@@ -317,7 +311,6 @@ def suppressed() -> Topology:
 
 
 def test_rows_that_suppress_holds_back_are_never_emitted() -> None:
-    """All windows of the key; those of others come out when they close."""
     with GroupBench(suppressed(), {"in": 1, "out": 1}) as group:
         host = group.host("a")
         host.run_task("0_0", 1)
@@ -366,7 +359,6 @@ REFUSED: dict[str, tuple[Callable[[], Topology], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_can_not_be_deleted_ends_nothing(case: str) -> None:
-    """The order came from outside: it is answered with the reason, and the task goes on."""
     make, word = REFUSED[case]
     with GroupBench(make(), {"in": 1, "out": 1}) as group:
         host = group.host("a")
@@ -381,7 +373,6 @@ def test_what_can_not_be_deleted_ends_nothing(case: str) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_a_serde_raises_ends_nothing(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a user's, and may raise anything; the answer names the kind of error, which may quote the key."""
     with GroupBench(counting(caching=False), {"in": 1, "out": 1}) as group:
         host = group.host("a", threads=threads)
         host.run_task("0_0", 1)

@@ -141,7 +141,6 @@ def test_inputs_are_merged_as_by_single_records(
     record_by_record: bool,
     eager: bool,
 ) -> None:
-    """Same records in the same order with the same times; what fails is told in its place, each record looked at once."""
     stage = Stage(topics, record_by_record=record_by_record)
     queues = [Queue(each.topic) for each in INPUTS[:topics]]
     expected: list[Event] = []
@@ -184,7 +183,6 @@ def test_inputs_are_merged_as_by_single_records(
 
 
 def test_an_input_without_extractor_goes_by_its_own_timestamps() -> None:
-    """Beside one with; the raw ones of `add` fall from 1,000."""
     stage = Stage(2, record_by_record=False, plain="a")
     stage.add(INPUTS[0], 0, [0, 0])
     stage.add(INPUTS[1], 0, [30, 45, 7])
@@ -197,7 +195,6 @@ def test_an_input_without_extractor_goes_by_its_own_timestamps() -> None:
 
 
 def test_runs_stay_long() -> None:
-    """Looking ahead cuts nothing that the order does not cut."""
     stage = Stage(2, record_by_record=False)
     stage.add(INPUTS[0], 0, [1, 2, 2, 3, 9, 9])
     stage.add(INPUTS[1], 0, [3, 4, 5])
@@ -208,7 +205,6 @@ def test_runs_stay_long() -> None:
 
 
 def test_an_extractor_that_fails_stops_the_worker_at_its_record() -> None:
-    """What comes before it in the same input was done; nothing behind it was looked at."""
     stage = Stage(2, record_by_record=False)
     stage.add(INPUTS[0], 0, [1, 2, "boom", 3])
     stage.add(INPUTS[1], 0, [5])
@@ -220,7 +216,6 @@ def test_an_extractor_that_fails_stops_the_worker_at_its_record() -> None:
 
 
 def test_a_single_input_is_not_looked_at_ahead() -> None:
-    """Its extractor runs when its records do."""
     stage = Stage(1, record_by_record=True)
     stage.add(INPUTS[0], 0, [1, 2, 3])
     late = iter([True])
@@ -229,7 +224,6 @@ def test_a_single_input_is_not_looked_at_ahead() -> None:
 
 
 def test_what_was_decoded_ahead_is_not_decoded_again_after_a_pause() -> None:
-    """Records that a commit put back keep what was found out about them."""
     stage = Stage(2, record_by_record=True)
     stage.add(INPUTS[0], 0, [1, 2, 3, 4])
     stage.add(INPUTS[1], 0, [9])

@@ -48,7 +48,6 @@ def abort_some(group: GroupBench, count: int = 3) -> None:
 
 
 def test_H29_a_learner_follows_past_aborted_transactions() -> None:
-    """A tail that nobody can read is passed, before the promotion and at it."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -67,7 +66,6 @@ def test_H29_a_learner_follows_past_aborted_transactions() -> None:
 
 
 def test_a_learner_that_is_promoted_while_it_restores_goes_on_where_it_is() -> None:
-    """Nothing is read twice, and it runs only at the end."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -92,7 +90,6 @@ def test_a_learner_that_is_promoted_while_it_restores_goes_on_where_it_is() -> N
 
 @pytest.mark.parametrize("keep", [0, 6])
 def test_a_task_is_revoked_while_it_restores(keep: int) -> None:
-    """It is given back as it was granted; kept, the copy goes on where it is."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -117,7 +114,6 @@ def test_a_task_is_revoked_while_it_restores(keep: int) -> None:
 
 
 def test_a_copy_is_dropped_while_it_restores() -> None:
-    """Its database is closed, and the next copy begins again."""
     with bench() as group:
         first, second = group.host("a"), group.host("b", acceptable_recovery_lag=0)
         first.run_task("0_0", 1)
@@ -136,7 +132,6 @@ def test_a_copy_is_dropped_while_it_restores() -> None:
 
 
 def test_a_standby_becomes_a_learner_without_reading_anything_again() -> None:
-    """It only announces itself under the new epoch."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -155,7 +150,6 @@ def test_a_standby_becomes_a_learner_without_reading_anything_again() -> None:
 
 
 def test_a_damaged_copy_is_wiped_and_restored() -> None:
-    """It is not ready meanwhile, and has another identity afterwards."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -178,7 +172,6 @@ def test_a_damaged_copy_is_wiped_and_restored() -> None:
 
 
 def test_a_disk_that_fails_again_and_again_is_reported() -> None:
-    """As broken, for the copy and for the task; the other tasks run."""
     with bench(partitions=2) as group:
         host = group.host("a")
         host.run_task("0_1", 1)
@@ -194,7 +187,6 @@ def test_a_disk_that_fails_again_and_again_is_reported() -> None:
 
 
 def test_a_task_of_another_program_is_refused() -> None:
-    """The worker does not know it (yet)."""
     with bench() as group:
         host = group.host("a")
         host.member.give(RunTask(task="3_0", task_epoch=1))
@@ -204,7 +196,6 @@ def test_a_task_of_another_program_is_refused() -> None:
 
 
 def test_a_copy_below_the_start_of_its_log_begins_anew() -> None:
-    """What it would have to read is deleted, so nothing it has counts."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -226,7 +217,6 @@ def test_a_copy_below_the_start_of_its_log_begins_anew() -> None:
 
 
 def test_H8_a_producer_is_replaced_by_one_whose_id_the_group_has_logged() -> None:
-    """The tasks and copies stay, under the same epochs; what had not committed is done again."""
     with bench(partitions=2) as group:
         host, other = group.host("a"), group.host("b")
         other.run_task("0_1", 1)
@@ -262,7 +252,6 @@ def test_H8_a_producer_is_replaced_by_one_whose_id_the_group_has_logged() -> Non
 
 @pytest.mark.parametrize("store_type", ["rocksdb", "in_memory"])
 def test_a_new_beginning_is_not_bound_by_the_grant(store_type: str) -> None:
-    """The changelog has gone on since the task was granted; everything of it is restored."""
     topology = counting(caching=False, store_type=store_type)
     with GroupBench(topology, {"in": 1, "out": 1}) as group:
         first, second = group.host("a"), group.host("b")
@@ -281,7 +270,6 @@ def test_a_new_beginning_is_not_bound_by_the_grant(store_type: str) -> None:
 
 
 def test_a_task_that_is_to_be_released_when_its_commit_fails_is_released_later() -> None:
-    """The order is not forgotten."""
     with bench() as group:
         host = group.host("a", commit_interval_ms=60_000)
         host.run_task("0_0", 1)
@@ -303,7 +291,6 @@ def test_a_task_that_is_to_be_released_when_its_commit_fails_is_released_later()
 
 
 def test_an_incarnation_that_gets_no_other_id_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It could not commit any more."""
     monkeypatch.setattr("tidewheel.tasks.loop.group_producers._LIMIT_S", 0.05)
     with bench() as group:
         host = group.host("a")
@@ -320,7 +307,6 @@ def test_an_incarnation_that_gets_no_other_id_ends(monkeypatch: pytest.MonkeyPat
 
 
 def test_S3_an_incarnation_ends_at_once_and_forgets_what_is_not_committed() -> None:
-    """With what the group said of it."""
     with bench() as group:
         host = group.host("a", commit_interval_ms=60_000)
         host.run_task("0_0", 1)
@@ -340,7 +326,6 @@ def test_S3_an_incarnation_ends_at_once_and_forgets_what_is_not_committed() -> N
 
 
 def test_L4_a_draining_worker_works_until_it_may_leave() -> None:
-    """Its last word comes when everything is committed and closed."""
     with bench() as group:
         host = group.host("a")
         host.run_task("0_0", 1)
@@ -355,7 +340,6 @@ def test_L4_a_draining_worker_works_until_it_may_leave() -> None:
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_H9_without_a_lease_nothing_is_taken(guarantee: str) -> None:
-    """And it goes on when the lease is back; orders are served meanwhile."""
     with bench(partitions=2, guarantee=guarantee) as group:
         host = group.host("a")
         host.run_task("0_0", 1)
@@ -380,7 +364,6 @@ def test_H9_without_a_lease_nothing_is_taken(guarantee: str) -> None:
 
 
 def test_H15_nobody_goes_back() -> None:
-    """A committed offset below what the last owner named ends the worker."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -395,7 +378,6 @@ def test_H15_nobody_goes_back() -> None:
 
 
 def test_H18_a_commit_under_a_later_epoch_is_not_followed() -> None:
-    """The group's log must have been lost."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 9)
@@ -410,7 +392,6 @@ def test_H18_a_commit_under_a_later_epoch_is_not_followed() -> None:
 
 
 def test_producers_of_fixed_assignment_are_fenced() -> None:
-    """They are not in the group's books; those of the group are, and are left alone."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         fill(group, "abc")
@@ -431,7 +412,6 @@ def test_producers_of_fixed_assignment_are_fenced() -> None:
 
 
 def test_a_worker_tells_how_far_its_tasks_are() -> None:
-    """In all roles."""
     with bench(partitions=2) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 4)

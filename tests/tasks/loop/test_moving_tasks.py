@@ -46,7 +46,6 @@ def learn(host: Host, task: str = "0_0", epoch: int = 1, role: str = "learner") 
 
 
 def test_L1_a_task_is_granted_run_and_released() -> None:
-    """With the positions that the next owner has to reach."""
     with bench() as group:
         first = group.host("a")
         answer = first.run_task("0_0", 1)
@@ -61,7 +60,6 @@ def test_L1_a_task_is_granted_run_and_released() -> None:
 
 
 def test_L1_a_learner_is_promoted_in_place_and_reads_nothing_twice() -> None:
-    """It follows the log with its aborted transactions; at the promotion it reads on, and only on."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -88,7 +86,6 @@ def test_L1_a_learner_is_promoted_in_place_and_reads_nothing_twice() -> None:
 
 
 def test_L2_a_copy_says_that_it_is_ready_and_again_as_it_moves_on() -> None:
-    """With its positions, the ends it sees and the id of its data."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -106,7 +103,6 @@ def test_L2_a_copy_says_that_it_is_ready_and_again_as_it_moves_on() -> None:
 
 
 def test_N1_a_release_does_not_stop_the_other_tasks() -> None:
-    """Their partitions stay assigned, and each record of theirs is processed once."""
     with bench(partitions=3) as group:
         host = group.host("a")
         for number in range(3):
@@ -130,7 +126,6 @@ def test_N1_a_release_does_not_stop_the_other_tasks() -> None:
 
 
 def test_a_released_task_is_kept_as_a_copy_and_comes_back() -> None:
-    """Its database stays open, and what it wrote itself is never read."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -154,7 +149,6 @@ def test_a_released_task_is_kept_as_a_copy_and_comes_back() -> None:
 
 
 def test_a_copy_that_is_dropped_is_closed_and_says_nothing_more() -> None:
-    """And may be had again."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -173,7 +167,6 @@ def test_a_copy_that_is_dropped_is_closed_and_says_nothing_more() -> None:
 
 
 def test_orders_that_come_again_are_answered_again() -> None:
-    """And are not carried out twice."""
     with bench() as group:
         host = group.host("a")
         host.run_task("0_0", 1)
@@ -197,7 +190,6 @@ def test_orders_that_come_again_are_answered_again() -> None:
 
 
 def test_N1_tasks_that_are_released_together_share_one_commit() -> None:
-    """Each is answered with its own positions."""
     with bench(partitions=3, commit_interval_ms=60_000) as group:
         host = group.host("a")
         for number in range(3):
@@ -217,7 +209,6 @@ def test_N1_tasks_that_are_released_together_share_one_commit() -> None:
 
 
 def test_L1_the_first_results_of_a_granted_task_do_not_wait_for_the_commit_interval() -> None:
-    """Also if its input comes only after it has begun: they are waited for since the owner before let go."""
     with bench(commit_interval_ms=3_600_000) as group:
         first = group.host("a")
         first.run_task("0_0", 1)
@@ -229,7 +220,6 @@ def test_L1_the_first_results_of_a_granted_task_do_not_wait_for_the_commit_inter
 
 
 def test_L3_a_task_that_is_restored_cold_says_how_far_it_is() -> None:
-    """So that the leader does not take it for one that has nothing yet, and gives it to somebody else."""
     with bench() as group:
         first = group.host("a")
         first.run_task("0_0", 1)
@@ -249,7 +239,6 @@ def test_L3_a_task_that_is_restored_cold_says_how_far_it_is() -> None:
 def test_F1_a_position_that_the_cluster_has_not_told_is_no_end_for_the_next_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The next owner reads to the end of the log instead: it must not begin with less."""
     commit = FakeTransactionalProducer.commit
 
     def untold(self: FakeTransactionalProducer, *arguments: Any) -> dict[TopicPartition, int]:

@@ -54,7 +54,6 @@ OPTIONS = [
 def test_A3_new_partitions_are_read_from_their_beginning(
     options: Any, settings: Any, restarts: int
 ) -> None:
-    """Also where they were added while the application was stopped; what was there at the first start is skipped."""
     spec = topology(**options)
     bench = Bench(spec, {"in": 1, "out": 1}, **settings)
     bench.send("in", "k", "before the first start")
@@ -74,7 +73,6 @@ def test_A3_new_partitions_are_read_from_their_beginning(
 def test_A3_new_topics_of_a_pattern_are_read_from_their_beginning(
     options: Any, settings: Any, first: int
 ) -> None:
-    """However many partitions they have, more or fewer than those that were there."""
     spec = topology(re.compile("in-.*"), **options)
     bench = Bench(spec, {"in-a": first, "out": 1}, **settings)
     bench.send("in-a", "k", "before the first start", partition=0)
@@ -89,7 +87,6 @@ def test_A3_new_topics_of_a_pattern_are_read_from_their_beginning(
 
 
 def test_A3_a_partition_whose_first_start_crashed_is_no_new_one() -> None:
-    """It was there when the application first started, and is skipped as the setting says."""
     for step in range(8):
         bench = Bench(topology(), {"in": 2, "out": 1}, auto_offset_reset="latest")
         for partition in (0, 1):
@@ -102,7 +99,6 @@ def test_A3_a_partition_whose_first_start_crashed_is_no_new_one() -> None:
 
 
 def test_A3_a_topic_that_the_topology_reads_anew_has_its_own_first_start() -> None:
-    """What it had before is skipped as the setting says: it did not appear, it was only not read."""
     old = Bench(topology(), {"in": 1, "other": 1, "out": 1}, auto_offset_reset="latest")
     assert old.live()
     builder = StreamsBuilder()
@@ -118,7 +114,6 @@ def test_A3_a_topic_that_the_topology_reads_anew_has_its_own_first_start() -> No
 
 
 def test_A3_what_a_running_process_sees_appear_is_new() -> None:
-    """Also where the pattern matched nothing at its first start, so that no offset tells of it."""
     spec = topology(re.compile("in-.*"))
     bench = Bench(spec, {"out": 1}, auto_offset_reset="latest")
     before = bench.plan
@@ -135,7 +130,6 @@ def test_A3_what_a_running_process_sees_appear_is_new() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_A3_a_group_reads_what_appears_from_its_beginning(again: bool) -> None:
-    """While it runs, and after a restart."""
     spec = topology(re.compile("in.*"))
     with GroupBench(spec, {"in": 1, "out": 1}, auto_offset_reset="latest") as group:
         group.send("k", "before the first start", partition=0)

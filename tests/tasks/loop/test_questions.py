@@ -176,7 +176,6 @@ FULL: dict[str, list[Any]] = {
 def test_only_uncommitted_reads_see_rows_before_their_commit(
     *, threads: int, caching: bool, store_type: str
 ) -> None:
-    """Under exactly_once with a long interval; after the commit both levels see the same."""
     bench = Bench(
         all_kinds(caching=caching, store_type=store_type),
         {"in": 2},
@@ -206,7 +205,6 @@ def counting(work: Any = lambda value: value) -> Topology:
 
 @THREADS
 def test_what_was_not_committed_is_gone_after_a_failure(*, threads: int) -> None:
-    """A record that fails ends the worker: the next one shows what is committed, in both levels."""
     failing = threading.Event()
 
     def work(value: str) -> str:
@@ -233,7 +231,6 @@ def test_what_was_not_committed_is_gone_after_a_failure(*, threads: int) -> None
 
 
 def test_rows_of_a_transaction_that_failed_are_taken_back() -> None:
-    """Its tasks start again from what is committed; while they are paused nothing puts the rows back."""
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS)
     bench.send("in", "a", "x")
     with living(bench) as life:
@@ -258,7 +255,6 @@ def test_rows_of_a_transaction_that_failed_are_taken_back() -> None:
 
 @THREADS
 def test_a_worker_in_a_long_call_is_waited_for_until_the_deadline(*, threads: int) -> None:
-    """The error names the call; committed rows are read meanwhile, and the worker takes no harm."""
     entered, released = threading.Event(), threading.Event()
 
     def slow(value: str) -> str:
@@ -283,7 +279,6 @@ def test_a_worker_in_a_long_call_is_waited_for_until_the_deadline(*, threads: in
 
 
 def test_a_task_that_is_not_here_is_no_empty_store() -> None:
-    """One that moves away while a question waits, and a worker that has ended, say so as committed queries do."""
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS)
     with living(bench) as life:
         answers = life.worker.questions.ask(
@@ -296,7 +291,6 @@ def test_a_task_that_is_not_here_is_no_empty_store() -> None:
 
 
 def test_what_waits_when_a_worker_ends_is_answered() -> None:
-    """A question that came too late fails at once, not at its deadline."""
     bench = Bench(counting(), {"in": 1})
     worker = bench.make_worker()
     answers = worker.questions.ask(
@@ -312,7 +306,6 @@ def test_what_waits_when_a_worker_ends_is_answered() -> None:
 
 @THREADS
 def test_a_processor_that_asks_its_own_worker_is_refused(*, threads: int) -> None:
-    """It would wait for itself."""
     found: list[Exception] = []
 
     class Asking(Processor[str, str, str, str]):
@@ -337,7 +330,6 @@ def test_a_processor_that_asks_its_own_worker_is_refused(*, threads: int) -> Non
 
 
 def test_an_idle_worker_that_was_asked_expects_the_next_question() -> None:
-    """Its wait for input is not interrupted by one, so it is short for a while."""
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS)
     with living(bench) as life:
         usual_s = life.worker._idle_s()
@@ -347,8 +339,6 @@ def test_an_idle_worker_that_was_asked_expects_the_next_question() -> None:
 
 @THREADS
 def test_an_error_of_a_question_is_the_askers(*, threads: int) -> None:
-    """The worker goes on."""
-
     def fails(_rows: UncommittedRows) -> int:
         raise ZeroDivisionError
 
@@ -363,7 +353,6 @@ def test_an_error_of_a_question_is_the_askers(*, threads: int) -> None:
 
 @THREADS
 def test_paused_tasks_answer(*, threads: int) -> None:
-    """Processing rests, not the store."""
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS, threads=threads)
     bench.send("in", "a", "x")
     with living(bench) as life:
@@ -376,7 +365,6 @@ def test_paused_tasks_answer(*, threads: int) -> None:
 
 
 def test_ranges_whose_functions_are_coroutines_answer_between_records() -> None:
-    """On the loop that they share; a record that awaits is done before its range answers."""
     entered, released = threading.Event(), threading.Event()
 
     class Counting(Processor[str, str, str, str]):
@@ -412,7 +400,6 @@ def test_ranges_whose_functions_are_coroutines_answer_between_records() -> None:
 
 @THREADS
 def test_many_threads_ask_while_records_come(*, threads: int) -> None:
-    """Counts never go back, whoever asks, over commits; every scan has each key once."""
     bench = Bench(counting(), {"in": 2}, commit_interval_ms=20, threads=threads)
     keys = [f"k{number}" for number in range(50)]
     errors: list[BaseException] = []
@@ -447,7 +434,6 @@ def test_many_threads_ask_while_records_come(*, threads: int) -> None:
 
 @THREADS
 def test_a_task_that_moves_is_asked_where_it_runs(*, threads: int) -> None:
-    """Questions meanwhile get its rows or the error of a task that is not here, at once; its copy has what is committed."""
     with GroupBench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS) as group:
         first, second = group.host("a", threads=threads), group.host("b", threads=threads)
         first.run_task("0_0", 1)

@@ -43,7 +43,6 @@ def _bench(steps: Steps, *topics: str, **settings: Any) -> Bench:
 
 
 def test_each_record_is_told_before_it_is_processed_and_the_end_of_the_slice_after() -> None:
-    """Whatever ends the process at a record, the last that was said is that record."""
     steps: Steps = []
     bench = _bench(steps, "in")
     for value in ("a", "b", "poison", "c"):
@@ -54,7 +53,6 @@ def test_each_record_is_told_before_it_is_processed_and_the_end_of_the_slice_aft
 
 
 def test_where_inputs_are_merged_nothing_is_in_hand_while_the_next_is_chosen() -> None:
-    """Records of all inputs may be decoded then."""
     steps: Steps = []
     bench = _bench(steps, "in", "other")
     bench.send("in", "k", "a", timestamp=1)
@@ -68,7 +66,6 @@ def test_where_inputs_are_merged_nothing_is_in_hand_while_the_next_is_chosen() -
 
 
 def test_after_a_minute_it_goes_in_batches_again() -> None:
-    """By itself, without a restart; what comes later is told to nobody."""
     steps: Steps = []
     bench = _bench(steps, "in")
     bench.send("in", "k", "a")
@@ -86,7 +83,6 @@ def test_after_a_minute_it_goes_in_batches_again() -> None:
 
 
 def test_with_key_ranges_nothing_is_told() -> None:
-    """Nobody knows which of the threads a process dies by."""
     steps: Steps = []
     bench = _bench(steps, "in", threads=2)
     bench.send("in", "k", "a")
@@ -117,12 +113,10 @@ def _batches(records: int, call_ms: Callable[[int], int]) -> list[int]:
 
 @pytest.mark.parametrize("call_ms", [25, 100, 400])
 def test_K4_batches_grow_at_factor_one_where_a_call_costs_the_same_for_many(call_ms: int) -> None:
-    """A model that takes a tenth of a second for one value as for a thousand gets as many as there are."""
     sizes = _batches(5_000, lambda _: call_ms)
     assert max(sizes) >= 1_000, sizes[:20]
 
 
 def test_K4_batches_stay_short_at_factor_one_where_each_value_takes_its_time() -> None:
-    """Then a commit, or an order, would wait for the whole batch and gain nothing."""
     sizes = _batches(500, lambda values: 10 * values)
     assert max(sizes[10:]) <= 4, sizes[:20]

@@ -62,7 +62,6 @@ def left_at_three(group: GroupBench) -> TaskReleased:
 def test_a_grant_that_is_revoked_while_its_start_is_looked_up_is_dropped_silently(
     keep: int,
 ) -> None:
-    """The next owner has committed under a later epoch by then."""
     with bench(partitions=2) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_1", 1)
@@ -90,7 +89,6 @@ def test_a_grant_that_is_revoked_while_its_start_is_looked_up_is_dropped_silentl
 
 
 def test_a_promotion_that_is_revoked_while_its_start_is_looked_up_is_dropped_silently() -> None:
-    """It stays a copy where it is to be kept."""
     with bench(partitions=2) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_1", 1)
@@ -113,7 +111,6 @@ def test_a_promotion_that_is_revoked_while_its_start_is_looked_up_is_dropped_sil
 
 
 def test_a_grant_that_was_replaced_while_its_start_is_looked_up_starts_under_the_new_one() -> None:
-    """The refusal of the old one says nothing of the new one."""
     with bench(partitions=2) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_1", 1)
@@ -153,7 +150,6 @@ def turned(host: Host) -> None:
 
 
 def test_a_restore_that_is_heard_after_the_next_grant_starts_the_task_once() -> None:
-    """The task was restored, revoked, kept as a copy and promoted again before the worker heard of it."""
     with bench() as group:
         first = group.host("a")
         left = left_at_three(group)
@@ -174,7 +170,6 @@ def test_a_restore_that_is_heard_after_the_next_grant_starts_the_task_once() -> 
 
 
 def test_a_later_grant_of_a_task_that_is_restored_begins_again() -> None:
-    """It was granted again without being revoked; the restore under the first grant is not heard."""
     with bench() as group:
         first = group.host("a")
         left = left_at_three(group)
@@ -192,7 +187,6 @@ def test_a_later_grant_of_a_task_that_is_restored_begins_again() -> None:
 
 
 def test_a_refusal_that_is_heard_after_the_next_grant_changes_nothing() -> None:
-    """The task was revoked, kept as a copy and promoted anew before the worker heard of it."""
     with bench(partitions=2) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_1", 1)
@@ -218,7 +212,6 @@ def test_a_refusal_that_is_heard_after_the_next_grant_changes_nothing() -> None:
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_a_refused_start_leaves_the_other_tasks_running(copy: bool) -> None:
-    """The group hears why; the task starts here once the cause is gone."""
     with bench(partitions=3) as group:
         host = group.host("a")
         left = left_at_three(group)
@@ -245,7 +238,6 @@ def test_a_refused_start_leaves_the_other_tasks_running(copy: bool) -> None:
 
 
 def test_starts_of_which_one_is_undecided_are_looked_up_one_by_one() -> None:
-    """An open transaction that holds an input's offsets keeps that task waiting, and no other."""
     with bench(partitions=2) as group:
         host = group.host("a")
         admin: Any = host.worker._ports.admin
@@ -265,7 +257,6 @@ def test_starts_of_which_one_is_undecided_are_looked_up_one_by_one() -> None:
 
 
 def test_a_worker_of_which_no_task_may_start_ends_with_the_reason() -> None:
-    """There is nothing that it could go on with."""
     with bench(partitions=2) as group:
         left = left_at_three(group)
         host = group.host("a")

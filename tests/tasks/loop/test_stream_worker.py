@@ -72,7 +72,6 @@ def fill(bench: Bench, keys: str, *, repartition: bool = False) -> None:
 
 
 def test_a_life_processes_everything_and_leaves_nothing_to_read() -> None:
-    """Outputs, store and offsets agree; the next start restores nothing and repeats nothing."""
     bench = Bench(counting(), {"in": 2, "out": 2})
     fill(bench, "abcabca")
     assert bench.live()
@@ -88,7 +87,6 @@ def test_a_life_processes_everything_and_leaves_nothing_to_read() -> None:
 
 
 def test_a_life_with_nothing_to_do_commits_where_it_stands() -> None:
-    """Also a partition that was never read is committed once, so that "latest" means the same after a restart."""
     bench = Bench(counting(), {"in": 2, "out": 1}, auto_offset_reset="latest")
     fill(bench, "aabb")
     assert bench.live()
@@ -100,7 +98,6 @@ def test_a_life_with_nothing_to_do_commits_where_it_stands() -> None:
 
 
 def test_repartitioned_records_go_through_their_own_task() -> None:
-    """A hop over an internal topic, with one commit on each side; what is processed is purged."""
     bench = Bench(counting(repartition=True), {"in": 3, "out": 1}, repartition_purge_interval_ms=50)
     fill(bench, "abcabca", repartition=True)
     assert bench.live()
@@ -145,7 +142,6 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(
     store_type: str,
     early_ms: int,
 ) -> None:
-    """Crashes at any step, disks that lost their last writes and unknown outcomes leave the state as without them."""
     bench = Bench(
         counting(caching=cached, repartition=repartition, store_type=store_type),
         {"in": 2, "out": 1},
@@ -189,8 +185,6 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(
 
 
 def test_what_a_flush_changes_in_its_own_store_is_not_lost() -> None:
-    """A processor below a count deletes from it what the count's cache forwards: what comes after that is committed, too."""
-
     class Reset(Processor[str, int, None, None]):
         def process(self, record: Any) -> None:
             if record.value == 3:
@@ -213,7 +207,6 @@ def test_what_a_flush_changes_in_its_own_store_is_not_lost() -> None:
 
 
 def test_a_commit_leaves_out_what_is_only_buffered() -> None:
-    """A crash right after one with records still waiting: they are read again."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=20)
     bench.slice_records = 1
     assert bench.live()
@@ -232,7 +225,6 @@ def test_a_commit_leaves_out_what_is_only_buffered() -> None:
 def test_every_step_of_a_life_whose_commits_begin_early_may_be_its_last(
     monkeypatch: pytest.MonkeyPatch, turns: int, cache_bytes: int
 ) -> None:
-    """Whether more joins each commit, or it is closed before: no count is missing, none comes twice."""
     for wait in (
         "commit.committer._JOIN_S",
         "commit.committer._SENDING_S",
@@ -280,7 +272,6 @@ def test_every_step_of_a_life_whose_commits_begin_early_may_be_its_last(
 
 
 def test_every_step_of_a_life_may_be_its_last() -> None:
-    """One crash at each step in turn, with nothing random about it."""
     whole = Bench(counting(repartition=True), {"in": 2, "out": 1})
     fill(whole, "abcab", repartition=True)
     assert whole.live()
@@ -313,7 +304,6 @@ def test_every_step_of_a_life_may_be_its_last() -> None:
 )
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_an_unknown_outcome_changes_nothing(fate: CommitFate, which: int) -> None:
-    """Whether it had committed or not, counts go on as if the answer had come."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     bench.broker.commit_fates.extend([CommitFate.COMMITS] * which + [fate])
     fill(bench, "aab")
@@ -334,7 +324,6 @@ def test_an_unknown_outcome_changes_nothing(fate: CommitFate, which: int) -> Non
 
 
 def test_a_lost_disk_is_restored_from_the_changelog() -> None:
-    """From its beginning, with start, batch and end told; then counting goes on."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     fill(bench, "aabbb")
     assert bench.live()
@@ -358,7 +347,6 @@ def test_a_lost_disk_is_restored_from_the_changelog() -> None:
 
 
 def test_a_disk_behind_the_changelog_replays_the_tail_only() -> None:
-    """What was committed and not written is read from the position on."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     fill(bench, "abcdefgh")
     assert bench.live()
@@ -372,7 +360,6 @@ def test_a_disk_behind_the_changelog_replays_the_tail_only() -> None:
 
 
 def test_a_damaged_database_is_wiped_and_restored() -> None:
-    """The other task's is left alone."""
     bench = Bench(counting(), {"in": 2, "out": 1})
     fill(bench, "abcdefgh")
     assert bench.live()
@@ -384,7 +371,6 @@ def test_a_damaged_database_is_wiped_and_restored() -> None:
 
 
 def test_a_recreated_changelog_empties_its_store() -> None:
-    """Rows of a changelog that is gone are not kept."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     fill(bench, "ab")
     assert bench.live()
@@ -398,7 +384,6 @@ def test_a_recreated_changelog_empties_its_store() -> None:
 
 
 def test_earlier_producers_are_fenced_before_offsets_are_read() -> None:
-    """What another worker left open is aborted."""
     bench = Bench(counting(), {"in": 2, "out": 1})
     fill(bench, "aabb")
     for _ in range(2):
@@ -412,7 +397,6 @@ def test_earlier_producers_are_fenced_before_offsets_are_read() -> None:
 
 
 def test_a_worker_that_was_fenced_ends() -> None:
-    """Another program has its id: it commits nothing more, and says so."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     fill(bench, "a")
 
@@ -428,7 +412,6 @@ def test_a_worker_that_was_fenced_ends() -> None:
 
 
 def test_a_group_with_subscribers_is_refused() -> None:
-    """Somebody else consumes with our group id."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     bench.broker.members[APP] = 2
     with pytest.raises(StreamsError, match="consumer group app has 2 subscribed members"):
@@ -436,7 +419,6 @@ def test_a_group_with_subscribers_is_refused() -> None:
 
 
 def test_a_recreated_input_topic_is_not_read_on() -> None:
-    """Offsets of another topic's life are not followed."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     fill(bench, "aaa")
     assert bench.live()
@@ -448,7 +430,6 @@ def test_a_recreated_input_topic_is_not_read_on() -> None:
 
 
 def test_stream_time_goes_on_after_a_restart() -> None:
-    """The largest timestamp of each partition stands in the commit's metadata."""
     fired: list[int] = []
 
     class Ticking(Processor[Any, Any, Any, Any]):
@@ -476,7 +457,6 @@ def test_stream_time_goes_on_after_a_restart() -> None:
 
 
 def test_a_worker_without_tasks_is_running() -> None:
-    """More workers than tasks: the spare one has nothing to wait for, and ends when told."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     worker = bench.make_worker(assigned=frozenset())
     inner = worker._wake.wait
@@ -491,7 +471,6 @@ def test_a_worker_without_tasks_is_running() -> None:
 
 
 def test_workers_share_tasks_by_assignment() -> None:
-    """Each processes the partitions of its own tasks only."""
     bench = Bench(counting(), {"in": 2, "out": 1})
     fill(bench, "abcdefgh")
     assert bench.live(assigned=frozenset({TaskId(0, 0)}), transactional_id="app-fixed-0")
@@ -504,7 +483,6 @@ def test_workers_share_tasks_by_assignment() -> None:
 
 
 def test_at_least_once_flushes_sinks_before_offsets() -> None:
-    """In every commit, and outputs are visible before it."""
     bench = Bench(counting(), {"in": 1, "out": 1}, guarantee="at_least_once")
     fill(bench, "aab")
     assert bench.live()
@@ -516,7 +494,6 @@ def test_at_least_once_flushes_sinks_before_offsets() -> None:
 
 
 def test_a_failing_record_stops_the_worker_and_is_not_committed() -> None:
-    """What came before it in other commits stays; the next life meets it again."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=STRING, value_serde=STRING)
     stream.map_values(lambda value: str(1 // int(value))).to(
@@ -536,7 +513,6 @@ def test_a_failing_record_stops_the_worker_and_is_not_committed() -> None:
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_refused_output_is_left_out_with_a_dead_letter(guarantee: str) -> None:
-    """It holds the input behind the output; in exactly_once in the same transaction as everything else."""
     bench = Bench(
         counting(caching=False),
         {"in": 1, "out": 1, "dead": 1},

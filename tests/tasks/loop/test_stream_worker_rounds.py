@@ -28,7 +28,6 @@ STRING, INT = Serdes.string(), Serdes.int64()
 
 
 def test_purging_is_no_reason_to_stop() -> None:
-    """A cluster that does not delete records now will later."""
     bench = Bench(counting(repartition=True), {"in": 1, "out": 1}, repartition_purge_interval_ms=20)
     fill(bench, "abc", repartition=True)
     admin = bench.clients.admin()
@@ -49,7 +48,6 @@ def test_purging_is_no_reason_to_stop() -> None:
 
 
 def test_full_partitions_are_paused_and_resumed() -> None:
-    """Back-pressure by records: paused when full, resumed below a quarter, and nothing is lost."""
     bench = Bench(
         counting(), {"in": 2, "out": 1}, max_poll_records=1_000, buffered_records_per_partition=40
     )
@@ -84,7 +82,6 @@ def test_full_partitions_are_paused_and_resumed() -> None:
 
 
 def test_a_paused_worker_processes_nothing_and_goes_on_where_it_was() -> None:
-    """Commits go on too, so that nothing expires meanwhile."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     fill(bench, "aab")
     processed: list[int] = []
@@ -102,7 +99,6 @@ def test_a_paused_worker_processes_nothing_and_goes_on_where_it_was() -> None:
 
 
 def test_a_paused_subtopology_processes_nothing_while_the_others_go_on() -> None:
-    """What it is sent waits in its repartition topic; nothing is lost when it goes on."""
     bench = Bench(counting(repartition=True), {"in": 1, "out": 1}, commit_interval_ms=5)
     fill(bench, "aab", repartition=True)
     seen: list[tuple[int, int]] = []
@@ -122,7 +118,6 @@ def test_a_paused_subtopology_processes_nothing_while_the_others_go_on() -> None
 
 
 def test_uncommitted_bytes_force_a_commit() -> None:
-    """Long before the interval is over."""
     small = Bench(
         counting(),
         {"in": 1, "out": 1},
@@ -141,7 +136,6 @@ def test_uncommitted_bytes_force_a_commit() -> None:
 
 
 def test_a_full_cache_forwards_the_least_recently_changed() -> None:
-    """Before the commit, so that what is held back stays within its budget."""
     bench = Bench(counting(), {"in": 1, "out": 1}, cache_bytes=60, commit_interval_ms=60_000)
     fill(bench, "abcdefgh" * 3)
     assert bench.live()
@@ -151,7 +145,6 @@ def test_a_full_cache_forwards_the_least_recently_changed() -> None:
 
 
 def test_lag_is_told_from_what_the_client_knows() -> None:
-    """Before the first poll nothing is known, and asking is fine."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     assert bench.make_worker().lags() == {}
     fill(bench, "aaaa")
@@ -162,7 +155,6 @@ def test_lag_is_told_from_what_the_client_knows() -> None:
 
 
 def test_wall_clock_schedules_run_in_a_worker() -> None:
-    """With nothing to read, by the worker's clock."""
     fired: list[int] = []
 
     class Ticking(Processor[Any, Any, Any, Any]):
@@ -187,7 +179,6 @@ def test_wall_clock_schedules_run_in_a_worker() -> None:
 
 
 def test_quiet_partitions_are_committed_again() -> None:
-    """Brokers forget offsets that nobody commits for long."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     fill(bench, "a")
     assert bench.live()
@@ -206,7 +197,6 @@ def test_quiet_partitions_are_committed_again() -> None:
 
 
 def test_where_brokers_forget_sooner_quiet_partitions_are_committed_again_sooner() -> None:
-    """After the interval that the worker was given, and not before."""
     bench = Bench(counting(), {"in": 1, "out": 1}, recommit_ms=recommit_interval_ms(86_400_000))
     fill(bench, "a")
     assert bench.live()
@@ -225,7 +215,6 @@ def test_where_brokers_forget_sooner_quiet_partitions_are_committed_again_sooner
 
 
 def test_metadata_of_a_commit_says_who_and_how_far() -> None:
-    """Transactional id, topic id, one range from hash 0, the partition's time."""
     bench = Bench(counting(), {"in": 1, "out": 1})
     bench.send("in", "a", "x", 700)
     bench.send("in", "a", "x", 650)
@@ -240,7 +229,6 @@ def test_metadata_of_a_commit_says_who_and_how_far() -> None:
 
 
 def test_only_commits_count_as_commits() -> None:
-    """A round that finds nothing to commit takes time too; were it counted, the mean could be above the maximum."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=1)
     bench.idle_polls = 300
     still = bench.clock.monotonic_s
@@ -280,7 +268,6 @@ def steps_of_a_long_commit(bench: Bench) -> list[tuple[int, int]]:
 
 
 def test_records_are_processed_while_a_commit_is_under_way() -> None:
-    """The loop does not wait for the brokers; results come with the next commit, and each count once."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5)
     seen = steps_of_a_long_commit(bench)
     one_commit = [processed for processed, commits in seen if commits == seen[0][1]]
@@ -291,7 +278,6 @@ def test_records_are_processed_while_a_commit_is_under_way() -> None:
 
 
 def test_the_loop_is_a_commit_interval_ahead_at_most() -> None:
-    """Else each commit of a busy worker would be larger than the one before; and no less than a tenth of a second."""
     for interval_ms, most_ms in ((5, 100), (150, 150)):
         bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=interval_ms)
         bench.commit_turns, bench.idle_polls = 1_000_000, 60
@@ -321,7 +307,6 @@ def test_the_loop_is_a_commit_interval_ahead_at_most() -> None:
 def test_the_next_interval_begins_with_a_commit_unless_it_was_a_long_one_of_a_busy_worker(
     turns: int, busy: bool, from_begin: bool
 ) -> None:
-    """So results come as often as was asked for, and yet a busy worker does not commit all the time."""
     bench = Bench(
         counting(),
         {"in": 1, "out": 1},
@@ -380,7 +365,6 @@ def rests_of(bench: Bench) -> Wakes:
 
 
 def test_few_records_become_more_where_only_a_commit_shows_results() -> None:
-    """A turn for each of them would take the processor from the brokers."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000)
     waits = rests_of(bench).waits
     assert 0.0 < max(waits) < 0.0101
@@ -393,13 +377,11 @@ def test_few_records_become_more_where_only_a_commit_shows_results() -> None:
 def test_records_are_fetched_at_once_where_they_are_waited_for_or_are_as_many_as_may_come(
     settings: dict[str, Any],
 ) -> None:
-    """Sinks get results without a commit; and a fetch that is as large as it may be says that there is more."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=60_000, **settings)
     assert rests_of(bench).waits == []
 
 
 def test_the_end_of_a_commit_wakes_the_loop() -> None:
-    """It may rest for more input meanwhile, and what was committed is to be written soon."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5)
     wakes = rests_of(bench)
     assert bench.worker is not None
@@ -407,7 +389,6 @@ def test_the_end_of_a_commit_wakes_the_loop() -> None:
 
 
 def test_gathering_puts_nothing_off_that_is_at_hand() -> None:
-    """Records that wait to be processed are no reason to wait for others."""
     bench = Bench(counting(), {"in": 1, "out": 1}, max_poll_records=1_000)
     fill(bench, "abc")
     seen: list[tuple[float, float]] = []
@@ -427,7 +408,6 @@ def test_gathering_puts_nothing_off_that_is_at_hand() -> None:
 
 
 def test_a_worker_with_records_at_hand_does_not_keep_up_though_none_come() -> None:
-    """Its partitions may be paused because it has so many."""
     bench = Bench(counting(), {"in": 1, "out": 1}, max_poll_records=1_000)
     bench.slice_records = 1
     fill(bench, "a" * 600)
@@ -445,7 +425,6 @@ def test_a_worker_with_records_at_hand_does_not_keep_up_though_none_come() -> No
 
 
 def test_what_a_commit_under_way_holds_counts_as_uncommitted() -> None:
-    """Memory is bounded: past the limit the commit is waited for before more is processed."""
     bench = Bench(
         counting(), {"in": 1, "out": 1}, commit_interval_ms=5, statestore_uncommitted_max_bytes=1
     )
@@ -455,8 +434,6 @@ def test_what_a_commit_under_way_holds_counts_as_uncommitted() -> None:
 
 @pytest.mark.parametrize("fate", CommitFate)
 def test_what_ends_the_tasks_is_told_whatever_became_of_their_commit(fate: CommitFate) -> None:
-    """And the next life goes on from what is committed."""
-
     def checked(value: str) -> str:
         if value == "bad" and not mended:
             raise ValueError(value)
@@ -487,7 +464,6 @@ def test_what_ends_the_tasks_is_told_whatever_became_of_their_commit(fate: Commi
 
 
 def test_a_commit_that_was_wished_for_beside_another_follows_it_at_once() -> None:
-    """As for the first records of a task that has moved, which somebody waits for."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=5_000)
     bench.commit_turns, bench.idle_polls = 50, 60
     wished: list[tuple[int, int]] = []

@@ -120,7 +120,6 @@ def modes(apply: Apply) -> list[str]:
 
 @pytest.mark.parametrize("operator", BATCHED)
 def test_operators_of_the_dsl_run_on_batches(operator: str) -> None:
-    """Every stateless operator and count, reduce and aggregate run on whole batches."""
     found = modes(BATCHED[operator])
     assert found
     assert set(found) == {"batch"}
@@ -128,7 +127,6 @@ def test_operators_of_the_dsl_run_on_batches(operator: str) -> None:
 
 @pytest.mark.parametrize("operator", JOINING)
 def test_windows_and_joins_run_on_batches(operator: str) -> None:
-    """A batch comes from one input, so what takes two inputs needs no single records."""
     builder = StreamsBuilder()
     left, right = (
         builder.stream(topic, key_serde=str, value_serde=str) for topic in ("left", "right")
@@ -141,14 +139,11 @@ def test_windows_and_joins_run_on_batches(operator: str) -> None:
 
 
 def test_a_users_processor_runs_record_by_record_and_says_why() -> None:
-    """A processor of the user's own may schedule and commit at any moment, so its sub-topology takes single records."""
     (mode,) = modes(lambda s: s.process(Processor, name="mine"))
     assert mode == "record by record: mine is a processor of the Processor API"
 
 
 def test_nodes_that_share_a_store_run_record_by_record() -> None:
-    """Where one node could see how far another one has come, batches would show."""
-
     def apply(stream: KStream[str, str]) -> None:
         stream.group_by_key().count(store="shared")
         stream.process(Processor, stores=["shared"])
@@ -158,7 +153,6 @@ def test_nodes_that_share_a_store_run_record_by_record() -> None:
 
 
 def test_a_processor_elsewhere_does_not_slow_other_sub_topologies_down() -> None:
-    """The mode is decided per sub-topology."""
     store = Stores.key_value("seen", key_serde=str, value_serde=str)
     builder = StreamsBuilder()
     builder.add_state_store(store)
@@ -189,12 +183,10 @@ def subtopology(*, right_parent: str, right_reads: bool) -> SubtopologySpec:
 
 
 def test_nodes_below_different_inputs_may_share_a_store_on_batches() -> None:
-    """A batch comes from one input, and the next one only when every node is done with it: joins run on batches."""
     assert execution_mode(subtopology(right_parent="b", right_reads=False)).batch
 
 
 def test_a_writer_and_a_reader_below_one_input_run_record_by_record() -> None:
-    """Only where nobody writes may one batch reach two users of a store."""
     mode = execution_mode(subtopology(right_parent="a", right_reads=True))
     assert str(mode) == (
         "record by record: left and right share the store shared, and one batch of a reaches them"

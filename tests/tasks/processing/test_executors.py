@@ -214,7 +214,6 @@ def run(
 def test_batches_equal_record_by_record(
     steps: list[Step], records: list[Any], cuts: list[int]
 ) -> None:
-    """Outputs per topic, stores and the calls of each function agree, however the input is cut into batches."""
     for step in steps:
         event(step.operator)
     expected = run(steps, records, record_by_record=True, cuts=[])
@@ -231,6 +230,5 @@ def test_batches_equal_record_by_record(
 def test_batches_equal_record_by_record_with_caches(
     steps: list[Step], records: list[Any], cuts: list[int]
 ) -> None:
-    """The same holds with results held back, as long as both commit at the same places."""
     expected = run(steps, records, record_by_record=True, cuts=cuts, cache_bytes=1 << 20)
     assert run(steps, records, record_by_record=False, cuts=cuts, cache_bytes=1 << 20) == expected

@@ -81,7 +81,6 @@ class Length(FixedKeyProcessor[str, str, str]):
 
 
 def test_a_fixed_key_processor_changes_all_but_the_key() -> None:
-    """Value, timestamp and headers are its own; the key is the input's."""
     with Driver(built(lambda s: s.process_values(Length))) as driver:
         driver.source.pipe_input("k", "four", 5, (("a", None),))
         (record,) = driver.output.read_records()
@@ -90,7 +89,6 @@ def test_a_fixed_key_processor_changes_all_but_the_key() -> None:
 
 
 def test_the_key_of_a_fixed_key_record_cannot_be_changed() -> None:
-    """Neither by `replace`, nor by making a record, nor by forwarding a plain one."""
     refused: list[str] = []
 
     class Cheat(FixedKeyProcessor[str, str, str]):
@@ -116,7 +114,6 @@ def test_the_key_of_a_fixed_key_record_cannot_be_changed() -> None:
 
 
 def test_fixed_key_records_are_values() -> None:
-    """Equal by content, hashable, and shown with it."""
     one, other = (FixedKeyRecord.of(Record("k", 1, 5)) for _ in range(2))
     assert one == other
     assert hash(one) == hash(other)
@@ -126,7 +123,6 @@ def test_fixed_key_records_are_values() -> None:
 
 
 def test_a_fixed_key_processor_has_the_whole_context() -> None:
-    """Ids, places, times, figures, stores, schedules and commits, as a plain processor has."""
     told: list[Any] = []
     kept: list[FixedKeyRecord[str, str]] = []
 
@@ -163,8 +159,6 @@ def test_a_fixed_key_processor_has_the_whole_context() -> None:
 
 
 def test_process_values_keeps_the_key_in_its_place() -> None:
-    """Grouping below needs no repartition and knows the key's serde; below `process` it needs both."""
-
     class Same(FixedKeyProcessor[str, str, str]):
         def process(self, record: FixedKeyRecord[str, str]) -> None:
             self.context.forward(record)
@@ -186,7 +180,6 @@ def test_process_values_keeps_the_key_in_its_place() -> None:
 
 
 def test_processors_of_the_other_kind_are_refused_with_the_method_that_takes_them() -> None:
-    """A class, and a function that makes one."""
     with pytest.raises(
         TopologyError,
         match=r"process_values \(.*\): .*Processor, not a FixedKey.*give it to process\(\)",
@@ -215,8 +208,6 @@ def test_one_object_for_all_tasks_is_refused() -> None:
 
 
 def test_a_supplier_that_fails_says_so_when_it_is_given() -> None:
-    """Not when the first task starts."""
-
     def supplier() -> Any:
         raise OSError("no model")
 
@@ -258,7 +249,6 @@ class RememberSupplier:
 
 @pytest.mark.parametrize("supplier", [Remember, RememberByMethod, RememberSupplier()])
 def test_suppliers_bring_their_stores(supplier: Any) -> None:
-    """ConnectedStoreProvider: added and connected, in the DSL and in a Topology made by hand."""
     by_hand = (
         Topology()
         .add_source("read", "in", key_serde=STRING, value_serde=STRING)
@@ -274,7 +264,6 @@ def test_suppliers_bring_their_stores(supplier: Any) -> None:
 
 
 def test_a_store_of_a_class_is_shared_by_all_its_processors() -> None:
-    """One builder is one store; another of the same name is refused."""
     topology = built(lambda s: s.process(Remember).process(Remember))
     assert topology.store_names == ("seen",)
     with Driver(topology) as driver:
@@ -298,15 +287,12 @@ def test_a_store_of_a_class_is_shared_by_all_its_processors() -> None:
     ],
 )
 def test_stores_of_a_supplier_are_builders(stores: Any, message: str) -> None:
-    """Checked where the supplier is given."""
     kind = type("Odd", (Remember,), {"stores": stores})
     with pytest.raises(TopologyError, match=rf"process \(.*\): {message}"):
         built(lambda s: s.process(kind))
 
 
 def test_names_and_brought_stores_are_both_connected() -> None:
-    """`stores=` adds to what the supplier brings; the same one twice is fine."""
-
     class Both(Remember):
         def init(self, context: ProcessorContext[str, str]) -> None:
             super().init(context)
@@ -362,7 +348,6 @@ async def _waits(_now_ms: int) -> None:
     ],
 )
 def test_schedules_are_checked_where_they_are_made(arguments: Any, message: str) -> None:
-    """The message names the processor."""
     with pytest.raises(TypeError, match=rf"KSTREAM-PROCESSOR-0000000001: a schedule's {message}"):
         Driver(built(lambda s: s.process(scheduling(**arguments))))
 
@@ -379,7 +364,6 @@ def test_schedules_are_checked_where_they_are_made(arguments: Any, message: str)
     ],
 )
 def test_schedules_that_can_not_be_are_refused(arguments: Any, message: str) -> None:
-    """The message names the processor and the next step."""
     with pytest.raises(ValueError, match=rf"^KSTREAM-PROCESSOR-0000000001: a .*{message}"):
         Driver(built(lambda s: s.process(scheduling(**arguments))))
 
@@ -403,7 +387,6 @@ def test_a_wall_clock_schedule_is_anchored_at_its_start(start: int, fires: list[
 
 
 def test_a_stream_time_schedule_is_anchored_at_its_start() -> None:
-    """Before it nothing fires, whatever the stream time; from it on, once for each step that was passed."""
     topology = built(lambda s: s.process(scheduling(clock=PunctuationType.STREAM_TIME, start=25)))
     with Driver(topology) as driver:
         for timestamp in (3, 20, 24, 25, 34, 35, 70, 74, 75):
@@ -441,8 +424,6 @@ class Twins:
 
 @given(st.lists(st.text("abx", max_size=3), max_size=6))
 def test_an_async_processor_does_what_its_plain_twin_does(values: list[str]) -> None:
-    """The same outputs in the same order, also those forwarded before an error, and the same records skipped."""
-
     def run(use: Callable[[KStream[str, str]], KStream[Any, Any]]) -> Any:
         with Driver(built(use), processing_exception_handler="continue") as driver:
             for number, value in enumerate(values):
@@ -511,8 +492,6 @@ RECORDS = st.lists(st.tuples(st.sampled_from("abAB"), st.sampled_from("abAB")), 
 def test_coroutine_functions_do_what_plain_ones_do(
     operators: list[str], records: list[tuple[str, str]], one_by_one: bool
 ) -> None:
-    """Mappers and predicates of every operator, in batches and record by record."""
-
     def run(functions: dict[str, Callable[..., Any]]) -> Any:
         def use(stream: KStream[Any, Any]) -> KStream[Any, Any]:
             for name in operators:
@@ -530,7 +509,6 @@ def test_coroutine_functions_do_what_plain_ones_do(
 
 
 def test_a_failing_coroutine_goes_to_the_processing_handler() -> None:
-    """It is called once; with "continue" the next records are processed."""
     calls: list[str] = []
 
     async def fails(value: str) -> str:
@@ -555,7 +533,6 @@ def test_a_failing_coroutine_goes_to_the_processing_handler() -> None:
 
 
 def test_all_coroutines_of_a_thread_share_a_loop_that_ends_with_the_task() -> None:
-    """So a client that is bound to a loop can be kept between records; what still runs at the end is cancelled."""
     loops: set[asyncio.AbstractEventLoop] = set()
     background: list[asyncio.Task[Any]] = []
 
@@ -574,7 +551,6 @@ def test_all_coroutines_of_a_thread_share_a_loop_that_ends_with_the_task() -> No
 
 
 def test_each_thread_has_a_loop_of_its_own() -> None:
-    """Two workers in one process do not share one."""
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def where() -> None:
@@ -593,8 +569,6 @@ def test_each_thread_has_a_loop_of_its_own() -> None:
 
 
 def test_inside_a_running_loop_the_next_step_is_told() -> None:
-    """A driver in an async test can't wait in the thread of that test's loop."""
-
     async def test() -> None:
         with Driver(built(lambda s: s.map_values(upper))) as driver:
             driver.source.pipe_input("k", "a", 1)

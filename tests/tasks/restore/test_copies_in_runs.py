@@ -31,7 +31,6 @@ def maker_of(group: GroupBench) -> LocalRunMaker:
 
 
 def test_L1_a_learner_is_ready_when_its_runs_are_in(group: GroupBench) -> None:
-    """What came meanwhile it has read too; it is promoted in place, and nothing is lost or counted twice."""
     first, second = group.host("a"), group.host("b")
     first.run_task("0_0", 1)
     fill(group, "abcabc")
@@ -58,7 +57,6 @@ def test_L1_a_learner_is_ready_when_its_runs_are_in(group: GroupBench) -> None:
 
 
 def test_a_copy_that_is_dropped_while_its_runs_are_made_leaves_no_files(group: GroupBench) -> None:
-    """And what is told of them finds nobody; the next copy begins anew."""
     first, second = group.host("a"), group.host("b")
     first.run_task("0_0", 1)
     fill(group, "abcabc")
@@ -80,7 +78,6 @@ def test_a_copy_that_is_dropped_while_its_runs_are_made_leaves_no_files(group: G
 def test_a_copy_that_is_promoted_while_its_runs_are_made_is_handed_over_after_them(
     group: GroupBench,
 ) -> None:
-    """The owner before is gone: whoever gets the task has to wait in any case."""
     first, second = group.host("a"), group.host("b")
     first.run_task("0_0", 1)
     fill(group, "abcabc")

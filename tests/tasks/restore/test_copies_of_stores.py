@@ -50,7 +50,6 @@ def extracted(record: Any, _previous: int) -> int:
 
 @pytest.mark.parametrize("extractor", [None, extracted], ids=["plain", "extracted"])
 def test_L1_a_copy_of_a_table_goes_as_far_as_its_input_is_committed(extractor: Any) -> None:
-    """And no further, before the promotion and at it; nothing is read twice where it stays open."""
     with GroupBench(table_of(extractor), {"in": 1, "out": 1}) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -86,7 +85,6 @@ def test_L1_a_copy_of_a_table_goes_as_far_as_its_input_is_committed(extractor: A
 
 
 def test_a_copy_of_a_table_moves_on_as_commits_do() -> None:
-    """Without anybody telling it."""
     with GroupBench(table_of(), {"in": 1, "out": 1}) as group:
         first, second = group.host("a"), group.host("b")
         learn(second)
@@ -121,7 +119,6 @@ def go_to_and_fro(group: GroupBench, hosts: list[Host]) -> None:
 @pytest.mark.parametrize("store_type", ["in_memory", "rocksdb"])
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_task_goes_to_and_fro_with_its_copies(store_type: str, cached: bool) -> None:
-    """Counting goes on where it was, in stores with and without a disk."""
     topology = counting(caching=cached, store_type=store_type)
     cache = 1_000_000 if cached else 0
     with GroupBench(topology, {"in": 1, "out": 1}, cache_bytes=cache) as group:
@@ -129,7 +126,6 @@ def test_a_task_goes_to_and_fro_with_its_copies(store_type: str, cached: bool) -
 
 
 def test_windows_go_with_their_task() -> None:
-    """Rows that have expired are gone on both sides, and stream time goes on."""
     with GroupBench(windowed(), {"in": 1, "out": 1}) as group:
         first, second = group.host("a"), group.host("b")
         first.run_task("0_0", 1)
@@ -215,7 +211,6 @@ class History:
 def test_L1_however_tasks_move_each_record_counts_once(
     steps: list[tuple[str, Any, Any]], store_type: str
 ) -> None:
-    """Outputs count up by one per key, and the stores where tasks end up are what was sent."""
     topology = counting(caching=False, store_type=store_type)
     with GroupBench(topology, {"in": 2, "out": 2}, commit_interval_ms=5) as group:
         history = History(group)

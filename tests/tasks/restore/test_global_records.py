@@ -27,7 +27,6 @@ def numbers(builder: StreamsBuilder) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_what_does_not_deserialise_goes_to_its_handler(again: bool) -> None:
-    """While restoring and while following; with "continue" the table is the same either way."""
     process = Process(numbers, deserialization="continue", dead_letter_topic="dead")
     one = (1).to_bytes(8, "big")
     process.broker.send(TOPIC, one, b"a")
@@ -57,7 +56,6 @@ def test_what_does_not_deserialise_goes_to_its_handler(again: bool) -> None:
 
 
 def test_records_without_a_key_are_dropped() -> None:
-    """A table has no row for them; they are counted."""
     process = Process()
     process.send(None, "1")
     process.send("a", "1")
@@ -68,7 +66,6 @@ def test_records_without_a_key_are_dropped() -> None:
 
 
 def test_keys_are_found_however_they_were_spelled() -> None:
-    """Two spellings of one JSON key are one row, because look-ups know only one of them."""
     process = Process(
         lambda builder: builder.global_table(
             TOPIC, key_serde=Serdes.json(), value_serde=str, store="store"
@@ -94,7 +91,6 @@ class Fails(CountRecords):
 
 
 def test_a_processor_that_fails_goes_to_the_processing_handler() -> None:
-    """Fail ends the process and writes nothing of the run; continue skips the record."""
     process = Process(lambda builder: counts(builder, Fails))
     process.send("a", "good")
     process.send("a", "bad")
@@ -113,7 +109,6 @@ def test_a_processor_that_fails_goes_to_the_processing_handler() -> None:
 
 
 def test_a_processor_stands_at_its_record() -> None:
-    """Place, headers and timestamps are those of the global topic's records; ids say that no task runs it."""
     told: list[Any] = []
 
     class Curious(Processor[str, str, None, None]):
@@ -180,7 +175,6 @@ def test_what_a_processor_of_a_global_store_cannot_do(
     ],
 )
 def test_nobody_else_writes_a_global_store(write: Callable[[Any], Any]) -> None:
-    """The message says how it is changed."""
     process = Process()
     with process.life() as life:
         life.wait()

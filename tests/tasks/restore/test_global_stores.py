@@ -21,7 +21,6 @@ from tidewheel.tasks.errors import GlobalStoreDamagedError, MissingSourceTopicEr
 
 
 def test_the_whole_topic_is_there_before_tasks_run() -> None:
-    """All partitions, the newest value of each key with its timestamp, tombstones applied."""
     process = Process()
     for key, value in [("a", "1"), ("b", "2"), ("c", "3"), ("a", "4"), ("b", None)]:
         process.send(key, value, timestamp=7)
@@ -35,7 +34,6 @@ def test_the_whole_topic_is_there_before_tasks_run() -> None:
 
 
 def test_the_restore_listener_is_told_of_each_partition() -> None:
-    """Start and end of the partitions that have something to read, with the records read."""
     process = Process()
     for number in range(20):
         process.send("a", str(number))
@@ -49,7 +47,6 @@ def test_the_restore_listener_is_told_of_each_partition() -> None:
 
 
 def test_an_empty_topic_is_restored_at_once() -> None:
-    """Nothing to tell, nothing to wait for."""
     process = Process()
     with process.life() as life:
         life.wait()
@@ -59,7 +56,6 @@ def test_an_empty_topic_is_restored_at_once() -> None:
 
 @pytest.mark.parametrize("use", [table, counts])
 def test_what_comes_later_is_followed(use: Any) -> None:
-    """Tasks see it once it is applied; a reader in the middle of a scan is not disturbed."""
     process = Process(use)
     process.send("a", "1")
     with process.life() as life:
@@ -77,7 +73,6 @@ def test_what_comes_later_is_followed(use: Any) -> None:
 def test_F1_restoring_waits_for_what_is_undecided_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An open transaction holds everything behind it back, also the tasks; an aborted one never was."""
     process = Process()
     producer = process.clients.transactional_producer("writer", 60_000)
     producer.init()
@@ -105,7 +100,6 @@ def test_F1_restoring_waits_for_what_is_undecided_and_says_so(
 
 @pytest.mark.parametrize("use", [table, counts])
 def test_the_next_process_reads_only_what_is_new(use: Any) -> None:
-    """The positions are kept with the data."""
     process = Process(use)
     for number in range(30):
         process.send(f"k{number % 7}", str(number))
@@ -126,7 +120,6 @@ def written(process: Process, known: int) -> bool:
 
 
 def test_positions_followed_for_days_are_never_too_old() -> None:
-    """A quiet topic's positions are written anew each hour, so the next start need not read everything."""
     process = Process()
     process.send("a", "1")
     with process.life() as life:
@@ -142,7 +135,6 @@ def test_positions_followed_for_days_are_never_too_old() -> None:
 
 
 def test_a_position_that_is_too_old_is_not_followed() -> None:
-    """Tombstones behind it may be gone: the store is read from the beginning, and keys that are gone go."""
     process = Process()
     process.send("gone", "1")
     process.send("a", "1")
@@ -161,7 +153,6 @@ def test_a_position_that_is_too_old_is_not_followed() -> None:
 
 
 def test_a_recreated_topic_is_read_from_its_beginning() -> None:
-    """Its id is another one, so what the old one said is forgotten."""
     process = Process()
     process.send("old", "1")
     with process.life() as life:
@@ -175,7 +166,6 @@ def test_a_recreated_topic_is_read_from_its_beginning() -> None:
 
 
 def test_in_memory_stores_are_read_anew_each_time() -> None:
-    """They and their positions end with the process."""
     process = Process(
         lambda builder: builder.add_global_store(
             Stores.key_value("store", key_serde=str, value_serde=int, persistent=False),
@@ -207,7 +197,6 @@ RUNS = st.lists(
 def test_no_crash_makes_a_store_wrong(
     runs: list[list[tuple[str, str | None]]], crashes: list[int], of_processor: bool
 ) -> None:
-    """Wherever processes die, a later one has the newest value of each key, and has counted each record once."""
     process = Process(counts if of_processor else table)
     for number, run in enumerate(runs):
         for key, value in run:
@@ -225,7 +214,6 @@ def test_no_crash_makes_a_store_wrong(
 
 
 def test_a_damaged_database_is_wiped_and_restored() -> None:
-    """The topic is the backup."""
     process = Process()
     process.send("a", "1")
     with process.life() as life:
@@ -238,7 +226,6 @@ def test_a_damaged_database_is_wiped_and_restored() -> None:
 
 
 def test_damage_found_by_a_reader_is_the_global_stores() -> None:
-    """Not that of the task which read, whose own state is fine."""
     process = Process()
     process.send("a", "1")
     with process.life() as life:
@@ -259,7 +246,6 @@ def test_damage_found_by_a_reader_is_the_global_stores() -> None:
 
 
 def test_damage_found_while_writing_ends_the_process_the_same_way() -> None:
-    """Whoever runs it wipes the stores and starts again."""
     process = Process()
     with process.life() as life:
         life.wait()
@@ -275,7 +261,6 @@ def test_damage_found_while_writing_ends_the_process_the_same_way() -> None:
 
 
 def test_records_that_are_gone_before_they_were_read_end_the_process_the_same_way() -> None:
-    """What was lost is not known, so nothing of the store is trusted."""
     process = Process()
     process.send("a", "1", partition=0)
     with process.life() as life:
@@ -289,7 +274,6 @@ def test_records_that_are_gone_before_they_were_read_end_the_process_the_same_wa
 
 
 def test_a_missing_topic_is_named() -> None:
-    """It was there when the plan was made."""
     process = Process()
     process.broker.delete_topic(TOPIC)
     with process.life() as life, pytest.raises(MissingSourceTopicError, match=TOPIC):
@@ -297,7 +281,6 @@ def test_a_missing_topic_is_named() -> None:
 
 
 def test_a_stop_ends_the_wait() -> None:
-    """Also while the stores are still being restored."""
     process = Process()
     stopped = threading.Event()
     stopped.set()
@@ -306,7 +289,6 @@ def test_a_stop_ends_the_wait() -> None:
 
 
 def test_a_closed_store_says_so() -> None:
-    """Whoever still asks after the end."""
     process = Process()
     with process.life() as life:
         life.wait()

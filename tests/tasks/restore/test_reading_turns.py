@@ -46,7 +46,6 @@ class Turns:
 
 
 def test_copies_wait_while_a_task_that_is_to_run_is_restored_and_do_not_starve() -> None:
-    """They get a fifth of the time, and all of it afterwards."""
     turns = Turns()
     entries = [entry("run", end=9), entry("copy", end=None)]
     waiting = [bool(turns.paused_after(entries, 10)) for _ in range(1_000)]
@@ -61,7 +60,6 @@ def test_copies_wait_while_a_task_that_is_to_run_is_restored_and_do_not_starve()
 
 
 def test_copies_among_themselves_do_not_wait() -> None:
-    """Nobody is in a hurry."""
     turns = Turns()
     assert not any(
         turns.paused_after([entry("a", end=None), entry("b", end=None)], 10) for _ in range(100)
@@ -71,7 +69,6 @@ def test_copies_among_themselves_do_not_wait() -> None:
 def test_a_copy_that_has_read_too_early_waits_until_it_may_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its input is not committed as far as it has read."""
     monkeypatch.setattr("tidewheel.tasks.restore.reading_turns._HELD_MAX", 3)
     turns = Turns()
     early = entry("table", end=None, limit=0)
@@ -83,7 +80,6 @@ def test_a_copy_that_has_read_too_early_waits_until_it_may_go_on(
 
 
 def test_while_tasks_run_little_is_read_at_a_time_and_as_long_nothing() -> None:
-    """Fitted to how fast it goes; without them, as much as there is."""
     turns = Turns()
     assert turns.turns.records(20_000, busy=False) == 20_000
     sizes: list[int] = []

@@ -26,7 +26,6 @@ def kinds(updates: list[StandbyUpdateEvent]) -> list[str]:
 
 
 def test_a_copy_that_is_promoted_says_so_before_the_restore_begins() -> None:
-    """Each record is counted once, and restoring begins where following has ended."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         followed(group, first, second)
@@ -57,7 +56,6 @@ def test_a_copy_that_is_promoted_says_so_before_the_restore_begins() -> None:
 
 
 def test_a_copy_that_leaves_has_migrated() -> None:
-    """It is told when the copy is closed; a new one of the same task begins anew."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         followed(group, first, second)
@@ -74,7 +72,6 @@ def test_a_copy_that_leaves_has_migrated() -> None:
 
 
 def test_a_task_that_gives_way_is_followed_from_where_it_stands() -> None:
-    """Its stores are complete, so nothing is read again; when the worker ends, so does the copy."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         followed(group, first, second)
@@ -92,7 +89,6 @@ def test_a_task_that_gives_way_is_followed_from_where_it_stands() -> None:
 
 
 def test_a_damaged_copy_starts_again() -> None:
-    """From the beginning of the changelog, with counts of its own."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         followed(group, first, second)
@@ -110,7 +106,6 @@ def test_a_damaged_copy_starts_again() -> None:
 
 
 def test_a_copy_of_a_table_counts_what_is_committed_of_its_input() -> None:
-    """What was read ahead of that is told when it goes in."""
     with GroupBench(table_of(), {"in": 1, "out": 1}) as group:
         first, second = group.host("a"), group.host("b")
         learn(second)
@@ -126,7 +121,6 @@ def test_a_copy_of_a_table_counts_what_is_committed_of_its_input() -> None:
 
 
 def test_a_copy_and_a_restore_that_are_given_up_say_so() -> None:
-    """A disk that fails ends either, and listeners are left with nothing open."""
     with bench() as group:
         first, second = group.host("a"), group.host("b")
         followed(group, first, second)

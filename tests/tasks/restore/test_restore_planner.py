@@ -15,7 +15,6 @@ from tidewheel.tasks.restore.restore_planner import RestorePlanner
 
 
 def test_copies_get_ready_while_commits_of_their_owners_are_undecided() -> None:
-    """An owner has offsets pending for a third of each interval: with ten owners there is hardly a moment without."""
     broker, partition = FakeBroker(), TopicPartition("in", 0)
     broker.create_topic("in", 1)
     admin = FakeAdmin(broker)

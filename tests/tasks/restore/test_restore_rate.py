@@ -7,7 +7,6 @@ from tidewheel.tasks.restore.restore_rate import RestoreRate, said_of
 
 
 def test_the_rate_forgets_what_was_long_ago() -> None:
-    """Fast once, slow now: the time left is told by now."""
     rate = RestoreRate()
     total = 0
     for second in range(60):
@@ -20,7 +19,6 @@ def test_the_rate_forgets_what_was_long_ago() -> None:
 
 
 def test_notes_of_one_moment_are_one() -> None:
-    """A hundred polls a second cost no memory, and none of them is lost."""
     rate = RestoreRate()
     for step in range(10_000):
         rate.note(step, step / 1_000)
@@ -28,8 +26,6 @@ def test_notes_of_one_moment_are_one() -> None:
 
 
 def test_whoever_asks_meanwhile_gets_a_rate_of_one_moment() -> None:
-    """Another thread may note while one asks, and the notes may begin anew."""
-
     class Torn(deque[tuple[int, float]]):
         def __getitem__(self, index: Any) -> Any:
             self.clear()
@@ -41,7 +37,6 @@ def test_whoever_asks_meanwhile_gets_a_rate_of_one_moment() -> None:
 
 
 def test_a_restore_that_begins_anew_has_a_rate_of_its_own() -> None:
-    """There is nothing to tell until there are two notes."""
     rate = RestoreRate()
     rate.note(5_000, 1.0)
     rate.note(10, 2.0)

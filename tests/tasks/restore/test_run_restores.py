@@ -68,7 +68,6 @@ def snapshot(bench: Bench, folder: Path, store: str = "table") -> Any:
 
 
 def test_a_long_gap_is_made_into_runs(places: Path) -> None:
-    """The rows are those of the input, the listener hears of it, nothing is read here, and no file stays behind."""
     bench = filled()
     maker = use_runs(bench, places)
     bench.disk.versions.clear()
@@ -84,7 +83,6 @@ def test_a_long_gap_is_made_into_runs(places: Path) -> None:
 
 
 def test_a_short_gap_is_read_here(places: Path) -> None:
-    """Starting a process would take longer."""
     bench = filled()
     maker = use_runs(bench, places, over=100)
     bench.disk.versions.clear()
@@ -93,7 +91,6 @@ def test_a_short_gap_is_read_here(places: Path) -> None:
 
 
 def test_a_gap_behind_a_position_is_made_into_runs_with_its_deletes(places: Path) -> None:
-    """What was deleted since must not live on."""
     bench = filled()
     maker = use_runs(bench, places)
     bench.disk.lose(4)
@@ -107,7 +104,6 @@ def test_a_gap_behind_a_position_is_made_into_runs_with_its_deletes(places: Path
 
 
 def test_the_end_that_runs_reach_is_kept_as_the_position(places: Path) -> None:
-    """The next start has nothing to restore."""
     bench = filled()
     maker = use_runs(bench, places)
     bench.disk.versions.clear()
@@ -119,7 +115,6 @@ def test_the_end_that_runs_reach_is_kept_as_the_position(places: Path) -> None:
 
 @pytest.mark.parametrize("tail", [0, 3])
 def test_a_snapshot_at_hand_is_used(places: Path, tail: int) -> None:
-    """Only what came after it is read from the changelog, however short the log is."""
     bench = filled()
     taken = snapshot(bench, places)
     for number in range(tail):
@@ -155,7 +150,6 @@ def test_a_snapshot_at_hand_is_used(places: Path, tail: int) -> None:
 
 
 def test_a_long_tail_behind_a_snapshot_is_made_into_runs_too(places: Path) -> None:
-    """Both go in at once, deletes of the tail over rows of the snapshot."""
     bench = filled()
     taken = snapshot(bench, places)
     for key, value in [("a", "delete"), ("d", "1"), ("b", "2")]:
@@ -171,7 +165,6 @@ def test_a_long_tail_behind_a_snapshot_is_made_into_runs_too(places: Path) -> No
 
 
 def test_what_came_from_a_snapshot_is_as_old_as_the_snapshot(places: Path) -> None:
-    """Its tail is followed from it only as long as tombstones live that were written since."""
     bench = filled()
     taken = snapshot(bench, places)
     bench.clock.advance(20 * HOUR_MS)
@@ -193,7 +186,6 @@ def test_what_came_from_a_snapshot_is_as_old_as_the_snapshot(places: Path) -> No
 def test_a_foreign_snapshot_is_refused_with_one_warning(
     places: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The topic was made anew since: the changelog is used, in runs as always."""
     bench = filled()
     snapshot(bench, places)
     bench.broker.topics[CHANGELOG].topic_id = bytes(reversed(range(16)))
@@ -213,7 +205,6 @@ def test_a_foreign_snapshot_is_refused_with_one_warning(
 def test_a_broken_snapshot_is_refused_and_the_changelog_used(
     places: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    """Nothing of it gets into the store."""
     bench = filled()
     snapshot(bench, places)
     (file,) = (places / "snapshots").rglob("*.json" if damage == "torn manifest" else "*.sst")
@@ -236,7 +227,6 @@ def test_a_broken_snapshot_is_refused_and_the_changelog_used(
 
 
 def test_a_helper_that_dies_once_is_asked_again(places: Path) -> None:
-    """And nothing is read twice here."""
     bench = filled()
     maker = use_runs(bench, places)
     maker.deaths = 1
@@ -247,7 +237,6 @@ def test_a_helper_that_dies_once_is_asked_again(places: Path) -> None:
 
 
 def test_without_a_helper_the_changelog_is_read_here(places: Path) -> None:
-    """It has died twice."""
     bench = filled()
     maker = use_runs(bench, places, snapshots=True)
     maker.deaths = 100
@@ -259,7 +248,6 @@ def test_without_a_helper_the_changelog_is_read_here(places: Path) -> None:
 
 
 def test_runs_that_took_longer_than_deletes_live_are_not_used(places: Path) -> None:
-    """A delete may have been compacted away while they were read."""
     bench = filled()
     maker = use_runs(bench, places)
     make = maker.make
@@ -276,7 +264,6 @@ def test_runs_that_took_longer_than_deletes_live_are_not_used(places: Path) -> N
 
 
 def test_an_in_memory_store_starts_from_a_snapshot_too(places: Path) -> None:
-    """It has no disk, and needs it most."""
     bench = Bench(table(persistent=False), {"in": 1})
     for key in "abc":
         bench.send("in", key, "1")
@@ -301,7 +288,6 @@ def test_an_in_memory_store_starts_from_a_snapshot_too(places: Path) -> None:
 
 
 def test_windows_come_back_with_their_time(places: Path) -> None:
-    """Stream time and expiry go on where they were, from runs and from a snapshot."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=STRING, value_serde=STRING)
     stream.group_by_key().windowed_by(TimeWindows(10, grace=0)).count(store="counts")
@@ -323,7 +309,6 @@ def test_windows_come_back_with_their_time(places: Path) -> None:
 
 
 def test_a_reason_is_kept_in_the_log(places: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is restored from what, and why, is said in one line."""
     bench = filled()
     use_runs(bench, places)
     bench.disk.versions.clear()
@@ -360,7 +345,6 @@ def test_a_reason_is_kept_in_the_log(places: Path, caplog: pytest.LogCaptureFixt
 def test_a_store_restored_by_any_way_is_the_dictionary_the_input_made(
     batches: list[list[tuple[str, str]]], cuts: list[tuple[int, int, int, bool, int]]
 ) -> None:
-    """Whatever crashed (in the middle of an ingest too), got lost, was compacted, snapshot or lay for hours in between."""
     with TemporaryDirectory() as folder:
         bench = Bench(table(), {"in": 1})
         bench.idle_polls = 12
@@ -386,7 +370,6 @@ def test_a_store_restored_by_any_way_is_the_dictionary_the_input_made(
 
 
 def test_a_report_of_an_order_that_nobody_waits_for_changes_nothing(places: Path) -> None:
-    """The worker has stopped while runs were made; what is told afterwards finds nobody."""
     bench = filled()
     maker = use_runs(bench, places)
     maker.held = []

@@ -123,7 +123,6 @@ def test_scaling_from_one_worker_to_two_counts_nothing_twice() -> None:
 
 @pytest.mark.parametrize(("times", "ends"), [(2, False), (9, True)])
 def test_a_sibling_fences_twice_where_a_transaction_is_open(times: int, ends: bool) -> None:
-    """A broker that is asked for a producer id aborts what is open first, and is asked again: each is a new epoch."""
     bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=1)
     left = list(range(times))
 

@@ -15,7 +15,6 @@ TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
 
 
 def test_a_stop_that_comes_with_the_start_is_heard() -> None:
-    """SIGTERM in the first second: both lines wait in the pipe while the worker's Python still imports."""
     orders, to_worker = os.pipe()
     _, reports = os.pipe()
     os.write(to_worker, encode(StartWorker(target="x:y")) + encode(StopWorker(timeout_ms=1)))

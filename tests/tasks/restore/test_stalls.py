@@ -47,23 +47,19 @@ def _seconds_of_reports(*positions: int, end: int = 9) -> list[int]:
 
 
 def test_a_restore_that_goes_on_is_never_reported() -> None:
-    """However slow it is."""
     assert _seconds_of_reports(*(second // 4 for second in range(40)), end=100) == []
 
 
 def test_a_stall_is_reported_after_seconds_and_again_every_minute() -> None:
-    """Until the position moves; then it may stall anew."""
     assert _seconds_of_reports(*[5] * 70, *[6] * 7) == [5, 65, 75]
 
 
 @pytest.mark.parametrize("position", [9, 10])
 def test_what_is_at_its_end_does_not_stall(position: int) -> None:
-    """A copy whose owner has nothing to do, say."""
     assert _seconds_of_reports(*[position] * 20) == []
 
 
 def test_a_partition_that_is_left_out_is_forgotten() -> None:
-    """It begins anew when it comes back."""
     stalls = Stalls()
     stalls.look({LOG: Reach(5, 9)}, 0.0)
     assert not stalls.is_stalled(LOG, 4.0)
@@ -74,7 +70,6 @@ def test_a_partition_that_is_left_out_is_forgotten() -> None:
 
 
 def test_the_reason_names_the_transaction_and_the_command_that_ends_it() -> None:
-    """Transactional id, producer, partition, offsets, command."""
     (text,) = explained([Stall(LOG, Reach(5, 9), 6.0)], Admin())
     for part in ("writer", "producer id 7", "epoch 2", str(LOG), "offset 5", OPEN.command):
         assert part in text
@@ -82,7 +77,6 @@ def test_the_reason_names_the_transaction_and_the_command_that_ends_it() -> None
 
 
 def test_without_an_open_transaction_or_an_answer_the_reason_says_so() -> None:
-    """The stall is reported in any case."""
     other = Stall(TopicPartition("other", 0), Reach(5, 9), 6.0)
     (text,) = explained([other], Admin())
     assert "other-0" in text
@@ -103,6 +97,5 @@ def test_without_an_open_transaction_or_an_answer_the_reason_says_so() -> None:
     ],
 )
 def test_a_transaction_hangs_when_its_coordinator_has_ended_it(state: str, hangs: bool) -> None:
-    """Then nothing but the command ends it."""
     found = OpenTransaction(partition=LOG, start=5, end=9, state=state)
     assert found.is_hanging is hangs

@@ -68,7 +68,6 @@ def begin(found: CommittedOffset | None, **facts: Any) -> Any:
 def test_a_committed_offset_is_where_it_goes_on(
     offset: int, time_ms: int, reset: str | int
 ) -> None:
-    """With the stream time that was known there, whatever the reset policy."""
     start = begin(committed(offset, time_ms=time_ms), reset=reset)
     assert (start.offset, start.partition_time_ms) == (offset, time_ms)
     assert start.progress is not None
@@ -76,7 +75,6 @@ def test_a_committed_offset_is_where_it_goes_on(
 
 @pytest.mark.parametrize("found", [None, CommittedOffset(-1001, "")])
 def test_without_a_commit_the_reset_policy_decides(found: CommittedOffset | None) -> None:
-    """earliest, latest, or an error that names the option."""
     assert begin(found).offset == 10
     assert begin(found, reset="latest").offset == 100
     assert begin(found).partition_time_ms == -1
@@ -87,7 +85,6 @@ def test_without_a_commit_the_reset_policy_decides(found: CommittedOffset | None
 
 @pytest.mark.parametrize("metadata", ["", "by hand", "AwAAAAAAAAPo", "AgAAAAAA"])
 def test_commits_of_others_are_followed_without_a_time(metadata: str) -> None:
-    """An offset that a tool committed is an offset like any other."""
     start = begin(CommittedOffset(40, metadata))
     assert (start.offset, start.partition_time_ms, start.progress) == (40, -1, None)
     assert not start.by_kafka_streams
@@ -116,7 +113,6 @@ def test_commits_of_kafka_streams_are_followed_with_their_time(metadata: str, ti
     [(timedelta(hours=6), ["b", "c"]), (timedelta(minutes=1), []), ("latest", []), (None, ["a", "b", "c"])],
 )  # fmt: skip
 def test_a_source_says_where_it_begins(reset: Any, values: list[str]) -> None:
-    """With the records of some age on, at the end, or as the application does; and only the first time."""
     builder = StreamsBuilder()
     text: dict[str, Any] = {"key_serde": str, "value_serde": str}
     builder.stream("in", offset_reset=reset, **text).to("out", **text)
@@ -132,7 +128,6 @@ def test_a_source_says_where_it_begins(reset: Any, values: list[str]) -> None:
 
 
 def test_F1_latest_skips_nothing_that_is_undecided() -> None:
-    """Records of an open transaction are of later; what was written behind it comes with them."""
     builder = StreamsBuilder()
     text: dict[str, Any] = {"key_serde": str, "value_serde": str}
     builder.stream("in", offset_reset="latest", **text).to("out", **text)
@@ -147,7 +142,6 @@ def test_F1_latest_skips_nothing_that_is_undecided() -> None:
 
 
 def test_a_source_without_a_place_to_begin_stops_the_start() -> None:
-    """`offset_reset="none"`, until somebody has committed one."""
     builder = StreamsBuilder()
     builder.stream("in", offset_reset="none", key_serde=str, value_serde=str).foreach(print)
     bench = Bench(builder.build(), {"in": 1})
@@ -161,7 +155,6 @@ def test_a_source_without_a_place_to_begin_stops_the_start() -> None:
 
 
 def test_a_recreated_topic_is_not_read_on() -> None:
-    """An offset of a topic that is gone is an error that names topic, offset and the way out."""
     with pytest.raises(
         StreamsError, match=r"orders was deleted and created again.*40.*tidewheel reset"
     ):
@@ -175,13 +168,11 @@ def test_a_recreated_topic_is_not_read_on() -> None:
 def test_an_offset_outside_the_log_is_an_error(
     offset: int, facts: dict[str, Any], reset: str
 ) -> None:
-    """Records were lost before they were processed: nobody jumps over that silently, whatever the reset policy."""
     with pytest.raises(StreamsError, match=r"outside the log.*tidewheel reset"):
         begin(committed(offset), reset=reset, **facts)
 
 
 def test_producers_of_earlier_commits_are_found() -> None:
-    """Every id of this application in the metadata but those known to be alive, each once."""
     one, two, three = "app-fixed-0", "app-fixed-1", f"app-{'0a' * 16}-2"
     others = ("payments-prod-0", "app-prod-0", "app-leader", "application-fixed-0", "")
     named = [three, two, three, one, *others]
@@ -202,7 +193,6 @@ def test_producers_of_earlier_commits_are_found() -> None:
 def test_a_log_that_ends_before_what_the_fastest_range_has_done_is_an_error(
     fastest: int, log_end: int
 ) -> None:
-    """New records get the offsets that were lost, and would count as done."""
     with pytest.raises(
         StreamsError, match=rf"orders-3.*{fastest}.*ends at {log_end}.*tidewheel reset"
     ):
@@ -211,7 +201,6 @@ def test_a_log_that_ends_before_what_the_fastest_range_has_done_is_an_error(
 
 @given(st.integers(40, 100))
 def test_ranges_that_are_apart_within_the_log_go_on(fastest: int) -> None:
-    """At the lowest of them, also where the fastest is at the very end."""
     assert begin(committed_by_ranges(40, fastest)).offset == 40
 
 
@@ -219,7 +208,6 @@ def test_ranges_that_are_apart_within_the_log_go_on(fastest: int) -> None:
 def test_a_granted_input_is_asked_for_its_end_only_where_ranges_are_apart(
     fastest: int, asked: list[TopicPartition]
 ) -> None:
-    """One request, and none for a task whose ranges are level."""
     builder = StreamsBuilder()
     builder.stream("orders", key_serde=str, value_serde=str).foreach(print)
     bench = Bench(builder.build(), {"orders": 4})
@@ -289,6 +277,5 @@ def _told(
 def test_K3_the_slowest_key_range_is_where_the_commit_says(
     told: list[Progress | None], expected: int | None, of_a_copy: int
 ) -> None:
-    """By the operators' time: that of the partition is also that of records no window counts. A copy may be behind it."""
     assert slowest_position_ms(told, bytes(8), may_part=False) == expected
     assert slowest_position_ms(told, bytes(8), may_part=True) == of_a_copy

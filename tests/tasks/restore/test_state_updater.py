@@ -84,7 +84,6 @@ def filled(**settings: Any) -> Bench:
 
 
 def test_compaction_leaves_nothing_behind() -> None:
-    """A compacted changelog, with and without its tombstones, restores the same rows."""
     for tombstones in (False, True):
         bench = filled()
         compact(bench, tombstones=tombstones)
@@ -95,7 +94,6 @@ def test_compaction_leaves_nothing_behind() -> None:
 
 
 def test_a_changelog_of_markers_only_is_done_at_once() -> None:
-    """The end is judged by position: after the last record come markers and compacted offsets."""
     bench = filled()
     for log in bench.broker.topics[CHANGELOG].logs:
         for entry in log.entries:
@@ -110,7 +108,6 @@ def test_a_changelog_of_markers_only_is_done_at_once() -> None:
 @pytest.mark.parametrize("waited_hours", [0, 2])
 @pytest.mark.parametrize("written", [1, 2, 3, 4, 5])
 def test_a_restore_that_was_cut_short_begins_anew(written: int, waited_hours: int) -> None:
-    """Tombstones behind what was read may be gone meanwhile, however fresh the half-restored rows are."""
     bench = filled()
     bench.disk.versions.clear()
     bench.clock.advance(22 * HOUR_MS)
@@ -124,7 +121,6 @@ def test_a_restore_that_was_cut_short_begins_anew(written: int, waited_hours: in
 @pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("steps", range(8))
 def test_a_tail_that_was_cut_short_keeps_the_age_of_its_position(steps: int) -> None:
-    """Going on twice for a day less an hour each is not going on for two days less two hours."""
     bench = Bench(table(), {"in": 1})
     for key in ("gone", "a"):
         bench.send("in", key, "1")
@@ -143,7 +139,6 @@ def test_a_tail_that_was_cut_short_keeps_the_age_of_its_position(steps: int) -> 
 
 
 def test_an_old_position_is_not_followed() -> None:
-    """A store that lay for longer than tombstones are kept is emptied and restored from the beginning."""
     bench = Bench(table(), {"in": 1})
     for key in ("gone", "a"):
         bench.send("in", key, "1")
@@ -158,7 +153,6 @@ def test_an_old_position_is_not_followed() -> None:
 
 
 def test_a_position_is_as_old_as_the_end_it_reaches() -> None:
-    """However long restoring takes: tombstones behind that end were written from then on."""
     bench = filled()
     bench.disk.versions.clear()
     begin_ms = bench.clock.now_ms()
@@ -180,7 +174,6 @@ def test_a_position_is_as_old_as_the_end_it_reaches() -> None:
 
 
 def test_a_topics_own_tombstone_retention_decides() -> None:
-    """A shorter delete.retention.ms makes positions old sooner."""
     bench = Bench(table(), {"in": 1})
     bench.broker.topics[CHANGELOG].config["delete.retention.ms"] = str(2 * HOUR_MS)
     bench.send("in", "a", "1")
@@ -206,7 +199,6 @@ def test_a_topics_own_tombstone_retention_decides() -> None:
 def test_a_restored_store_is_the_dictionary_the_input_made(
     batches: list[list[tuple[str, str]]], cuts: list[tuple[int, int, int]]
 ) -> None:
-    """Whatever crashed, got lost, was compacted or lay for hours in between."""
     bench = Bench(table(), {"in": 1})
     bench.idle_polls = 12
     expected: dict[str, str] = {}
@@ -226,7 +218,6 @@ def test_a_restored_store_is_the_dictionary_the_input_made(
 
 
 def test_a_store_without_a_changelog_stays_as_it_is() -> None:
-    """Nothing is restored, nothing is cleared, no topic is asked about."""
     bench = Bench(table(logging=False), {"in": 1})
     bench.send("in", "a", "1")
     assert bench.live()
@@ -236,7 +227,6 @@ def test_a_store_without_a_changelog_stays_as_it_is() -> None:
 
 
 def test_an_in_memory_store_is_restored_at_every_start() -> None:
-    """It has no disk."""
     bench = Bench(table(persistent=False), {"in": 1})
     bench.send("in", "a", "1")
     assert bench.live()
@@ -246,7 +236,6 @@ def test_an_in_memory_store_is_restored_at_every_start() -> None:
 
 
 def test_what_stops_restoring_stops_the_worker() -> None:
-    """An error of the restoring thread comes out of the worker."""
     bench = filled()
     bench.broker.delete_topic(CHANGELOG)
     with pytest.raises((StreamsError, KeyError)):

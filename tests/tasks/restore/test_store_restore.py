@@ -12,7 +12,6 @@ CHANGELOG = TopicPartition("app-t-changelog", 2)
 
 
 def test_deletes_and_overwritten_rows_tell_the_time_of_a_store_with_a_ttl() -> None:
-    """A row that had ended by a delete's time, or by that of a row that was replaced, has ended after a replay too."""
     for value in (None, b"\0" * 8):
         stage = Stage(spec("t", ttl_ms=50))
         restore = StoreRestore(

@@ -122,7 +122,6 @@ ROWS = st.lists(
 @settings(max_examples=15)
 @given(rows=ROWS, cut=st.integers(1, 13), wiped=st.booleans())
 def test_a_restart_changes_nothing(name: str, rows: list[Row], cut: int, *, wiped: bool) -> None:
-    """Between any two records, with the disk or without it."""
     whole = bench_of(name)
     live_through(whole, rows, 0)
     parts = bench_of(name)

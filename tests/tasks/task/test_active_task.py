@@ -72,13 +72,11 @@ def fill(
 
 
 def test_a_task_reads_its_partition_of_every_topic_that_has_it() -> None:
-    """A topic with fewer partitions has none for the last tasks."""
     assert task_of(1).inputs == {TopicPartition("big", 1), TopicPartition("small", 1)}
     assert task_of(2).inputs == {TopicPartition("big", 2)}
 
 
 def test_progress_is_the_next_record_to_process() -> None:
-    """Per partition, with its largest time; the task's stream time is the largest of all."""
     task = task_of(0)
     big, small = TopicPartition("big", 0), TopicPartition("small", 0)
     fill(task, "1", "2", "3", times=[5, 9, 7])
@@ -93,7 +91,6 @@ def test_progress_is_the_next_record_to_process() -> None:
 
 
 def test_a_requested_commit_ends_the_run() -> None:
-    """What was not processed is buffered as before."""
     task = task_of(0)
     fill(task, "1", "commit", "3", "4")
     assert task.process(10) == 2
@@ -106,7 +103,6 @@ def test_a_requested_commit_ends_the_run() -> None:
 
 
 def test_a_failed_record_is_not_passed() -> None:
-    """Those before it are."""
     task = task_of(0)
     fill(task, "1", "boom", "3")
     with pytest.raises(RecordFailedError, match="big-0 offset 11"):
@@ -115,7 +111,6 @@ def test_a_failed_record_is_not_passed() -> None:
 
 
 def test_a_restarted_task_knows_its_times() -> None:
-    """The stream time begins at the largest committed time."""
     task = task_of(0, started=False)
     task.move_to(TaskState.RESTORING)
     task.stores.open()
@@ -125,7 +120,6 @@ def test_a_restarted_task_knows_its_times() -> None:
 
 
 def test_every_input_needs_a_start() -> None:
-    """A forgotten partition would be read from nowhere."""
     task = task_of(0, started=False)
     task.move_to(TaskState.RESTORING)
     task.stores.open()
@@ -134,7 +128,6 @@ def test_every_input_needs_a_start() -> None:
 
 
 def test_a_running_task_is_closed_with_its_stores() -> None:
-    """Also when a processor fails to close; the second time nothing happens."""
     task = task_of(0)
     with pytest.raises(OSError, match="can't close"):
         task.close()
@@ -145,7 +138,6 @@ def test_a_running_task_is_closed_with_its_stores() -> None:
 
 @pytest.mark.parametrize("state", [TaskState.CREATED, TaskState.RESTORING, TaskState.SUSPENDED])
 def test_a_task_that_never_ran_is_closed_too(state: TaskState) -> None:
-    """Its processors were never initialised, so they are not closed either."""
     task = task_of(0, started=False)
     if state is not TaskState.CREATED:
         task.move_to(TaskState.RESTORING)
@@ -157,7 +149,6 @@ def test_a_task_that_never_ran_is_closed_too(state: TaskState) -> None:
 
 
 def test_topics_of_a_pattern_may_come_later() -> None:
-    """A new input starts at offset 0 with no time."""
     made = Topology().add_source(
         "read", re.compile("big|late.*"), key_serde=STRING, value_serde=STRING
     )

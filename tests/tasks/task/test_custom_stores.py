@@ -69,7 +69,6 @@ def crashing(
 
 @pytest.mark.parametrize("kind", [Totals, KeptTotals])
 def test_no_change_is_lost_nor_there_before_its_time(kind: type[Totals], tmp_path: Path) -> None:
-    """Killed at any step: what the next life begins with is what the committed outputs say, and it goes on from there."""
     whole, _ = crashing(kind, tmp_path / "whole", None)
     steps = len(whole.fuse.steps)
     assert last_outputs(whole) == Counter(INPUT)
@@ -91,7 +90,6 @@ def test_no_change_is_lost_nor_there_before_its_time(kind: type[Totals], tmp_pat
 
 
 def test_a_store_that_keeps_its_offset_is_not_read_again(tmp_path: Path) -> None:
-    """A clean start reads nothing; one without its files reads everything, to the same content."""
     bench, _ = crashing(KeptTotals, tmp_path, None)
     first = MADE[-1].totals
     assert bench.live()
@@ -104,7 +102,6 @@ def test_a_store_that_keeps_its_offset_is_not_read_again(tmp_path: Path) -> None
 
 
 def test_a_store_in_memory_is_made_again_from_all_there_is(tmp_path: Path) -> None:
-    """Deletes and timestamps too, in the order of the changelog; what it kept in its directory is gone."""
     bench, _ = crashing(Totals, tmp_path, None)
     bench.send("in", "a", "forget", timestamp=5_000)
     assert bench.live()
@@ -118,7 +115,6 @@ def test_a_store_in_memory_is_made_again_from_all_there_is(tmp_path: Path) -> No
 
 
 def test_a_store_of_another_topic_is_emptied(tmp_path: Path) -> None:
-    """The changelog was made anew: what the store has kept means nothing."""
     bench, begun = crashing(KeptTotals, tmp_path, None)
     changelog = "app-totals-changelog"
     config = bench.broker.topics[changelog].config
@@ -130,7 +126,6 @@ def test_a_store_of_another_topic_is_emptied(tmp_path: Path) -> None:
 
 
 def test_an_aborted_commit_takes_the_changes_with_it(tmp_path: Path) -> None:
-    """Nobody can tell whether a transaction committed, and it had not: the store goes back with the offsets."""
     bench, begun = crashing(KeptTotals, tmp_path, None)
     begun.clear()
     bench.send("in", "a", "x")
@@ -141,7 +136,6 @@ def test_an_aborted_commit_takes_the_changes_with_it(tmp_path: Path) -> None:
 
 
 def test_what_a_failed_record_has_changed_stays(tmp_path: Path) -> None:
-    """As with every store, where the handler goes on; the changelog says the same."""
     topology = counting_by(noted(Totals))
     bench = bench_of(topology, tmp_path, processing_exception_handler="continue")
     bench.send("in", "a", "fail")
@@ -153,7 +147,6 @@ def test_what_a_failed_record_has_changed_stays(tmp_path: Path) -> None:
 
 
 def test_of_several_changes_of_a_key_the_last_one_is_written(tmp_path: Path) -> None:
-    """Once a commit, like every store's."""
     bench = bench_of(counting_by(noted(Totals)), tmp_path)
     for _ in range(50):
         bench.send("in", "a", "x")
@@ -165,7 +158,6 @@ def test_of_several_changes_of_a_key_the_last_one_is_written(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", [Totals, KeptTotals])
 def test_a_task_goes_to_and_fro_with_its_copies(kind: type[Totals], tmp_path: Path) -> None:
-    """A copy is restored by the same method; counting goes on where it was, and no record is read twice."""
     with GroupBench(counting_by(kind), {"in": 1, "out": 1}) as group:
         hosts = [group.host("a"), group.host("b")]
         for host in hosts:
@@ -200,7 +192,6 @@ class Refusing(Totals):
 def test_what_fails_in_it_names_the_store(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing is lost by it: once the class is mended, all is there."""
     bench = bench_of(counting_by(noted(Refusing)), tmp_path)
     bench.send("in", "a", "x")
     if where == "restore":
@@ -215,7 +206,6 @@ def test_what_fails_in_it_names_the_store(
 
 
 def test_a_store_without_a_changelog_is_told_of_commits(tmp_path: Path) -> None:
-    """It is never restored; what it has is its own matter."""
     bench = bench_of(counting_by(noted(KeptTotals), logging=False), tmp_path)
     bench.send("in", "a", "x")
     assert bench.live()
@@ -226,7 +216,6 @@ def test_a_store_without_a_changelog_is_told_of_commits(tmp_path: Path) -> None:
 
 
 def test_nothing_is_processed_between_a_commit_and_a_store_that_hears_of_it(tmp_path: Path) -> None:
-    """A store takes all it was given before for committed, so its task waits for each commit."""
     bench = bench_of(counting_by(KeptTotals), tmp_path, commit_interval_ms=5)
     bench.commit_turns = 40
     under_way: list[bool] = []

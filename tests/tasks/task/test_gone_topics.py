@@ -81,7 +81,6 @@ class Stage:
 
 
 def test_N12_a_topic_of_a_pattern_is_read_no_more() -> None:
-    """The others are, and the cluster's topics are looked at every second until the plan is another."""
     stage = Stage(GONE)
     assert stage.fetch() == 0
     assert stage.work.forgotten == [GONE]
@@ -94,7 +93,6 @@ def test_N12_a_topic_of_a_pattern_is_read_no_more() -> None:
 
 @pytest.mark.parametrize("topic", ["fixed", "of-others", None])
 def test_a_topic_that_the_topology_names_ends_the_worker(topic: str | None) -> None:
-    """So does what nobody can name."""
     stage = Stage(topic)
     with pytest.raises(MissingSourceTopicError, match="does not exist"):
         stage.fetch()
@@ -102,7 +100,6 @@ def test_a_topic_that_the_topology_names_ends_the_worker(topic: str | None) -> N
 
 
 def test_a_topic_that_no_plan_says_is_gone_ends_the_worker() -> None:
-    """It may have been made anew at once: then somebody has to decide what to do with it."""
     stage = Stage(GONE)
     stage.fetch()
     stage.clock.now_s += 59
@@ -113,14 +110,12 @@ def test_a_topic_that_no_plan_says_is_gone_ends_the_worker() -> None:
 
 
 def test_only_patterns_make_a_topic_one_that_may_vanish() -> None:
-    """Of the topics that are read."""
     plan = _plan(orders_a=1, orders_b=3)
     read = {topic for each in plan.subtopologies.values() for topic in each.topic_partitions}
     assert {topic for topic in read if is_matched(plan, topic)} == {"orders-a", GONE}
 
 
 def test_where_a_topic_was_left_that_is_gone_holds_nobody_up() -> None:
-    """Brokers forget what was committed for it; of the topics that are there it still has to be there."""
     broker = FakeBroker()
     for topic in ("orders-a", "fixed"):
         broker.create_topic(topic, 1)
@@ -145,7 +140,6 @@ def test_where_a_topic_was_left_that_is_gone_holds_nobody_up() -> None:
 
 
 def test_a_topic_that_comes_back_is_another_one() -> None:
-    """Where its namesake was left is forgotten once a plan did without it."""
     here, gone = TopicPartition("orders-a", 0), TopicPartition(GONE, 0)
     held = HeldTasks(owned={TaskId(0, 0): Grant(task_epoch=2, input={here: 5, gone: 33})})
     held.keep_inputs_of(_plan(orders_a=1, orders_b=1))

@@ -67,7 +67,6 @@ ROWS = {
 
 @pytest.mark.parametrize("changelog", [True, False], ids=["changelog", "own topic"])
 def test_a_lost_disk_comes_back_with_the_headers(changelog: bool) -> None:
-    """From the changelog, or from the topic that the table reads."""
     bench = Bench(table(changelog=changelog), {"in": 1})
     fill(bench, RECORDS)
     fill(bench, [("gone", None, ())])
@@ -89,7 +88,6 @@ def test_changelog_records_have_the_headers_and_the_value_alone() -> None:
 
 
 def test_key_ranges_keep_the_headers_of_each_key() -> None:
-    """Counts of several threads have, on disk and in the changelog, those of the last record of their key."""
     bench = Bench(counted(), {"in": 1}, commit_interval_ms=5)
     bench.idle_polls = 3
     for number in range(40):

@@ -51,7 +51,6 @@ STEPS = st.lists(
 def test_L2_ready_is_said_only_within_the_lag_and_not_ready_only_after_it(
     steps: list[tuple[int, int | None, int, float]],
 ) -> None:
-    """An unknown end is never within it; what is said again has moved, and comes at most each 100 ms."""
     learner = copy()
     now_s, ready = 0.0, False
     last: tuple[float, Any] | None = None
@@ -77,7 +76,6 @@ def test_L2_ready_is_said_only_within_the_lag_and_not_ready_only_after_it(
 
 
 def test_another_epoch_is_announced_anew() -> None:
-    """What was said under the old one counts no more."""
     learner = copy()
     assert learner.moves_on(at(3, 3), 0.0) is not None
     assert learner.moves_on(at(3, 3), 9.0) is None
@@ -88,7 +86,6 @@ def test_another_epoch_is_announced_anew() -> None:
 
 
 def test_a_copy_that_is_ordered_again_announces_itself_again() -> None:
-    """Whoever orders it has lost what was said."""
     learner = copy()
     learner.moves_on(at(3, 3), 0.0)
     learner.appoint("learner", 4)
@@ -99,7 +96,6 @@ def test_a_copy_that_is_ordered_again_announces_itself_again() -> None:
 
 
 def test_a_copy_that_begins_anew_is_not_ready_any_more() -> None:
-    """And says so only if it has said that it was."""
     learner = copy()
     assert learner.begins_anew("damaged") is None
     learner.moves_on(at(3, 3), 0.0)

@@ -19,7 +19,6 @@ LEGAL = {
 
 @pytest.mark.parametrize(("state", "to"), list(product(TaskState, TaskState)))
 def test_only_legal_moves_are_made(state: TaskState, to: TaskState) -> None:
-    """A legal move gives the new state; any other is an error that names the task and both states."""
     if (state, to) in LEGAL:
         assert moved("0_1", state, to) is to
     else:
@@ -28,7 +27,6 @@ def test_only_legal_moves_are_made(state: TaskState, to: TaskState) -> None:
 
 
 def test_every_state_can_end_in_closed() -> None:
-    """From every state a task gets to CLOSED, and from there nowhere."""
     reach = {TaskState.CLOSED}
     for _ in TaskState:
         reach |= {state for state, to in LEGAL if to in reach}

@@ -73,7 +73,6 @@ INPUTS = st.lists(st.lists(TIMES, max_size=3), min_size=1, max_size=3)
 def test_runs_are_the_order_of_single_records(
     inputs: list[list[list[int]]], limits: list[int], *, put_back: bool
 ) -> None:
-    """Whatever the limits, records leave as they would one by one: by head timestamp, then by partition."""
     group = filled(inputs)
     left: list[Row] = []
     turn = 0
@@ -92,7 +91,6 @@ def test_runs_are_the_order_of_single_records(
 def test_what_is_taken_together_tells_the_order_of_single_records(
     inputs: list[list[list[int]]], limits: list[int]
 ) -> None:
-    """The places are those that the records would have had, and none is taken behind the end of a run."""
     group = filled(inputs)
     left: list[Row] = []
     turn = 0
@@ -172,7 +170,6 @@ TestGroupMachine.settings = settings(max_examples=50, stateful_step_count=30)
 
 
 def test_memory_of_a_run_counts_until_its_last_record_left() -> None:
-    """A run is freed as a whole, so its bytes are given back when nothing of it is left."""
     group = filled([[[1, 2, 3]]])
     full = group.buffers[PARTITIONS[0]].bytes
     assert full > sum(map(len, (b"a-0@0", b"a-0@1", b"a-0@2")))
@@ -183,7 +180,6 @@ def test_memory_of_a_run_counts_until_its_last_record_left() -> None:
 
 
 def test_headers_travel_with_their_records() -> None:
-    """A cut through a run cuts its headers too."""
     group = PartitionGroup(PARTITIONS[:1])
     group.add(run_of(PARTITIONS[0], 1, [5, 6, 7]))
     first, rest = group.take(1), group.take(9)
@@ -194,7 +190,6 @@ def test_headers_travel_with_their_records() -> None:
 
 
 def test_an_empty_group_gives_nothing() -> None:
-    """None, not an empty run."""
     assert PartitionGroup(PARTITIONS).take(10) is None
     assert PartitionGroup([]).take(10) is None
 
@@ -203,7 +198,6 @@ def test_an_empty_group_gives_nothing() -> None:
 
 
 def test_a_queue_sifts_as_java_does() -> None:
-    """Of equal elements the last one comes second: java.util.PriorityQueue, as OpenJDK 17 has it."""
     queue: JavaQueue[str] = JavaQueue(len)
     for name in ("a", "b", "c", "dd", "e"):
         queue.offer(name)

@@ -30,7 +30,6 @@ class _Uneven(Processor[str, str, str, str]):
 def test_K5_uneven_load_is_cut_unevenly_and_a_range_is_never_taken_for_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also one that keeps its first key when the others change: its time at work begins anew with it."""
     looks: list[tuple[list[int], list[int]]] = []
 
     def noted(tasks: Sequence[TaskLoad], *arguments: Any, **options: Any) -> Any:

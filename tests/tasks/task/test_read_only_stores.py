@@ -141,7 +141,6 @@ def test_others_read_what_the_processor_keeps() -> None:
     ],
 )
 def test_others_cannot_write_it(write: Any) -> None:
-    """It would be lost with the disk; the message says what to do. Reading in any way works."""
     seen: list[Any] = []
 
     class Writes(Processor[str, str, str, str]):
@@ -164,7 +163,6 @@ def test_others_cannot_write_it(write: Any) -> None:
 
 
 def test_a_lost_disk_is_restored_by_running_the_processor_again() -> None:
-    """Up to the committed offset; its schedules are not called, and the object that restored is closed."""
     bench, lives = bench_of()
     for number in range(4):
         bench.send("rates", f"k{number}", f"v{number}", timestamp=number)
@@ -183,7 +181,6 @@ def test_a_lost_disk_is_restored_by_running_the_processor_again() -> None:
 
 
 def test_a_clean_restart_reads_nothing() -> None:
-    """The position on disk is the offset committed."""
     bench, lives = bench_of()
     bench.send("rates", "a", "one", timestamp=1)
     assert bench.live()
@@ -193,7 +190,6 @@ def test_a_clean_restart_reads_nothing() -> None:
 
 
 def test_a_record_that_failed_is_skipped_again() -> None:
-    """The handler is asked for it in the restore too."""
     bench, _ = bench_of(processing_exception_handler="continue")
     bench.send("rates", "a", "one", timestamp=1)
     bench.send("rates", "b", "bad", timestamp=2)
@@ -216,7 +212,6 @@ CHANGES = st.lists(
 def test_the_rows_are_those_of_the_topic(
     lives: list[tuple[list[tuple[str, str | None, int]], int, int]],
 ) -> None:
-    """After any crashes and any losses of what was not flushed."""
     bench, _ = bench_of()
     wanted: dict[str, tuple[str, int]] = {}
     for changes, crash_after, lost in lives:

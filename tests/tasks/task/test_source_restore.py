@@ -70,7 +70,6 @@ def restores(bench: Bench) -> list[tuple[str, str, int, int, int]]:
 
 
 def test_there_is_no_changelog() -> None:
-    """The position on disk is the input's offset, so a clean restart reads nothing."""
     bench = bench_of()
     assert bench.plan.changelog_topics == ()
     bench.send("in", "a", "1", timestamp=5)
@@ -84,7 +83,6 @@ def test_there_is_no_changelog() -> None:
 
 
 def test_a_lost_disk_is_restored_from_the_input() -> None:
-    """Up to the committed offset and no further; what is behind it is processed as always."""
     bench = bench_of()
     for number in range(5):
         bench.send("in", f"k{number}", str(number), timestamp=number)
@@ -99,7 +97,6 @@ def test_a_lost_disk_is_restored_from_the_input() -> None:
 
 
 def test_an_application_that_is_new_restores_nothing() -> None:
-    """Also with files of an earlier life: they are emptied, because nothing of the input counts as processed."""
     bench = bench_of()
     bench.send("in", "a", "1", timestamp=1)
     assert bench.live()
@@ -128,7 +125,6 @@ def test_a_lost_disk_brings_rows_from_before_the_first_start() -> None:
 
 
 def test_with_a_changelog_a_lost_disk_brings_what_was_seen() -> None:
-    """Without `reuse_ktable_source_topics` the table is restored as it was."""
     bench = bench_of(offset_reset="latest", topology_optimization="none")
     bench.send("in", "a", "old", timestamp=1)
     assert bench.live()
@@ -140,7 +136,6 @@ def test_with_a_changelog_a_lost_disk_brings_what_was_seen() -> None:
 
 
 def test_an_offset_that_was_set_back_empties_the_store() -> None:
-    """Rows from behind the committed offset are not of this life."""
     bench = bench_of()
     bench.send("in", "a", "1", timestamp=1)
     bench.send("in", "b", "2", timestamp=2)
@@ -162,7 +157,6 @@ def test_an_offset_that_was_set_back_empties_the_store() -> None:
 
 
 def test_an_in_memory_table_is_restored_at_every_start() -> None:
-    """From the beginning: it has no disk."""
     bench = bench_of(materialized=Materialized("rows", store_type="in_memory"))
     bench.send("in", "a", "1", timestamp=1)
     assert bench.live()
@@ -181,7 +175,6 @@ def poison(bench: Bench) -> None:
 
 
 def test_bad_records_are_skipped_again() -> None:
-    """The row stays what processing left; there is no second dead letter."""
     bench = bench_of(deserialization_exception_handler="continue", dead_letter_queue_topic="dead")
     poison(bench)
     assert bench.live()
@@ -193,7 +186,6 @@ def test_bad_records_are_skipped_again() -> None:
 
 
 def test_a_handler_that_now_says_fail_stops_the_restore() -> None:
-    """Rather than bring bytes into the store that nothing can read."""
     asked: list[int] = []
 
     def once(context: Any, _record: Any, _error: Exception) -> ErrorResponse:
@@ -221,7 +213,6 @@ def steps(record: Any, partition_time: int) -> int:
 
 
 def test_timestamps_are_extracted_again() -> None:
-    """From headers and partition time, so from the beginning, not from a position in between."""
     bench = bench_of(extractor=steps)
     bench.broker.send("in", b"1", b"a", timestamp=0, headers=(("at", b"100"),))
     bench.send("in", "b", "2", timestamp=0)
@@ -255,7 +246,6 @@ CHANGES = st.lists(
 def test_the_rows_are_those_of_the_topic(
     lives: list[tuple[list[tuple[str, str | None, int]], int, int]], *, caching: bool
 ) -> None:
-    """After any crashes and any losses of what was not flushed, the last value per key of what was processed."""
     bench = bench_of(cache_bytes=1_000_000 if caching else 0)
     wanted: Store = {}
     for changes, crash_after, lost in lives:

@@ -90,7 +90,6 @@ def changelog(store: str) -> TopicPartition:
 
 
 def test_persistent_and_in_memory_stores_live_apart() -> None:
-    """Only what is needed is opened, with its families in order."""
     stage = Stage(spec("b"), spec("m", persistent=False), spec("a"))
     assert stage.disk is not None
     assert stage.memory is not None
@@ -101,7 +100,6 @@ def test_persistent_and_in_memory_stores_live_apart() -> None:
 
 
 def test_a_commit_is_one_write_per_database_with_its_own_positions() -> None:
-    """Data and position of a store go into the same write; other changelogs' positions are left alone."""
     stage = Stage(spec("a"), spec("b"), spec("m", persistent=False), spec("silent", logging=False))
     for name, store in stage.stores.items():
         if name != "b":
@@ -126,7 +124,6 @@ def test_a_commit_is_one_write_per_database_with_its_own_positions() -> None:
 
 
 def test_nothing_to_write_is_no_write() -> None:
-    """A commit that touched no store of the task does not touch its databases."""
     stage = Stage(spec("a"))
     stage.manager.apply({}, {TopicPartition("other", 2): 30}, now_ms=5)
     assert stage.disk is not None
@@ -134,7 +131,6 @@ def test_nothing_to_write_is_no_write() -> None:
 
 
 def test_changes_made_after_the_drain_stay_for_the_next_commit() -> None:
-    """Only what was drained counts as committed."""
     stage = Stage(spec("a"), spec("b"))
     stage.stores["a"].put("k", 1)
     drained = stage.manager.drain()
@@ -144,7 +140,6 @@ def test_changes_made_after_the_drain_stay_for_the_next_commit() -> None:
 
 
 def test_stores_that_are_only_read_keep_their_budget() -> None:
-    """A table that never changes, read key after key, does not move into memory as a whole."""
     stage = Stage(spec("read"), spec("written"), keep_bytes=20_000)
     read, written = stage.stores["read"], stage.stores["written"]
     for number in range(2_000):
@@ -156,7 +151,6 @@ def test_stores_that_are_only_read_keep_their_budget() -> None:
 
 
 def test_forgetting_a_store_takes_its_position_first() -> None:
-    """A crash in between finds rows without a position, never a position without its rows."""
     stage = Stage(spec("a"), spec("b"))
     for store in stage.stores.values():
         store.put("k", 1)
@@ -185,7 +179,6 @@ def test_forgetting_a_store_takes_its_position_first() -> None:
 
 
 def test_stores_are_of_their_kind() -> None:
-    """A timestamped store is one; only what may be cached in an application with caches holds back."""
     timestamped = spec("t", kind=StoreKind.TIMESTAMPED_KEY_VALUE, caching=True)
     for enabled in (False, True):
         stage = Stage(timestamped, spec("plain"), cache_enabled=enabled)
@@ -195,14 +188,12 @@ def test_stores_are_of_their_kind() -> None:
 
 
 def test_changelogs_are_those_of_logged_stores() -> None:
-    """By the application's name, the task's partition."""
     stage = Stage(spec("a"), spec("silent", logging=False))
     assert stage.manager.changelogs == {changelog("a"): "a"}
     assert stage.manager.changelog("silent") is None
 
 
 def test_closing_forgets_what_was_not_committed() -> None:
-    """Closing twice is fine; stores that somebody kept say that they are closed."""
     stage = Stage(spec("a"), spec("m", persistent=False))
     kept = stage.stores["a"]
     kept.put("k", 1)
@@ -216,7 +207,6 @@ def test_closing_forgets_what_was_not_committed() -> None:
 
 
 def test_damage_is_told_with_its_task() -> None:
-    """So that the worker knows which one to wipe."""
     stage = Stage(spec("a"))
     assert stage.disk is not None
     stage.disk.write({"a": [(b"k", b"\x00damaged")]}, {})
@@ -232,7 +222,6 @@ def window_spec(name: str, **changes: Any) -> StoreSpec:
 
 
 def test_a_restored_store_goes_on_with_its_time() -> None:
-    """Rows, time and what has expired are the same after a restore, in the same write as the position."""
     stage = Stage(window_spec("w"))
     store: Any = stage.stores["w"]
     for start in (0, 70_000, 140_000):
@@ -255,7 +244,6 @@ def test_a_restored_store_goes_on_with_its_time() -> None:
 
 
 def test_a_forgotten_store_has_seen_no_time() -> None:
-    """A restore from the beginning judges rows by their own times, not by those before."""
     stage = Stage(window_spec("w"))
     store: Any = stage.stores["w"]
     store.put("k", 1, 500_000)
@@ -268,7 +256,6 @@ def test_a_forgotten_store_has_seen_no_time() -> None:
 
 
 def test_rows_that_end_are_drained_without_a_put() -> None:
-    """A commit deletes what time has ended, also when nothing was written."""
     stage = Stage(spec("t", ttl_ms=10))
     store: Any = stage.stores["t"]
     store.put("k", 1)
@@ -288,7 +275,6 @@ def test_rows_that_end_are_drained_without_a_put() -> None:
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_stores_go_on_from_what_a_commit_under_way_will_write(*, persistent: bool) -> None:
-    """Also where memory keeps nothing; the database has it when the commit has ended, and what came since stays uncommitted."""
     stage = Stage(spec("a", persistent=persistent), keep_bytes=0)
     store = stage.stores["a"]
     for key, value in (("gone", 1), ("k", 1), ("same", 1)):
@@ -318,7 +304,6 @@ def test_stores_go_on_from_what_a_commit_under_way_will_write(*, persistent: boo
 
 
 def test_a_task_that_begins_anew_forgets_what_a_commit_had_under_way() -> None:
-    """It was rolled back: the stores show what is in the database."""
     stage = Stage(spec("a"))
     stage.stores["a"].put("k", 1)
     stage.manager.stage(stage.manager.drain())
@@ -330,7 +315,6 @@ def test_a_task_that_begins_anew_forgets_what_a_commit_had_under_way() -> None:
 
 
 def test_segments_that_expire_without_a_change_are_deleted_with_the_next_one() -> None:
-    """Time may come from records that change nothing; a commit without changes deletes nothing."""
     windows = spec("a", kind=StoreKind.WINDOW, window_size_ms=10_000, retention_ms=150_000)
     stage = Stage(windows)
     store = stage.stores["a"]

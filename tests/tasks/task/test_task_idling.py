@@ -42,7 +42,6 @@ def bench_of(**settings: Any) -> Bench:
 
 @pytest.mark.parametrize(("idle_ms", "ordered"), [(-1, False), (0, True), (100, True)])
 def test_what_is_on_the_brokers_is_waited_for(idle_ms: int, *, ordered: bool) -> None:
-    """Although the first polls bring records of one input only; -1 goes on without the other one."""
     bench = bench_of(max_task_idle_ms=idle_ms)
     for time in (1, 3, 5, 7, 9):
         bench.send("a", "k", str(time), timestamp=time)
@@ -54,7 +53,6 @@ def test_what_is_on_the_brokers_is_waited_for(idle_ms: int, *, ordered: bool) ->
 
 
 def test_an_empty_input_is_waited_for_as_long_as_set() -> None:
-    """Without asking for records in vain all the time; what comes meanwhile has its turn."""
     bench = bench_of(max_task_idle_ms=100, commit_interval_ms=1)
     bench.send("a", "k", "late", timestamp=20)
     begin_ms = bench.clock.now_ms()
@@ -75,7 +73,6 @@ def test_an_empty_input_is_waited_for_as_long_as_set() -> None:
 
 
 def test_nothing_is_polled_in_haste_while_waiting() -> None:
-    """The loop waits for the next record or for the end of the wait, whichever is first."""
     bench = bench_of(max_task_idle_ms=100)
     bench.commit_turns = 0  # a commit that is under way is looked after every few milliseconds
     bench.send("a", "k", "v", timestamp=20)
@@ -95,7 +92,6 @@ def test_nothing_is_polled_in_haste_while_waiting() -> None:
 
 
 def test_more_than_a_poll_may_wait() -> None:
-    """Records that wait for another input are no reason to stop fetching that one."""
     bench = bench_of(max_task_idle_ms=0)
     for time in range(50):
         bench.send("a", "k", f"{time:02}", timestamp=time)
@@ -146,7 +142,6 @@ STEPS = st.lists(
 def test_the_wait_is_that_of_kafka_streams(
     steps: list[tuple[str, TopicPartition, int]], idle_ms: int
 ) -> None:
-    """Beside a plain spelling of PartitionGroup.readyToProcess; a lag of -1 stands for one that is not known."""
     group = PartitionGroup([A, B], max_task_idle_ms=idle_ms)
     lags = {A: -1, B: -1}
     since: dict[TopicPartition, int] = {}

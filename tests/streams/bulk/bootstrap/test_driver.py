@@ -193,7 +193,6 @@ def as_content(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def test_a_store_is_loaded_and_the_group_goes_on_from_the_offsets() -> None:
-    """Every row is in the partition of its key, offsets are committed, nothing is held any more."""
     shop = Shop()
     report = shop.load()
     assert shop.content() == as_content(ROWS)
@@ -206,7 +205,6 @@ def test_a_store_is_loaded_and_the_group_goes_on_from_the_offsets() -> None:
 
 
 def test_what_is_committed_names_topic_and_topology() -> None:
-    """So that a topic that is made anew is noticed, and the producer that committed can be fenced."""
     shop = Shop()
     shop.load()
     where = TopicPartition("orders", 0)
@@ -229,7 +227,6 @@ def effects(rows: Sequence[Mapping[str, Any]] = ROWS) -> int:
 
 @pytest.mark.parametrize("at", range(1, effects() + 1))
 def test_killed_before_any_effect_nobody_sees_half_a_store_and_a_rerun_finishes(at: int) -> None:
-    """As long as rows are missing the group is held; the rerun has other rows, and the store has exactly those."""
     shop = Shop()
     with pytest.raises(Killed):
         shop.driver(kill=Kill(at)).run(FROM_END)
@@ -250,7 +247,6 @@ def test_killed_before_any_effect_nobody_sees_half_a_store_and_a_rerun_finishes(
 
 @pytest.mark.parametrize("first", range(1, effects() + 1, 3))
 def test_killed_twice_a_third_run_finishes(first: int) -> None:
-    """Whatever the two have left behind."""
     for second in range(1, effects(), 4):
         shop = Shop()
         for at in (first, second):
@@ -262,7 +258,6 @@ def test_killed_twice_a_third_run_finishes(first: int) -> None:
 
 
 def test_an_attempt_that_was_paused_before_it_began_writes_nothing_when_all_is_over() -> None:
-    """It reads in the group's log that it comes too late (the SIGSTOP of the issue, at its worst place)."""
     shop = Shop()
     shop.load()
     late = WriteOrder(target=shop.target, attempt="b1", starts=(0, 0), deleted_at_ms=NOW_MS)
@@ -272,7 +267,6 @@ def test_an_attempt_that_was_paused_before_it_began_writes_nothing_when_all_is_o
 
 
 def test_an_attempt_that_was_paused_in_the_middle_is_fenced() -> None:
-    """What it had open is aborted; what it writes when it goes on is not taken."""
     shop = Shop()
     driver = shop.driver()
     job = driver._job
@@ -302,7 +296,6 @@ def test_an_attempt_that_was_paused_in_the_middle_is_fenced() -> None:
 
 
 def test_an_attempt_that_comes_late_and_is_paused_after_it_asked_is_fenced() -> None:
-    """It was let in because the run was writing still; when that is over, nothing of it counts."""
     shop = Shop()
     driver = shop.driver()
     job = driver._job
@@ -325,7 +318,6 @@ def test_an_attempt_that_comes_late_and_is_paused_after_it_asked_is_fenced() -> 
 
 
 def test_what_a_failed_attempt_has_committed_is_taken_back_by_the_next() -> None:
-    """A task that Spark tries again may get other rows: those of the last attempt count, and no others."""
     shop = Shop()
     driver = shop.driver()
     job = driver._job
@@ -343,7 +335,6 @@ def test_what_a_failed_attempt_has_committed_is_taken_back_by_the_next() -> None
 
 
 def test_a_run_that_was_paused_while_another_one_finished_commits_nothing() -> None:
-    """Its offsets would else send a running group back to where its input was."""
     shop = Shop()
     driver = shop.driver()
     job = driver._job
@@ -364,7 +355,6 @@ def test_a_run_that_was_paused_while_another_one_finished_commits_nothing() -> N
 
 
 def test_members_that_are_alive_are_not_disturbed() -> None:
-    """The command is refused and has written nothing: the leader goes on."""
     shop = Shop()
     shop.books(Kill())
     book = LogBook()
@@ -381,7 +371,6 @@ def test_members_that_are_alive_are_not_disturbed() -> None:
 
 
 def test_members_that_were_killed_are_fenced_first() -> None:
-    """They are in the log and silent: their producers are of no use any more, and they own nothing."""
     shop = Shop()
     shop.books(Kill())
     book = LogBook()
@@ -393,7 +382,6 @@ def test_members_that_were_killed_are_fenced_first() -> None:
 
 
 def test_content_is_replaced_only_if_that_is_asked_for() -> None:
-    """A finished load says so when it is run again; replacing deletes what the rows do not have."""
     shop = Shop()
     shop.load()
     with pytest.raises(StreamsError, match="was loaded before and is complete"):
@@ -416,7 +404,6 @@ def test_content_is_replaced_only_if_that_is_asked_for() -> None:
 def test_bad_rows_are_told_before_anything_is_written(
     rows: list[dict[str, Any]], told: str
 ) -> None:
-    """The group goes on as if nothing had been."""
     shop = Shop()
     with pytest.raises(StreamsError, match=told) as raised:
         shop.load(rows)
@@ -428,7 +415,6 @@ def test_bad_rows_are_told_before_anything_is_written(
 
 @pytest.mark.parametrize("kind", [AssertionError, KeyboardInterrupt])
 def test_a_check_that_ends_in_any_way_lets_the_group_go_on(kind: type[BaseException]) -> None:
-    """Nothing was written then: not by a mistake of ours, and not where somebody presses Ctrl-C."""
     shop = Shop()
     driver = shop.driver()
     told: list[str] = []
@@ -448,7 +434,6 @@ def test_a_check_that_ends_in_any_way_lets_the_group_go_on(kind: type[BaseExcept
 def test_what_goes_wrong_before_the_check_lets_the_group_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The cluster is asked for more between the beginning and the check; nothing is written then either."""
     shop = Shop()
     driver = shop.driver()
     fence = KilledAdmin.fence
@@ -467,7 +452,6 @@ def test_what_goes_wrong_before_the_check_lets_the_group_go_on(
 
 
 def test_who_interrupts_the_writing_is_told_that_the_group_stays_held() -> None:
-    """And what ends that."""
     shop = Shop()
     driver = shop.driver()
     told: list[str] = []
@@ -487,7 +471,6 @@ def test_who_interrupts_the_writing_is_told_that_the_group_stays_held() -> None:
 
 
 def test_of_several_rows_the_last_by_a_column_may_win() -> None:
-    """`order_by` decides, not where the rows stand."""
     shop = Shop()
     rows = [
         {"key": "a", "value": 3, "version": 3},
@@ -500,7 +483,6 @@ def test_of_several_rows_the_last_by_a_column_may_win() -> None:
 
 
 def test_rows_without_a_value_are_left_out_and_counted() -> None:
-    """They are no rows of a table; replacing deletes their keys."""
     shop = Shop()
     report = shop.load([*ROWS[:3], {"key": "gone", "value": None}])
     assert (report.rows, report.left_out) == (3, 1)
@@ -509,7 +491,6 @@ def test_rows_without_a_value_are_left_out_and_counted() -> None:
 
 
 def test_a_row_that_the_cluster_refuses_is_told_and_leaves_the_group_held() -> None:
-    """Rows before it may be written already; the next run deletes them."""
     shop = Shop()
     shop.broker.refuse(CHANGELOG, lambda record: record.key == b"k7")
     with pytest.raises(StreamsError, match="refuses a row of store counts") as raised:
@@ -522,7 +503,6 @@ def test_a_row_that_the_cluster_refuses_is_told_and_leaves_the_group_held() -> N
 
 
 def test_a_snapshot_is_made_while_the_group_is_held() -> None:
-    """And of all rows; if it fails, the next run makes it."""
     shop = Shop()
     seen: list[tuple[bool, int]] = []
 
@@ -544,7 +524,6 @@ def test_a_snapshot_is_made_while_the_group_is_held() -> None:
 
 
 def test_a_frame_that_is_another_one_each_time_is_found_out() -> None:
-    """Counted against what was checked; the group stays held."""
     shop = Shop()
     driver = shop.driver()
     job = driver._job
@@ -562,7 +541,6 @@ def test_a_frame_that_is_another_one_each_time_is_found_out() -> None:
 
 
 def test_who_else_writes_to_the_changelog_is_found_out() -> None:
-    """Counted against the log; the group stays held."""
     shop = Shop()
     driver = shop.driver()
     job = driver._job

@@ -70,7 +70,6 @@ def overtaken(books: GroupBooks) -> None:
 
 
 def test_a_step_that_a_member_was_faster_than_is_made_again_from_what_that_one_wrote() -> None:
-    """Its epoch is above the member's, and it is written once."""
     group = FakeGroup()
     other = books_of(group, [])
     pauses: list[float] = []
@@ -82,7 +81,6 @@ def test_a_step_that_a_member_was_faster_than_is_made_again_from_what_that_one_w
 
 
 def test_who_is_never_fast_enough_gives_up_and_has_done_nothing() -> None:
-    """It says so."""
     group = FakeGroup()
     books = books_of(group, [lambda: None] * 100)
     with pytest.raises(StreamsError, match="others claimed the leadership of group shop each time"):
@@ -91,7 +89,6 @@ def test_who_is_never_fast_enough_gives_up_and_has_done_nothing() -> None:
 
 
 def test_what_a_step_refuses_is_not_written() -> None:
-    """The error is the caller's."""
     group = FakeGroup()
     books = books_of(group, [])
 
@@ -104,7 +101,6 @@ def test_what_a_step_refuses_is_not_written() -> None:
 
 
 def test_missing_topics_are_made_unless_a_group_has_lost_them() -> None:
-    """A commit under a task's epoch shows that there was a group: then an operator has to set it up again."""
     group = FakeGroup(topics=False)
     books_of(group, []).open(-1)
     assert {state_topic(APP), inbox_topic(APP)} <= group.broker.topics.keys()

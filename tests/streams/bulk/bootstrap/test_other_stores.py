@@ -49,7 +49,6 @@ def beside(plan: ApplicationPlan, store: str) -> dict[str, set[str]]:
 
 
 def test_stores_of_the_same_input_count_and_those_of_others_do_not() -> None:
-    """Also those without which nothing could be known, because they have no changelog, do not."""
     builder = StreamsBuilder()
     orders = stream(builder, "orders").group_by_key()
     orders.count(store="counts")
@@ -63,7 +62,6 @@ def test_stores_of_the_same_input_count_and_those_of_others_do_not() -> None:
 
 
 def test_stores_before_and_behind_repartition_topics_count() -> None:
-    """What is behind gets the records that are made again; what is before is computed from the same input."""
     builder = StreamsBuilder()
     first = stream(builder, "orders").group_by_key().count(store="first")
     moved = first.to_stream().group_by(lambda key, count: key[0], key_serde=Serdes.string())
@@ -76,7 +74,6 @@ def test_stores_before_and_behind_repartition_topics_count() -> None:
 
 
 def test_stores_that_read_one_repartition_topic_count() -> None:
-    """Its offsets go to its end when one of them is loaded: the other one must have had all of it."""
     builder = StreamsBuilder()
     moved = stream(builder, "orders").repartition(name="moved", partitions=2).group_by_key()
     moved.count(store="counts")
@@ -119,7 +116,6 @@ def at(offset: int, *, ahead: int | None = None) -> CommittedOffset:
 def test_what_lies_between_comes_again_or_is_missed(
     committed: Mapping[TopicPartition, CommittedOffset], new: int, span: tuple[int, int] | None
 ) -> None:
-    """The log goes from 2 to 10."""
     (move,) = moves_of({FIRST: new}, committed, {FIRST: 2}, {FIRST: 10})
     start, end = move.span
     assert (move.span if start < end else None) == span
@@ -151,7 +147,6 @@ def plan_of_two() -> ApplicationPlan:
 
 
 def test_a_refusal_names_stores_offsets_and_the_next_step() -> None:
-    """Where committed offsets can't be given as they are, the application has to come to rest first."""
     told = refusal({FIRST: at(20)}, "orders") or ""
     assert told.startswith("store totals has content of the same input")
     assert "(orders-0: committed 20, new 0)" in told
@@ -166,7 +161,6 @@ def test_a_refusal_names_stores_offsets_and_the_next_step() -> None:
 
 
 def test_a_refusal_of_many_partitions_stays_readable() -> None:
-    """Eight are named, the others counted."""
     committed = {TopicPartition("orders", number): at(20) for number in range(50)}
     told = refusal(committed, "orders", count=50) or ""
     assert "orders-7" in told
@@ -194,7 +188,6 @@ class SharedShop(Shop):
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("asked", [EARLIEST, FROM_END])
 def test_a_store_is_not_loaded_at_the_cost_of_another(asked: object, replace: bool) -> None:
-    """Nothing is touched, whatever may be replaced: `replace` is of the loaded store."""
     shop = SharedShop()
     shop.run_once(3, 3)
     with pytest.raises(BootstrapRefused, match=r"store totals .*orders-0: committed 3, new [05]"):
@@ -206,7 +199,6 @@ def test_a_store_is_not_loaded_at_the_cost_of_another(asked: object, replace: bo
 
 
 def test_with_the_committed_offsets_it_is_loaded() -> None:
-    """The other store goes on where it was."""
     shop = SharedShop()
     shop.run_once(3, 3)
     shop.load(asked=parse_input_offsets({"orders": {0: 3, 1: 3}}))
@@ -215,7 +207,6 @@ def test_with_the_committed_offsets_it_is_loaded() -> None:
 
 
 def test_times_that_the_other_store_goes_by_are_kept() -> None:
-    """Else it would take late records that it has dropped. Where input moves (no other store has content) they are begun anew."""
     times: list[tuple[int, tuple[int, ...]]] = []
     for offset in (3, 2):
         shop = SharedShop()
@@ -241,7 +232,6 @@ def test_times_that_the_other_store_goes_by_are_kept() -> None:
 
 
 def test_offsets_between_which_no_record_lies_are_the_same() -> None:
-    """What a producer writes in transactions ends with a marker, and who has read all may stand before it."""
     shop = SharedShop()
     shop.run_once(5, 5)
     leader = shop.ports().producer("elsewhere")
@@ -255,7 +245,6 @@ def test_offsets_between_which_no_record_lies_are_the_same() -> None:
 
 
 def test_of_a_fresh_application_one_store_after_the_other_is_loaded() -> None:
-    """The first one finds the second one empty; the second one finds its own offsets committed, and no others will do."""
     shop = SharedShop()
     shop.load(asked=parse_input_offsets({"orders": {0: 2, 1: 4}}))
     shop.target = target_of(shop.plan, APP, "totals")
@@ -268,7 +257,6 @@ def test_of_a_fresh_application_one_store_after_the_other_is_loaded() -> None:
 
 
 def test_lost_offsets_are_refused() -> None:
-    """The other store has content, and nobody knows any more of which input."""
     shop = SharedShop()
     shop.run_once()
     with pytest.raises(StreamsError, match="orders-0: nothing is committed, new 0"):
@@ -276,7 +264,6 @@ def test_lost_offsets_are_refused() -> None:
 
 
 def test_a_killed_run_is_finished_with_what_it_was_let_in_with() -> None:
-    """Input that came meanwhile does not keep the next run from ending the hold."""
     shop = SharedShop()
     shop.run_once(5, 5)
     kill = Kill()

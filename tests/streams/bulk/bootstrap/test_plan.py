@@ -53,7 +53,6 @@ def both(topic: str) -> list[TopicPartition]:
 
 
 def test_a_store_goes_on_from_all_that_it_is_computed_from() -> None:
-    """Its inputs are found through repartition topics; these are between, and inputs of other stores are none of its."""
     builder = StreamsBuilder()
     merged = stream(builder).merge(stream(builder, "clicks"))
     merged.group_by(str, key_serde=Serdes.string()).count(store="counts")
@@ -77,8 +76,6 @@ def refused(build: Any, store: str = "counts") -> str:
 
 
 def test_stores_that_can_not_be_loaded_say_what_to_do_instead() -> None:
-    """A table of a topic, one without a changelog, a join's, suppress's, a global one, and one that there is not."""
-
     def table(builder: StreamsBuilder) -> None:
         builder.table("people", key_serde=str, value_serde=str, store="counts")
 
@@ -131,8 +128,6 @@ def _stores_of(build: Any) -> list[str]:
 
 
 def test_a_partitioner_of_ones_own_puts_keys_where_nobody_here_knows() -> None:
-    """So a store behind it is refused, naming the topic."""
-
     def build(builder: StreamsBuilder) -> None:
         moved = stream(builder).repartition(
             name="moved", partitions=2, partitioner=lambda topic, key, value, count: 0
@@ -143,7 +138,6 @@ def test_a_partitioner_of_ones_own_puts_keys_where_nobody_here_knows() -> None:
 
 
 def test_input_offsets_are_spelled_in_four_ways(tmp_path: Path) -> None:
-    """Two names, a time, and a file; or a mapping."""
     offsets = {"orders": {"0": 3, "1": 5}}
     file = tmp_path / "offsets.json"
     file.write_text(json.dumps(offsets))
@@ -174,13 +168,11 @@ def test_input_offsets_are_spelled_in_four_ways(tmp_path: Path) -> None:
     ],
 )
 def test_other_input_offsets_are_refused_with_the_forms_there_are(given: Any) -> None:
-    """Nothing is guessed."""
     with pytest.raises(ConfigError, match="write earliest, latest"):
         parse_input_offsets(given)
 
 
 def test_explicit_offsets_are_of_exactly_the_inputs_and_in_their_logs() -> None:
-    """A missing, an unknown and an impossible one are named."""
     builder = StreamsBuilder()
     stream(builder).group_by_key().count(store="counts")
     found = target(builder)
@@ -201,7 +193,6 @@ def test_explicit_offsets_are_of_exactly_the_inputs_and_in_their_logs() -> None:
 
 
 def test_content_is_replaced_only_on_demand_and_versions_never() -> None:
-    """An empty changelog needs no word."""
     builder = StreamsBuilder()
     stream(builder).group_by_key().count(store="counts")
     versions = Stores.versioned(

@@ -111,7 +111,6 @@ def frames(draw: st.DrawFn) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", SPECS)
 @given(rows=frames())
 def test_what_is_restored_is_what_the_rows_say(name: str, rows: list[dict[str, Any]]) -> None:
-    """Key, window, version, timestamp and value of every row, in the partition of its key and nowhere else."""
     store = SPECS[name]
     identity = {
         "key-value": ("key",),
@@ -198,7 +197,6 @@ def test_the_last_row_of_a_key_wins_and_keys_without_a_row_are_deleted(
     st.randoms(use_true_random=False),
 )
 def test_a_key_is_deleted_once(log: list[tuple[str, bool]], at_once: int, chance: Any) -> None:
-    """Only where the last that the changelog says of it is a value, however little of it is remembered at once."""
     store = spec()
     runs = [
         SourceRecords(
@@ -223,7 +221,6 @@ def test_a_key_is_deleted_once(log: list[tuple[str, bool]], at_once: int, chance
 
 
 def test_a_key_twice_is_an_error_that_names_it() -> None:
-    """So is a window or a version twice; a key in two windows is none."""
     for name, same in (("key-value", "same key,"), ("session", "same key and window")):
         store = SPECS[name]
         encode = encoder(store, "key", "value", "session_start", "session_end")
@@ -234,8 +231,6 @@ def test_a_key_twice_is_an_error_that_names_it() -> None:
 
 
 def test_columns_that_are_no_part_of_the_key_are_the_fields_of_the_value() -> None:
-    """Without a column `value`; classes of the user's are made of them."""
-
     store = spec(value_serde=Serdes.json(Product))
     encode = encoder(store, "key", "name", "price", "timestamp")
     row = encode.encode({"key": "p1", "name": "tea", "price": 3.5, "timestamp": 7})
@@ -261,7 +256,6 @@ class Product:
     ],
 )
 def test_a_timestamp_is_a_moment_or_milliseconds(value: object, wanted: int) -> None:
-    """A row without one was set now."""
     row = encoder(spec(), "key", "value", "timestamp").encode(
         {"key": "a", "value": 1, "timestamp": value}
     )
@@ -270,7 +264,6 @@ def test_a_timestamp_is_a_moment_or_milliseconds(value: object, wanted: int) -> 
 
 
 def test_rows_of_windows_have_their_windows_time_if_no_other() -> None:
-    """A window's start, a session's end: what decides how long they live."""
     row = {"key": "a", "value": 1, "window_start": 5_000_000, "session_start": 5_000_000}
     row["session_end"] = 5_000_700
     times: list[int] = []
@@ -296,7 +289,6 @@ def test_rows_of_windows_have_their_windows_time_if_no_other() -> None:
 def test_a_frame_without_a_column_is_refused(
     kind: str, names: tuple[str, ...], order_by: str | None, missing: str
 ) -> None:
-    """The message names it and the ones there are."""
     with pytest.raises(ConfigError, match=missing) as raised:
         columns_of(names, SPECS[kind], order_by)
     assert ", ".join(names) in str(raised.value)
@@ -314,7 +306,6 @@ def test_a_frame_without_a_column_is_refused(
 def test_a_row_that_fits_nowhere_is_an_error_that_names_its_key(
     change: Mapping[str, object], told: str
 ) -> None:
-    """Before anything is written."""
     row = {"key": "a", "value": 1, "session_start": 5_000_000, "session_end": 5_000_700}
     with pytest.raises(StreamsError, match=told):
         encoder(SPECS["session"], *row).encode({**row, **change})
@@ -332,7 +323,6 @@ def test_a_row_that_fits_nowhere_is_an_error_that_names_its_key(
     ],
 )
 def test_a_column_of_another_type_is_told_how_to_cast_it(row: dict[str, object], told: str) -> None:
-    """Types are Spark's to change; no other serde and no handler helps here."""
     with pytest.raises(StreamsError, match=told.replace("(", r"\(").replace(")", r"\)")) as raised:
         encoder(SPECS["key-value"], *row).encode(row)
     assert "exception handler" not in str(raised.value)
@@ -353,7 +343,6 @@ def test_a_windowed_key_goes_where_the_key_inside_goes() -> None:
 
 
 def test_a_versions_tombstone_is_a_row() -> None:
-    """Of a versioned store; other stores leave rows without a value out."""
     row = {"key": "a", "value": None, "timestamp": 7}
     encoded = encoder(SPECS["versioned"], *row).encode(row)
     assert encoded is not None
@@ -362,19 +351,16 @@ def test_a_versions_tombstone_is_a_row() -> None:
 
 
 def test_a_version_that_an_earlier_attempt_left_can_not_be_taken_back() -> None:
-    """It would be readable for ever, so it is told."""
     with pytest.raises(StreamsError, match="a version can't be taken back"):
         written(SPECS["versioned"], [existing_row(0, b"a", 7)])
 
 
 def test_keys_in_messages_are_short() -> None:
-    """However long they are."""
     assert len(shown("x" * 10_000)) < 210
     assert shown("x") == "'x'"
 
 
 def test_an_encoder_travels() -> None:
-    """With its serdes, also those of the user's classes."""
     store = replace(spec(), value_serde=Serdes.json(Product))
     made = encoder(store, "key", "name", "price")
     again = copy.deepcopy(made)  # as it is when it travels: by what it is made of

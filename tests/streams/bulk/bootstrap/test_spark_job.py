@@ -22,7 +22,6 @@ def placed(rows: list[dict[str, Any]]) -> list[Any]:
 
 
 def test_a_row_that_can_not_be_encoded_ends_its_task_and_is_told_by_the_first_partition() -> None:
-    """Spark would try a task that raises again and again; what it says comes with the rows instead."""
     rows = placed(
         [{"key": "a", "value": 1}, {"key": "b", "value": "text"}, {"key": "c", "value": 2}]
     )
@@ -34,7 +33,6 @@ def test_a_row_that_can_not_be_encoded_ends_its_task_and_is_told_by_the_first_pa
 
 
 def test_rows_without_a_value_are_counted_where_they_were() -> None:
-    """Each task that has encoded some says how many; they are no rows of any partition."""
     some: list[dict[str, Any]] = [{"key": "a", "value": 1}, {"key": "b", "value": None}]
     rows = sorted(placed(some) + placed([{"key": "c", "value": None}] * 2), key=lambda row: row[0])
     found = check_place(SPEC, False, 0, rows, lambda _: None)
@@ -42,7 +40,6 @@ def test_rows_without_a_value_are_counted_where_they_were() -> None:
 
 
 def test_a_key_twice_is_a_problem_of_its_partition() -> None:
-    """Found before anything is written."""
     rows = placed([{"key": "a", "value": 1}, {"key": "a", "value": 2}])
     assert "same key" in check_place(SPEC, False, 0, rows, lambda _: None).problem
     assert check_place(SPEC, True, 0, rows, lambda _: None).rows == 1

@@ -12,14 +12,12 @@ from tidewheel.streams.exit_codes import ExitCode
 
 @pytest.mark.parametrize("text", ["", " ", " , "])
 def test_a_list_of_stores_without_a_name_is_refused(text: str) -> None:
-    """All stores would be too many, and none is no work."""
     with pytest.raises(ConfigError, match=f"--stores '{text}' names no store"):
         names_of(text)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_job_that_is_told_to_end_tidies_up(number: signal.Signals) -> None:
-    """As at Ctrl-C: secrets that it keeps in files would stay there otherwise."""
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), shown_progress(as_json=True):
         signal.raise_signal(number)
@@ -27,6 +25,5 @@ def test_a_job_that_is_told_to_end_tidies_up(number: signal.Signals) -> None:
 
 
 def test_no_rows_are_no_number_of_rows_to_show(capsys: pytest.CaptureFixture[str]) -> None:
-    """Told before anything is read."""
     assert main(["state", "scan", "app.py:topology", "counts", "--limit", "-3"]) == ExitCode.USAGE
     assert "--limit -3: give 1 or more" in capsys.readouterr().err

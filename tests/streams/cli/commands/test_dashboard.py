@@ -42,7 +42,6 @@ _TOKEN = "correct-horse-battery"  # noqa: S105 - of this test
 
 @pytest.mark.slow
 def test_it_serves_the_group_until_a_signal() -> None:
-    """A viewer who follows hears the end; the exit code is 0; nothing that was said or shown holds a secret."""
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVED],
         cwd=ROOT,
@@ -110,7 +109,6 @@ def group(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
 def test_what_would_not_be_safe_or_makes_no_sense_is_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is read or listened to; no secret is repeated."""
     assert main(["dashboard", "shop", *arguments]) == ExitCode.USAGE
     said = capsys.readouterr().err
     assert message in said
@@ -122,7 +120,6 @@ def test_what_would_not_be_safe_or_makes_no_sense_is_refused(
 def test_other_addresses_are_listened_to_with_a_token(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From a file; its last line end is no part of it."""
     (tmp_path / "token").write_text("0123456789abcdef\n")
     arguments = ["--host", "0.0.0.0", "--port", "0", "--token", f"file:{tmp_path / 'token'}"]  # noqa: S104 - that is tested
     assert main(["dashboard", "shop", *arguments]) == ExitCode.OK
@@ -133,8 +130,6 @@ def test_other_addresses_are_listened_to_with_a_token(
 def test_it_ends_at_once_where_brokers_do_not_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without closing clients that still wait for them."""
-
     def serve(_: socket.socket, name: str, looks: Looks, **__: object) -> None:
         assert name == "shop"
         looks.hangs = True
@@ -151,7 +146,6 @@ def test_it_ends_at_once_where_brokers_do_not_answer(
 
 @pytest.mark.usefixtures("group")
 def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what to do."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["dashboard", "shop", "--port", str(port)]) == ExitCode.REFUSED
@@ -161,7 +155,6 @@ def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_group_that_is_not_there_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `status` says it."""
     use(monkeypatch, FakeGroup(topics=False), 0)
     assert main(["dashboard", "shop", "--port", "0"]) == ExitCode.FAILED
     assert "application shop has no group" in capsys.readouterr().err
@@ -170,7 +163,6 @@ def test_a_group_that_is_not_there_is_not_shown(
 def test_without_the_extra_it_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command for pip."""
     monkeypatch.setattr("tidewheel.streams.cli.commands.dashboard.find_spec", lambda name: None)
     assert main(["dashboard", "shop"]) == ExitCode.USAGE
     assert "starlette, uvicorn, prometheus_client: pip install 'tidewheel[web]'" in (

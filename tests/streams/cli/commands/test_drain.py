@@ -65,7 +65,6 @@ def _leave_in_order(scene: _Scene) -> None:
 
 
 def test_L4_a_member_is_drained(scene: _Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    """The wish is said with the application's own time, and every step is shown until it is gone."""
     _leave_in_order(scene)
     assert main(["drain", "b", "shop"]) == ExitCode.OK
     steps = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -83,7 +82,6 @@ def test_L4_a_member_is_drained(scene: _Scene, capsys: pytest.CaptureFixture[str
 def test_people_see_a_bar(
     scene: _Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And that it is gone."""
     monkeypatch.setattr("tidewheel.streams.cli.commands.drain.wants_json", lambda *, asked: asked)
     _leave_in_order(scene)
     assert main(["drain", "b", "--application-id", "shop", "--timeout", "5m"]) == ExitCode.OK
@@ -94,7 +92,6 @@ def test_people_see_a_bar(
 
 
 def test_the_wish_is_said_again_until_somebody_hears_it(scene: _Scene) -> None:
-    """Once a second, while there is no leader."""
     scene.steps = iter(
         [*[lambda _: None] * 12, lambda book: book.member("b", MemberPhase.LEAVING),
          lambda book: book.member("b", MemberPhase.GONE)]
@@ -106,7 +103,6 @@ def test_the_wish_is_said_again_until_somebody_hears_it(scene: _Scene) -> None:
 def test_a_member_that_nobody_drains_is_told_of(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With what to look at."""
     assert main(["drain", "b", "shop", "--timeout", "1s"]) == ExitCode.NOT_STOPPED_IN_TIME
     assert "b is still ACTIVE: no leader has answered; `tidewheel status` says who leads" in (
         capsys.readouterr().err
@@ -116,7 +112,6 @@ def test_a_member_that_nobody_drains_is_told_of(
 def test_a_member_that_does_not_let_go_is_told_of(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With what it still has."""
     scene.steps = iter([lambda book: book.member("b", MemberPhase.LEAVING)])
     assert main(["drain", "b", "shop", "--timeout", "1s"]) == ExitCode.NOT_STOPPED_IN_TIME
     assert "b is still LEAVING: it still has 0_1, 0_3; look at its log" in capsys.readouterr().err
@@ -125,7 +120,6 @@ def test_a_member_that_does_not_let_go_is_told_of(
 def test_a_member_that_dies_meanwhile_is_told_of(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Gone it is, but not in order."""
     scene.steps = iter(
         [
             lambda book: book.member("b", MemberPhase.LEAVING),
@@ -155,13 +149,11 @@ def test_a_member_that_dies_meanwhile_is_told_of(
 def test_nonsense_is_refused(
     arguments: list[str], code: ExitCode, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is said."""
     assert main(["drain", *arguments, "--application-id", "shop"]) == code
     assert message in capsys.readouterr().err
 
 
 def test_the_beginning_of_a_name_is_enough() -> None:
-    """If it is one member's only; a whole name counts before longer ones."""
     book = two_members().member("alpha").member("alphabet").member("b", MemberPhase.GONE)
     assert find_member(book.group, "alpha").member == "alpha"
     assert find_member(book.group, "alphab").member == "alphabet"

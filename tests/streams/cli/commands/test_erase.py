@@ -121,7 +121,6 @@ def scene(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> _Scene:
 def test_the_owner_is_asked_and_its_answer_is_told(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With topic, partition and offsets of the tombstones."""
     scene.steps = iter([lambda: None, lambda: scene.answer("b", rows=2, first=40, last=41)])
     assert scene.delete("counts", "alice") == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == {
@@ -144,7 +143,6 @@ def test_the_owner_is_asked_and_its_answer_is_told(
 def test_nothing_is_asked_without_execute(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The owner is told, and where the tombstone would be."""
     assert scene.delete("counts", "alice", execute=False) == ExitCode.OK
     shown = json.loads(capsys.readouterr().out)
     assert (shown["owner"], shown["executed"]) == ("b", False)
@@ -159,7 +157,6 @@ def test_people_are_told_in_words(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What was done, or would be."""
     monkeypatch.setattr("tidewheel.streams.cli.commands.erase.wants_json", lambda *, asked: asked)
     scene.steps = iter([lambda: scene.answer("b", rows=1, first=40, last=40)])
     assert scene.delete("counts", "alice", execute=execute) == ExitCode.OK
@@ -169,14 +166,12 @@ def test_people_are_told_in_words(
 
 
 def test_windows_of_a_key_are_named_by_the_key_inside(scene: _Scene) -> None:
-    """Of a store whose own keys are windowed: the rows that `suppress` holds back."""
     scene.steps = iter([lambda: scene.answer("b", rows=1)])
     assert scene.delete("KTABLE-SUPPRESS-STATE-STORE-0000000004", "alice") == ExitCode.OK
     assert (scene.wishes[0].key, scene.wishes[0].tail) == (b"alice", 8)
 
 
 def test_the_next_owner_is_asked_under_its_own_epoch(scene: _Scene) -> None:
-    """While none owns the task nobody is; the same one is asked again while it does not answer."""
     task = f"0_{ALICE}"
     scene.steps = iter(
         [
@@ -197,7 +192,6 @@ def test_the_next_owner_is_asked_under_its_own_epoch(scene: _Scene) -> None:
 def test_all_partitions_can_be_searched(
     scene: _Scene, found: int, code: ExitCode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One after the other; those that have the key are told."""
     scene.steps = iter(
         [
             lambda: scene.answer("a", rows=0),
@@ -213,7 +207,6 @@ def test_all_partitions_can_be_searched(
 
 
 def test_an_answer_of_somebody_else_does_not_count(scene: _Scene) -> None:
-    """Only that of an incarnation that was asked."""
     scene.steps = iter([lambda: scene.answer("a", rows=1), lambda: scene.answer("b", rows=0)])
     assert scene.delete("counts", "alice") == ExitCode.FAILED
 
@@ -225,7 +218,6 @@ def test_an_answer_of_somebody_else_does_not_count(scene: _Scene) -> None:
 def test_what_the_owner_can_not_do_is_an_error(
     scene: _Scene, values: dict[str, object], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 1, with the reason."""
     scene.steps = iter([lambda: scene.answer("b", **values)])
     assert scene.delete("counts", "alice") == ExitCode.FAILED
     assert word in capsys.readouterr().err
@@ -234,7 +226,6 @@ def test_what_the_owner_can_not_do_is_an_error(
 def test_an_owner_that_is_silent_is_waited_for_in_vain(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may be of a version that knows no such order."""
     assert scene.delete("counts", "alice", "--timeout", "3s") == ExitCode.FAILED
     assert len(scene.wishes) == 3
     error = capsys.readouterr().err
@@ -245,7 +236,6 @@ def test_an_owner_that_is_silent_is_waited_for_in_vain(
 def test_a_task_without_an_owner_is_waited_for_in_vain(
     scene: _Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody is asked."""
     scene.log(lambda book: book.released(f"0_{ALICE}"))
     assert scene.delete("counts", "alice") == ExitCode.FAILED
     assert not scene.wishes
@@ -255,7 +245,6 @@ def test_a_task_without_an_owner_is_waited_for_in_vain(
 def test_an_application_that_is_not_running_deletes_nothing(
     scene: _Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever the log still says of its members."""
     use(monkeypatch, scene.group, scene.book.now_ms + 60_000)
     assert scene.delete("counts", "alice") == ExitCode.FAILED
     assert "no worker of shop is running" in capsys.readouterr().err
@@ -264,7 +253,6 @@ def test_an_application_that_is_not_running_deletes_nothing(
 def test_workers_with_fixed_assignment_take_no_orders(
     scene: _Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are named."""
     monkeypatch.setattr(GroupAdmin, "fixed_workers", lambda *_: {"shop-0": "eu-3"})
     assert scene.delete("counts", "alice") == ExitCode.FAILED
     error = capsys.readouterr().err
@@ -292,7 +280,6 @@ def test_workers_with_fixed_assignment_take_no_orders(
 def test_what_no_order_can_delete_is_refused(
     scene: _Scene, arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With what to do instead; nobody is asked."""
     assert scene.delete(*arguments) == ExitCode.USAGE
     assert word in capsys.readouterr().err
     assert not scene.wishes

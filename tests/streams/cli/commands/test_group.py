@@ -72,7 +72,6 @@ def _log_of(group: FakeGroup) -> list[object]:
 def test_N5_history_tells_what_happened(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the log alone, the newest last, as many as asked for."""
     group = FakeGroup()
     group.write(scale_out())
     use(monkeypatch, group, T)
@@ -92,7 +91,6 @@ def test_N5_history_tells_what_happened(
 def test_history_is_a_line_of_json_per_episode(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With every figure."""
     group = FakeGroup()
     group.write(scale_out())
     use(monkeypatch, group, T)
@@ -112,7 +110,6 @@ def test_history_is_a_line_of_json_per_episode(
 def test_an_empty_history_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And nonsense is refused."""
     use(monkeypatch, FakeGroup(), T)
     monkeypatch.setattr("tidewheel.streams.cli.commands.group.wants_json", lambda *, asked: asked)
     assert main(["group", "history", "shop"]) == ExitCode.OK
@@ -123,7 +120,6 @@ def test_an_empty_history_says_so(
 def test_recovery_is_shown_first(
     lost: FakeGroup, program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Why, what and how; nothing is touched."""
     assert main(["group", "recover", program]) == ExitCode.OK
     plan = json.loads(capsys.readouterr().out)
     assert plan == {
@@ -149,7 +145,6 @@ def test_people_see_the_plan_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """First a dry run, then done."""
     monkeypatch.setattr("tidewheel.streams.cli.commands.group.wants_json", lambda *, asked: asked)
     monkeypatch.setenv("COLUMNS", "120")
     assert main(["group", "recover", program]) == ExitCode.OK
@@ -167,7 +162,6 @@ def test_people_see_the_plan_and_what_to_do(
 def test_H24_a_group_that_was_set_up_for_another_program_is_set_up_anew(
     lost: FakeGroup, program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Members of the right one are refused until then; with it there is nothing to do a second time."""
     with_another = (program, "--set", "task_assignor=round_robin")
     assert main(["group", "recover", *with_another, "--execute"]) == ExitCode.OK
     capsys.readouterr()
@@ -207,7 +201,6 @@ def test_recovery_begins_above_every_epoch_with_everybody_fenced(
 def test_who_commits_until_it_is_fenced_counts(
     lost: FakeGroup, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is committed is read again afterwards, and a name that is new there is fenced too."""
     real = FakeAdmin.fence
 
     def fence(admin: FakeAdmin, transactional_ids: list[str]) -> None:
@@ -231,7 +224,6 @@ def test_who_commits_until_it_is_fenced_counts(
 def test_H24_who_asked_for_an_id_but_never_committed_is_fenced_too(
     lost: FakeGroup, program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only the state topic is gone: the inbox still tells who joined, and with which producers."""
     lost.broker.create_topic(inbox_topic(APP))
     first, second = producer_id("d"), producer_id("d", 1, 1)
     incarnation = first.split("-")[1]
@@ -254,7 +246,6 @@ def test_H24_who_asked_for_an_id_but_never_committed_is_fenced_too(
 def test_recovery_is_refused_while_members_speak(
     lost: FakeGroup, program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only the state topic is gone, and somebody does not know it yet."""
     lost.broker.create_topic(inbox_topic(APP))
     lost.hear(T - 500, Beat(app=APP, member="a", incarnation="a-1", seq=4))
     assert main(["group", "recover", program, "--execute"]) == ExitCode.REFUSED
@@ -266,7 +257,6 @@ def test_recovery_is_refused_while_members_speak(
 def test_a_topic_made_anew_needs_recovery(
     program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The inbox has another id than the group was led with; the log's own epochs count too."""
     group = FakeGroup()
     group.broker.create_topic("orders", 4)
     book = LogBook()
@@ -284,7 +274,6 @@ def test_a_topic_made_anew_needs_recovery(
 def test_a_log_that_is_behind_the_commits_needs_recovery(
     lost: FakeGroup, program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Somebody began again in new topics: epochs would be used twice."""
     lost.broker.create_topic(state_topic(APP))
     lost.broker.create_topic(inbox_topic(APP))
     lost.write(two_members(("0_0", "0_1")))
@@ -303,7 +292,6 @@ def test_a_group_that_is_fine_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Also with --execute, and while it runs."""
     group = FakeGroup()
     group.broker.create_topic("orders", 2)
     group.write(two_members(("0_0", "0_1")))
@@ -333,7 +321,6 @@ def test_H24_a_group_that_lost_its_topics_before_its_first_commit_is_set_up_agai
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Nothing was committed, but members hold still: they go on in a log that was claimed in its own topics."""
     group = FakeGroup(topics=False)
     group.broker.create_topic("orders", 2)
     for topic in there:
@@ -350,7 +337,6 @@ def test_H24_a_group_that_lost_its_topics_before_its_first_commit_is_set_up_agai
 
 
 def test_recovery_needs_the_program(lost: FakeGroup, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only that tells the tasks."""
     del lost
     assert main(["group", "recover", "shop"]) == ExitCode.USAGE
     assert "'shop' names no program; recovery needs MODULE:TOPOLOGY" in capsys.readouterr().err

@@ -106,7 +106,6 @@ def shouting(cluster: Cluster, tmp_path: Path) -> Shouting:
 
 
 def test_R1_two_worker_processes_share_the_tasks_and_survive_kill_9(shouting: Shouting) -> None:
-    """A killed worker is started again and goes on; SIGTERM ends the command with 0."""
     shouting.create()
     shouting.say("one", "two", "three", "four")
     with Command(*shouting.arguments("--workers", "2")) as command:
@@ -123,7 +122,6 @@ def test_R1_two_worker_processes_share_the_tasks_and_survive_kill_9(shouting: Sh
 
 
 def test_workers_stop_cleanly_when_their_supervisor_is_killed(shouting: Shouting) -> None:
-    """They commit, close and leave; the next run finds its slot free."""
     shouting.create()
     with Command(*shouting.arguments()) as command:
         command.until_said("REBALANCING -> RUNNING")
@@ -138,7 +136,6 @@ def test_workers_stop_cleanly_when_their_supervisor_is_killed(shouting: Shouting
 
 
 def test_secrets_are_in_no_workers_arguments_or_environment(shouting: Shouting) -> None:
-    """Whoever may list processes must not read them."""
     shouting.create()
     with Command(*shouting.arguments("--set", "producer.sasl.password=canary")) as command:
         command.until_said("REBALANCING -> RUNNING")
@@ -148,7 +145,6 @@ def test_secrets_are_in_no_workers_arguments_or_environment(shouting: Shouting) 
 
 
 def test_a_worker_reports_its_states_and_every_interval_its_figures(shouting: Shouting) -> None:
-    """So much and no more: the pipe is not a stream of figures."""
     shouting.create()
     reports: list[Report] = []
     running: list[float] = []
@@ -187,7 +183,6 @@ def test_a_worker_reports_its_states_and_every_interval_its_figures(shouting: Sh
 def test_S3_the_second_of_two_live_workers_of_one_place_ends_the_first(
     shouting: Shouting, tmp_path: Path, place: str
 ) -> None:
-    """Without a group, or by its instance id, the first is fenced, leaves with its own code, and is not started again."""
     shouting.create()
     with Command(*shouting.arguments(place)) as first:
         first.until_said("REBALANCING -> RUNNING")
@@ -202,7 +197,6 @@ def test_S3_the_second_of_two_live_workers_of_one_place_ends_the_first(
 
 
 def test_missing_source_topics_are_named_waited_for_or_created(shouting: Shouting) -> None:
-    """Named with a code of its own; with --wait-for-topics the worker starts once they are there."""
     with Command(*shouting.arguments()) as command:
         assert command.wait() == ExitCode.MISSING_SOURCE_TOPIC
         assert f"source topic {shouting.input} not found" in command.said
@@ -226,14 +220,12 @@ def test_missing_source_topics_are_named_waited_for_or_created(shouting: Shoutin
 def test_bad_settings_end_the_command_with_2(
     shouting: Shouting, arguments: list[str], message: str
 ) -> None:
-    """No restart could help."""
     with Command(*shouting.arguments(*arguments)) as command:
         assert command.wait() == ExitCode.USAGE
         assert message in command.said
 
 
 def test_chosen_tasks_only_are_run(shouting: Shouting) -> None:
-    """--tasks with a group_instance_id; records of other partitions stay where they are."""
     shouting.create()
     chosen = ("--tasks", "0_1", "--set", "group_instance_id=one")
     with Command(*shouting.arguments(*chosen)) as command:
@@ -250,7 +242,6 @@ def test_chosen_tasks_only_are_run(shouting: Shouting) -> None:
 def test_a_record_that_brings_workers_down_is_named_after_five_crashes(
     shouting: Shouting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The command leaves with the code of a crash loop; once the record is skipped, the others come out once each."""
     shouting.create(partitions=1)
     shouting.say("one", "poison", "two")
     assert Supervisor([shouting.start()], restart=QUICK).run() is ExitCode.CRASH_LOOP
@@ -265,7 +256,6 @@ def test_a_record_that_brings_workers_down_is_named_after_five_crashes(
 def test_a_record_that_kills_workers_without_a_word_is_named_too(
     shouting: Shouting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a fault in a C extension does. From the second life on a worker says what it has in hand."""
     shouting.program.write_text(
         "import os\n"
         + shouting.program.read_text(encoding="utf-8").replace(
@@ -318,8 +308,6 @@ config = {{"application_id": "{app}", "commit_interval_ms": 50}}
 def test_a_stored_row_that_the_new_class_cannot_read_ends_the_command_once(
     shouting: Shouting,
 ) -> None:
-    """With a code of its own and the store's name; with a default for the new field the count goes on."""
-
     def write(field: str) -> None:
         text = ORDERS.format(
             field=field, input=shouting.input, output=shouting.output, app=shouting.app
@@ -350,7 +338,6 @@ def test_a_stored_row_that_the_new_class_cannot_read_ends_the_command_once(
 
 
 def test_reset_begins_anew(shouting: Shouting) -> None:
-    """Refused while a worker lives; then every record is processed once more."""
     shouting.create()
     shouting.say("one", "two")
     common = shouting.arguments()[2:]
@@ -373,7 +360,6 @@ def test_reset_begins_anew(shouting: Shouting) -> None:
 
 
 def test_reset_sees_workers_that_no_group_knows(shouting: Shouting, tmp_path: Path) -> None:
-    """Refused though their state is elsewhere; --force ends them, and who has ended is forgotten."""
     shouting.create()
     chosen = ("--tasks", "0_0,0_1", "--set", "group_instance_id=one")
     reset = ("reset", shouting.target, "--execute", *shouting.arguments()[2:])
@@ -391,7 +377,6 @@ def test_reset_sees_workers_that_no_group_knows(shouting: Shouting, tmp_path: Pa
 
 
 def test_reset_to_a_time(shouting: Shouting) -> None:
-    """The first record at or after it; the end where there is none."""
     shouting.create(partitions=1)
     for moment in (1_000, 2_000, 3_000):
         shouting.cluster.send(shouting.input, [(b"k", b"v")], first_timestamp=moment)

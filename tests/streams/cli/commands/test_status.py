@@ -60,7 +60,6 @@ def learning(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
 
 @pytest.mark.usefixtures("wide", "learning")
 def test_S5_people_see_phase_members_tasks_and_learners(capsys: pytest.CaptureFixture[str]) -> None:
-    """One screen, no alarm, exit code 0."""
     assert main(["status", "shop"]) == ExitCode.OK
     said = capsys.readouterr().out
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines()]
@@ -77,7 +76,6 @@ def test_S5_people_see_phase_members_tasks_and_learners(capsys: pytest.CaptureFi
 
 @pytest.mark.usefixtures("learning")
 def test_programs_get_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    """Everything in plain values."""
     assert main(["status", "--application-id", "shop", "--json"]) == ExitCode.OK
     told = json.loads(capsys.readouterr().out)
     assert told["phase"] == "SYNC (RECONCILING)"
@@ -89,7 +87,6 @@ def test_programs_get_one_object(capsys: pytest.CaptureFixture[str]) -> None:
 def test_N5_a_group_is_seen_when_nobody_is_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
 ) -> None:
-    """From its log alone, with what is wrong; then the exit code is 1."""
     del wide
     book = scale_out()
     group = FakeGroup()
@@ -106,7 +103,6 @@ def test_N5_a_group_is_seen_when_nobody_is_up(
 def test_an_application_without_a_group_says_what_to_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The name, the cluster."""
     use(monkeypatch, FakeGroup(topics=False), 0)
     assert main(["status", "shop", "--bootstrap-servers", "k:1"]) == ExitCode.FAILED
     assert "application shop has no group on k:1: there is no topic shop-group-state" in (
@@ -115,7 +111,6 @@ def test_an_application_without_a_group_says_what_to_check(
 
 
 def test_without_a_name_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """And says how."""
     assert main(["status"]) == ExitCode.USAGE
     assert "Give its MODULE:TOPOLOGY, its id, or --application-id" in capsys.readouterr().err
 
@@ -123,7 +118,6 @@ def test_without_a_name_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> N
 def test_only_what_is_committed_counts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A leader's open transaction is not there yet, and does not hold the command up; one that stays is an alarm."""
     book = two_members()
     group = FakeGroup()
     group.write(book)
@@ -157,7 +151,6 @@ def told_by_the_first(row: TaskStatus, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_K2_status_and_top_name_the_record_that_holds_up_a_range(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
 ) -> None:
-    """How many ranges a task has, and of one that is stuck key hash, offset and age: as text, as a line, as JSON."""
     stuck = TaskStatus(
         task="0_0",
         role="active",
@@ -189,7 +182,6 @@ def test_K2_status_and_top_name_the_record_that_holds_up_a_range(
 def test_K6_status_and_top_name_the_coroutine_that_blocks_a_loop(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wide: None
 ) -> None:
-    """Function, node, record and age: as text, as a line, as JSON."""
     told = BlockingCoroutine(
         function="Shop.process (shop.py:12)", ms=61_000, first_hash=1 << 30, node="shop",
         topic="orders", partition=3, offset=4711, key_hash=0x4000002B,
@@ -268,7 +260,6 @@ MAP = [
 
 @pytest.mark.usefixtures("wide", "cut")
 def test_K2_status_shows_the_map_of_key_ranges(capsys: pytest.CaptureFixture[str]) -> None:
-    """Bounds, offsets and how far each is ahead: in JSON always, as a table if asked."""
     assert main(["status", "shop", "--json"]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out)["key_ranges"] == MAP
 
@@ -284,7 +275,6 @@ def test_K2_status_shows_the_map_of_key_ranges(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.usefixtures("wide", "learning")
 def test_status_says_that_there_are_no_ranges_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rather than nothing, if it was asked for them."""
     assert main(["status", "shop", "--ranges"]) == ExitCode.OK
     assert "no key ranges: nothing has been committed yet" in capsys.readouterr().out
 
@@ -292,8 +282,6 @@ def test_status_says_that_there_are_no_ranges_yet(capsys: pytest.CaptureFixture[
 def test_K2_top_reads_the_map_at_every_look(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cut: FakeGroup
 ) -> None:
-    """As a line a range, or in the JSON of each look, with the commits that came meanwhile and another cut."""
-
     def sleep(_: float) -> bool:
         commit(cut, 0x40000000, 1_000)
         return False
@@ -313,8 +301,6 @@ def test_K2_top_reads_the_map_at_every_look(
 def test_K2_ranges_that_cannot_be_read_any_more_are_not_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cut: FakeGroup
 ) -> None:
-    """Ranges as they were are not told for those of now; the look says why there are none."""
-
     def refuse(*_: object, **__: object) -> NoReturn:
         raise StreamsError("not allowed to read offsets")
 
@@ -331,7 +317,6 @@ def test_K2_ranges_that_cannot_be_read_any_more_are_not_shown(
 
 
 def test_K2_on_a_screen_the_most_uneven_partitions_come_first(cut: FakeGroup, wide: None) -> None:
-    """In `top`, where what does not fit is cut off; in `status` they come by task."""
     del wide
     with access_to(StreamsConfig(application_id=APP, bootstrap_servers="k:1")) as access:
         access.shows_ranges = True

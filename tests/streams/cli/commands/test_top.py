@@ -53,7 +53,6 @@ def book(monkeypatch: pytest.MonkeyPatch) -> LogBook:
 
 @pytest.mark.usefixtures("book")
 def test_each_look_is_a_line_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """And sees what came since the one before."""
     assert main(["top", "shop", "--count", "2"]) == ExitCode.OK
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("  !")]
     assert [line.split("  ", 1)[1] for line in lines] == [
@@ -65,7 +64,6 @@ def test_each_look_is_a_line_where_there_is_no_terminal(capsys: pytest.CaptureFi
 
 @pytest.mark.usefixtures("book")
 def test_each_look_is_an_object_with_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """As `status` prints it."""
     assert main(["top", "shop", "--count", "2", "--json"]) == ExitCode.OK
     looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [look["leader"] for look in looks] == ["p1", "p2"]
@@ -75,7 +73,6 @@ def test_each_look_is_an_object_with_json(capsys: pytest.CaptureFixture[str]) ->
 def test_brokers_that_are_away_do_not_end_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says so, and looks again."""
     real: Callable[..., GroupStatus] = GroupAccess.look
     away = iter([True, False])
 
@@ -101,7 +98,6 @@ def test_brokers_that_are_away_do_not_end_it(
 def test_nonsense_is_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is asked."""
     assert main(["top", "shop", *arguments]) == ExitCode.USAGE
     assert message in capsys.readouterr().err
 
@@ -216,7 +212,6 @@ def silent_broker() -> Iterator[str]:
 
 @pytest.mark.slow
 def test_q_leaves_the_live_view(on_a_terminal: Callable[..., Terminal]) -> None:
-    """On a real terminal, which is as it was before afterwards."""
     terminal = on_a_terminal(_ON_A_TERMINAL)
     assert b"RUNNING" in terminal.see(b"q to leave")
     os.write(terminal.ours, b"q")
@@ -228,7 +223,6 @@ def test_q_leaves_the_live_view(on_a_terminal: Callable[..., Terminal]) -> None:
 def test_ctrl_c_waits_for_no_look(
     on_a_terminal: Callable[..., Terminal], silent_broker: str
 ) -> None:
-    """A look is under way that brokers do not answer, in a call that no signal interrupts; the terminal is as it was before."""
     terminal = on_a_terminal(_ON_A_TERMINAL, silent_broker)
     terminal.see(b"stuck")
     code, took_s = terminal.ctrl_c()
@@ -242,7 +236,6 @@ def test_ctrl_c_waits_for_no_look(
 def test_ctrl_c_waits_for_no_broker(
     on_a_terminal: Callable[..., Terminal], silent_broker: str
 ) -> None:
-    """It looks for one, for up to ten seconds; a call then lasts four."""
     terminal = on_a_terminal(_TOP, silent_broker)
     terminal.see(b"trying on")
     code, took_s = terminal.ctrl_c()

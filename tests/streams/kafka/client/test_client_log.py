@@ -33,13 +33,11 @@ LOST_BROKER = "[thrd:10.0.0.1:9092/1]: 10.0.0.1:9092/1: Disconnected: connection
 def test_lines_that_mean_a_request_may_arrive_late(
     facility: str, text: str, before_offsets: bool, after_offsets: bool
 ) -> None:
-    """Unanswered requests to the coordinator always, to another broker once offsets are under way."""
     assert raises_doubt(facility, text, offsets_sent=False) is before_offsets
     assert raises_doubt(facility, text, offsets_sent=True) is after_offsets
 
 
 def test_doubt_and_failure_are_those_of_the_open_transaction() -> None:
-    """A connection lost before it began does not count; the first doubt is kept."""
     log = TransactionLog("t")
     _write(log, 20, "FAIL", LOST)
     log.transaction_begins()
@@ -54,7 +52,6 @@ def test_doubt_and_failure_are_those_of_the_open_transaction() -> None:
 
 
 def test_a_line_that_repeats_is_passed_on_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that is away writes twenty lines a second; other kinds of line are not held back by it."""
     caplog.set_level(logging.DEBUG, logger="tidewheel.streams.kafka.client")
     log = ClientLog("app-source")
     for attempt in range(50):
@@ -70,14 +67,12 @@ def test_a_line_that_repeats_is_passed_on_once(caplog: pytest.LogCaptureFixture)
 def test_debug_lines_are_passed_on_when_the_user_asked_for_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Ours, which the outcome of commits is read from, would else fill the log."""
     caplog.set_level(logging.DEBUG, logger="tidewheel.streams.kafka.client")
     _write(ClientLog("a", with_debug=True), 10, "MSG", "50% of it")
     assert [record.getMessage() for record in caplog.records] == ["a: MSG [client#1] 50% of it"]
 
 
 def test_a_failed_login_says_what_to_check(caplog: pytest.LogCaptureFixture) -> None:
-    """And is an error, while a broker that is away is a warning."""
     log = ClientLog("a")
     log.on_error(KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error"))
     log.on_error(KafkaError(KafkaError._TRANSPORT, "connection refused"))

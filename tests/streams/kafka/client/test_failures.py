@@ -38,7 +38,6 @@ from tidewheel.streams.kafka.client.failures import (
 def test_every_error_has_one_of_three_outcomes(
     error: KafkaError, before_end: Outcome, at_end: Outcome
 ) -> None:
-    """Once the order to commit may have been sent, nothing but a promise of the client counts as aborted."""
     assert outcome_of(error, ending=False) is before_end
     assert outcome_of(error, ending=True) is at_end
 
@@ -59,7 +58,6 @@ def test_every_error_has_one_of_three_outcomes(
 def test_refusals_are_told_from_what_may_succeed_later(
     code: int, refused: bool, by_batch: bool, retriable: bool
 ) -> None:
-    """The production handler is asked about refusals; the rest is sent again."""
     error = KafkaError(code)
     assert (is_record_refused(error), is_batch_refused(error), is_retriable(error)) == (
         refused,
@@ -69,7 +67,6 @@ def test_refusals_are_told_from_what_may_succeed_later(
 
 
 def test_the_log_tells_the_cause_when_the_call_does_not() -> None:
-    """ "Erroneous state" is all that `produce` says once an earlier record was refused."""
     state = KafkaError(KafkaError._STATE)
     assert is_record_refused(state, "current transaction must be aborted (MSG_SIZE_TOO_LARGE)")
     assert not is_record_refused(
@@ -78,7 +75,6 @@ def test_the_log_tells_the_cause_when_the_call_does_not() -> None:
 
 
 def test_a_failed_record_names_its_place_its_cause_and_the_next_step() -> None:
-    """The exception a handler is given."""
     error = delivery_error(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), "out", 3)
     assert error.code == "MSG_SIZE_TOO_LARGE"
     assert "out-3" in str(error)

@@ -40,7 +40,6 @@ def messages(draw: st.DrawFn) -> list[Message]:
 
 @given(messages())
 def test_runs_are_what_grouping_by_hand_gives(given_messages: list[Message]) -> None:
-    """Each partition's records in their order, in one run; headers only where there are any."""
     runs = to_runs(given_messages)
     place_of = lambda each: (each.topic(), each.partition())  # noqa: E731 - twice a key
     as_they_came = [(place, list(group)) for place, group in groupby(given_messages, place_of)]
@@ -59,7 +58,6 @@ def test_runs_are_what_grouping_by_hand_gives(given_messages: list[Message]) -> 
 def test_a_known_topic_and_unread_headers_change_nothing_else(
     given_messages: list[Message],
 ) -> None:
-    """The short cuts of a reader of one topic."""
     one_topic = [message for message in given_messages if message.topic() == "a"]
     if not one_topic:
         return
@@ -82,7 +80,6 @@ def test_oversized_is_what_checking_each_record_gives(
     limit: int,
     headed: bool,
 ) -> None:
-    """The short cut for columns without headers finds the same."""
     headers = [tuple(each or ()) for _, _, each in records] if headed else None
     columns = OutputColumns(
         topic="t",
@@ -101,7 +98,6 @@ def test_oversized_is_what_checking_each_record_gives(
 
 
 def test_the_size_is_never_below_what_kafka_counts() -> None:
-    """Kafka's own upper bound for a record batch of one: 61 of the batch, 21 of the record, and its contents."""
     assert record_size_bytes(None, None) >= 61 + 21
     assert record_size_bytes(b"k" * 10, b"v" * 100) >= 61 + 21 + 110
     assert record_size_bytes(b"", b"", (("name", b"value"), ("n", None))) >= 61 + 21 + 4 + 5 + 1 + 4

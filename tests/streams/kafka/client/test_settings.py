@@ -48,7 +48,6 @@ def settings(**changes: Any) -> ClientSettings:
 def test_properties_that_correctness_rests_on_are_refused(
     kind: ClientKind, name: str, value: object
 ) -> None:
-    """The error names the property and what to do; it comes before any client is made."""
     with pytest.raises(ConfigError) as failure:
         check_overrides(kind, {name: value})
     assert f"{kind}['{name}']" in str(failure.value)
@@ -69,12 +68,10 @@ def test_properties_that_correctness_rests_on_are_refused(
 def test_properties_that_change_nothing_or_only_speed_are_taken(
     kind: ClientKind, properties: dict[str, object]
 ) -> None:
-    """A copy of what we set anyway is no error."""
     check_overrides(kind, properties)
 
 
 def test_every_consumer_reads_committed_records_from_given_positions() -> None:
-    """Whatever the user gives, for the input as for restoring."""
     made = settings(consumer={"fetch.wait.max.ms": 7, "client.rack": "r1"})
     for config in (made.source(), made.input_again(), made.changelog()):
         assert config["isolation.level"] == "read_committed"
@@ -88,7 +85,6 @@ def test_every_consumer_reads_committed_records_from_given_positions() -> None:
 
 
 def test_every_producer_partitions_as_java_does_and_waits_for_all_replicas() -> None:
-    """The user's own settings come with them, to fencing producers too (security 1)."""
     made = settings(producer={"compression.type": "zstd", "sasl.username": "me"})
     configs = [made.transactional("id", 60_000), made.sink(), made.fencing("id")]
     for config in configs:
@@ -100,13 +96,11 @@ def test_every_producer_partitions_as_java_does_and_waits_for_all_replicas() -> 
 
 
 def test_the_log_that_unknown_outcomes_are_read_from_cannot_be_turned_off() -> None:
-    """The user's debug contexts are added to ours, a lower log level is overruled."""
     config = settings(producer={"debug": "msg,eos", "log_level": 3}).transactional("id", 1_000)
     assert (config["debug"], config["log_level"]) == ("eos,msg", 7)
 
 
 def test_clients_are_named_after_their_use() -> None:
-    """Brokers' logs and quotas tell them apart."""
     made = settings(client_id="host-1")
     names = [
         made.source(),
@@ -123,7 +117,6 @@ def test_clients_are_named_after_their_use() -> None:
 
 
 def test_secrets_are_resolved_late_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reference stays one until a client is made; neither repr nor the log holds the value."""
     monkeypatch.setenv("KAFKA_PASSWORD", CANARY)
     given = {"sasl.password": "env:KAFKA_PASSWORD", "sasl.username": CANARY, "linger.ms": 5}
     made = settings(producer=given)
@@ -166,7 +159,6 @@ def test_secrets_are_resolved_late_and_never_shown(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_refused_setting_is_named_and_its_value_is_not_told(reason: str, expected: str) -> None:
-    """What librdkafka says may hold the value."""
     text = str(construction_error("producer", reason))
     assert expected in text
     assert CANARY not in text

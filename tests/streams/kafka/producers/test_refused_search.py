@@ -126,7 +126,6 @@ def cases(draw: st.DrawFn) -> tuple[list[OutputColumns], dict[Row, int]]:
 def test_exactly_the_bad_records_are_found(
     case: tuple[list[OutputColumns], dict[Row, int]], names_records: bool, limit_bytes: int
 ) -> None:
-    """Whatever the errors, the partitions and the broker's way to answer."""
     parts, bad = case
     cluster = ModelCluster(bad, names_records=names_records, limit_bytes=limit_bytes)
     assert search(cluster, *parts) == sorted(bad)
@@ -142,7 +141,6 @@ def test_good_records_cost_one_trial() -> None:
 @pytest.mark.parametrize("code", [INVALID, TIMESTAMP])
 @pytest.mark.parametrize("count", [1, 20, 200])
 def test_the_bad_records_of_a_batch_cost_few_trials_together(code: int, count: int) -> None:
-    """A trial for each took minutes."""
     cluster = ModelCluster({Row(0, index * 200 // count): code for index in range(count)})
     assert len(search(cluster, columns("t", *[b"v"] * 200))) == count
     assert cluster.trials <= 3
@@ -156,14 +154,12 @@ def test_twenty_thousand_records_cost_few_trials() -> None:
 
 
 def test_a_bad_record_is_found_without_the_brokers_help() -> None:
-    """By bisection, and the others are accepted in batches again."""
     cluster = ModelCluster({Row(0, 1_234): POLICY})
     assert search(cluster, columns("t", *[b"v"] * 4_000)) == [(0, 1_234)]
     assert cluster.trials < 60
 
 
 def test_a_topic_without_permission_is_found_among_others() -> None:
-    """Its error fails the transaction before any record is sent."""
     parts = [columns(topic, *[b"v"] * 50) for topic in ("a", "secret", "b")]
     cluster = ModelCluster({Row(2, 7): INVALID}, forbidden=frozenset({"secret"}))
     found = search(cluster, *parts)
@@ -172,7 +168,6 @@ def test_a_topic_without_permission_is_found_among_others() -> None:
 
 
 def test_batches_that_are_too_large_without_a_bad_record_give_the_size_that_is_taken() -> None:
-    """Each record is accepted alone, so all of them have to be written."""
     cluster = ModelCluster({}, limit_bytes=2_000)
     looking = RefusedSearch(cluster, [columns("t", *[b"v"] * 200)])
     assert looking.run() == []
@@ -181,8 +176,6 @@ def test_batches_that_are_too_large_without_a_bad_record_give_the_size_that_is_t
 
 
 def test_a_cluster_that_does_not_answer_ends_the_search() -> None:
-    """The commit is tried again as a whole."""
-
     class Silent(ModelCluster):
         def trial(self, _: Sequence[OutputColumns], batches: Sequence[Batch], /) -> Trial:
             return Trial([{} for _ in batches], None)

@@ -127,7 +127,6 @@ CASES: list[Any] = [
 def test_a_schema_is_registered_with_its_references(
     shop: SchemaRegistry, make: Any, schema: Any, used: Any, value: Any
 ) -> None:
-    """The registry keeps them with the schema, and a program that has only the id reads the record."""
     serde = make(schema, shop.url, references=used)
 
     data = serde.serialize("orders", value)
@@ -141,7 +140,6 @@ def test_a_schema_is_registered_with_its_references(
 
 
 def test_a_registry_in_memory_has_references_and_subjects() -> None:
-    """`mock://` serves the tests of a program that uses them."""
     url = "mock://references"
     Serdes.avro(ADDRESS, url).serialize("addresses", {"city": "Ulm"})
     to_address = {**TO_ADDRESS, "subject": "addresses-value"}
@@ -156,7 +154,6 @@ def test_a_registry_in_memory_has_references_and_subjects() -> None:
 
 @pytest.mark.parametrize("form", ["objects", "latest", "without a version"])
 def test_references_are_given_in_every_form(shop: SchemaRegistry, form: str) -> None:
-    """Those of confluent-kafka are taken, and the latest version becomes the number that it has."""
     references: list[Any] = [SchemaReference(**each) for each in USED]
     if form == "latest":
         references = [{**each, "version": "latest"} for each in USED]
@@ -169,7 +166,6 @@ def test_references_are_given_in_every_form(shop: SchemaRegistry, form: str) -> 
 
 
 def test_references_are_looked_up_where_nothing_is_registered(shop: SchemaRegistry) -> None:
-    """With `auto.register.schemas` off the id is that of the schema with these references."""
     careful = Serdes.avro(ORDER, impatient(shop, auto_register_schemas=False), references=USED)
     with pytest.raises(SchemaRegistryError, match="HTTP 404"):
         careful.serialize("orders", VALUE)
@@ -183,7 +179,6 @@ def test_references_are_looked_up_where_nothing_is_registered(shop: SchemaRegist
 def test_a_writers_schema_with_references_is_read(
     shop: SchemaRegistry, make: Any, schema: Any, used: Any, value: Any
 ) -> None:
-    """The reader's own schema has its types inside; each schema of the registry is fetched once."""
     data = make(schema, shop.url, references=used).serialize("orders", value)
     inside = json.loads(json.dumps(schema))
     if make is Serdes.avro:
@@ -200,7 +195,6 @@ def test_a_writers_schema_with_references_is_read(
 
 
 def test_a_union_of_references_is_a_topic_of_several_types(shop: SchemaRegistry) -> None:
-    """The schema is a list of names, as it is for a topic with several event types."""
     serde = Serdes.avro(["shop.Customer", "shop.Address"], shop.url, references=USED)
     for value in ({"id": 7, "home": {"city": "Ulm"}}, {"city": "Bonn"}):
         assert serde.deserialize("events", serde.serialize("events", value) or b"") == value
@@ -221,7 +215,6 @@ def test_a_union_of_references_is_a_topic_of_several_types(shop: SchemaRegistry)
 def test_values_are_checked_inside_what_is_referred_to(
     shop: SchemaRegistry, make: Any, schema: Any, used: Any, bad: Any, reason: str
 ) -> None:
-    """The path of the field goes through the schemas, and nothing of the data is named."""
     serde = make(schema, shop.url, references=used)
     with pytest.raises(SerializationError, match=reason) as caught:
         serde.serialize("orders", bad)
@@ -229,7 +222,6 @@ def test_values_are_checked_inside_what_is_referred_to(
 
 
 def test_payloads_are_checked_by_what_a_json_schema_refers_to(shop: SchemaRegistry) -> None:
-    """Also when they are read."""
     serde = Serdes.json_schema(JSON_ORDER, shop.url, references=JSON_USED)
     data = serde.serialize("orders", JSON_VALUE) or b""
     with pytest.raises(SerializationError, match=r"at \$\.buyer\.home\.city") as caught:
@@ -241,7 +233,6 @@ def test_payloads_are_checked_by_what_a_json_schema_refers_to(shop: SchemaRegist
 def test_relative_references_of_json_schemas(
     shop: SchemaRegistry, identifier: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A `$ref` is found from the schema's `$id` as well, and nothing else is fetched."""
     import httpx2  # noqa: PLC0415 - the client's library
 
     def refuse(*_args: Any, **_kwargs: Any) -> None:
@@ -284,7 +275,6 @@ def protobuf_with_import() -> tuple[Any, Any]:
 
 
 def test_imports_of_protobuf_files_are_references(shop: SchemaRegistry) -> None:
-    """They are registered, and found again by a reader."""
     order, address = protobuf_with_import()
     serde: Serde[Any] = Serdes.protobuf(order, shop.url)
     value = order(ship_to=address(city="Ulm"))
@@ -302,7 +292,6 @@ def test_imports_of_protobuf_files_are_references(shop: SchemaRegistry) -> None:
 
 
 def test_a_missing_reference_is_named_when_the_serde_is_built(shop: SchemaRegistry) -> None:
-    """Subject and version, for a subject and for a version that the registry does not have."""
     for wrong in ({"subject": "clients-value"}, {"version": 5}):
         missing = {**TO_CUSTOMER, **wrong}
         named = f"subject '{missing['subject']}' version {missing['version']}"
@@ -315,7 +304,6 @@ def test_a_missing_reference_is_named_when_the_serde_is_built(shop: SchemaRegist
 def test_a_reference_that_is_missing_when_a_record_is_read(
     shop: SchemaRegistry, make: Any, schema: Any, used: Any, value: Any
 ) -> None:
-    """The record is good, so no handler is asked; the error names what is missing, also inside a reference."""
     data = make(schema, shop.url, references=used).serialize("orders", value)
     inner = used[1]["subject"]
     del shop.subjects[inner]
@@ -338,7 +326,6 @@ def test_a_reference_that_is_missing_when_a_record_is_read(
 def test_schemas_that_refer_to_each_other_in_a_circle(
     registry: SchemaRegistry, make: Any, kind: str
 ) -> None:
-    """They are refused when a record is read, when a serde is built of one, and when a subject is."""
     first: dict[str, Any] = {"title": "First"}
     if kind == "AVRO":
         first = {"type": "record", "name": "First", "fields": [{"name": "id", "type": "long"}]}
@@ -358,7 +345,6 @@ def test_schemas_that_refer_to_each_other_in_a_circle(
 
 
 def test_a_diamond_of_references_is_no_circle(shop: SchemaRegistry) -> None:
-    """Two schemas use a third one; it is fetched once."""
     shop.add("shops-value", {**CUSTOMER, "name": "Shop"}, TO_ADDRESS)
     both = {**ORDER, "fields": [{"name": "a", "type": "shop.Customer"}, {"name": "b", "type": "shop.Shop"}]}  # fmt: skip
     to_shop = {"name": "shop.Shop", "subject": "shops-value", "version": 1}
@@ -373,7 +359,6 @@ def test_a_diamond_of_references_is_no_circle(shop: SchemaRegistry) -> None:
 
 
 def test_a_reference_of_another_format_is_refused(shop: SchemaRegistry) -> None:
-    """An Avro schema can't use a JSON Schema."""
     wrong = {**TO_JSON_ADDRESS, "name": "shop.Address"}
     with pytest.raises(
         SchemaRegistryError, match=r"'json-addresses' version 1.*JSON instead of AVRO"
@@ -382,7 +367,6 @@ def test_a_reference_of_another_format_is_refused(shop: SchemaRegistry) -> None:
 
 
 def test_a_type_without_a_reference_is_named(shop: SchemaRegistry) -> None:
-    """The error says which reference to give."""
     with pytest.raises(
         TopologyError, match=r"type shop\.Customer is neither.*'name': 'shop\.Customer'"
     ):
@@ -409,7 +393,6 @@ def test_a_type_without_a_reference_is_named(shop: SchemaRegistry) -> None:
     ],
 )  # fmt: skip
 def test_arguments_that_do_not_go_together(arguments: dict[str, Any], reason: str) -> None:
-    """They are refused when the serde is built, each with what to give."""
     for make in (Serdes.avro, Serdes.json_schema):
         with pytest.raises(TopologyError, match=reason):
             cast("Any", make)(**arguments)
@@ -422,7 +405,6 @@ def test_arguments_that_do_not_go_together(arguments: dict[str, Any], reason: st
 def test_a_subjects_schema_writes_with_its_id(
     shop: SchemaRegistry, make: Any, schema: Any, used: Any, value: Any
 ) -> None:
-    """Whatever the topic and the part of the record; nothing is registered, and nothing is asked again."""
     kind = "AVRO" if make is Serdes.avro else "JSON"
     known = shop.add("orders-value", schema, *used, schema_type=kind)
     serde = make(registry=impatient(shop), subject="orders-value")
@@ -441,7 +423,6 @@ def test_a_subjects_schema_writes_with_its_id(
 
 
 def test_a_version_is_kept(shop: SchemaRegistry) -> None:
-    """Without a version the latest is taken when the serde is built; a later one is not."""
     newer = {**ADDRESS, "fields": [*ADDRESS["fields"], {"name": "zip", "type": "string", "default": "?"}]}  # fmt: skip
     third = {**newer, "fields": [*newer["fields"], {"name": "land", "type": "string", "default": "?"}]}  # fmt: skip
     second_id = shop.add("addresses-value", newer)
@@ -461,7 +442,6 @@ def test_a_version_is_kept(shop: SchemaRegistry) -> None:
 
 
 def test_a_topology_of_subjects_registers_nothing(shop: SchemaRegistry) -> None:
-    """Neither its repartition topics nor its changelogs have subjects of their own."""
     key = Serdes.avro(registry=shop.url, subject="addresses-value")
     value = Serdes.avro(registry=shop.url, subject="customers-value")
     builder = StreamsBuilder()
@@ -481,7 +461,6 @@ def test_a_topology_of_subjects_registers_nothing(shop: SchemaRegistry) -> None:
 def test_an_unknown_subject_is_an_error_of_the_build(
     shop: SchemaRegistry, wrong: dict[str, Any]
 ) -> None:
-    """The error names registry, subject and version."""
     arguments = {"subject": "addresses-value", **wrong}
     for make in (Serdes.avro, Serdes.json_schema):
         with pytest.raises(
@@ -504,13 +483,11 @@ def test_an_unknown_subject_is_an_error_of_the_build(
 def test_a_subject_of_another_format_is_refused(
     shop: SchemaRegistry, make: Any, subject: str, serde: str
 ) -> None:
-    """The error names the format that it has, and its serde."""
     with pytest.raises(TopologyError, match=rf"'{subject}' is an? \w+ [Ss]chema; use {serde}"):
         make(registry=shop.url, subject=subject)
 
 
 def test_records_of_another_format_say_so(shop: SchemaRegistry) -> None:
-    """A record that a JSON Schema wrote is not Avro; the serde that reads it is named."""
     data = Serdes.json_schema(JSON_ORDER, shop.url, references=JSON_USED).serialize("t", JSON_VALUE)
     with pytest.raises(SerializationError, match=r"a JSON Schema wrote them.*Serdes\.json_schema"):
         Serdes.avro(ADDRESS, shop.url).deserialize("t", data or b"")
@@ -521,7 +498,6 @@ SECRET = "canary-7391"  # noqa: S105 - what must not be shown
 
 @pytest.mark.parametrize("make", [Serdes.avro, Serdes.json_schema])
 def test_a_registry_that_refuses_or_is_away(shop: SchemaRegistry, make: Any, caplog: Any) -> None:
-    """The error comes with the topology, says what to do, and has no password."""
     secret_url = shop.url.replace("//", f"//shop:{SECRET}@")
     settings = impatient(shop, url=secret_url)
     with caplog.at_level(logging.DEBUG):
@@ -549,7 +525,6 @@ def test_a_registry_that_refuses_or_is_away(shop: SchemaRegistry, make: Any, cap
 def test_settings_of_the_registry_that_choose_a_schema_are_the_subjects(
     shop: SchemaRegistry,
 ) -> None:
-    """One dict of settings serves all serdes."""
     known = shop.add("orders-value", ORDER, *USED)
     for settings in (
         {"auto_register_schemas": True},
@@ -562,7 +537,6 @@ def test_settings_of_the_registry_that_choose_a_schema_are_the_subjects(
 
 @pytest.mark.parametrize("text", ['"string"', '{"type": "string"}', ' "string"'])
 def test_a_subject_of_a_type_alone(registry: SchemaRegistry, text: str) -> None:
-    """Keys often have such a schema."""
     known = registry.add("names", text)
     serde = Serdes.avro(registry=registry.url, subject="names")
     data = serde.serialize("t", "Ulm") or b""
@@ -571,13 +545,11 @@ def test_a_subject_of_a_type_alone(registry: SchemaRegistry, text: str) -> None:
 
 
 def test_a_client_of_the_users_own(shop: SchemaRegistry) -> None:
-    """It is asked as a URL is."""
     serde = Serdes.avro(registry=SchemaRegistryClient({"url": shop.url}), subject="addresses-value")
     assert written_as(serde.serialize("a", {"city": "Ulm"})) == 1
 
 
 def test_rules_of_a_subjects_schema_are_never_skipped(shop: SchemaRegistry) -> None:
-    """A schema whose rules encrypt, which this process has no executor for, writes nothing in the clear."""
     schema_id = shop.add("secret-value", {**ADDRESS, "name": "Secret"})
     rule = {"name": "encrypt", "kind": "TRANSFORM", "mode": "WRITEREAD", "type": "NO-SUCH-RULE", "tags": ["PII"]}  # fmt: skip
     shop.schemas[schema_id - 1]["ruleSet"] = {"domainRules": [rule]}
@@ -589,7 +561,6 @@ def test_rules_of_a_subjects_schema_are_never_skipped(shop: SchemaRegistry) -> N
 
 @pytest.mark.parametrize("name", ["Order", "Payment", "Payment.Inner"])
 def test_a_protobuf_class_of_a_subject(registry: SchemaRegistry, name: str) -> None:
-    """Its records have the subject's id and the message's place in the subject's file."""
     Serdes.protobuf(PROTO[name], registry.url).serialize("orders", PROTO[name]())
     asked = len(posts(registry))
     serde = Serdes.protobuf(PROTO[name], impatient(registry), subject="orders-value", version=1)
@@ -602,7 +573,6 @@ def test_a_protobuf_class_of_a_subject(registry: SchemaRegistry, name: str) -> N
 
 
 def test_a_protobuf_class_with_imports_of_a_subject(registry: SchemaRegistry) -> None:
-    """The files that it imports are not registered either."""
     order, address = protobuf_with_import()
     value = order(ship_to=address(city="Ulm"))
     Serdes.protobuf(order, registry.url).serialize("orders", value)
@@ -614,7 +584,6 @@ def test_a_protobuf_class_with_imports_of_a_subject(registry: SchemaRegistry) ->
 
 
 def test_a_protobuf_subject_with_another_message_in_its_place(registry: SchemaRegistry) -> None:
-    """Readers would take the record for that message."""
     Serdes.protobuf(PROTO["Order"], registry.url).serialize("orders", PROTO["Order"]())
     with pytest.raises(TopologyError, match=r"has shop\.Order in the place of shop\.Payment"):
         Serdes.protobuf(OTHER["Payment"], registry.url, subject="orders-value")
@@ -632,7 +601,6 @@ sys.stdout.buffer.write(b"".join(serde.serialize("t", value) for serde, value in
 
 @pytest.mark.spark
 def test_serdes_of_subjects_and_with_references_travel(shop: SchemaRegistry) -> None:
-    """An executor writes with the version that the driver had, although a newer one has come."""
     from pyspark import cloudpickle  # noqa: PLC0415 - an extra
 
     subject = Serdes.avro(registry=shop.url, subject="addresses-value")

@@ -83,7 +83,6 @@ def framed(schema_id: int, payload: bytes) -> bytes:
 def test_bytes_are_confluents(
     registry: SchemaRegistry, make: Any, value: Any, payload: bytes
 ) -> None:
-    """A magic byte, the schema's id in four bytes, for Protobuf the message's place in its file, then the value."""
     serde: Serde[Any] = make(registry.url)
 
     data = serde.serialize("orders", value)
@@ -95,7 +94,6 @@ def test_bytes_are_confluents(
 
 
 def test_a_schema_is_asked_for_once(registry: SchemaRegistry) -> None:
-    """Records after the first one cost no request."""
     serde = Serdes.avro(ORDER, registry.url)
     for cents in range(20):
         serde.deserialize("orders", serde.serialize("orders", {"cents": cents}) or b"")
@@ -105,7 +103,6 @@ def test_a_schema_is_asked_for_once(registry: SchemaRegistry) -> None:
 
 
 def test_keys_have_a_subject_of_their_own(registry: SchemaRegistry) -> None:
-    """The same serde for keys and values registers `<topic>-key` and `<topic>-value`, also in changelogs."""
     key = {"type": "record", "name": "Id", "fields": [{"name": "id", "type": "long"}]}
     id_serde, order_serde = Serdes.avro(key, registry.url), Serdes.avro(ORDER, registry.url)
     builder = StreamsBuilder()
@@ -131,7 +128,6 @@ def _kept(schema: dict[str, Any]) -> dict[str, str]:
 
 
 def test_a_foreign_key_join_with_a_registry(registry: SchemaRegistry) -> None:
-    """Its internal topics know keys from values as well."""
     key = Serdes.avro({"type": "string"}, registry.url)
     order_serde = Serdes.avro(ORDER, registry.url)
     builder = StreamsBuilder()
@@ -154,7 +150,6 @@ def test_a_foreign_key_join_with_a_registry(registry: SchemaRegistry) -> None:
 
 
 def test_a_subjects_own_id_is_written(registry: SchemaRegistry) -> None:
-    """A serde that writes to several topics writes each topic's id, whichever was registered last."""
     serde = Serdes.avro(ORDER, "mock://ids-per-subject")
 
     first = serde.serialize("a", {"cents": 1})
@@ -165,7 +160,6 @@ def test_a_subjects_own_id_is_written(registry: SchemaRegistry) -> None:
 
 
 def test_older_and_newer_records_are_read(registry: SchemaRegistry) -> None:
-    """The writer's schema is brought into the reader's: defaults fill in, unknown fields go."""
     old, new = Serdes.avro(ORDER, registry.url), Serdes.avro(NEWER, registry.url)
     from_old = old.serialize("orders", {"cents": 1}) or b""
     from_new = new.serialize("orders", {"cents": 2, "city": "Bonn"}) or b""
@@ -175,7 +169,6 @@ def test_older_and_newer_records_are_read(registry: SchemaRegistry) -> None:
 
 
 def test_protobuf_messages_evolve(registry: SchemaRegistry) -> None:
-    """A message of an older or newer version of its file is read by the class that the program has."""
     newer = message_types("orders.proto", Order=[("cents", LONG), ("city", TEXT)])["Order"]
     old, new = Serdes.protobuf(PROTO["Order"], registry.url), Serdes.protobuf(newer, registry.url)
     from_old = old.serialize("orders", PROTO["Order"](cents=1)) or b""
@@ -186,7 +179,6 @@ def test_protobuf_messages_evolve(registry: SchemaRegistry) -> None:
 
 
 def test_an_incompatible_schema_stops_the_worker(registry: SchemaRegistry) -> None:
-    """The registry's refusal is no fault of a record, so it is no SerializationError and nothing is skipped."""
     Serdes.avro(ORDER, registry.url).serialize("orders", {"cents": 1})
     serde = Serdes.avro(INCOMPATIBLE, registry.url)
 
@@ -197,7 +189,6 @@ def test_an_incompatible_schema_stops_the_worker(registry: SchemaRegistry) -> No
 
 
 def test_an_unknown_id_is_the_records_fault(registry: SchemaRegistry) -> None:
-    """Bytes of another registry go to the deserialisation handler, with the id in the message."""
     serde = Serdes.avro(ORDER, registry.url)
 
     with pytest.raises(SerializationError, match=r"schema 77 is not in schema registry http://127"):
@@ -205,7 +196,6 @@ def test_an_unknown_id_is_the_records_fault(registry: SchemaRegistry) -> None:
 
 
 def test_a_server_that_is_no_registry_is_not_the_records_fault(registry: SchemaRegistry) -> None:
-    """A wrong path answers 404 for everything; that must not look like bad records."""
     serde = Serdes.avro(ORDER, f"{registry.url}/wrong")
 
     with pytest.raises(SchemaRegistryError, match="HTTP 404"):
@@ -214,7 +204,6 @@ def test_a_server_that_is_no_registry_is_not_the_records_fault(registry: SchemaR
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x00\x00\x01", b"plain text", b"\x05" * 9])
 def test_bytes_without_an_id_are_refused(registry: SchemaRegistry, data: bytes) -> None:
-    """The error says that no serialiser with a registry wrote them, and the registry is not asked."""
     with pytest.raises(
         SerializationError, match=f"{len(data)} bytes, they do not begin with a schema's id"
     ):
@@ -225,7 +214,6 @@ def test_bytes_without_an_id_are_refused(registry: SchemaRegistry, data: bytes) 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_passing_failures_are_tried_again(registry: SchemaRegistry, status: int) -> None:
-    """Twice out of order, then an answer: the record is written."""
     registry.answers = [status, status]
     serde = Serdes.avro(ORDER, impatient(registry))
 
@@ -233,7 +221,6 @@ def test_passing_failures_are_tried_again(registry: SchemaRegistry, status: int)
 
 
 def test_a_failure_that_stays_names_the_registry(registry: SchemaRegistry) -> None:
-    """After its retries the error names registry, topic and status."""
     registry.answers = [503] * 20
     serde = Serdes.avro(ORDER, impatient(registry))
 
@@ -245,7 +232,6 @@ def test_a_failure_that_stays_names_the_registry(registry: SchemaRegistry) -> No
 
 
 def test_a_refused_client_is_told_about_credentials(registry: SchemaRegistry) -> None:
-    """401 is not tried again."""
     registry.answers = [401]
 
     with pytest.raises(SchemaRegistryError, match=r"HTTP 401.*basic\.auth\.user\.info"):
@@ -262,7 +248,6 @@ def stopped() -> dict[str, Any]:
 
 @pytest.mark.parametrize("handler", ["fail", "continue"])
 def test_no_record_is_skipped_while_the_registry_is_down(handler: str) -> None:
-    """Even a handler that skips bad records stops the worker here: the records are good."""
     serde = Serdes.avro(ORDER, stopped())
     builder = StreamsBuilder()
     builder.stream("orders", key_serde=str, value_serde=serde).to("out", value_serde=Serdes.json())
@@ -276,7 +261,6 @@ def test_no_record_is_skipped_while_the_registry_is_down(handler: str) -> None:
 
 
 def test_outputs_wait_for_the_registry_as_well() -> None:
-    """The production handler is not asked either."""
     serde = Serdes.avro(ORDER, stopped())
     builder = StreamsBuilder()
     builder.stream("orders", key_serde=str, value_serde=Serdes.json()).to("out", value_serde=serde)
@@ -288,7 +272,6 @@ def test_outputs_wait_for_the_registry_as_well() -> None:
 
 
 def test_a_bad_record_goes_to_its_handler(registry: SchemaRegistry) -> None:
-    """With the registry up, bytes that are no such value are skipped or fail, as any bad record."""
     serde = Serdes.avro(ORDER, registry.url)
     good = serde.serialize("orders", {"cents": 5}) or b""
     builder = StreamsBuilder()
@@ -313,7 +296,6 @@ SECRET = "canary-7391"  # noqa: S105 - what must not be shown
 def test_credentials_are_sent_and_never_shown(
     registry: SchemaRegistry, form: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """Neither messages, chained exceptions, reprs nor the HTTP client's log have the password."""
     monkeypatch.setenv("REGISTRY_USER", f"shop:{SECRET}")
     user: dict[str, str] = {
         "in the URL": {"url": registry.url.replace("//", f"//shop:{SECRET}@")},
@@ -338,13 +320,11 @@ def test_credentials_are_sent_and_never_shown(
 
 
 def test_a_missing_secret_is_named(registry: SchemaRegistry) -> None:
-    """The error comes with the topology and names the variable."""
     with pytest.raises(ConfigError, match="'NO_SUCH_VARIABLE' is not set"):
         Serdes.avro(ORDER, {"url": registry.url, "basic.auth.user.info": "env:NO_SUCH_VARIABLE"})
 
 
 def test_schemas_need_not_be_registered_by_the_program(registry: SchemaRegistry) -> None:
-    """With `auto.register.schemas` off an unknown schema is an error, a known one is used."""
     careful = Serdes.avro(ORDER, impatient(registry, auto_register_schemas=False))
     with pytest.raises(SchemaRegistryError, match=r"HTTP 404.*register the schema"):
         careful.serialize("orders", {"cents": 5})
@@ -354,7 +334,6 @@ def test_schemas_need_not_be_registered_by_the_program(registry: SchemaRegistry)
 
 
 def test_a_client_of_the_users_own(registry: SchemaRegistry) -> None:
-    """A SchemaRegistryClient is taken as it is."""
     client = SchemaRegistryClient({"url": registry.url})
     serde = Serdes.avro(ORDER, client)
 
@@ -373,7 +352,6 @@ def test_a_client_of_the_users_own(registry: SchemaRegistry) -> None:
     ],
 )
 def test_bad_settings_are_refused_at_build_time(given: Any, reason: str) -> None:
-    """The error comes with the topology and says what is wrong."""
     with pytest.raises(TopologyError, match=reason):
         Serdes.avro(ORDER, given)
 
@@ -392,7 +370,6 @@ def test_bad_settings_are_refused_at_build_time(given: Any, reason: str) -> None
 def test_values_of_another_shape_are_refused(
     registry: SchemaRegistry, make: Any, bad: Any, reason: str
 ) -> None:
-    """The error names the place and nothing of the data."""
     with pytest.raises(SerializationError, match=reason) as caught:
         make(registry.url).serialize("orders", bad)
 
@@ -412,7 +389,6 @@ def test_values_of_another_shape_are_refused(
 def test_payloads_of_another_shape_are_refused(
     registry: SchemaRegistry, make: Any, payload: bytes
 ) -> None:
-    """Behind a known id come bytes that are no such value: the record's fault, and no word of it in the error."""
     serde: Serde[Any] = make(registry.url)
     value = PROTO["Order"](cents=1) if "protobuf" in serde.name else {"cents": 1}
     serde.serialize("orders", value)
@@ -434,7 +410,6 @@ sys.stdout.buffer.write(b"".join(each.serialize("orders", {"cents": 5}) for each
 def test_a_serde_travels_to_executors(
     registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its client stays, and so do secrets that are referred to: the executor makes a serde of its own, for the same part."""
     from pyspark import cloudpickle  # noqa: PLC0415 - an extra
 
     monkeypatch.setenv("REGISTRY_USER", "me:hunter2")
@@ -458,7 +433,6 @@ def test_a_serde_travels_to_executors(
 
 
 def test_a_serde_that_has_travelled_within_a_process_is_the_same(registry: SchemaRegistry) -> None:
-    """Nodes with one serde reuse the bytes of keys."""
     serde = Serdes.protobuf(PROTO["Order"], registry.url)
     assert copy.copy(serde) is serde
     assert copy.copy(serde.for_keys()) is serde.for_keys()
@@ -479,7 +453,6 @@ def test_a_serde_that_has_travelled_within_a_process_is_the_same(registry: Schem
     ],
 )
 def test_secrets_do_not_travel(given: dict[str, str], told: str) -> None:
-    """To whom a serde goes is not known where it is sent; the message does not tell them either."""
     settings = {"url": "http://localhost:1", "max.retries": 2, "timeout": 1, **given}
     with pytest.raises(TopologyError, match=told) as raised:
         FORMATS.travelling(settings)
@@ -487,7 +460,6 @@ def test_secrets_do_not_travel(given: dict[str, str], told: str) -> None:
 
 
 def test_a_client_does_not_travel(registry: SchemaRegistry) -> None:
-    """Nobody can tell what it was made of."""
     serde = Serdes.avro(ORDER, SchemaRegistryClient({"url": registry.url}))
     with pytest.raises(TopologyError, match=r"can't be sent to other processes.*give its URL"):
         copy.copy(serde)
@@ -501,7 +473,6 @@ MESSAGES = message_types("many.proto", Order=[("id", LONG)], Refund=[("id", LONG
     [("Refund", "Order"), ("Order", "Refund"), ("Order.Inner", "Order"), ("Order", "Order.Inner")],
 )
 def test_a_message_of_another_type_is_refused(writer: str, reader: str) -> None:
-    """Its bytes fit, since the fields have the same numbers; the schema's name does not."""
     written = Serdes.protobuf(MESSAGES[writer], "mock://messages")
     data = written.serialize("orders", MESSAGES[writer]())
     assert written.deserialize("orders", data or b"") == MESSAGES[writer]()
@@ -514,7 +485,6 @@ def test_a_message_of_another_type_is_refused(writer: str, reader: str) -> None:
 
 
 def test_an_avro_branch_that_holds_the_value_is_written_with_a_registry() -> None:
-    """The registry's serialiser is told the branch, and errors name the field."""
     schema = {
         "type": "record",
         "name": "N",
@@ -554,7 +524,6 @@ DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2
 def test_avro_values_of_few_bytes_are_read(
     registry: SchemaRegistry, schema: Any, value: Any, payload: bytes, is_key: bool
 ) -> None:
-    """A record without fields has no bytes; "bytes" alone have no length before them."""
     text = json.dumps(schema)
     serde: Any = Serdes.avro(text, registry.url)
     serde = for_keys(serde) if is_key else serde
@@ -566,7 +535,6 @@ def test_avro_values_of_few_bytes_are_read(
 
 
 def test_an_avro_value_without_its_bytes_is_refused(registry: SchemaRegistry) -> None:
-    """A record that was cut behind the schema's id does not become zeros."""
     serde = Serdes.avro(ORDER, registry.url)
     data = serde.serialize("orders", {"cents": 0}) or b""
     assert data == framed(1, b"\x00")
@@ -600,7 +568,6 @@ def _struct() -> Any:
     ids=lambda message: message.DESCRIPTOR.name,
 )
 def test_messages_of_protobufs_own_files_are_read(registry: SchemaRegistry, message: Any) -> None:
-    """They are values by themselves, and other messages are still told apart."""
     serde = Serdes.protobuf(type(message), registry.url)
 
     data = serde.serialize("orders", message) or b""

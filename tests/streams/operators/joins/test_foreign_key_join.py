@@ -111,7 +111,6 @@ def sent(
 def test_a_change_sends_what_kafka_streams_sends(
     old: str | None, new: str | None, inner: list[Any], left: list[Any]
 ) -> None:
-    """The cases of SubscriptionSendProcessorSupplierTest, for both joins and with the row's key and hash."""
     for left_join, expected in ((False, inner), (True, left)):
         messages, context = sent([("pk", old, new)], left_join=left_join)
         assert messages == [(key, instruction, "pk") for key, instruction in expected]
@@ -128,7 +127,6 @@ def test_the_foreign_key_may_depend_on_the_key() -> None:
 
 
 def test_an_extractor_that_fails_is_handled_and_the_others_go_on() -> None:
-    """The record goes to the processing handler and sends nothing."""
     rows = [("a", None, "x|1"), ("b", None, 5), ("c", None, "x|2")]
     messages, context = sent(rows, left_join=False)
     assert [key for _, _, key in messages] == ["a", "c"]
@@ -136,7 +134,6 @@ def test_an_extractor_that_fails_is_handled_and_the_others_go_on() -> None:
 
 
 def test_a_row_that_does_not_serialise_is_handled_and_the_others_go_on() -> None:
-    """Foreign keys and values are serialised all at once, and one by one to find the record behind an error."""
     rows = [
         ("a", None, "x|1"),
         ("b", None, "y|\udc80"),
@@ -184,7 +181,6 @@ class OneRow(TableView, BoundView):
 def test_only_answers_to_the_row_as_it_is_count(
     row: str | None, answered: str | None, foreign: bytes | None, inner: Any, left: Any
 ) -> None:
-    """The cases of ResponseJoinProcessorSupplierTest: stale ones are dropped, missing rows delete or join with None."""
     for left_join, expected in ((False, inner), (True, left)):
         joiner = adapt(joined, kind="joiner", node="join")
         join = ResponseJoin(TOPICS, OneRow(row), joiner, left_join, STRING, STRING)
@@ -201,8 +197,6 @@ def test_only_answers_to_the_row_as_it_is_count(
 
 
 def test_an_answer_that_fails_is_handled_and_the_others_go_on() -> None:
-    """One that can't be read, one that the joiner fails on, and a stale one between good ones."""
-
     def picky(left: str, right: str) -> str:
         if right == "bad":
             raise ValueError(right)
@@ -252,7 +246,6 @@ def driver_of(
 
 @pytest.mark.parametrize("operator", ["join", "left_join"])
 def test_deleting_a_row_that_joined_nothing(operator: str) -> None:
-    """One tombstone, needed or not; none for a row that is not there (shouldEmitTombstoneWhenDeletingNonJoining...)."""
     with driver_of(operator) as driver:
         first = pipe(driver, [("left", "a", "x|1", 1)])
         assert first == ([("a", "(x|1,None)", 1)] if operator == "left_join" else [])
@@ -262,8 +255,6 @@ def test_deleting_a_row_that_joined_nothing(operator: str) -> None:
 
 @pytest.mark.parametrize("operator", ["join", "left_join"])
 def test_moving_from_row_to_row(operator: str) -> None:
-    """The steps of joinShouldProduceNullsWhenValueHasNonMatchingForeignKey and of the unsubscribing after it."""
-
     def without(value: str) -> str | None:
         return f"({value},None)" if operator == "left_join" else None
 
@@ -278,7 +269,6 @@ def test_moving_from_row_to_row(operator: str) -> None:
 
 
 def test_a_left_join_has_a_result_for_rows_that_point_nowhere() -> None:
-    """shouldEmitRecordOnNullForeignKeyForLeftJoins; and the way there and back."""
     with driver_of("left_join") as driver:
         pipe(driver, [("right", "1", "r", 1)])
         changes = [("left", "a", "x", 2), ("left", "a", "y|1", 3), ("left", "a", "z", 4)]
@@ -291,7 +281,6 @@ def test_a_left_join_has_a_result_for_rows_that_point_nowhere() -> None:
 
 
 def test_an_answer_is_as_new_as_what_caused_it() -> None:
-    """A left row's result as the newer of both rows; one that a change of the right row brings as that change."""
     with driver_of("join") as driver:
         pipe(driver, [("right", "1", "r", 50)])
         assert pipe(driver, [("left", "a", "x|1", 10)]) == [("a", "(x|1,r)", 50)]
@@ -308,7 +297,6 @@ def test_a_value_without_bytes_is_a_value() -> None:
 
 
 def test_a_table_can_point_into_itself() -> None:
-    """Each row is joined with the row of the same table that it names."""
     builder = StreamsBuilder()
     people = builder.table("people", **SERDES)
     people.join(
@@ -325,7 +313,6 @@ def test_a_table_can_point_into_itself() -> None:
 
 
 def test_old_changes_of_versioned_tables_take_no_part() -> None:
-    """shouldIgnoreOutOfOrderRecordsIffVersioned, on both sides."""
     versioned = Materialized(store_type="versioned", history_retention=1_000)
     late: list[Change] = [("left", "a", "old|1", 5), ("right", "1", "old", 4)]
     with driver_of("join", tables=versioned) as driver:
@@ -338,7 +325,6 @@ def test_old_changes_of_versioned_tables_take_no_part() -> None:
 
 
 def test_changes_that_come_out_of_a_cache_are_answered() -> None:
-    """They have no input record; the answer finds its way back all the same."""
     with driver_of("left_join", statestore_cache_max_bytes=1 << 20) as driver:
         source = driver.create_input_topic("left", **SERDES)
         source.pipe_batch([("a", "x|1", 1), ("a", "y|1", 2), ("b", "z", 3)])
@@ -429,7 +415,6 @@ RESULTS = Materialized("results", value_serde=STRING)
 def test_every_change_puts_out_what_the_rules_say(
     operator: str, changes: list[Any], record_by_record: bool
 ) -> None:
-    """Results and tombstones, with their times; at the end the table is the join of the two."""
     model = Model(operator)
     with driver_of(operator, store=RESULTS, record_by_record=record_by_record) as driver:
         for change in changes:
@@ -444,7 +429,6 @@ def test_every_change_puts_out_what_the_rules_say(
     st.lists(st.lists(LEFT_CHANGES, max_size=6) | st.lists(RIGHT_CHANGES, max_size=6), max_size=4),
 )
 def test_batches_put_out_what_single_records_do(operator: str, batches: list[list[Change]]) -> None:
-    """Both ways to run give the same; a left join ends in the join of the tables even if answers cross with changes."""
     model = Model(operator)
     for topic, key, value, timestamp in (change for changes in batches for change in changes):
         assert key is not None

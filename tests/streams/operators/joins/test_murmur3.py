@@ -52,33 +52,28 @@ def test_every_length_of_the_last_block(length: int, expected: str) -> None:
 
 @given(st.binary(max_size=80), st.binary(max_size=80))
 def test_different_bytes_have_different_hashes(first: bytes, second: bytes) -> None:
-    """16 bytes, the same for the same input, another for another one (also with zeros at its end)."""
     assert len(hash128(first)) == 16
     assert (hash128(first) == hash128(second)) is (first == second)
     assert hash128(first) != hash128(first + b"\0")
 
 
 def test_many_at_once_are_those_of_kafka_streams() -> None:
-    """The vectors of every length again, with enough of each to be hashed side by side."""
     column = [bytes((i * 37 + 11) % 256 for i in range(length)) for length in OWN_SEED] * 5
     assert [data.hex() for data in hash128_each(column)] == [*OWN_SEED.values()] * 5
 
 
 @given(st.lists(st.binary(max_size=70), max_size=300), st.integers(0, 2**63))
 def test_many_at_once_are_the_same_as_one_by_one(column: list[bytes], seed: int) -> None:
-    """Whatever their lengths, and however many have the same."""
     assert hash128_each(column, seed) == [hash128(data, seed) for data in column]
 
 
 def test_large_values_are_hashed_a_few_at_a_time() -> None:
-    """So the memory that hashing takes is bounded, and nothing else is different."""
     column = [bytes([number]) * 300_000 for number in range(9)]
     assert hash128_each(column) == [hash128(data) for data in column]
 
 
 @given(st.lists(st.lists(st.binary(max_size=3) | st.just(bytes(600)), max_size=6), max_size=8))
 def test_what_is_remembered_is_what_would_be_hashed(columns: list[list[bytes]]) -> None:
-    """However much it has had to forget: here as good as all, after every other column."""
     memory = HashMemory(2_400)
     for column in columns:
         assert memory.hashes(column) == [hash128(data) for data in column]

@@ -112,7 +112,6 @@ WINDOWS = st.builds(
 def test_batches_give_what_single_records_give(
     rows: list[Row], within: JoinWindows, kind: str
 ) -> None:
-    """Whatever is late, null, out of order or without a partner."""
     program = KINDS[kind](within)
     single = run(program, rows, record_by_record=True)
     with driver_of(program) as driver:
@@ -166,7 +165,6 @@ def _is_odd(_key: Any, value: Any) -> bool:
 def test_inputs_that_come_together_give_what_single_records_give(
     rows: list[Row], within: JoinWindows, kind: str, cut: int
 ) -> None:
-    """Whichever side a record comes from, it finds what has come before it, and nothing that comes after."""
     program = TOGETHER[kind](within)
     results: list[list[Result]] = []
     failures: list[list[tuple[Any, ...]]] = []
@@ -209,7 +207,6 @@ def model_of(rows: Sequence[Row], within: JoinWindows) -> list[tuple[str, Any, A
 def test_an_inner_join_finds_every_pair_that_is_near(
     rows: list[Row], before: int, after: int
 ) -> None:
-    """Once each, whichever side comes first, as long as the grace reaches back to all of them."""
     within = JoinWindows(before=before, after=after, grace=100)
     found = run(KINDS["inner"](within), rows)
     told = [(key, left, right, timestamp) for key, (left, right), timestamp in found]
@@ -221,7 +218,6 @@ def test_an_inner_join_finds_every_pair_that_is_near(
 def test_in_the_order_of_time_a_record_is_in_pairs_or_alone(
     rows: list[Row], within: JoinWindows
 ) -> None:
-    """Each record with a value comes out of an outer join, without a partner only if it never finds one, and then once."""
     numbered: list[Row] = [
         (topic, key, None if value is None else number, timestamp)
         for number, (topic, key, value, timestamp) in enumerate(
@@ -263,7 +259,6 @@ def test_without_partner_and_a_null_key_a_kept_side_comes_out_at_once() -> None:
 
 
 def test_what_is_looked_for_at_most_once_per_interval_comes_with_a_later_record() -> None:
-    """The wall clock decides; a look counts from the moment it is made, also where there is nothing to find."""
     with driver_of(KINDS["left"](JoinWindows(10)), emit_interval_ms=1_000) as driver:
         assert pipe(driver, [("left", "a", 1, 0), ("left", "a", 2, 20)]) == []
         driver.advance_wall_clock_time(1_000)
@@ -291,8 +286,6 @@ def test_a_left_join_looks_again_where_its_last_look_ended() -> None:
 
 
 def test_the_key_comes_first_if_the_joiner_takes_it() -> None:
-    """On both sides, and for records without a partner."""
-
     def told(key: Any, left: Any, right: Any) -> list[Any]:
         return [key, left, right]
 
@@ -316,8 +309,6 @@ def picky(left: Any, right: Any) -> list[Any]:
 
 
 def test_a_joiner_that_fails_costs_one_record_its_results() -> None:
-    """Those made before stand, the next records go on, and what waits without a partner loses only its own."""
-
     def program(left: KStream[Any, Any], right: KStream[Any, Any]) -> KStream[Any, Any]:
         return left.left_join(right, picky, within=JoinWindows(10))
 
@@ -360,8 +351,6 @@ def without_13_and_14(left: Any, right: Any) -> list[Any]:
     )
 )
 def test_records_that_fail_in_a_batch_are_those_that_fail_alone(rows: list[Row]) -> None:
-    """An inner join calls the joiner for all pairs of a batch: the others' results stand, and each record fails once."""
-
     def program(left: KStream[Any, Any], right: KStream[Any, Any]) -> KStream[Any, Any]:
         return left.join(right, without_13_and_14, within=JoinWindows(10, grace=100))
 
@@ -382,8 +371,6 @@ def test_records_that_fail_in_a_batch_are_those_that_fail_alone(rows: list[Row])
 
 
 def test_a_value_that_the_joiner_changes_stays_as_it_was() -> None:
-    """Each result is made of values of its own, in a batch, too."""
-
     def program(left: KStream[Any, Any], right: KStream[Any, Any]) -> KStream[Any, Any]:
         return left.join(right, lambda n, seen: (seen.append(n), seen)[1], within=JoinWindows(10))
 
@@ -393,7 +380,6 @@ def test_a_value_that_the_joiner_changes_stays_as_it_was() -> None:
 
 
 def test_headers_are_those_of_the_record_that_made_the_result() -> None:
-    """Of the later partner, or of the record that showed that one without a partner is due."""
     with driver_of(KINDS["left"](JoinWindows(10))) as driver:
         left = driver.create_input_topic("left", key_serde=JSON, value_serde=JSON)
         right = driver.create_input_topic("right", key_serde=JSON, value_serde=JSON)
@@ -412,7 +398,6 @@ def test_headers_are_those_of_the_record_that_made_the_result() -> None:
 
 
 def test_rows_are_kafka_streams() -> None:
-    """TimestampedKeyAndJoinSide and a list of LeftOrRightValue, as its own serialisers write them."""
     with driver_of(KINDS["outer"](JoinWindows(10))) as driver:
         pipe(driver, [("left", "a", 1, 3), ("left", "a", 2, 3), ("right", "b", 7, 3)])
         rows = dict(driver.get_state_store("KSTREAM-OUTERSHARED-0000000004-store").all())
@@ -424,7 +409,6 @@ def test_rows_are_kafka_streams() -> None:
 
 
 def test_both_sides_of_a_task_share_their_time_and_tasks_do_not() -> None:
-    """The store is what they have in common."""
     shared = NonJoinedSettings(
         "KSTREAM-OUTERSHARED-0000000004-store", SharedTime(), 10, 10, is_outer=True
     )
@@ -443,7 +427,6 @@ def test_both_sides_of_a_task_share_their_time_and_tasks_do_not() -> None:
 
 
 def test_after_a_start_without_times_the_rows_tell_how_old_they_are() -> None:
-    """What waited before is not forgotten."""
     with driver_of(KINDS["left"](JoinWindows(10))) as driver:
         pipe(driver, [("left", "a", 1, 3)])
         shared = NonJoinedSettings(

@@ -101,7 +101,6 @@ ROWS = st.lists(
 @settings(max_examples=15)
 @given(rows=ROWS, kind=KINDS)
 def test_each_record_meets_the_row_of_its_key_as_it_stands(rows: list[Row], kind: str) -> None:
-    """A result has the record's time; changes of the table make none, and neither do null values."""
     table: dict[str, Any] = {}
     expected: list[Result] = []
     for topic, key, value, timestamp in rows:
@@ -122,7 +121,6 @@ def test_each_record_meets_the_row_of_its_key_as_it_stands(rows: list[Row], kind
 def test_batches_give_what_single_records_give(
     rows: list[Row], kind: str, grace: int | None
 ) -> None:
-    """With a versioned table, and with any grace."""
     program = joining(kind, grace)
     single = run(program, rows, VERSIONED, record_by_record=True)
     with driver_of(program, VERSIONED) as driver:
@@ -133,7 +131,6 @@ def test_batches_give_what_single_records_give(
 @settings(max_examples=15)
 @given(rows=ROWS, grace=st.integers(0, 40))
 def test_with_a_grace_records_wait_for_rows_that_come_late(rows: list[Row], grace: int) -> None:
-    """They come out by time and key bytes once the time is past theirs by the grace; older ones at once."""
     versions: dict[str, dict[int, Any]] = {}
     waiting: list[tuple[int, bytes, int, Any]] = []
     observed = -1
@@ -164,7 +161,6 @@ def test_with_a_grace_records_wait_for_rows_that_come_late(rows: list[Row], grac
 
 
 def test_a_record_without_a_row_is_dropped_by_an_inner_join_without_a_word() -> None:
-    """Null keys and values are counted; a row that is not there is nothing special."""
     rows: list[Row] = [("stream", "a", 1, 0), ("stream", None, 1, 1), ("stream", "a", None, 2)]
     with driver_of(joining("join"), PLAIN) as driver:
         assert pipe(driver, rows) == []
@@ -172,8 +168,6 @@ def test_a_record_without_a_row_is_dropped_by_an_inner_join_without_a_word() -> 
 
 
 def test_a_table_that_is_not_kept_is_computed_for_each_record() -> None:
-    """Rows go through the filters and mappers between the table's store and the join."""
-
     def program(stream: KStream[Any, Any], table: KTable[Any, Any]) -> KStream[Any, Any]:
         even = table.filter(lambda value: value % 2 == 0).map_values(lambda value: value * 10)
         return stream.left_join(even, lambda key, left, right: [key, left, right])
@@ -188,8 +182,6 @@ def test_a_table_that_is_not_kept_is_computed_for_each_record() -> None:
 
 
 def test_a_joiner_or_a_look_up_that_fails_costs_one_record() -> None:
-    """The others of its batch go on."""
-
     def unlucky(value: int) -> int:
         if value == 13:
             raise ValueError("unlucky")
@@ -222,7 +214,6 @@ def test_a_joiner_or_a_look_up_that_fails_costs_one_record() -> None:
 
 
 def test_what_waited_keeps_its_headers() -> None:
-    """A result has those of its own record, not of the one that made it due."""
     with driver_of(joining("left_join", 5), VERSIONED) as driver:
         into = driver.create_input_topic("stream", key_serde=JSON, value_serde=JSON)
         into.pipe_input("a", 1, 0, headers=(("by", b"first"), ("and", None)))
@@ -234,7 +225,6 @@ def test_what_waited_keeps_its_headers() -> None:
 
 
 def test_rows_are_kafka_streams() -> None:
-    """TimeFirstWindowKeySchema's key and BufferValue with its context, as its changelog has them."""
     with driver_of(joining("join", 5), VERSIONED) as driver:
         into = driver.create_input_topic("stream", key_serde=JSON, value_serde=JSON)
         into.pipe_input("k", 7, 3, headers=(("h", b"x"),))
@@ -272,7 +262,6 @@ def put(buffer: JoinBuffer, key: str, timestamp: int) -> list[tuple[str, int]]:
 
 
 def test_a_buffer_without_times_finds_them_in_its_rows(buffered: Any) -> None:
-    """Also the number of the last row, so that no row is written over."""
     first = buffered()
     assert put(first, "a", 10) == put(first, "a", 12) == []
     second = buffered()
@@ -282,7 +271,6 @@ def test_a_buffer_without_times_finds_them_in_its_rows(buffered: Any) -> None:
 
 
 def test_a_record_that_is_not_taken_does_not_move_the_time(buffered: Any) -> None:
-    """What was made ready for a record that failed still waits."""
     buffer = buffered()
     assert put(buffer, "a", 10) == []
     buffer.begin(100)

@@ -38,7 +38,6 @@ RESPONSE = st.builds(
 
 
 def test_a_subscription_is_laid_out_as_in_kafka_streams() -> None:
-    """Version, instruction, hash, key, partition; without a hash the first bit says so (SubscriptionWrapperSerde)."""
     wanted = Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
     data = SUBSCRIPTIONS.serialize("t", Subscription(HASH, wanted, b"pk", 258))
     assert data == b"\x01\x03" + HASH + b"pk" + b"\x00\x00\x01\x02"
@@ -58,7 +57,6 @@ def test_a_subscription_of_version_0_has_no_partition() -> None:
 
 
 def test_a_batch_of_responses_goes_where_each_of_them_does() -> None:
-    """All at once where all say a partition that there is; else each is asked, and the sink says what is wrong."""
     of_2, of_0, of_none, of_9 = (Response(None, None, each) for each in (2, 0, None, 9))
     assert to_primary_partition.for_all([b"k", None], [of_2, of_0], 3) == [2, 0]
     assert to_primary_partition.for_all([b"k", b"k"], [of_2, of_none], 3) is None
@@ -66,7 +64,6 @@ def test_a_batch_of_responses_goes_where_each_of_them_does() -> None:
 
 
 def test_a_response_is_laid_out_as_in_kafka_streams() -> None:
-    """Version, hash, the value's bytes; the partition does not travel (SubscriptionResponseWrapperSerde)."""
     assert RESPONSES.serialize("t", Response(HASH, b"value", 3)) == b"\x00" + HASH + b"value"
     assert RESPONSES.serialize("t", Response(None, None, 3)) == b"\x80"
 
@@ -81,7 +78,6 @@ def test_an_empty_value_is_not_a_missing_one() -> None:
 
 @given(SUBSCRIPTION, RESPONSE)
 def test_messages_survive_their_serdes(subscription: Subscription, response: Response) -> None:
-    """What was written is read back."""
     written = SUBSCRIPTIONS.serialize("t", subscription)
     assert SUBSCRIPTIONS.deserialize("t", written or b"") == subscription
     assert RESPONSES.deserialize("t", RESPONSES.serialize("t", response) or b"") == response
@@ -109,7 +105,6 @@ USUAL_RESPONSE = st.builds(
 def test_batches_of_messages_are_written_and_read_as_each_of_them(
     subscriptions: list[Subscription], responses: list[Response]
 ) -> None:
-    """Whether all are of the usual kind or not."""
     written = SUBSCRIPTIONS.serialize_batch("t", subscriptions)
     assert written == [SUBSCRIPTIONS.serialize("t", each) for each in subscriptions]
     data = [each or b"" for each in written]
@@ -136,7 +131,6 @@ def test_batches_of_messages_are_written_and_read_as_each_of_them(
     ],
 )
 def test_bytes_of_no_message_are_refused(serde: Any, data: bytes, reason: str) -> None:
-    """The error says what is wrong, and holds nothing of the data."""
     with pytest.raises(SerializationError, match=re.escape(reason)):
         serde.deserialize("app-topic", data)
     message: Any = Response(HASH, b"value")
@@ -151,7 +145,6 @@ def test_bytes_of_no_message_are_refused(serde: Any, data: bytes, reason: str) -
 def test_a_prefix_finds_the_subscriptions_of_one_foreign_key(
     key: bytes, other: bytes, primary_key: bytes
 ) -> None:
-    """All of them and no others, also where one key is the start of another (CombinedKeySchema)."""
     lower, upper = key_prefix(key), prefix_end(key_prefix(key))
     (stored,) = combined_keys([other], [primary_key])
     assert (lower <= stored and (upper is None or stored < upper)) is (key == other)

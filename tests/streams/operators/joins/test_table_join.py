@@ -69,7 +69,6 @@ def rows(topic: str, value: str, timestamps: Sequence[int]) -> list[Change]:
 
 @pytest.mark.parametrize("record_by_record", [False, True])
 def test_a_left_join_as_in_kafka_streams(record_by_record: bool) -> None:
-    """The steps of KTableKTableLeftJoinTest: values and times, also of changes that come late."""
     with driver_of(
         lambda left, right: left.left_join(right, joined), record_by_record=record_by_record
     ) as driver:
@@ -98,7 +97,6 @@ def test_a_left_join_as_in_kafka_streams(record_by_record: bool) -> None:
 
 
 def test_an_inner_join_as_in_kafka_streams() -> None:
-    """The steps of KTableKTableInnerJoinTest: nothing comes out as long as one row is missing."""
     with driver_of(lambda left, right: left.join(right, joined)) as driver:
         assert pipe(driver, rows("left", "X", [5, 6])) == []
         assert pipe(driver, rows("right", "Y", [0, 10])) == [("0", "X0+Y0", 5), ("1", "X1+Y1", 10)]
@@ -115,7 +113,6 @@ def test_an_inner_join_as_in_kafka_streams() -> None:
 
 
 def test_an_outer_join_as_in_kafka_streams() -> None:
-    """The steps of KTableKTableOuterJoinTest: either row is enough, and none deletes."""
     with driver_of(lambda left, right: left.outer_join(right, joined)) as driver:
         assert pipe(driver, rows("right", "Y", [3])) == [("0", "None+Y0", 3)]
         assert pipe(driver, rows("left", "X", [5])) == [("0", "X0+Y0", 5)]
@@ -126,14 +123,12 @@ def test_an_outer_join_as_in_kafka_streams() -> None:
 
 @pytest.mark.parametrize("operator", KINDS)
 def test_null_keys_are_dropped(operator: str) -> None:
-    """On both sides, and counted."""
     with driver_of(lambda left, right: getattr(left, operator)(right, joined)) as driver:
         assert pipe(driver, [("left", None, "x", 1), ("right", None, "y", 2)]) == []
         assert driver.metrics()["0_0"]["dropped-records-total"] == 2
 
 
 def test_a_joiner_may_take_the_key() -> None:
-    """Three parameters: key, left, right."""
     with driver_of(
         lambda left, right: left.join(right, lambda key, mine, theirs: f"{key}:{mine}{theirs}")
     ) as driver:
@@ -141,8 +136,6 @@ def test_a_joiner_may_take_the_key() -> None:
 
 
 def test_a_joiner_that_fails_is_handled_and_the_others_go_on() -> None:
-    """The record goes to the processing handler; the tables keep its row."""
-
     def join(left: str, right: str) -> str:
         if left == "bad":
             raise ValueError
@@ -160,7 +153,6 @@ def test_a_joiner_that_fails_is_handled_and_the_others_go_on() -> None:
 
 
 def test_a_result_of_none_deletes() -> None:
-    """A joiner may say that two rows have no result."""
     with driver_of(
         lambda left, right: left.join(right, lambda mine, theirs: mine if theirs == "y" else None)
     ) as driver:
@@ -169,7 +161,6 @@ def test_a_result_of_none_deletes() -> None:
 
 
 def test_the_results_of_a_store_with_a_cache_come_once_a_commit() -> None:
-    """The last one of each key; its rows can be queried."""
     store = Materialized("results", value_serde=STRING)
     with driver_of(
         lambda left, right: left.outer_join(right, joined, store=store),
@@ -242,7 +233,6 @@ class Model:
 def test_every_change_puts_out_what_the_rules_say(
     operator: str, changes: list[Any], kept: bool, record_by_record: bool
 ) -> None:
-    """Also into a store, which ends up with the join of the tables at the end."""
     store = Materialized("results", value_serde=STRING) if kept else None
     model = Model(KINDS[operator])
     with driver_of(
@@ -267,8 +257,6 @@ def test_every_change_puts_out_what_the_rules_say(
 def test_batches_put_out_what_single_records_do(
     first: str, second: str, batches: list[tuple[str, list[Change]]]
 ) -> None:
-    """A join of joins with a mapped and filtered table, two of which look up what is kept nowhere."""
-
     def use(left: KTable[str, str], right: KTable[str, str]) -> KTable[str, Any]:
         upper = right.map_values(str.upper).filter(lambda value: value != "Z")
         both: KTable[str, str] = getattr(left, first)(upper, joined)
@@ -291,7 +279,6 @@ def test_batches_put_out_what_single_records_do(
 @settings(max_examples=15)
 @given(CHANGES)
 def test_a_table_joined_with_itself_sees_each_change_on_both_sides(changes: list[Any]) -> None:
-    """The last result of a key joins its row with itself."""
     with driver_of(lambda left, right: left.outer_join(left, joined)) as driver:
         out = pipe(driver, [("left", key, value, time) for _, key, value, time in changes])
     rows_at_end = {key: value for _, key, value, _ in changes}

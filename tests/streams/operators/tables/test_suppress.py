@@ -41,13 +41,11 @@ def held(limit: int | None, buffer: BufferConfig = UNBOUNDED) -> Callable[[Any],
 
 
 def test_no_time_to_wait_emits_every_change() -> None:
-    """A limit of 0, and then a tombstone is one of them."""
     rows = [("a", 1, 0), ("a", 0, 1), ("b", 1, 1), ("a", None, 1), ("b", 2, 0)]
     assert run(held(0), rows) == rows
 
 
 def test_the_time_limit_counts_from_the_first_change_of_a_row() -> None:
-    """Later changes replace the value and do not renew the time; the last value comes with its own time."""
     with driver_of(held(10)) as driver:
         source = driver.create_input_topic("in", **KEYED)
         source.pipe_batch([("a", 1, 0), ("a", 2, 9), ("b", 3, 9)])
@@ -61,7 +59,6 @@ def test_the_time_limit_counts_from_the_first_change_of_a_row() -> None:
 
 
 def test_an_older_record_does_not_turn_the_time_back() -> None:
-    """Stream time is the largest timestamp seen, and a row that is overdue when it comes goes on at once."""
     assert run(held(5), [("a", 1, 20), ("b", 2, 3), ("a", 3, 1)]) == [("b", 2, 3)]
 
 
@@ -72,21 +69,17 @@ def test_rows_of_equal_time_come_in_the_order_of_their_keys() -> None:
 
 
 def test_a_full_buffer_emits_its_oldest_rows_early() -> None:
-    """A limit of records; without a time limit nothing else emits."""
     rows = [("a", 1, 5), ("a", 0, 6), ("b", 1, 4), ("c", 1, 9), ("c", 2, 9)]
     buffer = BufferConfig.max_records(1).emit_early_when_full()
     assert run(held(None, buffer), rows) == [("b", 1, 4), ("a", 0, 6)]
 
 
 def test_a_buffer_of_no_records_emits_every_change() -> None:
-    """Deletions too: downstream may have seen the row."""
     rows = [("a", 1, 100), ("a", None, 100)]
     assert run(held(100, BufferConfig.max_records(0)), rows) == rows
 
 
 def test_bytes_are_counted_as_kafka_streams_counts_them() -> None:
-    """Each row: 8, the key, 8 + 8 + 4 for its record, the topic, its headers, the value, and the values before."""
-
     # Keys are '"a"' (3 bytes), values of one digit, the topic is "in": 8 + 3 + 20 + 2 + 1 = 34 bytes a row.
     def use(limit: int) -> list[Any]:
         rows = [("a", 1, 0), ("b", 2, 1)]
@@ -97,7 +90,6 @@ def test_bytes_are_counted_as_kafka_streams_counts_them() -> None:
 
 
 def test_the_values_before_count_for_the_size() -> None:
-    """The one that was sent last, and once more that of the change if it is another one."""
     with driver_of(held(None, BufferConfig.max_bytes(34 + 1 + 1))) as driver:
         source = driver.create_input_topic("in", **KEYED)
         source.pipe_batch([("a", 1, 0), ("a", 2, 1)])  # 34, and 1 for the old value
@@ -111,7 +103,6 @@ def test_the_values_before_count_for_the_size() -> None:
 
 
 def test_headers_go_with_the_change_they_came_with_and_count_for_the_size() -> None:
-    """The emitted record has those of the row's last change."""
     with driver_of(held(5)) as driver:
         source = driver.create_input_topic("in", **KEYED)
         source.pipe_input("a", 1, 0, headers=(("first", b"1"),))
@@ -179,7 +170,6 @@ def test_values_count_with_their_headers_where_stores_keep_them(
 def test_a_full_buffer_that_must_not_emit_stops_the_application(
     buffer: BufferConfig, figures: str, handler: str
 ) -> None:
-    """Whatever the processing handler says: no record is at fault."""
     use = held(100, buffer.shut_down_when_full())
     with driver_of(use, processing_exception_handler=handler) as driver:
         source = driver.create_input_topic("in", **KEYED)
@@ -189,8 +179,6 @@ def test_a_full_buffer_that_must_not_emit_stops_the_application(
 
 
 def test_an_aggregation_below_subtracts_what_it_added() -> None:
-    """The old value of an emitted change is the one emitted last, not the one the table had last."""
-
     def totals(stream: Any) -> Any:
         held_back = stream.to_table(store=MEMORY, **KEYED).suppress(
             Suppressed.until_time_limit(10, UNBOUNDED)
@@ -279,7 +267,6 @@ def final_counts(windows: Windows) -> Callable[[Any], Any]:
 
 
 def test_time_windows_give_one_result_each_in_the_order_in_which_they_close() -> None:
-    """SuppressScenarioTest: a jump of stream time closes several windows."""
     times = [0, 1, 2, 0, 3, 0, 4, 0, 30]
     rows = [("k1", "v1", time) for time in times]
     assert run(final_counts(TimeWindows(2, grace=2)), rows) == [
@@ -290,7 +277,6 @@ def test_time_windows_give_one_result_each_in_the_order_in_which_they_close() ->
 
 
 def test_sliding_windows_give_one_result_each() -> None:
-    """SuppressScenarioTest; late records count until the window is closed."""
     times = [10, 11, 10, 13, 10, 24, 5, 7, 90]
     rows = [("k1", "v1", time) for time in times]
     assert run(final_counts(SlidingWindows(5, grace=15)), rows) == [
@@ -313,7 +299,6 @@ def test_a_sliding_window_has_one_closing_time() -> None:
 
 
 def test_sessions_that_were_merged_away_give_no_tombstones() -> None:
-    """SuppressScenarioTest; the session that a late record belongs to is closed by then."""
     rows = [
         ("k1", "v", 0),
         ("k1", "v", 5),
@@ -343,8 +328,6 @@ def test_sessions_that_were_merged_away_give_no_tombstones() -> None:
 def test_a_window_has_one_final_result_and_it_is_the_last_update(
     records: list[tuple[str, int]], windows: Windows
 ) -> None:
-    """Of every kind of window: once it is closed, no update of it comes any more."""
-
     def use(stream: Any) -> Any:
         counts = stream.group_by_key(**KEYED).windowed_by(windows).count()
         counts.to_stream(lambda key, _: [key.key, key.start, key.end]).to("raw", **KEYED)
@@ -386,7 +369,6 @@ def append(_key: str, value: str, seen: str) -> str:
 def test_a_windowed_cogroup_gives_one_result_each(
     windows: Any, expected: list[Any], more: dict[str, Any], record_by_record: bool
 ) -> None:
-    """The windows are found behind each of its streams, whatever the windows, also through a filter."""
     config = StreamsConfig(
         application_id="t",
         bootstrap_servers="unused:9092",
@@ -417,7 +399,6 @@ def test_a_windowed_cogroup_gives_one_result_each(
 
 
 def test_a_cogroup_in_unlimited_windows_has_no_final_results() -> None:
-    """Refused as for one stream."""
     builder = StreamsBuilder()
     text: dict[str, Any] = {"key_serde": str, "value_serde": str}
     one, two = (builder.stream(name, **text).group_by_key() for name in ("1", "2"))
@@ -456,7 +437,6 @@ def model(changes: list[Any], limit: int | None, records: int | None) -> list[An
 def test_what_comes_out_is_what_the_model_says(
     changes: list[Any], limit: int | None, records: int | None, record_by_record: bool
 ) -> None:
-    """For any changes and limits, in a batch and record by record."""
     buffer = UNBOUNDED if records is None else BufferConfig.max_records(records)
     with driver_of(held(limit, buffer), record_by_record=record_by_record) as driver:
         driver.create_input_topic("in", **KEYED).pipe_batch(changes)

@@ -42,7 +42,6 @@ def test_a_row_is_read_back_as_it_was_written(
     new: bytes | None,
     headers: list[Any],
 ) -> None:
-    """With all of its parts, also those that are None or empty."""
     row = Buffered(time, Context(*source, tuple(headers)), prior, old, new)
     serde = BufferedSerde(Serdes.bytes())
     assert serde.deserialize("t", serde.serialize("t", row)) == row
@@ -80,7 +79,6 @@ def commit(rows: CommitBuffer, database: InMemoryDatabase) -> None:
 @settings(max_examples=80)
 @given(STEPS, st.integers(1, 3))
 def test_the_oldest_row_is_taken_whatever_happened_before(steps: list[Any], indexed: int) -> None:
-    """With an index of one to three rows, across commits, and after a restart on the same rows."""
     database = InMemoryDatabase([SPEC.name])
     rows = CommitBuffer(SPEC, database, topic="held", keep_bytes=0)
     held = SuppressBuffer(rows, indexed_rows=indexed)
@@ -151,19 +149,16 @@ def outputs(*parts: list[Any], crash_after: int | None = None, lose_disk: bool =
 def test_a_restart_anywhere_holds_back_the_same_rows(
     changes: list[Any], cut: int, crash: int | None, lose_disk: bool
 ) -> None:
-    """Clean, killed, or with a lost disk: what comes out is what an undisturbed run gives."""
     assert outputs(changes[:cut], changes[cut:], crash_after=crash, lose_disk=lose_disk) == outputs(
         changes
     )
 
 
 def test_stream_time_survives_a_restart() -> None:
-    """What is overdue by the time before the restart goes on at once."""
     assert outputs([("a", "x", 100)], [("b", "y", 3)]) == [("b", b"y")]
 
 
 def test_a_row_keeps_its_time_over_a_restart() -> None:
-    """That of its first change, though a later one was written."""
     assert outputs([("a", "x", 0), ("a", "y", 4)], [("b", "z", 5)]) == [("a", b"y")]
 
 
@@ -185,7 +180,6 @@ def test_the_changelog_has_the_keys_of_the_rows() -> None:
 
 
 def test_bytes_are_kafka_streams() -> None:
-    """A row as its BufferValue writes it, with an old value that is the prior one."""
     row = Buffered(9, Context(5, "in", 1, 7, (("h", None),)), b"p", b"p", b"new")
     assert BufferedSerde(Serdes.bytes()).serialize("t", row) == (
         b"\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x07\0\0\0\x02in\0\0\0\x01\0\0\0\x01"
@@ -195,6 +189,5 @@ def test_bytes_are_kafka_streams() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\x01" * 13, bytes(40) + b"\xff"])
 def test_bytes_of_no_known_format_are_refused(data: bytes) -> None:
-    """With an error that says so, not with a row made up of them."""
     with pytest.raises(SerializationError, match="no known format"):
         BufferedSerde(Serdes.bytes()).deserialize("t", data)

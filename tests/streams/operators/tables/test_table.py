@@ -20,7 +20,6 @@ def table_of(stream: Any, name: str | None = "table") -> Any:
 
 @pytest.mark.parametrize("record_by_record", [False, True])
 def test_the_last_offset_wins_whatever_its_time(record_by_record: bool) -> None:
-    """Null keys are dropped, null values delete; the row's time is its record's."""
     rows = [("a", 1, 10), (None, 2, 11), ("a", 3, 5), ("b", None, 12), ("a", None, 2)]
     with driver_of(lambda s: table_of(s).to_stream(), record_by_record=record_by_record) as driver:
         driver.create_input_topic("in", **KEYED).pipe_batch(rows)
@@ -31,7 +30,6 @@ def test_the_last_offset_wins_whatever_its_time(record_by_record: bool) -> None:
 
 @pytest.mark.parametrize("materialised", [False, True])
 def test_a_filter_makes_tombstones_of_rejected_rows(materialised: bool) -> None:
-    """A deleted row is not asked about, and a row that downstream never saw needs no tombstone."""
     asked: list[Any] = []
 
     def even(value: int) -> bool:
@@ -52,7 +50,6 @@ def test_a_filter_makes_tombstones_of_rejected_rows(materialised: bool) -> None:
 
 
 def test_a_filter_of_a_table_that_is_not_kept_sends_every_tombstone() -> None:
-    """It can't know what downstream saw, and keeps no store to find out."""
     rows = [("a", 1, 1), ("a", 2, 2), ("b", None, 3)]
     assert run(lambda s: table_of(s, None).filter(lambda v: v % 2 == 0).to_stream(), rows) == [
         ("a", None, 1),
@@ -79,7 +76,6 @@ def test_a_filter_above_a_kept_join_that_sends_old_values_knows_them() -> None:
 
 
 def test_filter_not_is_the_other_half() -> None:
-    """Deleted rows stay deleted in both."""
     rows = [("a", 2, 1), ("a", 3, 2), ("a", None, 3)]
     assert run(lambda s: table_of(s).filter_not(lambda k, v: v % 2 == 0).to_stream(), rows) == [
         ("a", 3, 2),
@@ -89,7 +85,6 @@ def test_filter_not_is_the_other_half() -> None:
 
 @pytest.mark.parametrize("materialised", [False, True])
 def test_map_values_maps_rows_and_leaves_deletes(materialised: bool) -> None:
-    """The function is never called with a deleted row; a result of None deletes."""
     mapped = Materialized("mapped", **KEYED) if materialised else None
     rows = [("a", 2, 1), ("a", None, 2), ("b", 0, 3), ("c", 5, 4)]
     assert run(
@@ -109,8 +104,6 @@ def test_map_values_maps_rows_and_leaves_deletes(materialised: bool) -> None:
 def test_rows_whose_function_fails_are_skipped(
     rows: list[tuple[str, int | None]], as_filter: bool
 ) -> None:
-    """The other changes of the batch stay, tombstones too, each with its own time."""
-
     def fail(value: int) -> int:
         if value < 0:
             raise ValueError
@@ -134,7 +127,6 @@ def test_rows_whose_function_fails_are_skipped(
 
 
 def test_to_stream_may_choose_new_keys() -> None:
-    """By the value, or by key and value; of a deleted row the value is None."""
     rows = [("a", 2, 1), ("a", None, 2)]
     assert run(lambda s: table_of(s).to_stream(lambda v: f"v{v}"), rows) == [
         ("v2", 2, 1),
@@ -147,7 +139,6 @@ def test_to_stream_may_choose_new_keys() -> None:
 
 
 def test_with_a_cache_a_table_forwards_its_last_changes() -> None:
-    """Also through a filter with a store of its own, whose cache is flushed after the one above it."""
     builder = StreamsBuilder()
     table = builder.table("in", store=Materialized("table", **KEYED), **KEYED)
     table.filter(lambda v: v > 1, store=Materialized("kept", **KEYED)).to_stream().to(
@@ -181,7 +172,6 @@ def test_a_versioned_table_passes_on_late_versions_but_not_those_before_its_hist
 
 
 def test_a_filter_of_a_versioned_table_passes_tombstones_on() -> None:
-    """Also of rows nobody saw: a version that ends between two others matters to who looks back."""
     versions = Materialized("versions", store_type="versioned", history_retention=20, **KEYED)
     rows = [("a", 1, 50), ("a", 3, 55), ("a", 2, 60), ("a", 4, 58)]
     assert run(
@@ -190,7 +180,6 @@ def test_a_filter_of_a_versioned_table_passes_tombstones_on() -> None:
 
 
 def test_an_aggregation_may_be_kept_in_a_versioned_store() -> None:
-    """Its results are never late, so each is a version."""
     store = Materialized("counts", store_type="versioned", history_retention=100, key_serde=JSON)
     rows = [("a", 0, 10), ("a", 0, 30), ("a", 0, 20)]
     with driver_of(lambda s: s.group_by_key(**KEYED).count(store=store).to_stream()) as driver:

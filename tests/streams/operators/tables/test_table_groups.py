@@ -47,7 +47,6 @@ def test_a_row_that_stays_in_its_group_gives_one_result(record_by_record: bool) 
 
 
 def test_groups_are_told_apart_by_their_bytes() -> None:
-    """1 and 1.0 and True are equal in Python, but not the same keys in JSON."""
     selected = {1: (1, "x"), 2: (1.0, "y"), 3: (True, "z")}
     rows = [("k", 1, 1), ("k", 2, 2), ("k", 3, 3)]
     assert run(lambda s: strings(s, selected.get), rows) == [
@@ -60,7 +59,6 @@ def test_groups_are_told_apart_by_their_bytes() -> None:
 
 
 def test_a_row_whose_key_or_value_is_none_is_in_no_group() -> None:
-    """As is one for which the function returns None; it still leaves the group it was in."""
     rows = [
         ("k", ["a", 1], 1),
         ("k", [None, 2], 2),
@@ -77,7 +75,6 @@ def test_a_row_whose_key_or_value_is_none_is_in_no_group() -> None:
 
 
 def test_the_function_may_take_the_key() -> None:
-    """One parameter is the value, two are key and value."""
     rows = [("k", 1, 1), ("l", 2, 2)]
     assert run(lambda s: strings(s, lambda k, v: ("all", f"{k}{v}")), rows) == [
         ("all", "0+k1", 1),
@@ -86,7 +83,6 @@ def test_the_function_may_take_the_key() -> None:
 
 
 def test_a_result_is_as_new_as_the_newest_record_it_came_from() -> None:
-    """Also if that one was taken out again."""
     rows = [("k", ["a", 1], 9), ("k", None, 5), ("l", ["a", 2], 3)]
     assert run(lambda s: strings(s, tuple), rows) == [
         ("a", "0+1", 9),
@@ -96,7 +92,6 @@ def test_a_result_is_as_new_as_the_newest_record_it_came_from() -> None:
 
 
 def test_a_result_of_none_deletes_the_row_and_the_next_value_starts_anew() -> None:
-    """In reduce the first value is the first result, also after a subtractor returned None."""
     with driver_of(
         lambda s: (
             s.to_table(**KEYED)
@@ -133,7 +128,6 @@ def test_a_group_without_rows_counts_nought() -> None:
 
 
 def test_old_values_come_through_filters_and_mappers_without_stores() -> None:
-    """A row that the filter rejects leaves its group."""
     rows = [("k", 2, 1), ("k", 3, 2), ("k", 4, 3), ("k", 6, 4), ("k", None, 5)]
 
     def use(stream: Any) -> Any:
@@ -154,7 +148,6 @@ def test_old_values_come_through_filters_and_mappers_without_stores() -> None:
 
 
 def test_a_row_on_which_the_function_fails_is_skipped() -> None:
-    """The next change of its key goes on, and does not subtract what was never added."""
     rows = [("k", ["a", 1], 1), ("k", 7, 2), ("k", ["a", 3], 3)]
     with driver_of(lambda s: strings(s, tuple), processing_exception_handler="continue") as driver:
         driver.create_input_topic("in", **KEYED).pipe_batch(rows)
@@ -162,7 +155,6 @@ def test_a_row_on_which_the_function_fails_is_skipped() -> None:
 
 
 def test_of_a_versioned_table_what_comes_out_of_order_is_ignored() -> None:
-    """KTableAggregateTest#testAggOfVersionedStore, with the inputs of the golden case table_aggregate_repartition."""
     versioned = Materialized(store_type="versioned", history_retention=300_000, **KEYED)
 
     def by_value(key: str, value: str) -> tuple[str | None, str] | None:
@@ -187,8 +179,6 @@ def test_of_a_versioned_table_what_comes_out_of_order_is_ignored() -> None:
 
 
 def test_old_is_removed_before_new_is_added() -> None:
-    """KTableAggregateTest#testRemoveOldBeforeAddNew."""
-
     def use(stream: Any) -> Any:
         grouped = stream.to_table(**KEYED).group_by(lambda key, _: (key[0], key[1]), **KEYED)
         return grouped.aggregate(
@@ -226,7 +216,6 @@ def sums(stream: Any) -> Any:
 def test_the_aggregate_is_that_of_the_rows_there_are(
     rows: list[Any], cached: bool, cut: int
 ) -> None:
-    """After any changes, in one batch or two, with a cache or without: each group's sum is that of its rows now."""
     table = {key: value for key, value, _ in rows}
     expected: Counter[str] = Counter()
     for value in table.values():
@@ -246,7 +235,6 @@ def test_the_aggregate_is_that_of_the_rows_there_are(
 @settings(max_examples=20)
 @given(ROWS)
 def test_a_batch_gives_what_single_records_give(rows: list[Any]) -> None:
-    """The same results in the same order."""
     seen: list[Any] = []
     for record_by_record in (False, True):
         with driver_of(
@@ -258,7 +246,6 @@ def test_a_batch_gives_what_single_records_give(rows: list[Any]) -> None:
 
 
 def test_with_a_cache_the_old_value_is_the_one_that_was_forwarded_last() -> None:
-    """So that what is subtracted is what was added, though values between them were never seen."""
     builder = StreamsBuilder()
     table = builder.table("in", store=Materialized("table", **KEYED), **KEYED)
     table.group_by(lambda k, v: ("all", v), **KEYED).aggregate(
@@ -325,7 +312,6 @@ def cached_driver(*, counted: bool, cache_bytes: int) -> TopologyTestDriver:
 
 
 def test_what_a_processor_writes_into_a_cached_table_is_subtracted_likewise() -> None:
-    """A store of a table may be written by others; the old value is still the one that was forwarded last."""
     with cached_driver(counted=False, cache_bytes=1 << 20) as driver:
         source, store = driver.create_input_topic("in", **KEYED), driver.get_state_store("table")
         source.pipe_batch([("a", 1, 1), ("b", 10, 1)])
@@ -337,7 +323,6 @@ def test_what_a_processor_writes_into_a_cached_table_is_subtracted_likewise() ->
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 def test_counts_send_old_values_where_they_stand(cache_bytes: int) -> None:
-    """In order and out of order, for keys that come once and keys that come again."""
     batches = [
         [("a", 0, 5), ("b", 0, 6), ("a", 0, 7)],
         [("a", 0, 3), ("c", 0, 9), ("c", 0, 8)],

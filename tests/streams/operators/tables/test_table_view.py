@@ -87,7 +87,6 @@ def even_times_ten(table: KTable[Any, Any], store: Materialized | None = None) -
 
 
 def test_a_chain_without_stores_is_computed_from_the_source() -> None:
-    """Which is then the only table that is kept; keys of None and rejected rows have no row."""
     with looking_up(even_times_ten) as driver:
         assert set(driver.get_all_state_stores()) == {"table-STATE-STORE-0000000000"}
         table = driver.create_input_topic("table", **KEYED)
@@ -101,7 +100,6 @@ def test_a_chain_without_stores_is_computed_from_the_source() -> None:
 
 
 def test_a_table_with_a_store_is_read_from_it() -> None:
-    """Then the source need not be kept, and functions are not asked again."""
     asked: list[Any] = []
 
     def make(table: KTable[Any, Any]) -> Any:
@@ -120,7 +118,6 @@ def test_a_table_with_a_store_is_read_from_it() -> None:
 
 
 def test_a_look_up_that_fails_is_the_handlers() -> None:
-    """The record whose look-up failed is left out, the others are looked up once."""
     with looking_up(
         lambda table: table.map_values(lambda value: 10 // value if value < 5 else value),
         processing_exception_handler="continue",
@@ -137,7 +134,6 @@ CHANGES = st.lists(st.tuples(st.sampled_from("abc"), st.none() | st.integers(0, 
 @settings(max_examples=30)
 @given(CHANGES, CHANGES)
 def test_a_computed_row_is_the_one_a_store_would_have(first: list[Any], second: list[Any]) -> None:
-    """At any time, for any changes."""
     seen: list[Any] = []
     memory = Materialized("source", store_type="in_memory", **KEYED)
     kept = Materialized("kept", store_type="in_memory", **KEYED)
@@ -157,7 +153,6 @@ VERSIONED = Materialized("versions", store_type="versioned", history_retention=1
 
 
 def test_a_versioned_table_is_looked_up_as_of_a_time() -> None:
-    """Also through a filter and a mapper; each row comes with the timestamp of its version."""
     with looking_up(even_times_ten, store=VERSIONED, as_of=True) as driver:
         table = driver.create_input_topic("table", **KEYED)
         table.pipe_batch([("a", 2, 10), ("a", 4, 30), ("a", 3, 20), ("a", None, 40)])
@@ -170,7 +165,6 @@ def test_a_versioned_table_is_looked_up_as_of_a_time() -> None:
 
 
 def test_the_newest_rows_of_a_versioned_table_are_looked_up_likewise() -> None:
-    """A version that came late is not one."""
     with looking_up(even_times_ten, store=VERSIONED) as driver:
         driver.create_input_topic("table", **KEYED).pipe_batch([("a", 2, 10), ("a", 4, 5)])
         driver.create_input_topic("in", **KEYED).pipe_batch([("a", 0, 1), ("b", 0, 1)])
@@ -200,8 +194,6 @@ def test_versions_are_those_of_the_nearest_store() -> None:
 def test_rows_of_windowed_tables_are_looked_up_by_windowed_keys(
     windows: Any, window: tuple[int, int]
 ) -> None:
-    """Of all kinds of windows."""
-
     def make(table: KTable[Any, Any]) -> Any:
         return table.to_stream().group_by_key(**KEYED).windowed_by(windows).count()
 
@@ -221,7 +213,6 @@ def test_rows_of_windowed_tables_are_looked_up_by_windowed_keys(
 
 
 def test_old_values_are_sent_only_where_somebody_asked() -> None:
-    """A source has to be kept for them, which `force` alone makes it."""
     builder = StreamsBuilder()
     table: Any = builder.table("in", **KEYED)
     mapped = table.map_values(str)
@@ -236,7 +227,6 @@ def test_old_values_are_sent_only_where_somebody_asked() -> None:
 
 
 def test_a_table_with_a_store_of_its_own_does_not_ask_further_up() -> None:
-    """It knows by itself what its rows were."""
     table: Any = StreamsBuilder().table("in", **KEYED)
     kept = table.map_values(str, store=Materialized("kept", value_serde=str))
     assert kept._part.send_old_values(force=False)
@@ -246,7 +236,6 @@ def test_a_table_with_a_store_of_its_own_does_not_ask_further_up() -> None:
 
 
 def test_a_filter_uses_old_values_that_cost_nothing() -> None:
-    """Those of a table that is kept anyway; so it sends no tombstones for rows nobody saw."""
     builder = StreamsBuilder()
     kept: Any = builder.table("kept", store="kept", **KEYED)
     other: Any = builder.table("other", **KEYED)

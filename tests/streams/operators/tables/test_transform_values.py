@@ -49,7 +49,6 @@ def table_of(stream: Any) -> Any:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_every_row_is_transformed_also_a_deleted_one(kept: bool) -> None:
-    """Unlike in map_values; the object is closed with the task."""
     store = Materialized("kept", **KEYED) if kept else None
     rows = [("a", 1, 1), ("a", None, 2), ("b", 2, 3), (None, 3, 4)]
     with driver_of(
@@ -66,7 +65,6 @@ def test_every_row_is_transformed_also_a_deleted_one(kept: bool) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_an_aggregation_below_gets_old_values(kept: bool) -> None:
-    """From the store, or by asking about the row before, too."""
     store = Materialized("kept", **KEYED) if kept else None
 
     def use(stream: Any) -> Any:
@@ -84,8 +82,6 @@ def test_an_aggregation_below_gets_old_values(kept: bool) -> None:
 
 
 def test_a_row_on_which_it_fails_is_the_handlers() -> None:
-    """The others go on."""
-
     class Failing(ValueTransformerWithKey[str, int, int]):
         def transform(self, key: str, value: int | None) -> int:
             assert value is not None
@@ -121,7 +117,6 @@ class Counting(ValueTransformerWithKey[str, str, str]):
 
 
 def test_it_may_use_stores_and_schedules_and_see_the_record() -> None:
-    """The sub-topology then runs record by record, because it sees how far others have come."""
     rows = [("a", "x", 1), ("b", "y", 12), ("a", None, 5)]
     with driver_of(lambda s: table_of(s).transform_values(Counting).to_stream()) as driver:
         driver.create_input_topic("in", **KEYED).pipe_batch(rows)
@@ -133,7 +128,6 @@ def test_it_may_use_stores_and_schedules_and_see_the_record() -> None:
 
 
 def test_stores_that_were_added_are_named_also_by_position() -> None:
-    """As in API.md: `transform_values(supplier, stores)`."""
     builder = StreamsBuilder()
     builder.add_state_store(Stores.key_value("seen", **KEYED))
     builder.table("in", **KEYED).transform_values(Noting, ["seen"])
@@ -142,7 +136,6 @@ def test_stores_that_were_added_are_named_also_by_position() -> None:
 
 
 def test_describe_says_why_it_runs_record_by_record() -> None:
-    """As of processors."""
     builder = StreamsBuilder()
     builder.table("in", **KEYED).transform_values(Noting)
     text = str(builder.build().describe(execution=True))
@@ -150,7 +143,6 @@ def test_describe_says_why_it_runs_record_by_record() -> None:
 
 
 def test_a_join_looks_rows_up_through_it() -> None:
-    """Computed from the parent's row at each look-up, outside of any record; kept ones are read."""
     builder = StreamsBuilder()
     table = builder.table("table", **KEYED).transform_values(Counting)
     builder.stream("in", **KEYED).left_join(table, lambda one, two: [one, two]).to("out", **KEYED)
@@ -167,8 +159,6 @@ def test_a_join_looks_rows_up_through_it() -> None:
 
 
 def test_it_can_not_forward_records() -> None:
-    """A table has one value for a row."""
-
     class Forwarding(ValueTransformerWithKey[str, int, int]):
         def transform(self, key: str, value: int | None) -> int | None:
             context: Any = self.context
@@ -182,7 +172,6 @@ def test_it_can_not_forward_records() -> None:
 
 
 def test_suppliers_of_other_things_are_refused() -> None:
-    """Objects, processors, and what is nothing of that kind; in the line where they are given."""
     table: Any = StreamsBuilder().table("in", key_serde=str, value_serde=Serdes.string())
     where = r"transform_values \(.*test_transform_values.py:\d+\): "
     with pytest.raises(TopologyError, match=where + "the supplier is an object of type Noting"):

@@ -14,7 +14,6 @@ STEPS = st.lists(st.tuples(st.lists(PLACES, max_size=8), st.integers(0, 6)), max
 def test_each_row_is_taken_once_when_it_is_due(
     stored: set[Place], steps: list[tuple[list[Place], int]], indexed_rows: int
 ) -> None:
-    """However few rows the index may hold, and whatever was in the store before it was made."""
     due = DueRows(
         lambda first: [place for place in stored if place[0] >= first], indexed_rows=indexed_rows
     )
@@ -32,7 +31,6 @@ def test_each_row_is_taken_once_when_it_is_due(
 
 
 def test_the_store_is_scanned_only_when_the_index_has_run_out() -> None:
-    """Once at first, and then once for at least half of what it holds."""
     stored: list[Place] = [(time, b"row") for time in range(1_000)]
     scans: list[int] = []
 
@@ -47,7 +45,6 @@ def test_the_store_is_scanned_only_when_the_index_has_run_out() -> None:
 
 
 def test_rows_of_one_time_are_taken_together_however_many() -> None:
-    """More than the index may hold."""
     stored: list[Place] = [(5, bytes([number])) for number in range(10)]
     due = DueRows(lambda first: [place for place in stored if place[0] >= first], indexed_rows=3)
     assert due.take(0, 4) == []

@@ -92,7 +92,6 @@ def never(_self: SessionWindowAggregate) -> bool:
 def test_the_quick_way_does_what_the_general_one_does(
     batches: Sequence[Sequence[Record]], windows: SessionWindows, longer: int, counts: bool
 ) -> None:
-    """Results, rows, late records and those that fail, whatever the order of times."""
     quick = everything(batches, windows, longer=longer, counts=counts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SessionWindowAggregate, "is_plain", never)
@@ -100,7 +99,6 @@ def test_the_quick_way_does_what_the_general_one_does(
 
 
 def test_results_on_update_go_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual count does not come by the general way at all; one whose results are held back does."""
     ways: list[str] = []
     general, quick = SessionWindowAggregate.each_record, SessionWindowAggregate.updated
 
@@ -136,7 +134,6 @@ def test_results_on_update_go_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> 
 def test_sessions_that_close_together_come_in_the_order_of_kafka_streams_stores(
     store_type: Any, expected: list[Any]
 ) -> None:
-    """All end at 10: on disk those that began earlier come first, in memory only keys count."""
     rows = [("b", 8), ("a", 10), ("b", 10), ("c", 6), ("c", 10), ("d", 10), ("z", 100)]
     with driver_of(
         lambda stream: (

@@ -63,7 +63,6 @@ LATE = [(100, "100"), *((time, str(time)) for time in range(7)), (105, "105"), (
 
 
 def test_late_records_are_dropped_per_window() -> None:
-    """KStreamWindowAggregateTest#shouldLogAndMeterWhenSkippingExpiredWindow, on update and on close."""
     windows = TimeWindows(10, 5, grace=90)
     rows = [("k", value, time) for time, value in LATE]
     assert run_texts(windows, rows) == [
@@ -81,7 +80,6 @@ def test_late_records_are_dropped_per_window() -> None:
 
 
 def test_a_tumbling_window_takes_late_records_within_its_grace() -> None:
-    """KStreamWindowAggregateTest#shouldLogAndMeterWhenSkippingExpiredWindowByGrace."""
     times = [200, 100, 101, 102, 103, 104, 105, 6]
     rows = [("k", time, time) for time in times]
     assert run_texts(TimeWindows(10, grace=90), rows) == [("k", 200, 210, "+200", 200), 7]
@@ -121,7 +119,6 @@ def test_a_tumbling_window_takes_late_records_within_its_grace() -> None:
 def test_results_on_close_come_once_and_when_time_is_far_enough(
     rows: Sequence[Row], expected: list[Any]
 ) -> None:
-    """KStreamWindowAggregateTest's cases for hopping windows of 10 ms every 5 ms with 5 ms of grace."""
     found: list[Any] = []
 
     def use(stream: KStream[Any, Any]) -> Any:
@@ -146,7 +143,6 @@ def test_a_window_that_was_jumped_over_still_has_its_final_result() -> None:
 
 
 def test_calendar_windows_have_final_results() -> None:
-    """A day's comes with the first record of a later day."""
     hour = 3_600_000
     days = CalendarWindows("day", "Asia/Tokyo", grace=hour)
     rows = [("a", 1, 10 * hour), ("a", 2, 14 * hour), ("a", 3, 15 * hour), ("a", 4, 16 * hour)]
@@ -155,7 +151,6 @@ def test_calendar_windows_have_final_results() -> None:
 
 
 def test_a_time_outside_the_calendar_fails_with_its_record() -> None:
-    """The others go on if the handler says so."""
     rows = [("a", 1, 1 << 60), ("a", 2, 5)]
     with (
         driver_for(CalendarWindows("day"), counts=True) as driver,
@@ -165,7 +160,6 @@ def test_a_time_outside_the_calendar_fails_with_its_record() -> None:
 
 
 def test_unlimited_windows_never_close() -> None:
-    """Records before the start are in none, and none is late."""
     found = run_each(
         [("a", 1, 5), ("a", 2, 10), ("a", 3, 1 << 40), ("a", 4, 20)], UnlimitedWindows(10)
     )
@@ -182,7 +176,6 @@ def test_unlimited_windows_never_close() -> None:
 
 
 def test_reduce_over_sliding_windows() -> None:
-    """KStreamSlidingWindowAggregateTest#testReduceSmallInput, on update and on close."""
     rows = [("A", str(n), time) for n, time in enumerate((10, 14, 15, 22, 26, 30), start=1)]
 
     def run(emit: Any) -> dict[int, list[Any]]:
@@ -236,8 +229,6 @@ def test_a_sliding_window_of_two_origins_gives_its_result_for_each() -> None:
 
 
 def test_the_second_result_of_a_sliding_window_takes_the_first_one_back() -> None:
-    """What is aggregated from the table counts the window once."""
-
     def use(stream: KStream[Any, Any]) -> Any:
         cut = stream.group_by_key(**KEYED).windowed_by(SlidingWindows(5, grace=100))
         counts = cut.count(store=Materialized("s", key_serde=JSON))
@@ -257,7 +248,6 @@ def test_the_second_result_of_a_sliding_window_takes_the_first_one_back() -> Non
 
 
 def test_a_value_copied_from_another_window_is_its_own() -> None:
-    """An aggregate that is changed in place changes in its window alone."""
     rows = [("a", 1, 20), ("a", 2, 24), ("a", 3, 22), ("a", 4, 21)]
     found = run_each(rows, SlidingWindows(5, grace=100))
     table = {result[1]: result[3] for each in found for result in each}
@@ -270,7 +260,6 @@ def test_a_value_copied_from_another_window_is_its_own() -> None:
 
 
 def test_sessions_of_kafkas_test() -> None:
-    """KStreamSessionWindowAggregateProcessorTest#shouldHandleMultipleSessionsAndMerging, with a cache and on close."""
     next_ = GAP + 1
     rows = [
         ("a", 1, 0), ("b", 1, 0), ("c", 1, 0), ("d", 1, 0), ("d", 2, GAP // 2), ("a", 2, next_), ("b", 2, next_),
@@ -297,7 +286,6 @@ def test_sessions_of_kafkas_test() -> None:
 
 @pytest.mark.parametrize(("grace", "times"), [(0, [0, 11, 0]), (1, [0, 11, 0, 12, 0])])
 def test_a_session_closes_a_millisecond_after_gap_and_grace(grace: int, times: list[int]) -> None:
-    """KStreamSessionWindowAggregateProcessorTest#shouldLogAndMeterWhenSkippingLateRecordWith…Grace."""
     rows = [("k" if time == 0 else "dummy", 1, time) for time in times]
     with driver_for(SessionWindows(10, grace=grace), counts=True) as driver:
         driver.create_input_topic("in", key_serde=JSON, value_serde=JSON).pipe_batch(rows)
@@ -313,7 +301,6 @@ def test_a_session_closes_a_millisecond_after_gap_and_grace(grace: int, times: l
 def test_a_closed_session_is_merged_while_the_retention_shows_it(
     retention: int | None, session: int, cut: int, emit: EmitStrategy
 ) -> None:
-    """KStreamSessionWindowAggregateProcessorTest#shouldMergeSessions, whose retention is longer than gap and grace."""
     rows = [("a", 1, 0), ("a", 1, 12), ("a", 1, 5)]
     with driver_for(SessionWindows(10), counts=True, retention=retention, emit=emit) as driver:
         source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
@@ -346,8 +333,6 @@ def test_a_session_is_found_as_long_as_it_is_open(
 
 
 def test_sessions_are_reduced_when_they_merge() -> None:
-    """The earlier one's result comes first, then the record."""
-
     def use(stream: KStream[Any, Any]) -> Any:
         cut = stream.group_by_key(**KEYED).windowed_by(SessionWindows(10, grace=100))
         return cut.reduce(lambda one, two: f"{one}+{two}").to_stream(flat_key)
@@ -364,7 +349,6 @@ def test_sessions_are_reduced_when_they_merge() -> None:
 @pytest.mark.parametrize("windows", KINDS)
 @pytest.mark.parametrize("counts", [False, True])
 def test_a_null_key_is_dropped_and_counted(windows: AnyWindows, counts: bool) -> None:
-    """It changes nothing, not even the stream time."""
     with driver_for(windows, counts=counts) as driver:
         source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
         source.pipe_batch([(None, 1, 1_000), ("a", 1, 5)])
@@ -384,8 +368,6 @@ def test_a_null_value_counts_except_in_sliding_windows(
 @pytest.mark.parametrize("windows", KINDS)
 @pytest.mark.parametrize("cache", [0, 1 << 20])
 def test_an_aggregate_of_none_deletes_the_window(windows: Any, cache: int) -> None:
-    """Downstream sees a None; with a cache only if it had seen a value."""
-
     def use(stream: KStream[Any, Any]) -> Any:
         cut = stream.group_by_key(**KEYED).windowed_by(windows)
         return cut.reduce(lambda _old, _new: None, store=Materialized("s", **KEYED)).to_stream(
@@ -412,7 +394,6 @@ def _all_times(windows: AnyWindows) -> tuple[int, ...]:
 def test_headers_of_the_latest_record_go_with_a_result(
     windows: AnyWindows, record_by_record: bool
 ) -> None:
-    """Without a cache, with one, and on close (those of the record that closed the window)."""
     for cache in (0, 1 << 20):
         with driver_for(
             windows,
@@ -437,8 +418,6 @@ def test_headers_of_the_latest_record_go_with_a_result(
 
 @pytest.mark.parametrize("windows", [TimeWindows(10, 5, grace=50), *KINDS])
 def test_a_failing_record_changes_no_window(windows: Any) -> None:
-    """With the handler "continue" the others go on as if it had not been there, in batches and alone."""
-
     def add(_key: Any, value: Any, seen: list[Any]) -> list[Any]:
         seen.append(value)
         if value == "bad":
@@ -475,7 +454,6 @@ def test_a_failing_record_changes_no_window(windows: Any) -> None:
     ],
 )
 def test_final_results_wait_for_the_clock(windows: AnyWindows, closes_at: int) -> None:
-    """With an interval they are looked for at most that often."""
     with driver_for(windows, counts=True, emit="on_window_close", emit_interval_ms=1_000) as driver:
         source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
         source.pipe_input("a", 1, 30_000)
@@ -489,7 +467,6 @@ def test_final_results_wait_for_the_clock(windows: AnyWindows, closes_at: int) -
 
 @pytest.mark.parametrize("windows", KINDS)
 def test_final_results_do_not_wait_until_the_store_has_forgotten_them(windows: Any) -> None:
-    """When stream time runs away, they come at the commit before."""
     with driver_for(windows, counts=True, emit="on_window_close", emit_interval_ms=1_000) as driver:
         source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
         source.pipe_input("a", 1, 0)
@@ -501,8 +478,6 @@ def test_final_results_do_not_wait_until_the_store_has_forgotten_them(windows: A
 
 @pytest.mark.parametrize("windows", KINDS)
 def test_downstream_gets_the_old_values_it_asks_for(windows: Any) -> None:
-    """A count of windows by their count subtracts what was added before, also through a cache."""
-
     def use(stream: KStream[Any, Any]) -> Any:
         cut = stream.group_by_key(**KEYED).windowed_by(windows)
         counts = cut.count(store=Materialized("s", key_serde=JSON))
@@ -524,7 +499,6 @@ def test_downstream_gets_the_old_values_it_asks_for(windows: Any) -> None:
     [TimeWindows(10, grace=20), SlidingWindows(10, grace=20), SessionWindows(10, grace=20)],
 )
 def test_stream_time_survives_a_restart(windows: Any, tmp_path: Any) -> None:
-    """What was late stays late, and no final result comes twice."""
     found: list[Any] = []
     dropped: list[float] = []
     times: tuple[int, ...] = ()
@@ -551,7 +525,6 @@ def test_stream_time_survives_a_restart(windows: Any, tmp_path: Any) -> None:
 
 
 def test_the_store_of_time_windows_is_a_timestamped_window_store() -> None:
-    """It can be read by key and time, and its rows say when their windows end."""
     with driver_for(TimeWindows(10, 5), counts=True) as driver:
         driver.create_input_topic("in", key_serde=JSON, value_serde=JSON).pipe_batch([("a", 1, 12)])
         store = driver.get_state_store("store")
@@ -563,7 +536,6 @@ def test_the_store_of_time_windows_is_a_timestamped_window_store() -> None:
 
 
 def test_rows_of_calendar_windows_know_their_ends() -> None:
-    """Though these have no one length."""
     days = CalendarWindows("day", "Europe/Berlin")
     start = 1_711_839_600_000  # 2024-03-31 in Berlin, a day of 23 hours
     with driver_for(days, counts=True) as driver:
@@ -574,8 +546,6 @@ def test_rows_of_calendar_windows_know_their_ends() -> None:
 
 
 def test_a_serde_other_than_the_usual_one_counts_too() -> None:
-    """Counts that don't stand decoded in the buffer are counted one by one."""
-
     def use(stream: KStream[Any, Any]) -> Any:
         store = Materialized("s", key_serde=JSON, value_serde=Serdes.json())
         return (

@@ -119,7 +119,6 @@ def rows(runs: BuiltRuns) -> dict[bytes, bytes | None]:
 
 
 def test_a_stretch_becomes_runs_up_to_its_end(tmp_path: Path) -> None:
-    """What was written since is not in them."""
     bench = Bench(tmp_path)
     bench.fill(30)
     bench.order(1, 12)
@@ -132,7 +131,6 @@ def test_a_stretch_becomes_runs_up_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_stretch_larger_than_its_memory_is_several_runs_but_not_too_many(tmp_path: Path) -> None:
-    """A database reads badly from many files."""
     bench = Bench(tmp_path, run_bytes=1_000)
     bench.helper._make_reader = lambda: Slow(bench.broker)
     bench.fill(600)
@@ -153,7 +151,6 @@ class Slow(FakeChangelogReader):
 
 
 def test_a_snapshot_comes_before_what_is_read(tmp_path: Path) -> None:
-    """In one list of files, in the order of their offsets."""
     bench = Bench(tmp_path)
     bench.fill(9)
     snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
@@ -174,7 +171,6 @@ def test_a_snapshot_comes_before_what_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_gone_is_the_snapshots_fault(tmp_path: Path) -> None:
-    """So the changelog can do without."""
     bench = Bench(tmp_path)
     bench.fill(9)
     snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
@@ -207,7 +203,6 @@ class SlowLocation(SnapshotLocation):
 
 
 def test_a_file_that_does_not_come_is_waited_for_while_others_do(tmp_path: Path) -> None:
-    """A location that hangs in the middle would keep the task from its changelog for ever; one that is slow may be so."""
     location = SlowLocation(str(tmp_path / "snapshots"))
     bench = Bench(tmp_path, location=location)
     bench.fill(9)
@@ -230,7 +225,6 @@ def test_a_file_that_does_not_come_is_waited_for_while_others_do(tmp_path: Path)
 
 
 def test_who_hangs_is_given_up_though_others_begin_to_wait(tmp_path: Path) -> None:
-    """Each that begins would else let the first one wait anew."""
     location = SlowLocation(str(tmp_path / "snapshots"))
     bench = Bench(tmp_path, partitions=2, location=location)
     for partition in (0, 1):
@@ -249,7 +243,6 @@ def test_who_hangs_is_given_up_though_others_begin_to_wait(tmp_path: Path) -> No
 
 
 def test_snapshots_are_found_while_others_are_brought(tmp_path: Path) -> None:
-    """A question that waited for files in line would be answered by nobody in time, and the changelog be read for nothing."""
     location = SlowLocation(str(tmp_path / "snapshots"))
     bench = Bench(tmp_path, partitions=5, location=location)
     for partition in range(5):
@@ -267,7 +260,6 @@ def test_snapshots_are_found_while_others_are_brought(tmp_path: Path) -> None:
 
 
 def test_a_location_that_can_not_be_read_has_no_snapshot(tmp_path: Path) -> None:
-    """The worker goes on with the changelog."""
     bench = Bench(tmp_path)
     (tmp_path / "snapshots").write_text("no directory")
     bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
@@ -278,7 +270,6 @@ def test_a_location_that_can_not_be_read_has_no_snapshot(tmp_path: Path) -> None
 def test_a_location_that_does_not_answer_has_no_snapshot(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file system that hangs would keep the task from its changelog for ever."""
     bench = Bench(tmp_path, find_s=0.1)
     silent = tmp_path / "snapshots" / "app" / "s" / "manifests" / f"{1:010}-{'0' * 16}.json"
     silent.parent.mkdir(parents=True)
@@ -294,7 +285,6 @@ def test_a_location_that_does_not_answer_has_no_snapshot(
 
 
 def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path) -> None:
-    """The others go on."""
     bench = Bench(tmp_path, partitions=2)
     for partition in (0, 1):
         bench.fill(9, partition)
@@ -310,7 +300,6 @@ def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path) -> None:
 
 
 def test_a_stretch_that_does_not_move_on_is_given_up(tmp_path: Path) -> None:
-    """With the offset at which it stands, and what to look at."""
     bench = Bench(tmp_path)
     bench.fill(3)
     bench.order(1, 10)
@@ -323,7 +312,6 @@ def test_a_stretch_that_does_not_move_on_is_given_up(tmp_path: Path) -> None:
 
 
 def test_progress_is_told_now_and_then(tmp_path: Path) -> None:
-    """With the position and the number of records."""
     bench = Bench(tmp_path)
     bench.fill(3)
     bench.order(1, 10)
@@ -336,7 +324,6 @@ def test_progress_is_told_now_and_then(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_order_leaves_nothing(tmp_path: Path) -> None:
-    """Whether it has begun or waits."""
     bench = Bench(tmp_path, partitions=4)
     for number in range(4):
         bench.order(number, 10, partition=number)
@@ -353,7 +340,6 @@ def test_a_forgotten_order_leaves_nothing(tmp_path: Path) -> None:
 def test_copies_wait_for_tasks_that_are_to_run_and_do_not_starve(
     tmp_path: Path, *, copies_first: bool
 ) -> None:
-    """Every fifth that begins is a copy's."""
     bench = Bench(tmp_path, partitions=20)
     for number in sorted(range(20), reverse=copies_first):
         bench.fill(1, number)
@@ -366,7 +352,6 @@ def test_copies_wait_for_tasks_that_are_to_run_and_do_not_starve(
 
 
 def test_one_partition_is_read_for_one_order_at_a_time(tmp_path: Path) -> None:
-    """Two members of one program may both want it."""
     bench = Bench(tmp_path)
     bench.fill(9)
     bench.order(1, 9)

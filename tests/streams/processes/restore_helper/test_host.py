@@ -86,7 +86,6 @@ class Told:
 def test_an_order_is_carried_out_by_a_process_that_is_started_for_it(
     make_host: Callable[..., HostRestoreHelper], tmp_path: Path
 ) -> None:
-    """And no sooner; the memory is shared by all runs that are made at once."""
     host = make_host()
     assert host.pids() == []
     told = Told()
@@ -100,7 +99,6 @@ def test_an_order_is_carried_out_by_a_process_that_is_started_for_it(
 def test_secrets_are_told_by_the_socket_only(
     make_host: Callable[..., HostRestoreHelper], tmp_path: Path
 ) -> None:
-    """Arguments and environment can be read by others, and logs show what a message's repr shows."""
     host = make_host()
     told = Told()
     host.make(order("wait", tmp_path), told)
@@ -113,7 +111,6 @@ def test_secrets_are_told_by_the_socket_only(
 def test_a_second_helper_is_started_when_the_first_has_something_to_do(
     make_host: Callable[..., HostRestoreHelper], tmp_path: Path
 ) -> None:
-    """A third is not; an idle one is used again."""
     host = make_host()
     first = Told()
     for _ in range(2):
@@ -130,7 +127,6 @@ def test_a_second_helper_is_started_when_the_first_has_something_to_do(
 def test_whoever_waits_for_a_helper_is_told_of_its_death(
     make_host: Callable[..., HostRestoreHelper], tmp_path: Path
 ) -> None:
-    """With the way it ended; the next order finds another one."""
     host = make_host(readers=1)
     waiting, dying, told = Told(), Told(), Told()
     host.make(order("wait", tmp_path), waiting)
@@ -145,7 +141,6 @@ def test_whoever_waits_for_a_helper_is_told_of_its_death(
 
 
 def test_what_fails_says_why(make_host: Callable[..., HostRestoreHelper], tmp_path: Path) -> None:
-    """The helper lives on."""
     host, told = make_host(), Told()
     host.make(order("fail", tmp_path), told)
     assert told.next() == RunsFailed(reason="as asked")
@@ -155,7 +150,6 @@ def test_what_fails_says_why(make_host: Callable[..., HostRestoreHelper], tmp_pa
 def test_a_helper_without_anything_to_do_ends(
     make_host: Callable[..., HostRestoreHelper], tmp_path: Path
 ) -> None:
-    """After a while; one that works for long does not."""
     host, told = make_host(idle_s=0.1, readers=1), Told()
     host.make(order("wait", tmp_path), told)
     assert isinstance(told.next(), RunProgress)
@@ -179,7 +173,6 @@ def test_a_helper_without_anything_to_do_ends(
 def test_a_forgotten_order_is_told_no_more_of(
     make_host: Callable[..., HostRestoreHelper], tmp_path: Path
 ) -> None:
-    """Its death neither; the directory of one that is done is deleted."""
     host = make_host(readers=1)
     waiting, told = Told(), Told()
     forgotten, done = order("wait", tmp_path), order("counts", tmp_path)
@@ -202,7 +195,6 @@ def test_a_forgotten_order_is_told_no_more_of(
 def test_a_snapshot_is_looked_for_once_for_all_that_ask_at_once(
     make_host: Callable[..., HostRestoreHelper],
 ) -> None:
-    """Tasks of one store ask one after the other."""
     host = make_host()
     all_told, found = threading.Event(), list[Any]()
 

@@ -25,7 +25,6 @@ _AUTOGROUPS = pytest.mark.skipif(
 
 
 def test_a_helper_has_a_lower_priority_and_so_has_its_session() -> None:
-    """Linux shares processors between sessions first, so that niceness alone would not give the tasks way."""
     before = psutil.Process().nice()
     ours, theirs = socket.socketpair()
     with ours:
@@ -48,7 +47,6 @@ def test_a_helper_has_a_lower_priority_and_so_has_its_session() -> None:
 
 @_AUTOGROUPS
 def test_a_session_of_somebody_else_keeps_its_priority() -> None:
-    """A helper that was started by hand, in the session of a shell."""
     code = "from tidewheel.streams.processes.restore_helper.priority import step_back as s; s(); print(open('/proc/self/autogroup').read())"
     mine = Path("/proc/self/autogroup").read_text()
     said = subprocess.run(
@@ -94,7 +92,6 @@ def test_what_threads_used_and_waited_for_is_told() -> None:
 
 @_AUTOGROUPS
 def test_a_helper_beside_programs_that_want_everything_gets_on() -> None:
-    """One processor, a busy session on it, and a program that is busy too and has stepped back."""
     cpu = min(os.sched_getaffinity(0))
     busy = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
     code = (

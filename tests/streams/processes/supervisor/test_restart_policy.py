@@ -50,19 +50,16 @@ def _decisions(*crashes: Crash) -> list[Restart | GiveUp]:
 
 
 def test_waits_double_from_one_second_to_sixty() -> None:
-    """1, 2, 4, 8, 16, 32, and then always 60 s."""
     waits = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
     assert _decisions(*[_crash()] * 8) == [Restart(wait) for wait in waits]
 
 
 def test_a_healthy_minute_makes_the_next_wait_short_again() -> None:
-    """A worker that ran well for a minute has not failed in a row."""
     decisions = _decisions(_crash(), _crash(), _crash(healthy_ms=60_000), _crash())
     assert decisions == [Restart(1_000), Restart(2_000), Restart(1_000), Restart(2_000)]
 
 
 def test_the_fifth_crash_on_one_offset_ends_it_and_names_it() -> None:
-    """Topic, partition, offset and what to do are in the message."""
     *before, last = _decisions(*[_crash(offset=42)] * 5)
     assert all(isinstance(decision, Restart) for decision in before)
     assert isinstance(last, GiveUp)
@@ -72,7 +69,6 @@ def test_the_fifth_crash_on_one_offset_ends_it_and_names_it() -> None:
 
 
 def test_a_record_in_hand_of_silent_deaths_is_named_without_a_handler() -> None:
-    """No handler is asked about what ends a process, so the message names none."""
     silent = Crash(
         exit_code=ExitCode.FAILED, message="killed by SIGSEGV", silent=True, partition=PARTITION, offset=7
     )  # fmt: skip
@@ -85,19 +81,16 @@ def test_a_record_in_hand_of_silent_deaths_is_named_without_a_handler() -> None:
 
 
 def test_time_does_not_excuse_an_offset_that_keeps_failing() -> None:
-    """Healthy minutes between crashes on one offset only mean that other partitions got on."""
     decision = _decisions(*[_crash(offset=42, healthy_ms=70_000)] * 5)[-1]
     assert isinstance(decision, GiveUp)
 
 
 def test_a_crash_further_on_counts_anew() -> None:
-    """The partition got past the record, so that one was not what brings workers down."""
     decisions = _decisions(*[_crash(offset=42)] * 4, *[_crash(offset=43)] * 4)
     assert all(isinstance(decision, Restart) for decision in decisions)
 
 
 def test_partitions_are_counted_apart() -> None:
-    """Two bad records that take turns are each found after five crashes."""
     other = Crash(
         exit_code=ExitCode.RECORD_FAILED,
         message="map failed",
@@ -110,19 +103,16 @@ def test_partitions_are_counted_apart() -> None:
 
 @pytest.mark.parametrize("code", [ExitCode.FENCED, ExitCode.USAGE, ExitCode.MISSING_SOURCE_TOPIC])
 def test_what_a_restart_cannot_help_is_never_restarted(code: ExitCode) -> None:
-    """Fenced, misconfigured, without its topics: the command ends with that code."""
     assert _decisions(Crash(exit_code=code, message="no")) == [GiveUp(code, "no")]
 
 
 def test_without_restarts_the_first_crash_ends_it() -> None:
-    """For those whose platform restarts."""
     _, decision = judge(CrashHistory(), _crash(offset=1), RestartSettings(enabled=False))
     assert decision == GiveUp(ExitCode.RECORD_FAILED, "map failed")
 
 
 @given(st.lists(crashes, max_size=40))
 def test_a_wait_is_always_between_the_first_and_the_longest(sequence: list[Crash]) -> None:
-    """Whatever happens without an offset, the worker is started again, within a minute."""
     for decision in _decisions(*sequence):
         assert isinstance(decision, Restart)
         assert SETTINGS.first_delay_ms <= decision.delay_ms <= SETTINGS.delay_max_ms
@@ -132,7 +122,6 @@ def test_a_wait_is_always_between_the_first_and_the_longest(sequence: list[Crash
 def test_gives_up_at_the_fifth_crash_in_a_row_on_a_partitions_offset(
     places: list[tuple[int, int]],
 ) -> None:
-    """A plain model: per partition the newest offset and how often it was met without another between."""
     history = CrashHistory()
     model: dict[int, tuple[int, int]] = {}
     for partition, offset in places:
@@ -149,7 +138,6 @@ def test_gives_up_at_the_fifth_crash_in_a_row_on_a_partitions_offset(
 
 
 def test_the_history_does_not_grow_without_bound() -> None:
-    """Only so many partitions are remembered; those that failed last stay."""
     history = CrashHistory()
     for partition in range(1_100):
         crash = Crash(

@@ -39,12 +39,10 @@ def _supervise(*targets: str, restart: RestartSettings = QUICK) -> ExitCode:
 
 
 def test_workers_that_end_by_themselves_end_the_command() -> None:
-    """With 0, as nothing went wrong."""
     assert _supervise("ready", "ready") is ExitCode.OK
 
 
 def test_every_worker_gets_its_slot_and_the_settings_through_its_pipe(tmp_path: Path) -> None:
-    """A secret of the settings is neither in a worker's arguments nor in its environment."""
     seen = tmp_path / "seen"
     orders = [
         StartWorker(
@@ -63,7 +61,6 @@ def test_every_worker_gets_its_slot_and_the_settings_through_its_pipe(tmp_path: 
 
 
 def test_reports_are_handed_on() -> None:
-    """Whoever asked is told what each worker says."""
     said: list[tuple[int, Report]] = []
     Supervisor(
         starts("ready,run"),
@@ -80,7 +77,6 @@ def test_reports_are_handed_on() -> None:
 def test_five_crashes_on_one_offset_end_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Four restarts, then the offset is named and the command leaves with its own code."""
     count = tmp_path / "count"
     assert _supervise(f"count={count},record=42") is ExitCode.CRASH_LOOP
     assert written(count) == "xxxxx"
@@ -89,21 +85,18 @@ def test_five_crashes_on_one_offset_end_it(
 
 @pytest.mark.parametrize("code", [ExitCode.FENCED, ExitCode.MISSING_SOURCE_TOPIC, ExitCode.USAGE])
 def test_final_errors_stop_the_other_workers_too(code: ExitCode, tmp_path: Path) -> None:
-    """One worker's share of the tasks would have no owner; the others stop cleanly."""
     mark = tmp_path / "mark"
     assert _supervise(f"crash={code.value}", f"ready,serve,mark={mark}") is code
     assert written(mark) == "stop"
 
 
 def test_without_restarts_a_crash_ends_the_command_with_its_code() -> None:
-    """A code that the worker gave, or 1 for one that nobody knows."""
     once = RestartSettings(enabled=False)
     assert _supervise("record=1", restart=once) is ExitCode.RECORD_FAILED
     assert _supervise("exit=77", restart=once) is ExitCode.FAILED
 
 
 def test_sigterm_stops_workers_cleanly_and_leaves_with_0(tmp_path: Path) -> None:
-    """The signal becomes an order; the worker finishes in its own way."""
     pid, mark = tmp_path / "pid", tmp_path / "mark"
     supervisor = drive(f"ready,run,pid={pid},serve,mark={mark}")
     until(lambda: written(pid))
@@ -115,7 +108,6 @@ def test_sigterm_stops_workers_cleanly_and_leaves_with_0(tmp_path: Path) -> None
 
 
 def test_a_worker_is_in_a_session_of_its_own(tmp_path: Path) -> None:
-    """Ctrl-C on a terminal goes to the supervisor's process group alone."""
     pid = tmp_path / "pid"
     supervisor = drive(f"pid={pid},serve")
     until(lambda: written(pid))
@@ -127,7 +119,6 @@ def test_a_worker_is_in_a_session_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_ends_everything_at_once(tmp_path: Path) -> None:
-    """The worker that does not stop is killed."""
     pid = tmp_path / "pid"
     supervisor = drive(f"ready,pid={pid},hang")
     until(lambda: written(pid))
@@ -144,7 +135,6 @@ def test_a_second_ctrl_c_ends_everything_at_once(tmp_path: Path) -> None:
 def test_a_worker_that_does_not_stop_in_time_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After drain_timeout_ms and a grace, and the command says so with its code."""
     monkeypatch.setattr("tidewheel.streams.processes.supervisor.supervisor._CLOSE_GRACE_MS", 0)
     pid = tmp_path / "pid"
     supervisor = Supervisor(
@@ -158,7 +148,6 @@ def test_a_worker_that_does_not_stop_in_time_is_killed(
 
 
 def test_a_killed_worker_is_started_again(tmp_path: Path) -> None:
-    """kill -9 leaves no word; the supervisor sees the death and starts another."""
     pid = tmp_path / "pid"
     supervisor = drive(f"ready,run,pid={pid},serve")
     until(lambda: written(pid))
@@ -173,7 +162,6 @@ def test_a_killed_worker_is_started_again(tmp_path: Path) -> None:
 
 
 def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
-    """They read the end of their orders and stop cleanly."""
     pid, mark = tmp_path / "pid", tmp_path / "mark"
     supervisor = drive(f"ready,pid={pid},serve,mark={mark}")
     until(lambda: written(pid))
@@ -213,7 +201,6 @@ class _StopsAfterDeaths(Supervisor):
 def test_the_record_in_hand_of_silent_deaths_is_named(
     death: str, described: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first death makes the next worker say what it has in hand; its exit code means nothing, also one of ours."""
     count = tmp_path / "count"
     target = f"count={count},hold=16,hold=17,{death}"
     assert _supervise(target, restart=IMPATIENT) is ExitCode.CRASH_LOOP
@@ -226,7 +213,6 @@ def test_the_record_in_hand_of_silent_deaths_is_named(
 def test_a_silent_death_with_nothing_in_hand_is_counted_for_no_record(
     steps: str, tmp_path: Path
 ) -> None:
-    """It is started again however often it dies, also by an exit code that means the end or success if it is said."""
     count = tmp_path / "count"
     supervisor = _StopsAfterDeaths(
         starts(f"count={count},{steps}"), restart=IMPATIENT, command=FAKE_WORKER
@@ -236,7 +222,6 @@ def test_a_silent_death_with_nothing_in_hand_is_counted_for_no_record(
 
 
 def test_only_after_a_silent_death_a_worker_is_careful(tmp_path: Path) -> None:
-    """One that said why it ended named its record, if there was one."""
     for death, careful in (("kill=9", True), ("record=3", False)):
         seen = tmp_path / "seen"
         supervisor = _StopsAfterDeaths(
@@ -248,7 +233,6 @@ def test_only_after_a_silent_death_a_worker_is_careful(tmp_path: Path) -> None:
 
 
 def test_nothing_is_started_again_once_it_stops(tmp_path: Path) -> None:
-    """A worker that waits for its restart is forgotten."""
     count = tmp_path / "count"
     supervisor = _StopsAfterADeath(
         starts(f"count={count},crash=1"),
@@ -260,7 +244,6 @@ def test_nothing_is_started_again_once_it_stops(tmp_path: Path) -> None:
 
 
 def test_all_workers_have_one_watchdog_which_ends_with_them(tmp_path: Path) -> None:
-    """Each connects by itself, through what the supervisor hands down."""
     started: list[WatchdogProcess] = []
 
     def start() -> WatchdogProcess:
@@ -276,7 +259,6 @@ def test_all_workers_have_one_watchdog_which_ends_with_them(tmp_path: Path) -> N
 
 
 def test_a_dead_watchdog_is_replaced_for_workers_that_start_later() -> None:
-    """Those that live get themselves another."""
     started: list[WatchdogProcess] = []
 
     def start() -> WatchdogProcess:

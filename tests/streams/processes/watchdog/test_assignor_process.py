@@ -43,7 +43,6 @@ def _assign(name: str, timeout_s: float = 30.0) -> Assignment:
 
 @pytest.mark.slow
 def test_N6_a_class_and_a_function_are_assignors() -> None:
-    """Both see the whole request; what they print is no answer."""
     assert _assign("EverythingToTheLast") == Assignment(owners=dict.fromkeys(_TASKS, "b"))
     assert _assign("to_the_first") == Assignment(
         owners=dict.fromkeys(_TASKS, "a"), standbys={TaskId(0, 0): ("b",)}
@@ -51,7 +50,6 @@ def test_N6_a_class_and_a_function_are_assignors() -> None:
 
 
 def test_N6_built_in_assignors_are_asked_by_name() -> None:
-    """No process is needed for them."""
     answer = Assignors("sticky", 0.001, []).assign(_request("sticky"))
     assert answer.owners[TaskId(0, 0)] == "a"
     with pytest.raises(ValueError, match="there is no assignor 'random'"):
@@ -59,7 +57,6 @@ def test_N6_built_in_assignors_are_asked_by_name() -> None:
 
 
 def test_no_assignor_is_imported_by_a_name_that_came_from_the_group_log(tmp_path: Path) -> None:
-    """A process asks the assignor that it was started with, whatever a request names."""
     marker = tmp_path / "imported"
     (tmp_path / "evilmod.py").write_text(f"open({str(marker)!r}, 'w')\n", encoding="utf-8")
     for own, named in (
@@ -86,7 +83,6 @@ def test_no_assignor_is_imported_by_a_name_that_came_from_the_group_log(tmp_path
     ],
 )
 def test_N6_an_assignor_that_fails_is_named_with_its_reason(name: str, told: str) -> None:
-    """The text is what the alarm says."""
     with pytest.raises(AssignorFailedError, match=told) as failure:
         _assign(name)
     assert f"assignors:{name}" in str(failure.value)
@@ -94,7 +90,6 @@ def test_N6_an_assignor_that_fails_is_named_with_its_reason(name: str, told: str
 
 @pytest.mark.slow
 def test_N6_a_module_that_fails_while_it_is_imported_is_told_of(tmp_path: Path) -> None:
-    """With what it raised, as anything else of the user's."""
     (tmp_path / "failing_assignors.py").write_text("RACKS = {}['racks']\n", encoding="utf-8")
     with pytest.raises(AssignorFailedError, match=r"failing_assignors:spread: KeyError: 'racks'$"):
         Assignors("failing_assignors:spread", 30.0, [str(tmp_path)]).assign(
@@ -104,6 +99,5 @@ def test_N6_a_module_that_fails_while_it_is_imported_is_told_of(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_N6_an_assignor_that_does_not_return_is_ended() -> None:
-    """Its time is limited."""
     with pytest.raises(AssignorFailedError, match="took more than 1 s and was ended"):
         _assign("never", 1.0)

@@ -128,7 +128,6 @@ def _until(condition: Callable[[], bool]) -> None:
 def test_the_first_words_are_hello_with_the_memory(
     link: WatchdogLink, watchdogs: _Watchdogs
 ) -> None:
-    """Progress and lease go through the memory at once."""
     hello, memory = watchdogs.wait_for(1).meet()
     assert hello == _hello()
     assert "secret" not in repr(hello)
@@ -146,7 +145,6 @@ def test_the_first_words_are_hello_with_the_memory(
 def test_orders_wake_the_worker_and_are_taken_in_order(
     link: WatchdogLink, watchdogs: _Watchdogs, woken: threading.Event
 ) -> None:
-    """Taking never waits, and takes each once."""
     assert link.take() == []
     orders: list[AnyOrder] = [
         Welcome(transactional_id="t"),
@@ -164,7 +162,6 @@ def test_orders_wake_the_worker_and_are_taken_in_order(
 def test_reports_arrive_in_order_also_when_the_watchdog_does_not_read(
     link: WatchdogLink, watchdogs: _Watchdogs
 ) -> None:
-    """Saying never waits: what the socket does not take is sent later."""
     watchdog = watchdogs.wait_for(1)
     reports = [
         CopyReady(task=f"0_{each}", learn_epoch=1, store_uuid="u" * 1_000, positions={}, ends={})
@@ -180,7 +177,6 @@ def test_reports_arrive_in_order_also_when_the_watchdog_does_not_read(
 def test_a_new_watchdog_is_told_who_we_are_and_what_still_counts(
     link: WatchdogLink, watchdogs: _Watchdogs
 ) -> None:
-    """Same incarnation, known to have been welcomed; the last of each lasting report; no answers to old orders."""
     first = watchdogs.wait_for(1)
     _, memory = first.meet()
     memory.lease_ns = 123
@@ -209,7 +205,6 @@ def test_a_new_watchdog_is_told_who_we_are_and_what_still_counts(
 
 
 def test_what_is_no_order_is_left_out(link: WatchdogLink, watchdogs: _Watchdogs) -> None:
-    """And what comes after it is taken."""
     watchdog = watchdogs.wait_for(1)
     watchdog._socket.sendall(b'{"order":"dance"}\nnonsense\n')
     watchdog.order(DropCopy(task="0_1"))
@@ -219,7 +214,6 @@ def test_what_is_no_order_is_left_out(link: WatchdogLink, watchdogs: _Watchdogs)
 def test_closing_says_what_was_not_sent_and_ends_the_line(
     watchdogs: _Watchdogs, woken: threading.Event
 ) -> None:
-    """The last word arrives, then the end; nothing is said after it, and no other watchdog is looked for."""
     link = WatchdogLink.start(_hello(), fd=watchdogs, woken=woken.set)
     watchdog = watchdogs.wait_for(1)
     link.say(WorkerClosed())
@@ -233,7 +227,6 @@ def test_closing_says_what_was_not_sent_and_ends_the_line(
 
 
 def test_many_threads_may_report_at_once(link: WatchdogLink, watchdogs: _Watchdogs) -> None:
-    """Lines are never mixed up."""
     watchdog = watchdogs.wait_for(1)
     _, memory = watchdog.meet()
 

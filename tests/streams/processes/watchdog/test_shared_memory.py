@@ -6,7 +6,6 @@ from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
 
 
 def test_both_ends_see_what_the_other_writes() -> None:
-    """The counter goes one way, the lease the other; neither touches the other's."""
     worker = SharedMemory.create()
     watchdog = SharedMemory.adopt(os.dup(worker.fd))
     for _ in range(3):
@@ -20,7 +19,6 @@ def test_both_ends_see_what_the_other_writes() -> None:
 
 
 def test_it_has_no_name_and_closing_twice_is_fine() -> None:
-    """Nothing is left behind in any folder."""
     memory = SharedMemory.create()
     assert os.fstat(memory.fd).st_nlink == 0
     memory.close()

@@ -72,7 +72,6 @@ def _beats(said: Path, since_ns: int, until_ns: int) -> list[Heard]:
 
 
 def test_a_worker_is_welcomed_and_given_every_task(start: StartWorker) -> None:
-    """Its own watchdog leads; the lease goes through the memory."""
     worker = start(hello("a"))
     worker.wait_for_order("welcome", transactional_id="app-a-1-0")
     worker.wait_for_order("run", task="0_0")
@@ -100,8 +99,6 @@ def _death_is_said_after_ns(worker: WorkerProgram, said: Path, member: str) -> i
 
 
 def test_H21_the_death_of_a_worker_is_said_within_100_ms(start: StartWorker, said: Path) -> None:
-    """kill -9: the end of its socket and of its process tell."""
-
     def measure(number: int) -> int:
         worker = start(hello(f"a{number}"))
         worker.wait_for_order("run")
@@ -113,8 +110,6 @@ def test_H21_the_death_of_a_worker_is_said_within_100_ms(start: StartWorker, sai
 def test_H21_the_death_of_a_worker_is_noticed_although_its_children_live(
     start: StartWorker, said: Path
 ) -> None:
-    """A process that user code has forked holds the socket open."""
-
     def measure(number: int) -> int:
         worker = start(hello(f"a{number}"))
         worker.wait_for_order("run")
@@ -129,8 +124,6 @@ def test_H21_the_death_of_a_worker_is_noticed_although_its_children_live(
 
 
 def test_H21_beats_survive_a_worker_that_holds_the_gil(start: StartWorker, said: Path) -> None:
-    """For longer than its session lasts: nobody takes it for dead, and its lease is renewed."""
-
     def longest_gap_ns(number: int) -> int:
         worker = start(hello(f"a{number}", session_timeout_ms=1_500))
         worker.wait_for_order("run")
@@ -148,7 +141,6 @@ def test_H21_beats_survive_a_worker_that_holds_the_gil(start: StartWorker, said:
 
 
 def test_H21_a_worker_that_hangs_is_no_longer_vouched_for(start: StartWorker, said: Path) -> None:
-    """Its counter stands still for longer than it may: its incarnation is fenced, and it is told."""
     worker = start(hello("a", session_timeout_ms=500, worker_hang_timeout_ms=400))
     worker.wait_for_order("run")
     worker.tell("hold 3")
@@ -159,7 +151,6 @@ def test_H21_a_worker_that_hangs_is_no_longer_vouched_for(start: StartWorker, sa
 
 
 def test_signals_do_not_end_a_watchdog(start: StartWorker, said: Path) -> None:
-    """A terminal's Ctrl-C and a service manager's SIGTERM are for the program, which decides."""
     worker = start(hello("a"))
     worker.wait_for_order("run")
     assert os.getsid(worker.watchdog_pid) == worker.watchdog_pid
@@ -170,7 +161,6 @@ def test_signals_do_not_end_a_watchdog(start: StartWorker, said: Path) -> None:
 
 
 def test_a_watchdog_ends_with_its_worker_and_resigns(start: StartWorker, said: Path) -> None:
-    """A worker that closes in order leaves the group; its leader resigns; no process is left."""
     worker = start(hello("a"))
     worker.wait_for_order("run")
     worker.tell("close")
@@ -182,7 +172,6 @@ def test_a_watchdog_ends_with_its_worker_and_resigns(start: StartWorker, said: P
 
 
 def test_a_watchdog_ends_after_its_program_was_killed(start: StartWorker) -> None:
-    """It says what is to be said, and does not stay."""
     worker = start(hello("a"))
     worker.wait_for_order("run")
     worker.kill()
@@ -190,7 +179,6 @@ def test_a_watchdog_ends_after_its_program_was_killed(start: StartWorker) -> Non
 
 
 def test_a_killed_watchdog_is_replaced_at_once(start: StartWorker) -> None:
-    """The worker starts another; as this one's topics died with it, the incarnation is over there."""
     worker = start(hello("a"))
     worker.wait_for_order("run")
     os.kill(worker.watchdog_pid, signal.SIGKILL)
@@ -199,7 +187,6 @@ def test_a_killed_watchdog_is_replaced_at_once(start: StartWorker) -> None:
 
 
 def test_one_watchdog_serves_several_workers(command: list[str], said: Path) -> None:
-    """Each has a member of its own; the first to die does not take the other with it."""
     watchdog = WatchdogProcess(command)
     links = [
         WatchdogLink.start(

@@ -113,7 +113,6 @@ def start(kafka_broker: RunningBroker, app: str, tmp_path: Path) -> Iterator[Sta
 def test_a_program_leads_its_group_and_runs_its_tasks(
     start: StartWorker, overheard: Overheard, app: str
 ) -> None:
-    """From the first word to the first task: claim, member, target, grants, all in the log."""
     worker = start("a", heartbeat_interval_ms=500, session_timeout_ms=3_000)
     worker.wait_for_order("welcome", transactional_id=f"{app}-a-1-0")
     worker.wait_for_order("run", task="0_0")
@@ -130,7 +129,6 @@ def test_a_program_leads_its_group_and_runs_its_tasks(
 def test_H1_a_killed_watchdog_that_led_is_followed_and_replaced(
     start: StartWorker, overheard: Overheard
 ) -> None:
-    """Another program leads; the worker whose watchdog it was starts one and goes on, with its lease and its tasks."""
     timings = {"heartbeat_interval_ms": 300, "session_timeout_ms": 24_000}
     first = start("a", tasks=4, **timings)
     overheard.read_until(lambda: "a-1" in overheard.owners().values())
@@ -159,7 +157,6 @@ def test_H1_a_killed_watchdog_that_led_is_followed_and_replaced(
 def test_a_killed_program_is_fenced_and_its_tasks_go_to_the_others(
     start: StartWorker, overheard: Overheard
 ) -> None:
-    """kill -9 of a worker: its watchdog says so at once, and long before its session ends the other one runs everything."""
     first = start("a", tasks=4, session_timeout_ms=30_000)
     overheard.read_until(lambda: "a-1" in overheard.owners().values())
     second = start("b", tasks=4, session_timeout_ms=30_000)
@@ -180,7 +177,6 @@ def test_a_killed_program_is_fenced_and_its_tasks_go_to_the_others(
 def test_H21_beats_survive_a_worker_that_holds_the_gil_for_10_seconds(
     start: StartWorker, overheard: Overheard
 ) -> None:
-    """Three times its session: it beats all the while, keeps its tasks, and has a lease when it is back."""
     worker = start("a", heartbeat_interval_ms=500, session_timeout_ms=3_000)
     overheard.read_until(lambda: overheard.owners() == {"0_0": "a-1", "0_1": "a-1"})
     began_s = time.monotonic()
@@ -207,7 +203,6 @@ def test_H21_beats_survive_a_worker_that_holds_the_gil_for_10_seconds(
 def test_H24_deleted_control_topics_end_leases(
     start: StartWorker, overheard: Overheard, app: str
 ) -> None:
-    """Nobody beats into topics that are not those it knew; the lease runs out."""
     worker = start("a", session_timeout_ms=2_000)
     overheard.read_until(lambda: "a-1" in overheard.owners().values())
     admin = KafkaAdmin(overheard.settings, timeout_s=PATIENCE_S)
@@ -219,7 +214,6 @@ def test_H24_deleted_control_topics_end_leases(
 @pytest.mark.alone
 @pytest.mark.timeout(300)  # two brokers are started
 def test_a_broker_that_restarts_kills_nobody(tmp_path: Path) -> None:
-    """It is away for longer than a session: the lease runs out, the incarnation lives, its tasks stay."""
     data_dir = tmp_path / "broker"
     app = f"watchdog-{secrets.token_hex(4)}"
     with KafkaBroker(data_dir=data_dir) as broker:
@@ -249,7 +243,6 @@ def test_a_broker_that_restarts_kills_nobody(tmp_path: Path) -> None:
 
 
 def test_the_leader_beats_as_often_as_it_says(start: StartWorker, overheard: Overheard) -> None:
-    """A quiet group is a few messages a second."""
     start("a", heartbeat_interval_ms=200, session_timeout_ms=6_000)
     overheard.read_until(lambda: "a-1" in overheard.owners().values())
 
@@ -266,7 +259,6 @@ def test_the_leader_beats_as_often_as_it_says(start: StartWorker, overheard: Ove
 
 
 def test_memory_of_a_watchdog_is_bounded(start: StartWorker, overheard: Overheard) -> None:
-    """It imports little: neither stores nor topologies nor what checks settings."""
     worker = start("a", session_timeout_ms=6_000)
     overheard.read_until(lambda: "a-1" in overheard.owners().values())
     if sys.platform == "linux":

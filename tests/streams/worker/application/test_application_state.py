@@ -13,7 +13,6 @@ S = KafkaStreamsState
 
 
 def test_changes_are_told_in_their_order_whoever_makes_them() -> None:
-    """A listener that takes its time is not told of the end before the beginning, and holds nobody up."""
     state = ApplicationState()
     told: list[tuple[S, S]] = []
     is_told, go_on = threading.Event(), threading.Event()
@@ -42,7 +41,6 @@ def test_changes_are_told_in_their_order_whoever_makes_them() -> None:
 
 
 def test_a_listener_may_make_a_change_itself() -> None:
-    """It is told of it when it has returned."""
     state = ApplicationState()
     told: list[S] = []
 
@@ -57,7 +55,6 @@ def test_a_listener_may_make_a_change_itself() -> None:
 
 
 def test_a_listener_that_fails_is_told_of_the_next_change() -> None:
-    """Its error is logged."""
     state = ApplicationState()
     told: list[S] = []
 

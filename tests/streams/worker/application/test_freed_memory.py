@@ -14,7 +14,6 @@ def resident_mib() -> float:
 
 
 def test_free_memory_between_what_is_in_use_goes_back() -> None:
-    """As RocksDB leaves it: the C library alone gives back no more than what lies behind the last piece in use."""
     pieces = [bytes(2_000) for _ in range(100_000)]
     kept = pieces[::100]
     del pieces
@@ -25,7 +24,6 @@ def test_free_memory_between_what_is_in_use_goes_back() -> None:
 
 
 def test_it_is_given_back_again_and_again_until_closed() -> None:
-    """In a thread of its own."""
     times = threading.Semaphore(0)
 
     def note() -> bool:
@@ -42,7 +40,6 @@ def test_it_is_given_back_again_and_again_until_closed() -> None:
 
 
 def test_a_c_library_that_can_not_is_asked_once() -> None:
-    """It will not learn it."""
     asked: list[None] = []
 
     def can_not() -> bool:

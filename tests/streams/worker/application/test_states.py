@@ -20,7 +20,6 @@ S = KafkaStreamsState
     ],
 )
 def test_the_moves_of_a_life_are_legal(state: S, to: S) -> None:
-    """Start, run, rebalance, stop, fail."""
     assert legal(state, to)
 
 
@@ -37,13 +36,11 @@ def test_the_moves_of_a_life_are_legal(state: S, to: S) -> None:
     ],
 )
 def test_other_moves_are_not(state: S, to: S) -> None:
-    """Nobody runs before restoring, and nobody comes back from the end."""
     assert not legal(state, to)
 
 
 @pytest.mark.parametrize("state", S)
 def test_every_state_leads_to_an_end(state: S) -> None:
-    """NOT_RUNNING or ERROR is reached from everywhere, and nothing comes after either."""
     reached = {state}
     for _ in S:
         reached |= {to for each in reached for to in _MOVES[each]}

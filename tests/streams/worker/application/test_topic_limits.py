@@ -30,7 +30,6 @@ def broker() -> FakeBroker:
 
 
 def test_a_topic_is_asked_about_once(broker: FakeBroker) -> None:
-    """Its partitions and its limit come with one answer."""
     admin = CountingAdmin(broker)
     topics = KafkaTopics(admin)
     assert [topics.partition_count("out"), topics.message_bytes_max("out")] == [3, 1000]
@@ -41,7 +40,6 @@ def test_a_topic_is_asked_about_once(broker: FakeBroker) -> None:
 def test_a_missing_topic_is_asked_about_now_and_then(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a second the answer stands; once the topic is made, it is found."""
     now_s = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     admin = CountingAdmin(broker)
@@ -61,7 +59,6 @@ def test_a_missing_topic_is_asked_about_now_and_then(
 def test_a_limit_that_refused_a_record_is_asked_about_anew(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have been raised; but not more often than about once a second."""
     now_s = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     admin = CountingAdmin(broker)

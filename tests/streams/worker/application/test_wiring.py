@@ -28,7 +28,6 @@ class Retention(FakeAdmin):
 def test_quiet_partitions_are_committed_again_by_what_brokers_say(
     days: int | None, hours: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A quarter of the retention, twelve hours at most; where it is not told, these, and it is said once why."""
     caplog.set_level(logging.INFO)
     assert recommit_interval(Retention(days)) == hours * 3_600_000
     said = [record.getMessage() for record in caplog.records]

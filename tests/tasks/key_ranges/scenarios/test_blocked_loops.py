@@ -92,7 +92,6 @@ def _blocked(way: Way) -> Generator[tuple[GroupBench, Host, threading.Event]]:
 def test_K6_the_coroutine_that_blocks_the_loop_is_named(
     way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not those that wait for it; in the status while it lasts, and once in the log."""
     blocks, function = WAYS[way]
     with caplog.at_level(logging.WARNING), _blocked(blocks) as (group, host, released):
         told: BlockingCoroutine = host.until(lambda: host.status("0_0").blocking, "it is named")
@@ -173,7 +172,6 @@ def test_a_step_lasts_since_it_was_first_seen() -> None:
 
 
 def test_the_next_step_of_the_same_task_is_another_one() -> None:
-    """Also if nobody looked in between: a task that yields is not held to block."""
     with _watched() as (loop, watch):
         steps = _Steps()
         done = asyncio.run_coroutine_threadsafe(steps.run(), loop)
@@ -195,7 +193,6 @@ def test_the_next_step_of_the_same_task_is_another_one() -> None:
 
 
 def test_many_short_steps_are_none_that_blocks() -> None:
-    """As long as the loop needs for a round of all, a step is told only while it lasts, and since it began."""
     with _watched() as (loop, watch):
         begun_s: dict[Any, float] = {}
         looked_s: dict[float, float] = {}

@@ -75,7 +75,6 @@ def _get_apart(group: GroupBench, first: Host) -> None:
 def test_K3_L1_a_copy_that_is_promoted_while_ranges_are_apart_lacks_no_window(
     gated: tuple[Gate, GroupBench], early: bool
 ) -> None:
-    """Whether it has followed the ranges as they parted, or began when they were apart."""
     gate, group = gated
     first, second = group.host("a", threads=THREADS), group.host("b", threads=THREADS)
     if early:
@@ -95,7 +94,6 @@ def test_K3_L1_a_copy_that_is_promoted_while_ranges_are_apart_lacks_no_window(
 def test_K3_a_copy_lets_go_of_what_has_expired_for_the_last_of_the_ranges(
     gated: tuple[Gate, GroupBench],
 ) -> None:
-    """When the slow range has caught up, its old windows go here, too."""
     gate, group = gated
     first, second = group.host("a", threads=THREADS), group.host("b", threads=THREADS)
     learn(second)

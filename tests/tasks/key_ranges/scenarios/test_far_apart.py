@@ -177,7 +177,6 @@ DAMAGES = {"lost": _lost, "tail": _tail, "runs": _runs, "tail in runs": _tail_in
 def test_K3_a_crash_while_ranges_are_days_apart_loses_no_window(
     folder: Path, name: str, damage: str, threads: int
 ) -> None:
-    """The slow range goes on with the windows it had, whatever brings them back, also at factor 1."""
     gate = Gate()
     bench = bench_of(windowed(name, gate))
     send(bench, BEFORE)
@@ -284,6 +283,5 @@ def _over_lives(name: str, rows: Sequence[Row], lives: Sequence[Life], folder: P
 def test_K3_K6_windows_are_exact_however_far_ranges_are_apart(
     name: str, rows: list[Row], lives: list[Life]
 ) -> None:
-    """Any calls may hang and any life may crash, at any factor, with the disk, a part of it, or without it."""
     with TemporaryDirectory() as path:
         assert _over_lives(name, rows, lives, Path(path)) == at_factor_one(name, rows)

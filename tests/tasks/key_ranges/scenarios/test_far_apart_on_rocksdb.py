@@ -55,7 +55,6 @@ class RocksDisk(Disk):
 def test_K3_a_killed_worker_loses_no_window_of_a_slow_range(
     tmp_path: Path, name: str, threads: int, left: str
 ) -> None:
-    """The files are those of the moment of the kill: what was written since the last flush is not among them."""
     gate = Gate()
     bench = bench_of(windowed(name, gate))
     disk = bench.disk = RocksDisk(bench.fuse, tmp_path / "first")

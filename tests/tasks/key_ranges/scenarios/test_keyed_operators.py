@@ -215,7 +215,6 @@ SLOW = settings(max_examples=8, deadline=None)
 def test_K3_K6_K7_a_keyed_operator_gives_the_same_at_any_factor(
     name: str, rows: list[Any], count: int, actions: list[Any]
 ) -> None:
-    """The same records come out of each key, in the same order, and the same rows stay."""
     data = encoded([row for row in rows if row[2] is not None], 1)
     expected = at_factor_1(plain(name), ("in", "side"), data)
     found = in_ranges(plain(name), ("in", "side"), count, data, actions)
@@ -235,7 +234,6 @@ def test_K3_K6_K7_a_keyed_operator_gives_the_same_at_any_factor(
 def test_K3_K6_windows_give_the_same_at_any_factor(
     name: str, tick: int, counts: bool, rows: list[Any], count: int, actions: list[Any]
 ) -> None:
-    """Lateness goes by the record's position, so it doesn't matter which range was faster."""
     data = encoded(rows, tick)
     expected = at_factor_1(windowed(name, tick, counts), ("in",), data)
     found = in_ranges(windowed(name, tick, counts), ("in",), count, data, actions)
@@ -251,7 +249,6 @@ def test_K3_K6_windows_give_the_same_at_any_factor(
 def test_K3_caches_end_with_the_same_at_any_factor(
     name: str, rows: list[Any], count: int, actions: list[Any]
 ) -> None:
-    """With a cache the commits decide which changes come out; the last one of each key is the same."""
     data = encoded([row for row in rows if row[2] is not None], 1)
     expected = at_factor_1(plain(name), ("in", "side"), data, cache_bytes=1 << 20)
     found = in_ranges(plain(name), ("in", "side"), count, data, actions, cache_bytes=1 << 20)
@@ -264,7 +261,6 @@ def test_K3_caches_end_with_the_same_at_any_factor(
 
 
 def test_K3_what_has_expired_is_deleted_by_the_slowest_range() -> None:
-    """A fast range deletes nothing that a slow one still needs; once all are there, it goes."""
     tick = 60_000
     bench = RangeBench(windowed("tumbling", tick, True), ("in",), 4)
     slow = bench.cut.index_of(key_hash(b"a", 0))
@@ -291,7 +287,6 @@ def test_K3_what_has_expired_is_deleted_by_the_slowest_range() -> None:
 
 @pytest.mark.parametrize("first", [0, 1], ids=["its range first", "its range last"])
 def test_K3_a_late_record_is_late_whichever_range_is_faster(first: int) -> None:
-    """The record that made the time lies before it in the partition, in another range."""
     bench = RangeBench(windowed("tumbling without grace", 1, True), ("in",), 16)
     keys = (b"a", b"b")
     one, other = (bench.cut.index_of(key_hash(key, 0)) for key in keys)
@@ -308,7 +303,6 @@ def test_K3_a_late_record_is_late_whichever_range_is_faster(first: int) -> None:
 
 
 def test_K3_a_record_that_is_ahead_makes_nothing_late_before_it() -> None:
-    """A fast range has seen the end before a slow one has begun."""
     bench = RangeBench(windowed("tumbling without grace", 1, True), ("in",), 16)
     bench.send([("in", b"a", b"1", 0), ("in", b"a", b"1", 3), ("in", b"b", b"1", 100)])
     bench.work(bench.cut.index_of(key_hash(b"b", 0)), 10)
@@ -326,7 +320,6 @@ def test_K3_a_record_that_is_ahead_makes_nothing_late_before_it() -> None:
 def test_K6_a_late_record_is_late_after_a_crash_in_another_number_of_ranges(
     keys: tuple[bytes, bytes], count: int
 ) -> None:
-    """The time at the lowest position is committed, whichever range has seen it."""
     one, other = keys
     bench = RangeBench(windowed("tumbling without grace", 1, True), ("in",), 16)
     bench.send([("in", one, b"1", 0), ("in", other, b"1", 100)])
@@ -337,7 +330,6 @@ def test_K6_a_late_record_is_late_after_a_crash_in_another_number_of_ranges(
 
 
 def test_K3_a_table_whose_rows_end_is_not_cut() -> None:
-    """Its sweep goes over all rows on disk, by one time."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=STRING, value_serde=JSON)
     stream.group_by_key().count(store=Materialized("store", ttl=10))

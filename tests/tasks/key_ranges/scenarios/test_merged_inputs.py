@@ -90,7 +90,6 @@ def test_K3_inputs_are_read_again_from_one_moment_of_the_task() -> None:
 
 
 def test_K3_inputs_are_read_again_from_a_moment_that_all_ranges_had_passed_in_one_of_them() -> None:
-    """What is read once more is not done once more: the commit tells that both had done it."""
     a, b = TopicPartition("a", 0), TopicPartition("b", 0)
     task = begun(appending(), {a: halves({b"a": 4, b"b": 0}), b: halves({b"a": 0, b"b": 0})})
     for topic, offset, key in (("a", 0, b"b"), ("b", 0, b"a"), ("a", 1, b"b")):

@@ -82,7 +82,6 @@ def is_done(ranges: tuple[RangeProgress, ...], key: str, offset: int) -> bool:
 
 
 def test_K4_L1_a_task_moves_to_its_learner_in_the_middle_of_work_at_factor_16() -> None:
-    """Exactly: what is done again is what no commit said was done, and the copy reads no change twice."""
     work = Work()
     with GroupBench(work.program(), {"in": 1, "out": 1}, drain_timeout_ms=100) as group:
         feed = Feed(group)

@@ -58,7 +58,6 @@ def test_K2_whole_tasks_share_no_store_while_they_keep_all_threads_busy() -> Non
 
 @pytest.mark.parametrize("number_of_tasks", [1, 2, 4])
 def test_K5_awaits_overlap_up_to_the_factor_in_each_of_several_tasks(number_of_tasks: int) -> None:
-    """Ranges that only await take up no threads, so no task has fewer of them because there are others."""
     names = [f"0_{number}" for number in range(number_of_tasks)]
     in_hand: Counter[str] = Counter()
     together = asyncio.Event()

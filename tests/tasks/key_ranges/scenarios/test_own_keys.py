@@ -51,7 +51,6 @@ def topology(supplier: type[Processor[str, str, str, str]]) -> Topology:
 
 @pytest.mark.parametrize("threads", [1, 4, 16])
 def test_K3_all_ranges_together_see_each_row_once(threads: int) -> None:
-    """A punctuator that empties its store by `all()` reports every key once, whatever the factor is."""
     bench = Bench(topology(Reporting), {"in": 1, "out": 1}, commit_interval_ms=5)
     bench.idle_polls = 3
     keys = [f"k{index}" for index in range(100)]
@@ -69,7 +68,6 @@ def test_K3_all_ranges_together_see_each_row_once(threads: int) -> None:
 
 
 def test_K3_a_row_of_another_ranges_key_is_refused() -> None:
-    """With one range for all it works, as nothing is shared; with several the error names node, store and hash."""
     bench = Bench(topology(Adding), {"in": 1, "out": 1}, commit_interval_ms=5)
     bench.idle_polls = 3
     for index in range(50):

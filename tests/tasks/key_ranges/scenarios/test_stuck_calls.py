@@ -139,7 +139,6 @@ def of_other_ranges(group: GroupBench) -> list[str]:
 
 @pytest.mark.parametrize("threads", [1, THREADS], ids=["one thread", "key ranges"])
 def test_B9_a_worker_reports_its_long_call_until_it_is_over(threads: int) -> None:
-    """The call watch does, as the loop may be in the call itself; with its record, and long after half of its bound."""
     with benches() as (stuck, group):
         host = group.host("one", threads=threads, max_call_ms=4_000)
         host.run_task("0_0", 1)

@@ -123,7 +123,6 @@ def _send(bench: Bench, rows: Sequence[Row]) -> None:
 def test_K3_K6_windows_are_exact_over_crashes_and_changes_of_the_factor(
     name: str, rows: list[Row], lives: list[Life]
 ) -> None:
-    """A record is late or not by its position, whichever range was faster, whatever was done before a crash."""
     assert run(windowed(name), rows, lives) == run(windowed(name), rows, [(1, 80, None)])
 
 
@@ -132,12 +131,10 @@ def test_K3_K6_windows_are_exact_over_crashes_and_changes_of_the_factor(
 def test_K3_schedules_of_stream_time_are_called_at_the_same_times(
     rows: list[Row], threads: int
 ) -> None:
-    """In every range, also in one that has no record for a while, between the same two records of a key."""
     assert run(telling(), rows, [(threads, 80, None)]) == run(telling(), rows, [(1, 80, None)])
 
 
 def test_K6_a_commit_while_one_range_catches_up_tells_the_time_of_what_was_done_before() -> None:
-    """Operators see nothing of such a record, but those behind it may be late by its time."""
     done, left = b"a", b"b"
     old = halves({done: 2, left: 0})
     bench = Bench(windowed("tumbling"), {"in": 1, "out": 1})
@@ -157,7 +154,6 @@ def test_K6_a_commit_while_one_range_catches_up_tells_the_time_of_what_was_done_
 
 
 def test_K3_ranges_whose_threads_have_not_begun_commit_what_they_had_done_before() -> None:
-    """Without users' objects nothing is called as time passes, so records of other ranges are nothing to a range."""
     done, partition = b"a", TopicPartition("in", 0)
     builder = StreamsBuilder()
     counts = builder.stream("in", **TEXT).group_by_key().count()
@@ -174,7 +170,6 @@ def test_K3_ranges_whose_threads_have_not_begun_commit_what_they_had_done_before
 
 @pytest.mark.parametrize("ranges", [1, 2])
 def test_a_committed_offset_that_is_past_a_control_record_does_not_go_back(ranges: int) -> None:
-    """Who reads the group's offsets would take it for records that are done twice."""
     partition = TopicPartition("in", 0)
     level = {partition: halves({b"a": 0, b"b": 0})}
     task = begun_whole(telling(), level) if ranges == 1 else begun(telling(), level)

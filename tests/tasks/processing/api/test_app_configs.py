@@ -67,7 +67,6 @@ def seen_by(kind: str, settings: StreamsConfig) -> tuple[Mapping[str, Any], Mapp
 
 @pytest.mark.parametrize("kind", ["process", "process_values", "global"])
 def test_a_processor_sees_what_its_application_runs_with(kind: str) -> None:
-    """Every option by its name, keys of tables behind a dot; a prefix gives one table."""
     settings = config(commit_interval_ms="1s")
     seen, consumers = seen_by(kind, settings)
     assert seen["application_id"] == "shop"
@@ -85,7 +84,6 @@ def test_a_processor_sees_what_its_application_runs_with(kind: str) -> None:
 
 
 def test_no_secret_is_printed() -> None:
-    """Neither of the whole nor of a part; what is harmless is shown."""
     seen, consumers = seen_by("process", config(snapshot_location=f"s3://id:{SECRET}@bucket/x"))
     for text in (repr(seen), str(seen), f"{consumers}", repr(consumers)):
         assert SECRET not in text

@@ -50,7 +50,6 @@ def in_thread(loop: PrivateLoop, call: Any) -> tuple[threading.Thread, list[Base
 
 
 def test_K7_a_range_has_one_loop_whichever_thread_runs_it() -> None:
-    """So a client that is bound to a loop may be kept where the range's processor is."""
     one, other = PrivateLoop(), PrivateLoop()
     found: list[asyncio.AbstractEventLoop] = []
 
@@ -68,7 +67,6 @@ def test_K7_a_range_has_one_loop_whichever_thread_runs_it() -> None:
 
 
 def test_outside_a_range_the_thread_has_a_loop_of_its_own() -> None:
-    """Also after it was in a range's."""
     loop = PrivateLoop()
     with loop:
         ranges = wait_for(loop_now())
@@ -78,7 +76,6 @@ def test_outside_a_range_the_thread_has_a_loop_of_its_own() -> None:
 
 
 def test_a_wait_ends_when_its_range_is_given_up() -> None:
-    """The coroutine hears of it, and what is waited for later is not begun."""
     loop, stuck = PrivateLoop(), Stuck()
     thread, raised = in_thread(loop, stuck)
     assert stuck.begun.wait(10)
@@ -95,7 +92,6 @@ def test_a_wait_ends_when_its_range_is_given_up() -> None:
 
 
 def test_other_ranges_do_not_hear_of_it() -> None:
-    """Each has its own."""
     given_up, kept = PrivateLoop(), PrivateLoop()
     stuck, going = Stuck(), Stuck()
     threads = [in_thread(given_up, stuck), in_thread(kept, going)]
@@ -112,7 +108,6 @@ def test_other_ranges_do_not_hear_of_it() -> None:
 
 
 def test_a_coroutine_that_takes_no_notice_is_waited_for_to_its_end() -> None:
-    """It goes on where it catches the error; its result is that of a range nobody asks any more."""
     loop, begun = PrivateLoop(), threading.Event()
     results: list[str] = []
 
@@ -133,8 +128,6 @@ def test_a_coroutine_that_takes_no_notice_is_waited_for_to_its_end() -> None:
 
 
 def test_a_time_out_inside_is_an_error_of_the_record() -> None:
-    """It is no cancellation from outside, and the next record finds the loop as it was."""
-
     async def slow() -> None:
         async with asyncio.timeout(0.001):
             await asyncio.Event().wait()
@@ -148,8 +141,6 @@ def test_a_time_out_inside_is_an_error_of_the_record() -> None:
 
 
 def test_a_coroutine_that_was_cancelled_by_nobody_has_failed() -> None:
-    """Else it would end the worker: no handler takes a `CancelledError`."""
-
     async def waits_for_one_that_was_cancelled() -> None:
         other = asyncio.get_running_loop().create_future()
         other.cancel()
@@ -161,7 +152,6 @@ def test_a_coroutine_that_was_cancelled_by_nobody_has_failed() -> None:
 
 
 def test_what_was_left_behind_is_cancelled_with_the_loop() -> None:
-    """A background task ends with its range."""
     ended: list[str] = []
     kept: list[asyncio.Task[None]] = []
 
@@ -192,7 +182,6 @@ async def steps(count: int) -> None:
 def test_a_coroutine_that_does_not_wait_keeps_the_interpreter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The loop asks the system between its steps only where files are open, else now and then: asking lets others run."""
     asked: list[float | None] = []
     ask = selectors.DefaultSelector.select
     waits = threading.Event()
@@ -218,8 +207,6 @@ def test_a_coroutine_that_does_not_wait_keeps_the_interpreter(
 
 
 def test_files_are_seen_while_something_else_goes_on() -> None:
-    """A task that never waits does not keep the loop from looking at what is open."""
-
     async def answer() -> bytes:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -238,7 +225,6 @@ def test_files_are_seen_while_something_else_goes_on() -> None:
 
 
 def test_a_coroutine_that_never_waits_ends_when_its_range_is_given_up() -> None:
-    """Although the loop hardly looks at the pipe by which it is woken."""
     loop, begun = PrivateLoop(), threading.Event()
 
     async def spin() -> None:
@@ -255,8 +241,6 @@ def test_a_coroutine_that_never_waits_ends_when_its_range_is_given_up() -> None:
 
 
 def test_a_program_s_own_kind_of_loop_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the policy makes them: uvloop's, say."""
-
     class Own(asyncio.SelectorEventLoop):
         pass
 

@@ -173,14 +173,12 @@ def give_to_global_store(supplier: Any) -> None:
 def test_methods_that_would_never_run_are_refused_where_the_supplier_is_given(
     give: Callable[[Any], None], made: Callable[[], Any], message: str, *, as_function: bool
 ) -> None:
-    """A class and a function that makes one; the message names the class and the user's line."""
     supplier = partial(made) if as_function else made
     with pytest.raises(TopologyError, match=rf"\(.*test_supplied\.py:\d+\): {message}"):
         give(supplier)
 
 
 def test_what_a_wrapper_takes_counts_and_not_what_it_wraps() -> None:
-    """A decorator may make a function of one record of one of key and value, and static methods count without self."""
     told: list[Any] = []
 
     def of_key_and_value(function: Callable[..., None]) -> Callable[..., None]:
@@ -225,8 +223,6 @@ def doing(work: Callable[[Any, Any], Any]) -> type[Processor[str, str, str, str]
 
 
 def test_forwarding_while_nodes_are_initialised_is_refused() -> None:
-    """The nodes below are not there yet; the message names the node and what to use."""
-
     class Eager(Plain):
         def init(self, context: ProcessorContext[str, str]) -> None:
             super().init(context)
@@ -246,8 +242,6 @@ def wait_for_nothing(_context: Any, _record: Any) -> Any:
 
 @pytest.mark.parametrize("result", ["text", 0, False, [], wait_for_nothing])
 def test_what_process_returns_must_be_nothing(result: Any) -> None:
-    """It would be lost, so the processing handler gets an error; from a coroutine as well."""
-
     class Waits(Processor[str, str, str, str]):
         async def process(self, record: Record[str, str]) -> Any:
             return result
@@ -261,8 +255,6 @@ def test_what_process_returns_must_be_nothing(result: Any) -> None:
 
 
 def test_a_coroutine_that_a_plain_process_returns_is_run() -> None:
-    """As that of an async process: a record is done when its coroutine has ended."""
-
     async def later(context: Any, record: Record[str, str]) -> None:
         context.forward(record.replace(value="later"))
 
@@ -271,7 +263,6 @@ def test_a_coroutine_that_a_plain_process_returns_is_run() -> None:
 
 @pytest.mark.parametrize("thing", ["v", ("k", "v"), None, {"key": "k"}])
 def test_only_records_are_forwarded(thing: Any) -> None:
-    """Anything else is an error that says what a record is made of."""
     with pytest.raises(
         RecordFailedError,
         match=rf"mine: forward takes a Record\(key, value, timestamp\), .*{type(thing).__name__}",
@@ -280,8 +271,6 @@ def test_only_records_are_forwarded(thing: Any) -> None:
 
 
 def test_headers_in_a_list_are_taken_and_in_a_dictionary_refused() -> None:
-    """A dictionary would be read as its names only."""
-
     def forwarded(headers: Any) -> list[Any]:
         return run(doing(lambda context, record: context.forward(record.replace(headers=headers))))
 
@@ -311,8 +300,6 @@ def yields(now_ms: int) -> Any:
     ],
 )
 def test_a_callback_takes_one_timestamp(callback: Any, message: str) -> None:
-    """Found when it is scheduled, not when it is due."""
-
     class Scheduling(Plain):
         def init(self, context: ProcessorContext[str, str]) -> None:
             context.schedule(10, PunctuationType.WALL_CLOCK_TIME, callback)

@@ -39,7 +39,6 @@ def record(timestamp: int) -> ConsumedRecord:
 
 @given(st.integers(0, TIMESTAMP_MAX_MS), st.integers(-1, TIMESTAMP_MAX_MS))
 def test_a_valid_timestamp_is_taken_as_it_is(timestamp: int, partition_time_ms: int) -> None:
-    """By all but the wall clock, which takes none from the record."""
     for kind in EXTRACTORS[:3]:
         assert kind()(record(timestamp), partition_time_ms) == timestamp
     now_ms = WallclockTimestampExtractor()(record(timestamp), partition_time_ms)
@@ -47,7 +46,6 @@ def test_a_valid_timestamp_is_taken_as_it_is(timestamp: int, partition_time_ms: 
 
 
 def test_a_negative_timestamp(caplog: pytest.LogCaptureFixture) -> None:
-    """Fails with the place; is logged and given on, which drops the record; or the partition's time stands in."""
     with pytest.raises(StreamsError, match=r"in-3 offset 41 has no valid timestamp \(-1\)"):
         FailOnInvalidTimestamp()(record(-1), 7)
     with caplog.at_level(logging.WARNING):
@@ -85,7 +83,6 @@ TIMES = st.lists(st.sampled_from([-1, 0, 5, 9]), max_size=12)
 
 @given(TIMES, st.booleans())
 def test_records_without_a_time_are_dropped(timestamps: list[int], one_by_one: bool) -> None:
-    """In batches as one by one, by a source's extractor or the default one, given as class, object or name."""
     expected = [timestamp for timestamp in timestamps if timestamp >= 0]
     dropped = len(timestamps) - len(expected)
     for options in (
@@ -99,7 +96,6 @@ def test_records_without_a_time_are_dropped(timestamps: list[int], one_by_one: b
 
 @given(TIMES, st.booleans())
 def test_the_partition_time_stands_in(timestamps: list[int], one_by_one: bool) -> None:
-    """The largest of the partition so far, also inside one batch."""
     timestamps = [3, *timestamps]
     expected = [
         timestamp if timestamp >= 0 else max(timestamps[:index])
@@ -118,8 +114,6 @@ def test_without_a_time_the_default_fails(of_source: Any) -> None:
 
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_a_time_beyond_64_bits_goes_to_the_deserialisation_handler(one_by_one: bool) -> None:
-    """Seconds mistaken for nanoseconds and the like; the other records go on."""
-
     def micro(each: ConsumedRecord, _highest: int) -> int:
         return each.timestamp if each.timestamp < 100 else 1 << 63
 
@@ -137,7 +131,6 @@ def test_a_time_beyond_64_bits_goes_to_the_deserialisation_handler(one_by_one: b
 
 @pytest.mark.parametrize("bad", [7, lambda record: 1, dict, "Wallclock"])
 def test_what_is_no_extractor_is_refused(bad: Any) -> None:
-    """At a source, and as a setting."""
     with pytest.raises(TopologyError, match="timestamp_extractor"):
         StreamsBuilder().stream("in", timestamp_extractor=bad)
     with pytest.raises(ConfigError, match="default_timestamp_extractor"):

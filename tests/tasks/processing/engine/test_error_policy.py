@@ -73,7 +73,6 @@ def _raise(error: Exception) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_by_default_a_failed_record_stops_the_worker(stage: ErrorStage) -> None:
-    """The error names stage, node, task, topic, partition, offset and cause, and the option that would go on."""
     with pytest.raises(
         RecordFailedError,
         match=rf"{stage} at the-node \(task 0_2\), in-2 offset 77: ValueError: bad amount.*{stage}_exception_handler",
@@ -87,7 +86,6 @@ def test_by_default_a_failed_record_stops_the_worker(stage: ErrorStage) -> None:
 def test_continue_skips_the_record_and_says_so(
     stage: ErrorStage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning with the place, one more in the count, and never the payload."""
     outcome = Outcome(stage, "continue")
     with caplog.at_level(logging.WARNING):
         assert outcome.fail() == "continue"
@@ -136,7 +134,6 @@ def test_dead_letters_have_the_raw_bytes_and_kafka_streams_headers(
 
 
 def test_a_record_without_an_input_has_null_headers_for_its_place() -> None:
-    """A punctuation or a cache flush: topic, partition and offset are null, and the message says which."""
     outcome = Outcome("processing", "continue", dead_letter_topic="dead")
     outcome.fail(topic=None, partition=None, offset=None, headers=(), raw_key=None, raw_value=None)
     (letter,) = outcome.emitted
@@ -150,7 +147,6 @@ def test_a_record_without_an_input_has_null_headers_for_its_place() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_function_is_asked_with_context_record_and_error(stage: ErrorStage) -> None:
-    """It answers what to do, and may write dead letters anywhere."""
     seen: list[Any] = []
 
     def handler(context: ErrorContext, record: Record[Any, Any], error: Exception) -> ErrorResponse:
@@ -173,7 +169,6 @@ def test_a_function_is_asked_with_context_record_and_error(stage: ErrorStage) ->
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_function_that_says_fail_stops_the_worker(stage: ErrorStage) -> None:
-    """Its dead letters are written all the same."""
     letter = DeadLetter(topic="x", key=None, value=None)
     outcome = Outcome(stage, lambda *_: ErrorResponse(action="fail", dead_letter_records=(letter,)))
     with pytest.raises(RecordFailedError):
@@ -183,8 +178,6 @@ def test_a_function_that_says_fail_stops_the_worker(stage: ErrorStage) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_function_that_fails_itself_counts_as_fail(stage: ErrorStage) -> None:
-    """The error names the record's place and both causes, so that neither is lost."""
-
     def handler(*_: object) -> ErrorResponse:
         raise KeyError("no such setting")
 
@@ -199,7 +192,6 @@ def test_a_function_that_fails_itself_counts_as_fail(stage: ErrorStage) -> None:
 
 @pytest.mark.parametrize("answer", [None, "continue", True])
 def test_a_function_that_answers_nothing_of_use_counts_as_fail(answer: Any) -> None:
-    """A forgotten return is no licence to skip records."""
     with pytest.raises(RecordFailedError, match=r"returned (NoneType|str|bool).*ErrorResponse"):
         Outcome("processing", lambda *_: answer).fail()
 
@@ -247,8 +239,6 @@ def test_a_function_that_answers_nothing_of_use_counts_as_fail(answer: Any) -> N
 def test_an_answer_that_means_nothing_is_told(
     stage: ErrorStage, answer: dict[str, Any], told: str
 ) -> None:
-    """Neither guessed nor taken for "fail": the message names the record, the handler and what it may answer."""
-
     def unclear_handler(*_: object) -> ErrorResponse:
         return ErrorResponse(**{"action": "continue", **answer})
 
@@ -265,7 +255,6 @@ def test_an_answer_that_means_nothing_is_told(
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("retriable", [True, False])
 def test_retry_counts_only_where_it_may_help(stage: ErrorStage, retriable: bool) -> None:
-    """Elsewhere it counts as "fail": the record would be lost otherwise, or go round for ever."""
     outcome = Outcome(stage, lambda *_: ErrorResponse(action="retry"))
     if retriable:
         assert outcome.fail(retriable=True) == "retry"
@@ -277,7 +266,6 @@ def test_retry_counts_only_where_it_may_help(stage: ErrorStage, retriable: bool)
 
 @pytest.mark.parametrize("setting", ["continue", lambda *_: ErrorResponse(action="continue")])
 def test_records_of_the_application_itself_are_never_skipped(setting: Any) -> None:
-    """The message says that, instead of the option that would not help."""
     with pytest.raises(RecordFailedError, match="the application's own state and is never skipped"):
         Outcome("production", setting).fail(internal=True)
 
@@ -291,7 +279,6 @@ class UnspeakableError(Exception):
 
 @pytest.mark.parametrize("error", [ValueError("half a pair: \ud83d"), UnspeakableError()])
 def test_errors_with_strange_texts_are_reported_all_the_same(error: Exception) -> None:
-    """Bad input is quoted in errors; neither a lone surrogate nor a broken `__str__` hides the record's place."""
     assert describe(context_of("processing"), error, "failed").encode()
     outcome = Outcome("processing", "continue", dead_letter_topic="dead")
     assert outcome.fail(error) == "continue"
@@ -321,7 +308,6 @@ def test_errors_of_modules_are_named_with_their_module() -> None:
     "setting", ["fail", "continue", lambda *_: ErrorResponse(action="continue")]
 )
 def test_a_registry_that_is_down_is_no_handlers_business(stage: ErrorStage, setting: Any) -> None:
-    """The record is good and would be lost, so the error is raised as it is, and no dead letter is written."""
     outcome = Outcome(stage, setting, dead_letter_topic="dead")
     error = SchemaRegistryError("schema registry http://r can't be reached")
 

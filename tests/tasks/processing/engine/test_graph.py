@@ -178,12 +178,10 @@ def run(shape: Shape, values: list[int], *, record_by_record: bool) -> dict[str,
 def test_every_node_sees_the_same_records_in_the_same_order(
     shape: Shape, values: list[int]
 ) -> None:
-    """Where paths part and meet again, records are put back as record-at-a-time processing would meet them."""
     assert run(shape, values, record_by_record=False) == run(shape, values, record_by_record=True)
 
 
 def test_a_stream_merged_with_itself_gives_each_record_twice_in_a_row() -> None:
-    """Not the whole batch and then the whole batch again."""
     shape = Shape((("pass", (0,)), ("pass", (1, 1))))
     for record_by_record in (False, True):
         rows = run(shape, [1, 2], record_by_record=record_by_record)["s2"]
@@ -191,7 +189,6 @@ def test_a_stream_merged_with_itself_gives_each_record_twice_in_a_row() -> None:
 
 
 def test_an_error_while_closing_is_raised_after_all_were_closed() -> None:
-    """Each node is closed once, whatever the others do."""
     closed: list[str] = []
 
     class Fails(Pass):

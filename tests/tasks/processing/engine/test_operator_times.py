@@ -63,7 +63,6 @@ def passed(bench: Bench) -> list[bytes | None]:
 
 
 def test_a_late_record_is_late_after_a_restart() -> None:
-    """The operator goes on with the stream time it had at the commit."""
     bench = Bench(late_topology(), {"in": 1, "out": 1})
     bench.send("in", "k", "first", timestamp=100)
     assert bench.live()
@@ -85,7 +84,6 @@ def test_a_late_record_is_late_after_a_restart() -> None:
 def test_a_restart_anywhere_lets_the_same_records_pass(
     rows: list[int], cut: int, crash: int
 ) -> None:
-    """Clean or not, between any two records."""
     whole = Bench(late_topology(), {"in": 1, "out": 1})
     for number, timestamp in enumerate(rows):
         whole.send("in", "k", str(number), timestamp=timestamp)
@@ -101,7 +99,6 @@ def test_a_restart_anywhere_lets_the_same_records_pass(
 
 
 def test_times_of_another_topology_are_not_used(caplog: pytest.LogCaptureFixture) -> None:
-    """Its operators were others; the log says that lateness begins anew."""
     bench = Bench(late_topology(), {"in": 1, "out": 1})
     bench.send("in", "k", "first", timestamp=100)
     assert bench.live()
@@ -113,7 +110,6 @@ def test_times_of_another_topology_are_not_used(caplog: pytest.LogCaptureFixture
 
 
 def test_metadata_of_others_is_not_used() -> None:
-    """An offset that some tool has set says nothing of times."""
     bench = Bench(late_topology(), {"in": 1, "out": 1})
     bench.send("in", "k", "first", timestamp=100)
     assert bench.live()
@@ -158,7 +154,6 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 def test_the_later_time_of_each_operator_counts(
     starts: dict[TopicPartition, StartPosition], expected: tuple[int, ...]
 ) -> None:
-    """All inputs carry the same list; what does not fit is left out."""
     assert operator_times(starts, bytes(8)) == expected
 
 
@@ -177,7 +172,6 @@ class Keeper:
 
 
 def test_each_gets_its_own_times_back() -> None:
-    """In the order in which they were collected."""
     before = {"a": Keeper(1), "b": Keeper(), "c": Keeper(2, 3)}
     times = OperatorTimes(before).collect()
     assert times == (1, 2, 3)
@@ -187,7 +181,6 @@ def test_each_gets_its_own_times_back() -> None:
 
 
 def test_another_number_of_times_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
-    """A shift by one would give each operator the time of its neighbour."""
     keeper = Keeper(-1, -1)
     OperatorTimes({"a": keeper}).restore((4,), "0_1")
     assert keeper.kept == (-1, -1)
@@ -195,7 +188,6 @@ def test_another_number_of_times_is_not_used(caplog: pytest.LogCaptureFixture) -
 
 
 def test_beyond_the_maximum_times_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
-    """Whole operators only, and the log names the first one."""
     before = {str(number): Keeper(number, number) for number in range(20)}
     times = OperatorTimes(before).collect()
     assert len(times) == OPERATOR_TIMES_MAX

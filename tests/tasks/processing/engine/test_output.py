@@ -71,7 +71,6 @@ def _rows(columns: OutputColumns) -> list[object]:
 
 
 def test_outputs_of_several_inputs_tell_which_one_each_came_from() -> None:
-    """Also when some were dropped, and others came before in the same topic."""
     parts = [
         SourceRecords(topic, 3, offsets, [None] * 2, [b"v"] * 2, [0, 0], headers)
         for topic, offsets, headers in (

@@ -34,7 +34,6 @@ def batches(rows: list[tuple[Any, Any, int, bool]]) -> tuple[SourceRecords, Reco
 def test_K3_a_row_has_the_time_of_all_that_count_up_to_it(
     null_keys: bool, null_values: bool, runs: list[list[Any]], before: int
 ) -> None:
-    """Those that were refused, and those that operators drop unseen, have none of their own."""
     clock = PositionClock(Counted(IN, null_keys, null_values), before)
     now = before
     for rows in runs:
@@ -48,7 +47,6 @@ def test_K3_a_row_has_the_time_of_all_that_count_up_to_it(
 
 
 def test_K3_other_sources_have_the_time_but_do_not_make_it() -> None:
-    """A join's other side, for example."""
     clock = PositionClock(Counted(IN), 5)
     assert clock.times("side", *batches([("a", 1, 90, True), ("a", 1, 95, True)])) == [5, 5]
     assert clock.times("in", *batches([("a", 1, 7, True)])) == [7]
@@ -81,7 +79,6 @@ class Store:
 
 
 def test_K6_what_is_committed_is_the_time_at_the_lowest_position() -> None:
-    """And the clock of the next life begins with it."""
     committed = OperatorTimes({"window": Windowed(90), "store": Store()}).collect_at(40)
     assert committed == (40, -1, -1)
     next_life = OperatorTimes({"window": Windowed(-1), "store": Store()})

@@ -102,7 +102,6 @@ class Driver(TopologyTestDriver):
 
 
 def test_a_processor_stands_at_its_record() -> None:
-    """Record, place, times, ids: what the context tells is of the record being processed."""
     seen: list[Any] = []
 
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
@@ -130,7 +129,6 @@ def test_a_processor_stands_at_its_record() -> None:
 
 
 def test_forward_goes_depth_first_to_all_children_or_to_the_named_one() -> None:
-    """What a processor forwards has gone all the way down when `forward` returns."""
     order: list[str] = []
 
     def fan_out(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
@@ -162,8 +160,6 @@ def test_forward_goes_depth_first_to_all_children_or_to_the_named_one() -> None:
 
 
 def test_an_unknown_child_is_the_forwarding_processors_own_error() -> None:
-    """The message names the children there are, and the handler is asked about that processor."""
-
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
         context.forward(record, child="nobody")
 
@@ -175,7 +171,6 @@ def test_an_unknown_child_is_the_forwarding_processors_own_error() -> None:
 
 
 def test_forwarded_records_keep_their_input() -> None:
-    """Below, metadata is that of the input record; headers and time are those of the forwarded one."""
     seen: list[Any] = []
 
     def change(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
@@ -193,7 +188,6 @@ def test_forwarded_records_keep_their_input() -> None:
 
 
 def test_stores_get_the_time_of_the_record_being_processed() -> None:
-    """Before and after a forward, also of a record with another time, and below it that record's."""
     times: list[int] = []
 
     def put(context: ProcessorContext[Any, Any], key: str) -> None:
@@ -214,7 +208,6 @@ def test_stores_get_the_time_of_the_record_being_processed() -> None:
 
 
 def test_stores_get_the_time_of_the_punctuation() -> None:
-    """Also after the callback forwarded a record of another time."""
     times: list[int] = []
 
     def init(context: ProcessorContext[Any, Any]) -> None:
@@ -233,7 +226,6 @@ def test_stores_get_the_time_of_the_punctuation() -> None:
 
 
 def test_only_connected_stores_are_given() -> None:
-    """The message names the store, the processor, what is connected and how to connect."""
     seen: list[str] = []
 
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
@@ -279,7 +271,6 @@ def rewrap(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> Non
 def test_a_failure_below_is_not_blamed_on_the_forwarding_processor(
     above: Callable[..., Any],
 ) -> None:
-    """The processor that failed is named, and what stops the worker can't be caught above it."""
     with (
         Driver(chain(scripted(above), scripted(above), scripted(boom))) as driver,
         pytest.raises(
@@ -291,7 +282,6 @@ def test_a_failure_below_is_not_blamed_on_the_forwarding_processor(
 
 @pytest.mark.parametrize("above", [forward, swallow, rewrap])
 def test_a_skipped_record_below_does_not_concern_those_above(above: Callable[..., Any]) -> None:
-    """With "continue" the forward returns, and later records go their way."""
     with Driver(
         chain(scripted(above), scripted(boom)), processing_exception_handler="continue"
     ) as driver:
@@ -321,8 +311,6 @@ _BAD_HEADERS: list[Any] = [
 
 @pytest.mark.parametrize("headers", _BAD_HEADERS)
 def test_headers_that_kafka_does_not_take_fail_where_they_are_forwarded(headers: Any) -> None:
-    """Later the producer would fail for all records of a commit, and for no node."""
-
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
         context.forward(record if record.value == "fine" else record.replace(headers=headers))
 
@@ -374,8 +362,6 @@ def test_what_was_forwarded_before_the_failure_stays() -> None:
 
 @pytest.mark.parametrize("above", [forward, swallow])
 def test_a_damaged_store_is_not_blamed_on_the_record(above: Callable[..., Any]) -> None:
-    """No handler is asked: skipping records would not mend the store."""
-
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
         raise StoreCorruptedError("block 7")
 
@@ -417,7 +403,6 @@ def scheduled(
 
 
 def test_stream_time_schedules_follow_the_records() -> None:
-    """After the record that moved the time, once per gap."""
     fired: list[int] = []
     with Driver(chain(scripted(forward, scheduled(PunctuationType.STREAM_TIME, fired)))) as driver:
         for timestamp in (3, 9, 10, 5, 47, 49, 50):
@@ -427,7 +412,6 @@ def test_stream_time_schedules_follow_the_records() -> None:
 
 
 def test_stream_time_schedules_fire_between_the_records_of_a_batch() -> None:
-    """Many records at once give the same calls as one by one."""
     fired: list[int] = []
     with Driver(chain(scripted(forward, scheduled(PunctuationType.STREAM_TIME, fired)))) as driver:
         driver.source.pipe_batch([("k", "v", timestamp) for timestamp in (3, 9, 10, 5, 47, 49, 50)])
@@ -435,7 +419,6 @@ def test_stream_time_schedules_fire_between_the_records_of_a_batch() -> None:
 
 
 def test_wall_clock_schedules_follow_the_clock() -> None:
-    """First after one interval; records don't matter; timedelta is an interval too."""
     fired: list[int] = []
     init = scheduled(PunctuationType.WALL_CLOCK_TIME, fired, interval=timedelta(seconds=1))
     with Driver(chain(scripted(forward, init))) as driver:
@@ -449,7 +432,6 @@ def test_wall_clock_schedules_follow_the_clock() -> None:
 
 
 def test_a_start_anchors_the_grid() -> None:
-    """The first call is at the first step after now."""
     fired: list[int] = []
     init = scheduled(PunctuationType.WALL_CLOCK_TIME, fired, interval=100, start=950)
     with Driver(chain(scripted(forward, init))) as driver:
@@ -459,7 +441,6 @@ def test_a_start_anchors_the_grid() -> None:
 
 
 def test_a_cancelled_schedule_is_silent_at_once() -> None:
-    """Also when another callback of the same moment cancels it."""
     fired: list[str] = []
 
     def init(context: ProcessorContext[Any, Any]) -> None:
@@ -479,7 +460,6 @@ def test_a_cancelled_schedule_is_silent_at_once() -> None:
 
 
 def test_a_callback_may_forward_and_reschedule() -> None:
-    """Forwarded records have no input; a schedule made in a callback counts from then."""
     fired: list[int] = []
 
     def init(context: ProcessorContext[Any, Any]) -> None:
@@ -499,14 +479,12 @@ def test_a_callback_may_forward_and_reschedule() -> None:
 
 @pytest.mark.parametrize("interval", [0, -5, timedelta(microseconds=999)])
 def test_an_interval_is_at_least_a_millisecond(interval: Any) -> None:
-    """The message names the processor."""
     init = scheduled(PunctuationType.STREAM_TIME, [], interval=interval)
     with pytest.raises(ValueError, match="p0: a schedule's interval"):
         Driver(chain(scripted(forward, init)))
 
 
 def test_a_failing_callback_goes_to_the_processing_handler() -> None:
-    """Without an input record; with "continue" the schedule goes on."""
     calls: list[int] = []
 
     def init(context: ProcessorContext[Any, Any]) -> None:
@@ -530,8 +508,6 @@ def test_a_failing_callback_goes_to_the_processing_handler() -> None:
 
 @pytest.mark.parametrize("catch", [False, True])
 def test_a_failure_below_a_callback_is_blamed_on_the_node_below(catch: bool) -> None:
-    """As with records: not on the processor whose callback forwarded, nor can that catch it."""
-
     def init(context: ProcessorContext[Any, Any]) -> None:
         def punctuate(now_ms: int) -> None:
             try:
@@ -553,7 +529,6 @@ def test_a_failure_below_a_callback_is_blamed_on_the_node_below(catch: bool) -> 
 
 
 def test_a_requested_commit_comes_right_after_the_record() -> None:
-    """The records behind it in the batch wait."""
     at_commit: list[Any] = []
 
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
@@ -578,7 +553,6 @@ def test_a_requested_commit_comes_right_after_the_record() -> None:
 
 
 def test_processors_are_closed_once_and_all_of_them() -> None:
-    """Also when one fails to close; its error comes out in the end."""
     closed: list[str] = []
 
     def fail() -> None:
@@ -593,7 +567,6 @@ def test_processors_are_closed_once_and_all_of_them() -> None:
 
 
 def test_only_what_was_initialised_is_closed() -> None:
-    """When an init fails, its error is what comes out, and nobody is closed who never began."""
     closed: list[str] = []
 
     def fail(context: ProcessorContext[Any, Any]) -> None:
@@ -640,6 +613,5 @@ class YieldingAsync(Processor[Any, Any, Any, Any]):
     ],
 )
 def test_what_cannot_run_is_refused_before_the_first_record(supplier: Any, message: str) -> None:
-    """A generator would drop every record silently, anything else would fail at each of them."""
     with pytest.raises(StreamsError, match=rf"p0.*{message}"):
         Driver(chain(supplier))

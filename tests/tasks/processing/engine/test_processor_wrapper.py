@@ -120,7 +120,6 @@ def outputs(wrapper: Any) -> tuple[list[Any], dict[Any, Any]]:
 
 
 def test_every_node_is_wrapped_and_results_stay() -> None:
-    """Those of the user's own by their kinds, also a global store's; those of the DSL around their batches."""
     wrapper = Tracing()
     assert outputs(wrapper) == outputs(None)
     assert wrapper.application_id == "wrapped"
@@ -143,7 +142,6 @@ def test_every_node_is_wrapped_and_results_stay() -> None:
 
 
 def test_operators_still_run_in_batches() -> None:
-    """A wrapper around a whole batch keeps it whole."""
     builder = StreamsBuilder()
     builder.stream("in", **_TEXT).map_values(str.upper, name="upper").to("out", **_TEXT)
     wrapper = Tracing()
@@ -153,7 +151,6 @@ def test_operators_still_run_in_batches() -> None:
 
 
 def test_a_class_is_made_for_each_topology() -> None:
-    """Given as a class, by name or as an object; what is not overridden is left alone."""
     made: list[Tracing] = []
 
     class Noted(Tracing):
@@ -172,8 +169,6 @@ def test_a_class_is_made_for_each_topology() -> None:
 
 
 def test_a_wrapper_that_gives_no_supplier_is_refused() -> None:
-    """Before anything runs, naming the node and the wrapper."""
-
     class Wrong(ProcessorWrapper):
         def wrap_processor_supplier(self, processor_name: str, supplier: Any) -> Any:
             return supplier()

@@ -18,7 +18,6 @@ def schedule(interval_ms: int, due_ms: int, name: str = "node") -> Schedule:
 def test_the_first_step_lies_on_the_grid_ahead(
     interval_ms: int, now_ms: int, start_ms: int | None, stream: bool
 ) -> None:
-    """With a start the grid goes through it; without, stream time through 0 and wall clock through now."""
     due_ms = first_due_ms(interval_ms, now_ms, start_ms, aligned_at_zero=stream)
     if start_ms is None:
         assert due_ms == (0 if stream else now_ms + interval_ms)
@@ -35,7 +34,6 @@ def test_the_first_step_lies_on_the_grid_ahead(
 def test_a_schedule_fires_once_for_each_time_its_grid_was_passed(
     interval_ms: int, first_ms: int, gaps: list[int]
 ) -> None:
-    """Missed steps collapse into one call, and the next step is the first one of the grid after now."""
     queue = PunctuationQueue()
     one = schedule(interval_ms, first_ms)
     queue.add(one)
@@ -54,7 +52,6 @@ def test_a_schedule_fires_once_for_each_time_its_grid_was_passed(
 
 @given(st.lists(st.tuples(INTERVALS, st.integers(0, 100)), max_size=8), st.integers(0, 150))
 def test_the_earliest_goes_first(schedules: list[tuple[int, int]], now_ms: int) -> None:
-    """Schedules that are due together are called by their due times, each once."""
     queue = PunctuationQueue()
     made = [
         schedule(interval, due, str(number)) for number, (interval, due) in enumerate(schedules)
@@ -76,7 +73,6 @@ def test_schedules_of_equal_times_go_as_in_java() -> None:
 
 
 def test_cancelled_schedules_are_forgotten() -> None:
-    """They are neither due nor kept, and cancelling twice is fine."""
     queue = PunctuationQueue()
     first, second = schedule(10, 5), schedule(10, 7)
     queue.add(first)
@@ -99,7 +95,6 @@ def test_cancelled_schedules_are_forgotten() -> None:
 def test_K3_a_range_calls_at_the_times_of_the_whole_task(
     grids: list[tuple[int, int]], gaps: list[int], own_rows: set[int]
 ) -> None:
-    """Whichever rows are its own: what others' records make due is called before its next one."""
     times = [sum(gaps[: row + 1]) for row in range(len(gaps))]
     whole, queue = PunctuationQueue(), PunctuationQueue()
     for interval_ms, due_ms in grids:

@@ -81,7 +81,6 @@ ROWS = st.lists(st.integers(0, 49), max_size=12)
 def test_selecting_and_taking_treat_all_columns_alike(
     rows: list[int], *, full: bool, numbered: bool, data: Any
 ) -> None:
-    """What stays, stays together and in order; nothing else of the batch is lost."""
     batch = batch_of(rows, full=full, order=list(range(len(rows))) if numbered else None)
     before = rows_of(batch)
     flags = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
@@ -99,7 +98,6 @@ def test_selecting_and_taking_treat_all_columns_alike(
 
 @given(ROWS)
 def test_new_values_keep_the_keys_bytes_and_new_keys_lose_them(rows: list[int]) -> None:
-    """Serialised keys stand only beside the keys they were made of; old values only beside their rows."""
     batch = batch_of(rows)
     mapped = batch.with_values(["new"] * len(rows))
     assert (mapped.keys, mapped.key_bytes, mapped.headers) == (
@@ -117,7 +115,6 @@ def test_new_values_keep_the_keys_bytes_and_new_keys_lose_them(rows: list[int]) 
 def test_merging_restores_the_order_the_records_had(
     parts: list[int], tuples: bool, data: Any
 ) -> None:
-    """Records dealt out to several batches come together as if they had never parted."""
     order: list[Any] = (
         [(index, 0) for index in range(len(parts))] if tuples else list(range(len(parts)))
     )
@@ -132,7 +129,6 @@ def test_merging_restores_the_order_the_records_had(
 
 
 def test_merging_fills_what_only_some_batches_have() -> None:
-    """Headers and what is said of rows appear where any batch has it; serialised keys only where all have them."""
     full = batch_of([0, 2], order=[0, 2])
     bare = batch_of([1], full=False, order=[1])
     merged = merge_in_order([full, bare])
@@ -145,7 +141,6 @@ def test_merging_fills_what_only_some_batches_have() -> None:
 
 @given(st.integers(0, 20), st.integers(0, 20), st.booleans())
 def test_slices_of_raw_records_are_their_rows(start: int, length: int, headers: bool) -> None:
-    """Every column is cut alike, and metadata tells the same place before and after."""
     records = source_of(20, headers=headers)
     part = records.slice(start, start + length)
     expected = list(range(20))[start : start + length]
@@ -160,7 +155,6 @@ def test_slices_of_raw_records_are_their_rows(start: int, length: int, headers: 
 
 
 def test_context_tells_the_input_record_behind_each_record() -> None:
-    """Also where several records share one input, and where there is none."""
     batch = batch_of([7, 7, 9])
     assert batch.context_of(1) == RecordContext("in", 3, 107, 1_007, (("row", b"7"),))
     flushed = RecordBatch(["k"], [1], [5], None, (0,), None)
@@ -169,6 +163,5 @@ def test_context_tells_the_input_record_behind_each_record() -> None:
 
 
 def test_none_is_found_by_identity() -> None:
-    """A value that says it equals None is none the less a value."""
     assert not has_none([Odd(), 0, "", False])
     assert has_none([Odd(), None])

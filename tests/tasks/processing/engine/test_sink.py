@@ -106,7 +106,6 @@ def int64(value: int | None) -> bytes | None:
 
 
 def test_a_batch_becomes_columns_with_their_input() -> None:
-    """Bytes, times and headers, and for the handler the offsets they came from."""
     stage = Stage()
     (columns,) = stage.process(
         batch_of([("a", 1), (None, None), ("c", 3)], headers=[(), (("h", b"1"),), ()])
@@ -128,14 +127,12 @@ def test_a_batch_becomes_columns_with_their_input() -> None:
 
 
 def test_internal_topics_have_the_applications_prefix() -> None:
-    """Repartition topics are named without it in a topology."""
     stage = Stage("counts-repartition", internal=True)
     (columns,) = stage.process(batch_of([("a", 1)]))
     assert (columns.topic, stage.staged[0][1]) == ("app-counts-repartition", True)
 
 
 def test_records_without_an_input_have_no_offsets() -> None:
-    """A flushed cache or a punctuation."""
     (columns,) = Stage().process(RecordBatch(["a"], [1], [5], None, (0,), None))
     assert (columns.source_topic, columns.source_partition, columns.source_offsets) == (
         None,
@@ -157,7 +154,6 @@ class CountingSerde(Serde[str]):
 
 
 def test_serialised_keys_are_used_again_only_by_their_own_serde() -> None:
-    """Bytes of the same serde stand for the key; those of another one are not looked at."""
     own = CountingSerde()
     stage = Stage(key_serde=own)
     batch = batch_of([("a", 1)], key_bytes=[b"as read"], key_serde=own)
@@ -175,7 +171,6 @@ VALUES = st.sampled_from([7, None, "not an integer"])
 def test_what_does_not_serialise_goes_to_the_production_handler_once(
     rows: list[Any], with_partitioner: bool
 ) -> None:
-    """The others are staged with their own times and offsets."""
     stage = Stage(partitioner=(lambda topic, key, value, count: 1) if with_partitioner else None)
     staged = stage.process(batch_of(rows))
     good = [
@@ -204,7 +199,6 @@ def test_what_does_not_serialise_goes_to_the_production_handler_once(
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 9)), min_size=1))
 def test_topic_functions_deal_records_out(rows: list[tuple[str | None, int]]) -> None:
-    """Per topic the records keep their order; the function sees key, value and the input's place."""
     seen: list[Any] = []
 
     def choose(key: str | None, value: int, context: RecordContext) -> str:
@@ -222,8 +216,6 @@ def test_topic_functions_deal_records_out(rows: list[tuple[str | None, int]]) ->
 
 @pytest.mark.parametrize("chosen", [None, "", 7, b"topic", ValueError("no topic for it")])
 def test_a_topic_function_that_fails_goes_to_the_processing_handler(chosen: Any) -> None:
-    """So does one that names no topic; the other records go their way."""
-
     def choose(key: str, value: int, context: RecordContext) -> Any:
         if value != 2:
             return "out"
@@ -241,7 +233,6 @@ def test_a_topic_function_that_fails_goes_to_the_processing_handler(chosen: Any)
 
 @pytest.mark.parametrize("bad", ["not there", "missing", "x" * 250, ".", "schräg"])
 def test_a_topic_that_cannot_be_written_goes_to_the_production_handler(bad: str) -> None:
-    """A function may name a topic that is missing or has no legal name; the other records go their way."""
     stage = Stage(lambda key, value, context: bad if value == 2 else "out")
     stage.missing.add("missing")
     (columns,) = stage.process(batch_of([("a", 1), ("b", 2), ("c", 3), ("d", 2)]))
@@ -254,7 +245,6 @@ def test_a_topic_that_cannot_be_written_goes_to_the_production_handler(bad: str)
 
 
 def test_every_partition_is_a_broadcast() -> None:
-    """A partitioner may return any iterable of partitions, such as a range or a set."""
     stage = Stage(partitioner=lambda topic, key, value, count: range(count))
     (columns,) = stage.process(batch_of([("a", 1)]))
     assert columns.partitions == list(range(PARTITIONS))
@@ -307,8 +297,6 @@ def test_partitioners_place_multicast_drop_or_leave_it_to_the_default(choices: l
     "chosen", [-2, -1, PARTITIONS, [0, PARTITIONS], "1", 0.5, KeyError("no partition")]
 )
 def test_a_partitioner_that_fails_goes_to_the_production_handler(chosen: Any) -> None:
-    """So does one that names no partition of the topic; no part of a multicast is sent then."""
-
     def partitioner(topic: str, key: str, value: int, count: int) -> Any:
         if value != 2:
             return 1
@@ -330,7 +318,6 @@ class Whole:
 
 
 def test_partitions_may_be_integers_of_other_libraries() -> None:
-    """numpy's, for one; they arrive as plain ones."""
     stage = Stage(
         partitioner=lambda topic, key, value, count: Whole() if value == 1 else [Whole(), 0]
     )
@@ -365,7 +352,6 @@ class Later:
 def test_a_partition_that_would_have_to_be_awaited_fails_its_record(
     returned: Callable[..., Any], what: str
 ) -> None:
-    """It says which node's and what to give; the coroutine is closed, so nothing warns that it never ran."""
     stage = Stage(
         partitioner=lambda *record: returned(*record) if record[2] == 2 else 3, location="app.py:7"
     )
@@ -380,7 +366,6 @@ def test_a_partition_that_would_have_to_be_awaited_fails_its_record(
 
 
 def test_a_topic_that_would_have_to_be_awaited_fails_its_record() -> None:
-    """Likewise."""
     stage = Stage(lambda *record: one(*record) if record[1] == 2 else "there")
     (columns,) = stage.process(batch_of([("a", 1), ("b", 2)]))
     assert (columns.topic, columns.keys) == ("there", [b"a"])

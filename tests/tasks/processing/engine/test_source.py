@@ -64,7 +64,6 @@ CELLS = st.sampled_from(["good", "null", "bad"])
 
 @given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=12))
 def test_good_records_stay_and_bad_ones_are_reported_once(cells: list[tuple[str, str]]) -> None:
-    """Nulls pass, records that don't deserialise are left out; every column stays with its record."""
     keys = {"good": b"key", "null": None, "bad": b"\xff"}
     values = {"good": (7).to_bytes(8, "big"), "null": None, "bad": b"short"}
     count = len(cells)
@@ -90,7 +89,6 @@ def test_good_records_stay_and_bad_ones_are_reported_once(cells: list[tuple[str,
 
 
 def test_serialised_keys_are_kept_only_where_they_stand_for_the_key() -> None:
-    """A serde whose bytes are not canonical may write the same key in two ways."""
     records = records_of([b'{"a": 1}'], [None])
     batch = Decoder(key_serde=Serdes.json()).decode(records)
     assert (batch.keys, batch.key_bytes, batch.key_serde) == ([{"a": 1}], None, None)
@@ -99,8 +97,6 @@ def test_serialised_keys_are_kept_only_where_they_stand_for_the_key() -> None:
 
 
 def test_serdes_are_never_asked_about_nulls() -> None:
-    """Null keys and values are None, whatever the serde makes of empty bytes."""
-
     def refuse(topic: str, data: bytes) -> Any:
         raise AssertionError
 
@@ -112,7 +108,6 @@ def test_serdes_are_never_asked_about_nulls() -> None:
 
 
 def test_an_error_of_the_handler_ends_decoding() -> None:
-    """When the handler says fail, nothing of the batch is processed."""
     decoder = Decoder()
 
     def fail(records: SourceRecords, row: int, error: Exception) -> None:
@@ -127,7 +122,6 @@ def test_an_error_of_the_handler_ends_decoding() -> None:
 
 
 def test_a_record_without_a_timestamp_stops_the_worker() -> None:
-    """Without an extractor; the error names the record, the node and the way out."""
     with pytest.raises(
         RecordFailedError, match=r"in-1 offset 41 has no valid timestamp.*the-source"
     ) as caught:
@@ -136,7 +130,6 @@ def test_a_record_without_a_timestamp_stops_the_worker() -> None:
 
 
 def test_extractors_see_the_record_and_the_time_of_the_partition_so_far() -> None:
-    """Deserialised key and value, place, timestamp, headers; the time includes the records before."""
     seen: list[Any] = []
 
     def extract(record: ConsumedRecord, partition_time_ms: int) -> int:
@@ -152,7 +145,6 @@ def test_extractors_see_the_record_and_the_time_of_the_partition_so_far() -> Non
 
 
 def test_a_negative_time_drops_the_record() -> None:
-    """It is counted, and the partition's time does not go back."""
     times = iter([5, -1, 3])
     seen: list[int] = []
 
@@ -168,7 +160,6 @@ def test_a_negative_time_drops_the_record() -> None:
 
 
 def test_an_extractor_may_give_times_to_records_without() -> None:
-    """The client's "no timestamp" is what the extractor is for."""
     batch = Decoder(lambda record, time: 5).decode(records_of([b"a"], [None], [-1]))
     assert batch.timestamps == [5]
 
@@ -181,7 +172,6 @@ class Whole:
 
 
 def test_extracted_times_are_plain_integers() -> None:
-    """Whatever counts as an integer is one afterwards."""
     (time,) = Decoder(lambda record, time: Whole()).decode(records_of([b"a"], [None])).timestamps
     assert type(time) is int
     assert time == 12
@@ -189,8 +179,6 @@ def test_extracted_times_are_plain_integers() -> None:
 
 @pytest.mark.parametrize("result", [None, 1.5, "2024", ValueError("no time in it")])
 def test_an_extractor_that_fails_stops_the_worker(result: Any) -> None:
-    """So does one that returns no number: the error names the record, the node and the way out."""
-
     def extract(record: ConsumedRecord, partition_time_ms: int) -> Any:
         if isinstance(result, Exception):
             raise result

@@ -27,7 +27,6 @@ def run_promptly(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def test_work_whose_wait_is_over_begins_its_next_one_before_others_go_on() -> None:
-    """However many wait for the loop, a record is behind them once, and not at each of its coroutine's ends and beginnings."""
     order: list[str] = []
 
     async def wait(name: str, until: asyncio.Event) -> None:
@@ -59,8 +58,6 @@ def test_work_whose_wait_is_over_begins_its_next_one_before_others_go_on() -> No
 
 
 def test_only_a_coroutine_that_waits_counts_as_a_wait() -> None:
-    """Else nobody lets others go on where it returns at once."""
-
     async def wait(turns: int) -> int:
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -106,8 +103,6 @@ _begun: list["asyncio.Task[None]"] = []
 def test_a_coroutine_that_is_cancelled_when_it_has_ended_cancels_nothing_else(
     run: Callable[[Coroutine[Any, Any, Any]], Any], cancel: Callable[[], None]
 ) -> None:
-    """Each has a task of its own, which is over by then."""
-
     async def leaves() -> str:
         cancel()
         return "left"
