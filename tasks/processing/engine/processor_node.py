@@ -37,13 +37,13 @@ class ProcessorHost(Protocol):
     """What the task offers to its processors beyond `NodeContext`."""
 
     @property
-    def application_id(self) -> str: ...  # noqa: D102 - see ProcessorContext
+    def application_id(self) -> str: ...
     @property
-    def state_dir(self) -> Path: ...  # noqa: D102 - see ProcessorContext
+    def state_dir(self) -> Path: ...
     @property
-    def app_configs(self) -> AppConfigs: ...  # noqa: D102 - see ProcessorContext
+    def app_configs(self) -> AppConfigs: ...
     @property
-    def stream_time_ms(self) -> int: ...  # noqa: D102 - see ProcessorContext
+    def stream_time_ms(self) -> int: ...
     @property
     def global_stores(self) -> Mapping[str, Any]:
         """Return the global stores by name, for reading."""
