@@ -1,1 +1,1 @@
-"""Who runs which task, and how a group gets there; pure."""
+"""Rebalancing: decides which member runs which task."""

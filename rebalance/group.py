@@ -1,7 +1,7 @@
-"""The group as the log tells it: a fold over records, and the only way it changes.
+"""The group as a pure fold over the records of the group log.
 
-`apply(group, record)` is a pure function; whoever has read the same records has the same group, also after compaction
-and after snapshot and tail. Timers, lags and beats are not in the log: they belong to whoever leads.
+All readers of the same records have the same group, also after compaction. Timers, lags and beats
+are not in the log: each leader observes them itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,21 +36,20 @@ _R = TypeVar("_R", GroupRecord, MemberRecord, TaskRecord, BootstrapRecord | Boot
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
-#: Phases in which an incarnation may own tasks or be given some.
+#: Phases in which an incarnation can own tasks.
 LIVE = frozenset({MemberPhase.ACTIVE, MemberPhase.LEAVING, MemberPhase.PARKED})
 
-#: Claims that compaction may have removed between two that are read.
+#: Claims that compaction may have removed between two read ones.
 EPOCHS_SKIPPED_MAX = 1 << 20
 
-#: Any claim may have an epoch so high: a recovery claims above every committed task epoch (at most `EPOCH_MAX`).
+#: A recovery claims above every committed task epoch (at most `EPOCH_MAX`).
 FIRST_EPOCH_MAX = EPOCH_MAX + EPOCHS_SKIPPED_MAX
 
-#: So many incarnations that ended are remembered.
 ENDED_MAX = 256
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where every task belongs in the end; owners and standbys by members' names."""
+    """Target assignment by member name."""
 
     group_epoch: int = 0
     owners: Mapping[TaskId, str] = msgspec.field(default_factory=lambda: _NOTHING)
@@ -59,7 +58,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """The copies that are kept now, by task; a copy names an incarnation."""
+    """Copies that members keep now."""
 
     group_epoch: int = 0
     step_epoch: int = 0
@@ -68,39 +67,27 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     parked: frozenset[TaskId] = frozenset()
 
     def copies(self, task: TaskId) -> tuple[Copy, ...]:
-        """Return every copy of a task, a learner first."""
         learner = self.learners.get(task)
         return ((learner,) if learner is not None else ()) + self.standbys.get(task, ())
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Everything the log says. Groups are equal if all but `ended` is.
-
-    Attributes:
-        leader_epoch, leader: Of the newest claim.
-        topic_ids: Ids of the control topics at that claim.
-        about: Program, version, tasks (`GroupRecord`).
-        tasks: Shape by task.
-        members: By incarnation; those that are GONE are left out, unless their tasks wait for their return.
-        target, step: See there.
-        states: The last record of each task that ever had one.
-        bootstraps: How the loading of each store from outside stands that ever was, by store.
-        pending: Records of a snapshot that has not ended, or None.
-        ended: Incarnations that are over, the last `ENDED_MAX`, oldest first: whatever they say, also late, counts no
-            more, whoever leads. Who reads a compacted log may know of fewer.
-    """
+    """Content of the group log; `ended` does not count for equality."""
 
     leader_epoch: int = 0
     leader: str = ""
     topic_ids: Mapping[str, str] = _NOTHING
     about: GroupRecord = GroupRecord(leader_epoch=0)
     tasks: Mapping[TaskId, TaskShape] = _NOTHING
+    #: By incarnation; without GONE members, unless their tasks wait for them.
     members: Mapping[str, MemberRecord] = _NOTHING
     target: Target = Target()
     step: Step = Step()
     states: Mapping[TaskId, TaskRecord] = _NOTHING
     bootstraps: Mapping[str, BootstrapRecord | BootstrappedRecord] = _NOTHING
-    pending: tuple[AnyRecord, ...] | None = None
+    pending: tuple[AnyRecord, ...] | None = None  # Records of an unfinished snapshot, or None.
+    #: The last `ENDED_MAX` ended incarnations, oldest first: their messages no longer count.
+    #: Readers of a compacted log may know fewer.
     ended: tuple[str, ...] = ()
 
     def __eq__(self, other: object) -> bool:
@@ -111,27 +98,24 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]  # as of whatever is compared by mappings
+    __hash__ = None  # type: ignore[assignment]  # mutable mappings inside
 
     def phase_of(self, task: TaskId) -> TaskPhase:
-        """Return a task's phase; UNOWNED for one without a record."""
         state = self.states.get(task)
         return TaskPhase.UNOWNED if state is None else TaskPhase(state.phase)
 
     def live(self) -> dict[str, MemberRecord]:
-        """Return the incarnations that may own tasks, by incarnation, in the order of their names."""
+        """Return live records by incarnation, sorted by member name."""
         found = {each: record for each, record in self.members.items() if record.phase in LIVE}
         return dict(sorted(found.items(), key=lambda item: (item[1].member, item[0])))
 
     def incarnation_of(self, member: str) -> str | None:
-        """Return the live incarnation of a member's name, or None."""
         for incarnation, record in self.members.items():
             if record.member == member and record.phase in LIVE:
                 return incarnation
         return None
 
     def owned(self, incarnation: str) -> dict[TaskId, TaskRecord]:
-        """Return the tasks that an incarnation may commit for, in order."""
         found = [(task, state) for task, state in self.states.items() if state.owner == incarnation]
         return dict(sorted(found, key=itemgetter(0)))
 
@@ -143,8 +127,7 @@ def _compared(group: Group) -> tuple[object, ...]:
 def apply(group: Group, record: AnyRecord) -> Group:
     """Return the group after a record.
 
-    A record of a lower leader epoch than the highest claim changes nothing (H1), nor does anything inside a snapshot that
-    never ends.
+    Records below the highest claim's epoch (H1), and unfinished snapshots, change nothing.
     """
     if record.leader_epoch < group.leader_epoch:
         return group
@@ -152,14 +135,13 @@ def apply(group: Group, record: AnyRecord) -> Group:
         counts = record.leader_epoch > group.leader_epoch and refusal_of(group, record) is None
         return _claimed(group, record) if counts else group
     if record.leader_epoch > group.leader_epoch:
-        return group  # its claim was never seen: nothing it says can be judged
+        return group
     if isinstance(record, SnapshotBegin) or group.pending is not None:
         return _in_snapshot(group, record)
     return _changed(group, record)
 
 
 def _in_snapshot(group: Group, record: AnyRecord) -> Group:
-    """Return the group after a record that came after the begin of a snapshot; its end counts, or drops, them all."""
     match record:
         case SnapshotEnd():
             return _with_snapshot(group, record)
@@ -180,9 +162,9 @@ def _claimed(group: Group, claim: LeaderClaim) -> Group:
 
 
 def refusal_of(group: Group, record: AnyRecord) -> Rejection | None:
-    """Return why a well-formed record can't follow this group, or None; readers skip it then.
+    """Return why readers skip a well-formed record, or None.
 
-    An epoch counts claims. One far above all that were read would leave no room for the next leader's.
+    A claim far above all earlier epochs would leave no room for the next leader's.
     """
     if not isinstance(record, LeaderClaim):
         return None
@@ -192,19 +174,18 @@ def refusal_of(group: Group, record: AnyRecord) -> Rejection | None:
 
 
 def highest_claim(group: Group) -> int:
-    """Return the greatest epoch that a claim may have after this group."""
     return max(group.leader_epoch + EPOCHS_SKIPPED_MAX, FIRST_EPOCH_MAX)
 
 
 def is_of_leader(beat: LeaderBeat, group: Group) -> bool:
-    """Return whether a beat may be of the leader that the log names, or of a later one whose claim was not read yet."""
+    """Return True for a beat of the logged leader, or of one whose claim is not read yet."""
     if beat.leader_epoch == group.leader_epoch:
         return beat.incarnation == group.leader
     return beat.leader_epoch > group.leader_epoch
 
 
 def replay(records: Iterable[AnyRecord], group: Group | None = None) -> Group:
-    """Return the group after some records.
+    """Return the group after these records.
 
     >>> replay([LeaderClaim(leader_epoch=1, leader="a"), LeaderClaim(leader_epoch=3, leader="b")]).leader
     'b'
@@ -216,7 +197,7 @@ def replay(records: Iterable[AnyRecord], group: Group | None = None) -> Group:
 
 
 def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
-    """Return the records, under a leader's epoch, whose fold is this group; the new leader writes them after its claim."""
+    """Return records that rebuild this group; a new leader writes them after its claim."""
     target, step = group.target, group.step
     about = replace(group.about, ended=group.ended)
     items: list[AnyRecord] = [_under(about, leader_epoch)]
@@ -234,13 +215,12 @@ def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
     items.append(step_record(step, leader_epoch, step.step_epoch))
     items += [_under(record, leader_epoch) for _, record in sorted(group.states.items())]
     end = SnapshotEnd(leader_epoch=leader_epoch, count=len(items), crc=checksum(items))
-    # Behind the end: who does not know this kind could not count it.
+    # After the end: older versions don't know this kind and can't count it.
     loads = [_under(record, leader_epoch) for _, record in sorted(group.bootstraps.items())]
     return [SnapshotBegin(leader_epoch=leader_epoch), *items, end, *loads]
 
 
 def step_record(step: Step, leader_epoch: int, step_epoch: int) -> StepRecord:
-    """Return the record that says which copies are kept now."""
     return StepRecord(
         leader_epoch=leader_epoch,
         group_epoch=step.group_epoch,
@@ -291,7 +271,7 @@ def _changed(group: Group, record: AnyRecord) -> Group:  # noqa: PLR0911 - one a
         case BootstrapRecord() | BootstrappedRecord():
             return replace(group, bootstraps={**group.bootstraps, record.store: record})
         case LeaderClaim() | SnapshotBegin() | SnapshotEnd():
-            return group  # an end without a begin
+            return group
         case _:
             assert_never(record)
 

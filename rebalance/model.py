@@ -1,7 +1,4 @@
-"""Names and values of task placement: which tasks exist, and what a partition is called.
-
-Frozen values only; nothing here does I/O, reads a clock or knows a Kafka client.
-"""
+"""Identifiers and phases of task placement, as frozen values."""
 
 import re
 from collections.abc import Mapping
@@ -11,15 +8,13 @@ from typing import NamedTuple
 
 import msgspec
 
-#: Greatest epoch of a task that a commit may bear. Counting reaches it in no lifetime; forged metadata may exceed it.
+#: Upper bound of task epochs in commits; only forged metadata exceeds it.
 EPOCH_MAX = 1 << 40
 
 _TASK_ID = re.compile(r"(0|[1-9][0-9]*)_(0|[1-9][0-9]*)")
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic."""
-
     topic: str
     partition: int
 
@@ -28,9 +23,9 @@ class TopicPartition(NamedTuple):
 
 
 class TaskId(NamedTuple):
-    """A sub-topology and a partition of its source topics; printed as Kafka Streams does: `0_1`.
+    """Task identifier, printed as in Kafka Streams: `0_1`.
 
-    A tuple, because deciding for a group is mostly looking up tasks: its hash and order cost no Python.
+    A tuple for speed: its hash and order run in C, and decisions mostly look up tasks.
     """
 
     subtopology: int
@@ -42,9 +37,7 @@ class TaskId(NamedTuple):
     @staticmethod
     @lru_cache(maxsize=1 << 16)
     def parse(text: str) -> "TaskId":
-        """Return the task id that `text` spells; raises ValueError for anything else.
-
-        Remembered, because a group's few task ids are read in every message.
+        """Parse a task id, or raise ValueError; cached, because every message repeats a few ids.
 
         >>> TaskId.parse("0_12")
         TaskId(subtopology=0, partition=12)
@@ -58,7 +51,10 @@ class TaskId(NamedTuple):
 
 
 class TaskRole(StrEnum):
-    """What a member does with a task. A learner is a copy that will become the active task; a standby stays a copy."""
+    """Role of a member for a task.
+
+    A learner (warm-up) becomes the active task; a standby does not.
+    """
 
     ACTIVE = "active"
     STANDBY = "standby"
@@ -66,13 +62,13 @@ class TaskRole(StrEnum):
 
 
 class MemberPhase(StrEnum):
-    """Where a member's incarnation is in its life, as the group log says.
+    """Phase of an incarnation in the group log.
 
-        JOINING -> ACTIVE -> LEAVING -> GONE
-                   ACTIVE, LEAVING, PARKED -> FENCING -> FENCED -> GONE
-                   ACTIVE -> PARKED (its version or topology does not fit) -> ACTIVE, GONE
+            JOINING -> ACTIVE -> LEAVING -> GONE
+                       ACTIVE, LEAVING, PARKED -> FENCING -> FENCED -> GONE
+                       ACTIVE -> PARKED (its version or topology does not fit) -> ACTIVE, GONE
 
-    There is no way back from FENCING: a process that returns is a new incarnation. JOINING is never logged.
+    FENCING is final: a returning process is a new incarnation. JOINING is never logged.
     """
 
     JOINING = "JOINING"
@@ -85,12 +81,12 @@ class MemberPhase(StrEnum):
 
 
 class TaskPhase(StrEnum):
-    """Who may commit for a task, as the group log says.
+    """Phase of a task in the group log: decides which member can commit.
 
-        UNOWNED --GRANT--> RUNNING --REVOKE--> REVOKING --REVOKED--> RELEASED --GRANT--> RUNNING
-                           RUNNING, REVOKING --owner died--> FENCE_WAIT --FENCED--> RELEASED
+            UNOWNED --GRANT--> RUNNING --REVOKE--> REVOKING --REVOKED--> RELEASED --GRANT--> RUNNING
+                               RUNNING, REVOKING --owner died--> FENCE_WAIT --FENCED--> RELEASED
 
-    A task that a learner is catching up with is RUNNING (its owner notices nothing); `status` calls it WARMING.
+    A task with a learner stays RUNNING; `status` shows WARMING.
     """
 
     UNOWNED = "UNOWNED"
@@ -101,13 +97,13 @@ class TaskPhase(StrEnum):
 
 
 class BootstrapPhase(StrEnum):
-    """How far the loading of a store from outside is, as the group log says.
+    """Phase of a store's load from outside, in the group log.
 
-        WRITING --every row is written--> CLOSING --fenced, counted, offsets committed--> over (BOOTSTRAPPED)
-        WRITING, CLOSING --the command is run again--> WRITING (another attempt)
+            WRITING --every row is written--> CLOSING --fenced, counted, offsets committed--> over (BOOTSTRAPPED)
+            WRITING, CLOSING --the command is run again--> WRITING (another attempt)
 
-    Whoever writes rows makes sure, after it has fenced whoever wrote before, that its own attempt is WRITING; CLOSING is
-    logged before all writers are fenced for good. So none that comes late can write into a group that runs.
+    A writer fences its predecessor, then checks that its attempt is WRITING. CLOSING is logged
+    before the last fence. So a late writer can't write into a running group.
     """
 
     WRITING = "WRITING"
@@ -115,23 +111,18 @@ class BootstrapPhase(StrEnum):
 
 
 class TaskShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What placing a task needs to know of it.
+    """Properties of a task that placement needs."""
 
-    Attributes:
-        stateful: Whether it has stores that are restored; only such tasks are worth a learner.
-        changelogs: The topics its stores are restored from; the partition is the task's.
-    """
-
-    stateful: bool
-    changelogs: tuple[str, ...] = ()
+    stateful: bool  # True if it has stores to restore; only then a learner helps.
+    changelogs: tuple[str, ...] = ()  # Topics; the partition is the task's.
 
 
-#: Offsets by partition, written `topic-partition` so that they are keys of a JSON object.
+#: Offsets by "topic-partition", which can be a JSON key.
 Positions = Mapping[str, int]
 
 
 def position_key(partition: TopicPartition) -> str:
-    """Return how a partition is written in messages and records.
+    """Return a partition as a key of `Positions`.
 
     >>> position_key(TopicPartition("app-counts-changelog", 3))
     'app-counts-changelog-3'
@@ -140,7 +131,7 @@ def position_key(partition: TopicPartition) -> str:
 
 
 def parse_position_key(text: str) -> TopicPartition:
-    """Return the partition that `position_key` wrote; raises ValueError for anything else.
+    """Parse a key of `Positions`, or raise ValueError.
 
     >>> parse_position_key("app-counts-changelog-3")
     TopicPartition(topic='app-counts-changelog', partition=3)

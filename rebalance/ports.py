@@ -1,4 +1,4 @@
-"""What the group's runtime needs from outside, as Protocols; the adapters live in `streams/kafka/`."""
+"""Protocols that the group's runtime needs; adapters are in `streams/kafka/`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -12,164 +12,132 @@ from tidewheel.rebalance.protocol.records import AnyRecord
 
 
 class LeadershipLostError(Exception):
-    """A leader's transaction failed: another one has claimed, or nobody can tell whether it was committed.
-
-    Either way this term is over: the next claim reads from the log what became of it.
-    """
+    """Raised if a leader's transaction failed or its outcome is unknown; ends the term."""
 
 
 class ControlTopicsChangedError(Exception):
-    """A control topic is gone, or is another one of the same name: epochs in it count for nothing (hole H24)."""
+    """Raised if a control topic is gone or recreated: its epochs no longer count (H24)."""
 
 
 class GroupLogAwayError(Exception):
-    """The cluster does not answer, or says "later": try again."""
+    """Raised if the cluster is unavailable; the caller retries."""
 
 
 class LoggedRecord(msgspec.Struct, frozen=True):
-    """A record of the state topic.
-
-    Attributes:
-        key: Its key.
-        record: None for a tombstone, for a rejected record, and for a kind that only a later version knows.
-        tombstone: Whether it has no value.
-        rejected: Why it is skipped, or None.
-        offset: Its offset; -1 if unknown.
-    """
+    """A record of the state topic."""
 
     key: str
-    record: AnyRecord | None
+    record: AnyRecord | None  # None for tombstones, rejected records and kinds of later versions.
     tombstone: bool = False
     rejected: RejectedRecord | None = None
-    offset: int = -1
+    offset: int = -1  # -1 if unknown.
 
 
 class LogRead(msgspec.Struct, frozen=True, kw_only=True):
-    """What has come since the last call.
+    """Records since the last call."""
 
-    Attributes:
-        records: Of the state topic, in order: whole transactions, committed ones only.
-        messages: Of the inbox, in order; what was malformed or too large is left out.
-        state_offset: Everything of the state topic below it has been returned by now.
-        dropped: Inbox messages that were left out.
-        rejected: Those of them that the door has rejected.
-    """
-
-    records: tuple[LoggedRecord, ...] = ()
-    messages: tuple[AnyMessage, ...] = ()
-    state_offset: int = 0
-    dropped: int = 0
+    records: tuple[LoggedRecord, ...] = ()  # State topic, in order; whole committed transactions.
+    messages: tuple[AnyMessage, ...] = ()  # Inbox, in order, without dropped ones.
+    state_offset: int = 0  # All state records below it have been returned.
+    dropped: int = 0  # Number of dropped inbox messages, including `rejected`.
     rejected: tuple[RejectedRecord, ...] = ()
 
 
 class GroupLog(Protocol):
     """The two control topics of an application.
 
-    One thread calls `open` and `poll`, one the leader's methods (`claim`, `append`, `forget`, `resign`), one `say`; the
-    others may be called from any. Methods raise `GroupLogAwayError` where they can be tried again.
+    Threads: one calls `open` and `poll`, one the leader's methods (`claim`, `append`, `forget`,
+    `resign`), one `say`. Methods raise `GroupLogAwayError` if a retry can help.
     """
 
     def open(self, *, create: bool, inbox_back_ms: int) -> Mapping[str, str]:
-        """Begin to read: the state topic from its first record, the inbox from `inbox_back_ms` ago.
+        """Read the state topic from its start and the inbox from `inbox_back_ms` ago.
 
-        Args:
-            create: Create the topics if they are missing; else `ControlTopicsChangedError` is raised for a missing one.
-            inbox_back_ms: Nothing older is returned.
-
-        Returns:
-            The ids of the two topics, by name.
+        Returns the topic ids by name. Without `create`, a missing topic raises
+        `ControlTopicsChangedError`.
         """
         ...
 
-    def poll(self, timeout_s: float) -> LogRead:
-        """Return what has come, or after `timeout_s` that nothing has."""
-        ...
+    def poll(self, timeout_s: float) -> LogRead: ...
 
     def state_end(self) -> int:
-        """Return the end of the state topic: `LogRead.state_offset` of a reader of all of it, once it is decided."""
+        """Return the end offset up to which a new reader must read."""
         ...
 
     def topic_ids(self) -> Mapping[str, str]:
-        """Return the topics' ids as they are now; a topic that is missing is left out."""
+        """Return current topic ids, without missing topics."""
         ...
 
     def say(self, messages: Sequence[AnyMessage]) -> None:
-        """Send messages to the inbox, in order; does not wait. What can't be delivered within seconds is dropped."""
+        """Send messages in order without waiting; drop those undelivered for seconds."""
         ...
 
     def claim(self) -> int:
-        """Fence whoever led before, from its next record on, and return `state_end` with everything it has committed."""
+        """Fence the earlier leader; return `state_end` after its last commit."""
         ...
 
     def append(self, records: Sequence[AnyRecord]) -> None:
-        """Write records in one transaction; returns when they are committed. Raises `LeadershipLostError`."""
+        """Commit records in one transaction, or raise `LeadershipLostError`."""
         ...
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Write tombstones in one transaction. Raises `LeadershipLostError`."""
+        """Commit tombstones in one transaction, or raise `LeadershipLostError`."""
         ...
 
     def resign(self) -> None:
-        """Let go of the leader's producer; idempotent."""
+        """Close the leader's producer; idempotent."""
         ...
 
     def close(self) -> None:
-        """Send what was said, then let go of every client; idempotent."""
+        """Flush messages, then close every client; idempotent."""
         ...
 
 
 class Fencer(Protocol):
-    """Makes dead members' producers useless."""
+    """Fences producers of dead members."""
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence producers of these ids and abort their open transactions. Raises an exception if not all were."""
+        """Fence these ids and abort their transactions; raise an exception if any fails."""
         ...
 
 
 class EndsReader(Protocol):
-    """Reads where partitions end."""
+    """Reads end offsets and committed offsets."""
 
     def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
-        """Return the ends of logs (high watermarks) by position key; partitions that do not exist are left out.
-
-        Raises an exception if it can't.
-        """
+        """Return high watermarks by position key, without missing partitions."""
         ...
 
     def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the position keys, of topics with so many partitions, whose committed offset somebody else wrote (H18).
+        """Return position keys whose committed offset is not this application's (H18).
 
-        Raises an exception if it can't.
+        `partitions` maps topics to partition counts.
         """
         ...
 
 
 class Clock(Protocol):
-    """A clock that never jumps."""
+    """A monotonic clock."""
 
-    def now_ms(self) -> int:
-        """Return milliseconds since some moment; only differences mean anything."""
-        ...
+    def now_ms(self) -> int: ...
 
 
 class MemberLine(Protocol):
-    """The way to a member's worker. All methods return at once and never raise."""
+    """Connection to a member's worker. Methods never block or raise."""
 
-    def order(self, orders: Sequence[AnyOrder]) -> None:
-        """Send orders."""
-        ...
+    def order(self, orders: Sequence[AnyOrder]) -> None: ...
 
     def lease(self, until_ms: int) -> None:
-        """Let the worker begin new work until then, by the runtime's clock."""
+        """Allow the worker to start new work until then (runtime clock)."""
         ...
 
     def progress(self) -> int:
-        """Return how often the worker's loop has turned."""
+        """Return the turn count of the worker's loop."""
         ...
 
     def call_since_ms(self, silent_ms: int) -> int | None:
-        """Return since when the worker's loop has been in a call of user code, by the runtime's clock; None: it is in none.
+        """Return the start of the current call of user code (runtime clock), or None.
 
-        Who watches over that in the worker may be silent for `silent_ms` before some call counts as keeping it from it.
+        The worker's call watch may be silent for `silent_ms` before its silence counts as a call.
         """
         ...

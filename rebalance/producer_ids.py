@@ -1,7 +1,7 @@
-"""Transactional ids of an application: how they are formed, and which ids that a topic names are its own. Pure.
+"""Transactional ids: how they are formed, and which belong to this application.
 
-Fencing an id ends its producer for good. Ids come from the group log, from the inbox and from commit metadata, where
-anybody may have written the id of another application. So only ids in the exact forms of this application are fenced.
+Fencing ends a producer for good, and anyone may have written ids of another application into a
+topic. So only ids in the exact forms of this application are fenced.
 """
 
 import re
@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-#: Bytes of an incarnation, which is written as hexadecimal digits.
+#: Written as hexadecimal digits.
 INCARNATION_BYTES: Final = 16
 
 _NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]*"
 _NUMBER: Final = "(0|[1-9][0-9]{0,9})"
-#: Ends the id of the producer that a worker searches refused records with.
+#: Suffix of the producer that searches refused records.
 SEARCH_SUFFIX: Final = "-search"
 _SEARCH: Final = f"({SEARCH_SUFFIX})?"
-#: What follows the application id: of a member of a group; of a worker with a fixed assignment; of `tidewheel bootstrap`.
+#: Forms after the application id: group member, fixed assignment, `tidewheel bootstrap`.
 _GROUP: Final = f"[0-9a-f]{{{2 * INCARNATION_BYTES}}}-{_NUMBER}{_SEARCH}"
 _FIXED: Final = f"fixed-({_NAME}-)?{_NUMBER}{_SEARCH}"
 _BOOTSTRAP: Final = f"bootstrap-{_NAME}"
@@ -33,7 +33,7 @@ def group_id(application_id: str, incarnation: str, number: int) -> str:
 
 
 def is_group_id(transactional_id: str, application_id: str, incarnation: str) -> bool:
-    """Return whether an id is one of an incarnation's.
+    """Return True if the incarnation can use this id.
 
     >>> is_group_id("shop-a1-0", "shop", "a1"), is_group_id("shop-eu-0", "shop", "a1")
     (True, False)
@@ -44,7 +44,7 @@ def is_group_id(transactional_id: str, application_id: str, incarnation: str) ->
 
 
 def own_ids(application_id: str, transactional_ids: Iterable[str]) -> list[str]:
-    """Return those ids that producers of this application have, sorted. The leader's is not among them.
+    """Return this application's ids, sorted; the leader's id is not included.
 
     >>> member = f"shop-{'0a' * 16}-0"
     >>> own_ids("shop", [member, "shop-fixed-1", "shop-prod-0", "shopping-fixed-0", "", "shop-leader"]) == [member, "shop-fixed-1"]
@@ -56,7 +56,7 @@ def own_ids(application_id: str, transactional_ids: Iterable[str]) -> list[str]:
 
 
 def own_ids_outside_groups(application_id: str, transactional_ids: Iterable[str]) -> list[str]:
-    """Return those ids that this application's producers without a group have, sorted.
+    """Return this application's ids of producers outside groups, sorted.
 
     >>> own_ids_outside_groups("shop", [f"shop-{'0a' * 16}-0", "shop-fixed-1", "shop-bootstrap-counts"])
     ['shop-bootstrap-counts', 'shop-fixed-1']

@@ -1,1 +1,1 @@
-"""Where tasks belong."""
+"""Task assignors: decide which member owns each task and keeps its standbys."""

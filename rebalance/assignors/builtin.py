@@ -1,17 +1,16 @@
-"""The assignors that come with the package, by the names that `task_assignor` takes. Only a leader imports one."""
+"""Built-in assignors by their `task_assignor` name; the leader imports only the one it asks."""
 
 from typing import Final
 
 from tidewheel.rebalance.assignors.task_assignor import TaskAssignor
 
-#: Their names, the default first.
 BUILT_IN: Final = ("sticky", "high_availability", "round_robin")
 
 
 def resolve(name: str) -> TaskAssignor:
-    """Return the built-in assignor of a name; raises ValueError for any other.
+    """Return the built-in assignor of a name, or raise ValueError.
 
-    A user's own (`"module:name"`) is loaded elsewhere: this package imports nothing by name.
+    `streams` loads a user's own assignor (`"module:name"`): this package imports nothing by name.
 
     >>> resolve("sticky").name
     'sticky'

@@ -1,8 +1,8 @@
-"""Kafka Streams' own assignor (KIP-441): stateful tasks dealt out evenly, copies spread over racks and tags.
+"""Kafka Streams' HighAvailabilityTaskAssignor (KIP-441).
 
-The plan depends on tasks and members only, not on who runs what: two groups with the same members end up alike. Getting
-there is the refiner's part. What Kafka Streams does instead in one of its rebalances, `moved` tells: tasks run where they
-can run at once, and so many of the planned owners warm up; another rebalance follows some minutes later.
+The assignment depends on tasks and members only, not on current owners. Kafka Streams runs tasks on
+caught-up members first (`moved`) and rebalances again some minutes later. Here the refiner plans
+the moves instead.
 """
 
 from collections import Counter
@@ -19,25 +19,22 @@ from tidewheel.rebalance.model import TaskId
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """An assignment in which tasks are where they can run at once, and how many are not where they belong yet."""
+    """Assignment onto caught-up members; `movements` counts the tasks still to move."""
 
     assignment: Assignment
     movements: int
 
 
 class HighAvailabilityAssignor:
-    """`task_assignor="high_availability"`."""
-
     name = "high_availability"
 
     def assign(self, request: AssignmentRequest) -> Assignment:
-        """Return the balanced plan."""
         return self.moved(request, frozenset(), max_warmup_replicas=0).assignment
 
     def moved(
         self, request: AssignmentRequest, movable: AbstractSet[TaskId], *, max_warmup_replicas: int
     ) -> Moved:
-        """Return the plan after KIP-441's movements of the tasks `movable` (all of them: Kafka Streams' classic step)."""
+        """Return the plan after KIP-441's movements of the tasks in `movable`."""
         if not request.members:
             return Moved(Assignment(owners={}), 0)
         stateful = sorted(task for task, shape in request.tasks.items() if shape.stateful)
@@ -58,7 +55,6 @@ class HighAvailabilityAssignor:
         return Moved(_assignment(plan), movements)
 
     def _add_stateless(self, request: AssignmentRequest, plan: Plan) -> None:
-        """Give stateless tasks to whoever runs fewest tasks, copies not counted."""
         turns = LoadOrder(plan.threads, {name: len(tasks) for name, tasks in plan.active.items()})
         for task in sorted(task for task, shape in request.tasks.items() if not shape.stateful):
             owner = next(iter(turns))
@@ -67,7 +63,7 @@ class HighAvailabilityAssignor:
 
 
 def _dealt_out(tasks: list[TaskId], threads: Mapping[str, int]) -> dict[TaskId, str]:
-    """Return an owner for each task: dealt out in turn, then moved from the fullest member as long as that evens the load."""
+    """Return an owner per task: round robin, then moved off the fullest member while that helps."""
     names = list(threads)
     owners = {task: names[index % len(names)] for index, task in enumerate(tasks)}
     load = LoadOrder(threads, Counter(owners.values()))
@@ -83,7 +79,7 @@ def _dealt_out(tasks: list[TaskId], threads: Mapping[str, int]) -> dict[TaskId, 
 
 
 def _freshness(request: AssignmentRequest, tasks: AbstractSet[TaskId]) -> Freshness:
-    """Return whose state of some tasks is how good; a task's owner is ahead of everybody."""
+    """Return each member's lag per task. An owner's lag is -1: ahead of every copy."""
     lags: dict[TaskId, dict[str, float]] = {task: {} for task in tasks}
     for member in request.members:
         for task in member.lags.keys() & tasks:

@@ -1,8 +1,8 @@
-"""KIP-441's movements: a planned owner that is not caught up steps back for a member that is, and warms up meanwhile.
+"""KIP-441 movements: a caught-up member runs the task while its planned owner warms up.
 
-Planned is what balances; moved is what can run at once. Kafka Streams hands the moved assignment out and asks again some
-minutes later; here the refiner waits for announcements instead (`tidewheel.rebalance.refine.refine`), and the movements are what its cases
-and its steps are compared with. The order of all choices is that of Kafka's `TaskMovement`.
+Kafka Streams assigns the moved plan and rebalances again some minutes later. Here the refiner waits
+for READY messages instead, and tests compare its steps with these movements. Ties break in the
+order of Kafka's `TaskMovement`.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -15,35 +15,25 @@ _NO_STATE = float("inf")
 
 @dataclass(slots=True)
 class Plan:
-    """Who runs and who keeps what, while tasks are being moved.
-
-    Attributes:
-        threads: By member; its keys are the members.
-        active, standby: Tasks by member.
-        warmups_left: How many copies more may be added.
-        warmups: Copies (member, task) that were added to warm up.
-    """
+    """Mutable assignment: tasks by member."""
 
     threads: Mapping[str, int]
     active: dict[str, set[TaskId]]
     standby: dict[str, set[TaskId]]
     warmups_left: int = 0
+    #: Warm-up copies added so far, as (member, task).
     warmups: set[tuple[str, TaskId]] = field(default_factory=set[tuple[str, TaskId]])
 
     def load(self, member: str) -> float:
-        """Return a member's tasks per thread, copies included."""
         return (len(self.active[member]) + len(self.standby[member])) / self.threads[member]
 
     def has(self, member: str, task: TaskId) -> bool:
-        """Return whether a member has a task in any role."""
         return task in self.active[member] or task in self.standby[member]
 
     def least_loaded(self, members: Iterable[str]) -> str | None:
-        """Return the least loaded of some members, or None if there are none."""
         return min(members, key=lambda member: (self.load(member), member), default=None)
 
     def warm_up(self, task: TaskId, member: str) -> bool:
-        """Put a copy on a member if one more may be added."""
         if self.warmups_left <= 0:
             return False
         self.warmups_left -= 1
@@ -54,18 +44,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """Whose state of a task is how good.
+    """State freshness per task."""
 
-    Attributes:
-        lags: Per task and member how many records its state is behind, where it has any.
-        caught_up: Members whose state is as good as the owner's.
-    """
-
-    lags: Mapping[TaskId, Mapping[str, float]]
-    caught_up: Mapping[TaskId, frozenset[str]]
+    lags: Mapping[TaskId, Mapping[str, float]]  # Records behind, per task and member with state.
+    caught_up: Mapping[TaskId, frozenset[str]]  # Members whose state is as good as the owner's.
 
     def fresher(self, task: TaskId, than: str, members: Iterable[str]) -> str | None:
-        """Return the one of some members with the freshest state if it is fresher than another member's."""
+        """Return the member with the freshest state, if it is fresher than `than`."""
         limit = self._lag(task, than)
         known = [(self._lag(task, each), each) for each in members]
         return min((each for each in known if each[0] < limit), default=(_NO_STATE, None))[1]
@@ -74,17 +59,17 @@ class Freshness:
         return self.lags[task].get(member, _NO_STATE)
 
     def outdone(self, task: TaskId, member: str) -> bool:
-        """Return whether a member is not caught up on a task and another one has fresher state."""
+        """Return True if another member has fresher state and this one is not caught up."""
         if member in self.caught_up[task]:
             return False
         return self.fresher(task, member, self.lags[task]) is not None
 
 
 def move_actives(plan: Plan, freshness: Freshness, tasks: Iterable[TaskId]) -> int:
-    """Move some tasks' active role to members that are caught up; returns how many had to be moved.
+    """Move active tasks to caught-up members; return the number of moves.
 
-    In turn: swapped with a caught-up copy (costs nothing), else run by the least loaded caught-up member while the planned
-    one warms up, else run by the freshest. Without a place among the warm-ups the planned one gets nothing for now.
+    Order of preference: swap with a caught-up standby (free), the least loaded caught-up member,
+    the freshest member. The planned owner gets a warm-up copy if the budget allows one.
     """
     movements = _movements(plan.active, freshness, frozenset(tasks))
     for task, planned in movements:
@@ -94,7 +79,7 @@ def move_actives(plan: Plan, freshness: Freshness, tasks: Iterable[TaskId]) -> i
             holder = plan.least_loaded(caught_up)
         if holder is None:
             holder = freshness.fresher(task, planned, freshness.lags[task])
-        assert holder is not None, "what moves is outdone by somebody"
+        assert holder is not None, "a task moves only if another member has fresher state"
         plan.active[planned].discard(task)
         plan.active[holder].add(task)
         if task in plan.standby[holder]:
@@ -106,7 +91,7 @@ def move_actives(plan: Plan, freshness: Freshness, tasks: Iterable[TaskId]) -> i
 
 
 def move_standbys(plan: Plan, freshness: Freshness, tasks: Iterable[TaskId]) -> int:
-    """Move some tasks' copies to members whose state is fresher, where there are any without the task; returns how many."""
+    """Move standbys to members with fresher state and no copy; return the number of moves."""
     done = 0
     for task, planned in _movements(plan.standby, freshness, frozenset(tasks), plan.warmups):
         free = [member for member in plan.threads if not plan.has(member, task)]
@@ -127,7 +112,6 @@ def _movements(
     movable: frozenset[TaskId],
     fixed: Container[tuple[str, TaskId]] = (),
 ) -> list[tuple[TaskId, str]]:
-    """Return the tasks to move and who gives them up: those with the fewest caught-up members first, then by id."""
     movements = [
         (task, member)
         for member, tasks in placed.items()

@@ -1,4 +1,4 @@
-"""Deals tasks out in turn, without regard to where they are: easy to foresee, and moves a lot when members come and go."""
+"""Round-robin assignor: predictable, but moves many tasks when members join or leave."""
 
 from tidewheel.rebalance.assignors.process_load import LoadOrder
 from tidewheel.rebalance.assignors.standby_placement import place_standbys
@@ -7,15 +7,10 @@ from tidewheel.rebalance.model import TaskId
 
 
 class RoundRobinAssignor:
-    """`task_assignor="round_robin"`."""
-
     name = "round_robin"
 
     def assign(self, request: AssignmentRequest) -> Assignment:
-        """Return every task in the order of the ids, the next always to the member that has fewest per thread.
-
-        Stateful tasks are dealt out first, stateless ones go on from there.
-        """
+        """Return tasks in id order, stateful ones first, each on the least loaded member."""
         if not request.members:
             return Assignment(owners={})
         turns = LoadOrder({member.name: member.threads for member in request.members})

@@ -1,9 +1,9 @@
-"""Where copies of a task belong: on another machine, in another rack, under other tags than the task and its other copies.
+"""Standby placement: spreads a task's copies over machines, racks and tags.
 
-As in Kafka Streams' tag-aware standby placement, a copy goes where it adds most to what the task is spread over; the
-least loaded member is taken among those that add equally much. Differences: `rack_id` and the host count as tags (another
-host comes first), every tag that a member names counts, and copies that exist stay where they are unless moving one
-spreads the task better or takes load from a member that has at least one task too many.
+As in Kafka Streams' tag-aware placement, a copy goes where it adds the most new values. The least
+loaded member wins ties. Differences: `rack_id` counts as a tag, another host comes first, and every
+tag counts. An existing copy moves only if that spreads the task better or unloads a member that has
+at least one task too many.
 """
 
 from collections import Counter
@@ -13,22 +13,19 @@ from tidewheel.rebalance.assignors.process_load import LoadOrder
 from tidewheel.rebalance.assignors.task_assignor import AssignmentMember, AssignmentRequest
 from tidewheel.rebalance.model import TaskId
 
-#: What of a member can be different: its host is kept apart, because it counts more than all the rest.
+#: (dimension, value) of a member; the host is kept apart because it outweighs the rest.
 _Place = tuple[str, str]
 
-#: How much a task's spread gains by a copy: another host, and how many other tags or racks.
+#: Gain of a copy: another host, then the number of new tags and racks.
 _Gain = tuple[bool, int]
 
 
 def place_standbys(
     request: AssignmentRequest, owners: Mapping[TaskId, str], *, sticky: bool = True
 ) -> dict[TaskId, tuple[str, ...]]:
-    """Return the members that keep a copy of each stateful task; fewer than asked for if there are too few members.
+    """Return the standby members of each stateful task; fewer than requested if members are short.
 
-    Args:
-        request: What is asked; `num_standby_replicas` says how many.
-        owners: Who runs each task in the end.
-        sticky: Whether copies that exist stay where they are.
+    `owners` is the final assignment. With `sticky`, existing copies stay.
     """
     stateful = [task for task in sorted(owners) if request.tasks[task].stateful]
     if not request.num_standby_replicas:
@@ -41,15 +38,13 @@ def place_standbys(
     for task in stateful:
         placement.fill(task, request.num_standby_replicas)
     moved = True
-    while (
-        moved
-    ):  # ends: each move spreads a task better, or evens out the loads and spreads none worse
+    while moved:  # Terminates: each move improves a task's spread, or the load at equal spread.
         moved = sum(placement.improve(task) for task in stateful) > 0
     return {task: placement.standbys(task) for task in stateful}
 
 
 def _holders(request: AssignmentRequest, placement: "_Placement") -> dict[TaskId, list[str]]:
-    """Return who has state of each task and may keep it: open copies first, then its owner of now, then state on disk."""
+    """Return members with state of each task: open copies, then its owner, then disk state."""
     ranked: dict[TaskId, list[tuple[int, float, str]]] = {}
     for member in request.members:
         kinds = (member.copies, member.owned - member.copies, member.on_disk - member.copies)
@@ -65,7 +60,7 @@ def _holders(request: AssignmentRequest, placement: "_Placement") -> dict[TaskId
 
 
 class _Placement:
-    """Owners and copies of the stateful tasks, while they are being placed."""
+    """Mutable placement of the stateful tasks."""
 
     def __init__(self, members: Iterable[AssignmentMember], owners: Mapping[TaskId, str]) -> None:
         self.owners = owners
@@ -74,10 +69,10 @@ class _Placement:
         self._load = LoadOrder(threads, Counter(owners.values()))
         self._host = {member.name: member.host for member in members}
         self._places = {member.name: _places(member) for member in members}
-        #: Every value of each dimension: a copy gains nothing in a dimension that is used up.
+        #: A copy gains nothing in a dimension whose values are all used.
         self._hosts = frozenset(filter(None, self._host.values()))
         self._values = Counter(kind for kind, _ in set[_Place]().union(*self._places.values()))
-        #: Per task its owner, then its copies in the order they were placed.
+        #: Per task: its owner, then its copies in placement order.
         self._members = {task: [owner] for task, owner in owners.items()}
 
     def standbys(self, task: TaskId) -> tuple[str, ...]:
@@ -88,7 +83,6 @@ class _Placement:
         self._load.change(member, +1)
 
     def fill(self, task: TaskId, copies: int) -> None:
-        """Place the copies that a task lacks, as far as there are members."""
         while len(self._members[task]) <= copies:
             chosen = self._best(self._members[task])
             if chosen is None:
@@ -96,7 +90,6 @@ class _Placement:
             self.put(task, chosen)
 
     def improve(self, task: TaskId) -> bool:
-        """Move each copy of a task for which there is a better place; returns whether any was moved."""
         moved = False
         for copy in list(self._members[task][1:]):
             others = [member for member in self._members[task] if member != copy]
@@ -112,7 +105,7 @@ class _Placement:
         return moved
 
     def _best(self, taken: list[str]) -> str | None:
-        """Return the member that spreads a task most, the least loaded of those; None if all have it already."""
+        """Return the member that spreads the task most; the least loaded of equals."""
         best: str | None = None
         best_gain: _Gain = (False, -1)
         possible = self._possible(taken)
@@ -133,7 +126,7 @@ class _Placement:
         return new_host, len(places.difference(*(self._places[other] for other in others)))
 
     def _possible(self, taken: list[str]) -> _Gain:
-        """Return the most that any member could gain: one new value in each dimension that is not used up."""
+        """Return the largest possible gain: one new value per dimension with unused values."""
         used_hosts = {self._host[member] for member in taken}
         used = Counter(
             kind for kind, _ in set[_Place]().union(*(self._places[each] for each in taken))
@@ -143,7 +136,7 @@ class _Placement:
 
 
 def _places(member: AssignmentMember) -> frozenset[_Place]:
-    """Return a member's rack and tags; a tag can't be mistaken for the rack."""
+    """Return rack and tags; the `tag:` prefix keeps a tag named "rack" apart."""
     places = {(f"tag:{key}", value) for key, value in member.tags.items()}
     if member.rack is not None:
         places.add(("rack", member.rack))

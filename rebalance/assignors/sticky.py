@@ -1,9 +1,9 @@
-"""The default: tasks stay where they are as long as the loads are even, and go to where their state is when they move.
+"""Sticky assignor (default): balanced load with as few moves as possible.
 
-Stateful and stateless tasks are spread apart from each other, each by threads. A task stays with its owner while that one
-is within its fair share, else goes to a member that has a copy or state on disk and has room, else to the least loaded.
-From this follow (L5, invariant 20): what makes no load smaller is not moved; a member that joins takes over its own share and
-nothing else moves; when one leaves, only its tasks move.
+Stateful and stateless tasks are balanced separately, by threads. A task stays with its owner within
+that member's fair share. Otherwise it goes to a member with a copy or disk state and room, then to
+the least loaded. Guarantees (L5, invariant 20): no move without a lower load; a joining member
+takes its share only; a leaving member's tasks alone move.
 """
 
 from collections import Counter
@@ -21,12 +21,9 @@ from tidewheel.rebalance.model import TaskId
 
 
 class StickyAssignor:
-    """`task_assignor="sticky"`."""
-
     name = "sticky"
 
     def assign(self, request: AssignmentRequest) -> Assignment:
-        """Return even loads, reached with as few moves as possible."""
         if not request.members:
             return Assignment(owners={})
         members = {
@@ -41,7 +38,7 @@ class StickyAssignor:
 
 
 class _Kind:
-    """The tasks of one kind (stateful, or stateless), while they are being placed."""
+    """Placement of all stateful, or all stateless, tasks."""
 
     def __init__(
         self,
@@ -57,12 +54,11 @@ class _Kind:
         self._left = set(tasks)
         self._shares: Shares = fair_shares(len(self._left), self._threads)
         self._extras = self._shares.extras
-        #: How many each member has so far: never more than its cap, and one above its base for no more than `extras`.
+        #: At most `cap` each; at most `extras` members are above their `base`.
         self._have = dict.fromkeys(members, 0)
         self._owners: dict[TaskId, str] = {}
 
     def placed(self) -> dict[TaskId, str]:
-        """Return the owner of every task."""
         self._keep()
         self._go_to_state()
         self._go_to_the_least_loaded()
@@ -82,14 +78,14 @@ class _Kind:
         )
 
     def _keep(self) -> None:
-        """Leave tasks with their owners, up to each one's share; those who have too many compete for the extra places."""
+        """Keep tasks with their owners within each share; crowded owners compete for the extras."""
         owned = self._owned()
         crowded = [name for name in owned if len(owned[name]) > self._shares.base[name]]
         crowded.sort(key=lambda name: (self._others.get(name, 0) / self._threads[name], name))
         wanting = {name for name in owned if len(owned[name]) < self._shares.base[name]}
         copied = frozenset[TaskId]().union(*(self._members[name].copies for name in wanting))
         for name, tasks in owned.items():
-            # What a member in want of tasks learns already is given up first: its work is not thrown away.
+            # A member with room already restores it: moving it first saves that work.
             tasks.sort(key=lambda task: (task in copied, task))
             for task in tasks[: self._shares.base[name]]:
                 self._put(task, name)
@@ -98,7 +94,7 @@ class _Kind:
                 self._put(owned[name][self._shares.base[name]], name)
 
     def _owned(self) -> dict[str, list[TaskId]]:
-        """Return what each member has of these tasks; a task that two claim counts as the first one's."""
+        """Return each member's tasks; a task that two members claim counts for the first."""
         unclaimed = set(self._left)
         owned: dict[str, list[TaskId]] = {}
         for name, member in self._members.items():
@@ -107,7 +103,6 @@ class _Kind:
         return owned
 
     def _go_to_state(self) -> None:
-        """Give tasks to members that have their state and room, the freshest state first."""
         ranked = sorted(
             (*self._freshness(member, task), task, name)
             for name, member in self._members.items()
@@ -118,14 +113,13 @@ class _Kind:
                 self._put(task, name)
 
     def _freshness(self, member: AssignmentMember, task: TaskId) -> tuple[int, float]:
-        """Return a rank: caught up, then open copies, then state on disk; the smaller lag first."""
+        """Return a sort key: caught up, open copies, disk state; smaller lag first."""
         lag = member.lags.get(task, float("inf"))
         if lag <= self._lag_max:
             return 0, lag
         return (1 if task in member.copies else 2), lag
 
     def _go_to_the_least_loaded(self) -> None:
-        """Spread what is left: the lowest load of this kind first, then the lowest of all."""
         heap = [self._entry(name) for name in self._members]
         heapify(heap)
         for task in sorted(self._left):

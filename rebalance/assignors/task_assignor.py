@@ -1,8 +1,8 @@
-"""What an assignor is asked, what it answers, and what of an answer is refused.
+"""The assignor interface: request, answer, and validation of the answer.
 
-An assignor says where every task belongs in the end. It knows nothing of learners, budgets or moves under way: how the
-group gets there is the refiner's part (`tidewheel.rebalance.refine.refine`), so that every assignor gains learners without doing anything.
-It is a pure function: the same request, members and tasks in any order, gives the same answer.
+An assignor returns the target assignment. It knows nothing of learners or moves in progress: the
+refiner (`rebalance/refine`) gets the group there, so every assignor gains warm-ups. Assignors are
+pure: the same request, in any order, gives the same answer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,68 +19,49 @@ _NO_STANDBYS: Mapping[TaskId, tuple[str, ...]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentMember:
-    """A member that may be given tasks.
+    """A member that can own tasks."""
 
-    Attributes:
-        name: Its lasting name; answers use it.
-        threads: Its capacity: load is tasks per thread.
-        host: Name of its machine, "" if not known; copies are kept off the machine of the active task if possible.
-        rack, tags: `rack_id` and `client_tags`: copies are spread over their values.
-        owned: Tasks it runs now, or that wait for its return.
-        copies: Tasks it keeps a standby or a learner of.
-        on_disk: Tasks whose state lies on its disk, not open.
-        lags: Changelog records its state of a task is behind, where that is known; 0 for tasks it runs.
-    """
-
-    name: str
+    name: str  # Lasting member name, used in the answer.
     threads: int = 1
-    host: str = ""
+    host: str = ""  # Machine name, "" if unknown. Copies avoid the machine of the active task.
     rack: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: _NO_TAGS)
-    owned: frozenset[TaskId] = frozenset()
-    copies: frozenset[TaskId] = frozenset()
-    on_disk: frozenset[TaskId] = frozenset()
+    owned: frozenset[TaskId] = frozenset()  # Tasks it runs, or that wait for its return.
+    copies: frozenset[TaskId] = frozenset()  # Tasks of which it has a standby or learner open.
+    on_disk: frozenset[TaskId] = frozenset()  # Tasks with state on its disk, not open.
+    #: Changelog records behind, per task where known; 0 for owned tasks.
     lags: Mapping[TaskId, int] = field(default_factory=lambda: _NO_LAGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentRequest:
-    """Where do these tasks belong?
+    """A question to the assignor."""
 
-    Attributes:
-        number: Counts the requests of a leader; an answer to an older one is dropped.
-        members: Everybody who may be given tasks; names are unique.
-        tasks: Every task there is.
-        num_standby_replicas: How many copies of each stateful task to keep.
-        acceptable_recovery_lag: State that is at most this many records behind is as good as caught up.
-        assignor: Name of the assignor that is asked.
-    """
-
-    number: int
+    number: int  # Request counter of one leader; answers to older requests are dropped.
     members: tuple[AssignmentMember, ...]
     tasks: Mapping[TaskId, TaskShape]
     num_standby_replicas: int = 0
-    acceptable_recovery_lag: int = 10_000
+    acceptable_recovery_lag: int = 10_000  # Lag, in records, up to which state counts as caught up.
     assignor: str = "sticky"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Who runs each task, and who keeps copies of it, by members' names."""
+    """Owner and standbys of each task, by member name."""
 
     owners: Mapping[TaskId, str]
     standbys: Mapping[TaskId, tuple[str, ...]] = field(default_factory=lambda: _NO_STANDBYS)
 
 
 class TaskAssignor(Protocol):
-    """Something that says where tasks belong.
+    """Interface of built-in and user-written assignors.
 
-    `assign` must be pure: no I/O, no clock, no chance. With no member in the request the answer is empty.
+    `assign` must be pure: no I/O, no clock, no randomness. Without members the answer is empty.
     """
 
     @property
     def name(self) -> str:
-        """What a member's `task_assignor` calls it; members with another one are refused."""
+        """Name as in `task_assignor`; the leader refuses members with another one."""
         ...
 
     def assign(self, request: AssignmentRequest) -> Assignment:
@@ -89,14 +70,14 @@ class TaskAssignor(Protocol):
 
 
 class AssignmentRefusedError(ValueError):
-    """An assignor's answer can't be carried out; the text says what is wrong with it."""
+    """Raised for an assignor's invalid answer; the message names the task."""
 
 
 def validated(request: AssignmentRequest, assignment: Assignment) -> Assignment:
     """Return an assignor's answer in canonical order, or raise AssignmentRefusedError.
 
-    Refused: a task without an owner or that does not exist, a member that is not in the request, a standby of a
-    stateless task, two copies of one task on a member. Fewer or more standbys than asked for are the assignor's choice.
+    Invalid: a missing or unknown task, an unknown member, a standby of a stateless task, two copies
+    of one task on a member. The number of standbys is the assignor's choice.
 
     >>> request = AssignmentRequest(number=1, members=(AssignmentMember(name="a"),), tasks={TaskId(0, 0): TaskShape(stateful=True)})
     >>> validated(request, Assignment(owners={TaskId(0, 0): "b"}))
@@ -115,7 +96,6 @@ def validated(request: AssignmentRequest, assignment: Assignment) -> Assignment:
 
 
 def _problems(request: AssignmentRequest, assignment: Assignment, names: set[str]) -> Iterator[str]:
-    """Name what is wrong, in an order that does not depend on the answer's."""
     for task in sorted(request.tasks.keys() - assignment.owners.keys() if names else ()):
         yield f"task {task} is given to nobody"
     for task, owner in sorted(assignment.owners.items()):

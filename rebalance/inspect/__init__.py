@@ -1,1 +1,1 @@
-"""Views of a group log: its history, and a description of it."""
+"""Views of the group log: description and history."""

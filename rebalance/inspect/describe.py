@@ -1,7 +1,4 @@
-"""A group for people: what the log says as stable text, since when it holds, and which phase the group is in. Pure.
-
-The log is the only witness: no member is asked, and no clock. Times are those of the log's records, as numbers.
-"""
+"""A group as text, with its phase and the age of its parts, from the log alone."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -16,27 +13,23 @@ from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.protocol.decoding import RejectedRecord, Rejection
 from tidewheel.rebalance.protocol.records import AnyRecord, SnapshotEnd
 
-#: A task whose learner is on its way; the log calls it RUNNING, because its owner notices nothing.
 WARMING: Final = "WARMING"
 
 _SECOND_MS: Final = 1_000
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", _SECOND_MS))
 
-#: As many skipped records are remembered.
 REJECTED_KEPT: Final = 8
 
-#: As many characters of an incarnation tell it from others in texts.
 _SHORT: Final = 8
-#: So many beginnings of a member, and so many members, are remembered.
 _REMEMBERED: Final = 16
 _MEMBERS_REMEMBERED: Final = 1_000
 
 
 class GroupPhase(StrEnum):
-    """What a group is doing (S5), in the words of KIP-345 and of KIP-848.
+    """Phase of a group (S5), named as in KIP-345 and KIP-848.
 
-    EMPTY: nobody is in it. NOT_READY: the leader decides nothing, and says why (`GroupRecord.held`). ASSIGNING: the
-    target is of other members or tasks than there are. RECONCILING: members are on their way to the target. RUNNING: they are there.
+    NOT_READY: the leader decides nothing (`GroupRecord.held`). ASSIGNING: the target is outdated.
+    RECONCILING: members move to the target. RUNNING: they are there.
     """
 
     EMPTY = "EMPTY"
@@ -47,8 +40,6 @@ class GroupPhase(StrEnum):
 
 
 class LogEntry(NamedTuple):
-    """One record of the group log and where it stands."""
-
     offset: int
     timestamp_ms: int
     record: AnyRecord
@@ -56,47 +47,36 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """When something began. `known` is whether that was seen; else it is at least as old as that."""
+    """Start of a state; if not `known`, an upper bound of it."""
 
     at_ms: int
     known: bool = True
 
 
 class LogFold:
-    """The group after each entry of its log, and since when what it says holds. Feed it in the order of offsets.
-
-    Args:
-        topic: The state topic's name, for alarms.
-    """
+    """Folds the log and tracks the start of each state; entries come in offset order."""
 
     def __init__(self, topic: str = "group-state") -> None:
         self._topic = topic
         self.group = Group()
-        #: Offset after the last entry taken.
         self.end = 0
-        #: The last records that were skipped, and how many there were.
         self.rejected: deque[RejectedRecord] = deque(maxlen=REJECTED_KEPT)
         self.rejected_count = 0
         self.leader_since: Since | None = None
-        #: Since when a task has its epoch, phase and owner.
         self.task_since: dict[TaskId, Since] = {}
-        #: Since when an incarnation has its phase.
         self.member_since: dict[str, Since] = {}
-        #: Since when a copy is planned, by task, incarnation and learn epoch.
         self.copy_since: dict[tuple[TaskId, str, int], Since] = {}
-        #: When the last incarnations of each member began, and when the leadership was last claimed (ms since the epoch).
+        #: Recent starts per member, and recent claims (ms since the epoch).
         self.begun: dict[str, deque[int]] = {}
         self.claims: deque[int] = deque(maxlen=_REMEMBERED)
-        #: `is_outdated` of the group: reckoned anew only when what it depends on changes.
         self._assigning = False
 
     @property
     def phase(self) -> GroupPhase:
-        """Return the group's phase."""
         return phase_of(self.group, assigning=self._assigning)
 
     def take(self, entry: LogEntry | RejectedRecord) -> bool:
-        """Fold one entry in; return whether it counted (records of deposed leaders do not, nor rejected ones)."""
+        """Fold an entry; return False for records that do not count."""
         self.end = entry.offset + 1
         if isinstance(entry, RejectedRecord):
             return self._reject(entry)
@@ -168,7 +148,6 @@ class LogFold:
 
 
 def fold_log(entries: Iterable[LogEntry | RejectedRecord]) -> LogFold:
-    """Return the fold over some entries."""
     fold = LogFold()
     for entry in entries:
         fold.take(entry)
@@ -176,7 +155,7 @@ def fold_log(entries: Iterable[LogEntry | RejectedRecord]) -> LogFold:
 
 
 def phase_of(group: Group, *, assigning: bool | None = None) -> GroupPhase:
-    """Return a group's phase; `assigning` says whether its target `is_outdated`, where that is known already.
+    """Return a group's phase; `assigning` passes a known `is_outdated`.
 
     >>> phase_of(Group()).value
     'EMPTY'
@@ -191,33 +170,37 @@ def phase_of(group: Group, *, assigning: bool | None = None) -> GroupPhase:
 
 
 def task_phase_text(group: Group, task: TaskId) -> str:
-    """Return a task's phase as people read it: its `TaskPhase`, or WARMING while a learner catches up with it."""
+    """Return the task's phase, or WARMING for a running task with a learner."""
     phase = group.phase_of(task)
     return WARMING if phase is TaskPhase.RUNNING and task in group.step.learners else phase.value
 
 
 def member_name(group: Group, incarnation: str) -> str:
-    """Return the name of an incarnation's member; the start of the incarnation if the log has forgotten it."""
+    """Return the member name, or a prefix of an unknown incarnation."""
     record = group.members.get(incarnation)
     return incarnation[:_SHORT] if record is None else record.member
 
 
 def tasks_shown(group: Group) -> list[TaskId]:
-    """Return the tasks there are, and those that somebody still has though their topics are gone."""
+    """Return current tasks, and owned ones whose topics are gone."""
     left = {task for task, state in group.states.items() if state.owner is not None}
     return sorted({*group.tasks, *left})
 
 
 def describe_group(group: Group, phase: GroupPhase | None = None) -> str:
-    """Return a group as text that is the same for the same group, for transcripts, logs and bug reports.
+    """Return deterministic text for transcripts, logs and bug reports.
 
     >>> print(describe_group(Group()))
-    group EMPTY: led by nobody, target 0, step 0
+    group EMPTY: without a leader, target 0, step 0
     """
     phase = phase_of(group) if phase is None else phase
-    leader = f"{group.leader} (epoch {group.leader_epoch})" if group.leader else "nobody"
+    leader = (
+        f"led by {group.leader} (epoch {group.leader_epoch})"
+        if group.leader
+        else "without a leader"
+    )
     lines = [
-        f"group {phase.value}: led by {leader}, target {group.target.group_epoch}, step {group.step.step_epoch}"
+        f"group {phase.value}: {leader}, target {group.target.group_epoch}, step {group.step.step_epoch}"
     ]
     if group.about.topology_hash:
         about = group.about
@@ -233,7 +216,7 @@ def describe_group(group: Group, phase: GroupPhase | None = None) -> str:
 
 
 def duration_text(milliseconds: int) -> str:
-    """Return a length of time as people say it, in its two largest units.
+    """Return a duration in its two largest units.
 
     >>> [duration_text(each) for each in (17, 4_210, 75_000, 7_500_000, 200_000_000)]
     ['17 ms', '4.2 s', '1 min 15 s', '2 h 5 min', '2 d 7 h']
@@ -249,7 +232,6 @@ def duration_text(milliseconds: int) -> str:
 
 
 def _is_settled(group: Group) -> bool:
-    """Return whether everything is where the target wants it."""
     if group.step.learners or any(
         record.phase not in (MemberPhase.ACTIVE, MemberPhase.PARKED)
         for record in group.members.values()
@@ -288,7 +270,6 @@ def _member_lines(group: Group) -> list[str]:
 
 
 def _held_lines(group: Group, incarnation: str) -> list[str]:
-    """Return what an incarnation has, a line a role."""
     step = group.step
     roles = {
         "active": sorted(group.owned(incarnation)),

@@ -1,8 +1,7 @@
-"""What happened in a group, told from its log alone: who came and went, why the target changed, which tasks moved and how. Pure.
+"""Group history from the log: membership, targets and task moves, by episode.
 
-An *episode* is a stretch in which the group was on its way: it begins with what disturbed it and ends when everything is
-where the target wants it. Durations are differences of the log's own timestamps. The log is compacted, so the oldest
-episodes fade, and an account may begin in the middle of one.
+An episode lasts from a disturbance until all tasks are at their target. Durations are differences
+of log timestamps. Compaction removes old records: history can start inside an episode.
 """
 
 from collections import deque
@@ -22,7 +21,6 @@ from tidewheel.rebalance.protocol.records import (
     TaskRecord,
 )
 
-#: How a task came to its owner: words of `Move.how`, and what they say.
 HOW: Final = {
     "start": "started",
     "learner": "by learner",
@@ -32,7 +30,7 @@ HOW: Final = {
     "cold": "without a copy",
 }
 
-#: What is said of a member whose phase changed; joining and leaving have more to say.
+#: Display text by phase; joins and leaves have their own.
 _BECAME: Final = {
     MemberPhase.JOINING: "asks to join",
     MemberPhase.ACTIVE: "takes part again",
@@ -41,19 +39,17 @@ _BECAME: Final = {
     MemberPhase.FENCED: "is fenced",
 }
 
-#: Changes whose reason is worth a word.
 _EXPLAINED: Final = frozenset({MemberPhase.ACTIVE, MemberPhase.PARKED, MemberPhase.FENCING})
 
-#: Records of one transaction lie less than this apart.
+#: Upper bound between records of one transaction.
 _TRANSACTION_MS: Final = 1_000
 
-#: Phases in which nothing is under way.
 _AT_REST: Final = frozenset({GroupPhase.RUNNING, GroupPhase.EMPTY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """Something that was not a move: who came or went, a new target, another leader."""
+    """A membership change, new target or new leader."""
 
     offset: int
     timestamp_ms: int
@@ -63,47 +59,28 @@ class Happening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A task that was granted.
-
-    Attributes:
-        task, task_epoch: Which, and its new epoch.
-        source, target: Names of the owner before ("" for none) and of the new one.
-        how: One of `HOW`.
-        reason: As the log says it.
-        fenced: Whether the owner before was fenced instead of letting go by itself.
-        planted_ms: When the copy it came by was planned, where the log still has that.
-        stopped_ms: When the owner before was told to stop, which is after its successor was ready, or was given up.
-        granted_ms: When the new owner could begin.
-    """
+    """A granted task."""
 
     task: str
     task_epoch: int
+    #: Member names; "" for no earlier owner.
     source: str
     target: str
     how: str
     reason: str
     fenced: bool
     planted_ms: int | None
-    stopped_ms: int | None
+    stopped_ms: int | None  # Revocation or fence of the earlier owner.
     granted_ms: int
 
     @property
     def pause_ms(self) -> int | None:
-        """Return how long nobody owned the task, None if nobody did before."""
         return None if self.stopped_ms is None else max(self.granted_ms - self.stopped_ms, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """A disturbance and the way back.
-
-    Attributes:
-        first_offset, last_offset: Its stretch of the log.
-        began_ms, ended_ms: By the log's timestamps; `ended_ms` is None while it goes on.
-        targets: Group epochs of the targets made in it.
-        happenings, moves: In the log's order.
-        stayed: Tasks whose owner was the same throughout.
-    """
+    """A disturbance and the moves until the group is at its target."""
 
     first_offset: int
     last_offset: int
@@ -112,11 +89,10 @@ class Episode:
     targets: tuple[int, ...]
     happenings: tuple[Happening, ...]
     moves: tuple[Move, ...]
-    stayed: int
+    stayed: int  # Tasks that kept their owner.
 
 
 def account(entries: Iterable[LogEntry | RejectedRecord]) -> tuple[Episode, ...]:
-    """Return the episodes that some entries of a log tell of, oldest first."""
     chronicle = Chronicle()
     for entry in entries:
         chronicle.take(entry)
@@ -124,7 +100,6 @@ def account(entries: Iterable[LogEntry | RejectedRecord]) -> tuple[Episode, ...]
 
 
 def episode_text(episode: Episode, when: Callable[[int], str]) -> str:
-    """Return an episode as text; `when` turns a timestamp (ms) into a moment as people read it."""
     lines = [f"{when(episode.began_ms)}  {_title(episode)}"]
     lines += [
         f"  +{duration_text(each.timestamp_ms - episode.began_ms):<8} {each.text}"
@@ -165,8 +140,6 @@ def _title(episode: Episode) -> str:
 
 
 class _Planted(NamedTuple):
-    """A copy: as what it was planned, under which learn epoch, and when."""
-
     role: str
     learn_epoch: int
     at_ms: int
@@ -174,9 +147,9 @@ class _Planted(NamedTuple):
 
 @dataclass(slots=True)
 class _Journey:
-    """What is known of a task on its way to its next owner."""
+    """A task between two owners."""
 
-    #: Copies by incarnation, also those just dropped: perhaps because the task was granted there.
+    #: By incarnation; includes dropped ones, which may have become the owner.
     copies: dict[str, _Planted] = field(default_factory=dict[str, _Planted])
     source: str = ""
     source_incarnation: str = ""
@@ -185,31 +158,23 @@ class _Journey:
 
 
 class Chronicle:
-    """Tells episodes while the log goes on. Feed it in the order of offsets.
-
-    Args:
-        keep: As many finished episodes are kept, the newest; None for all.
-    """
+    """Builds episodes from log entries in offset order; `keep` limits finished ones."""
 
     def __init__(self, keep: int | None = None) -> None:
         self._fold = LogFold()
         self._done: deque[Episode] = deque(maxlen=keep)
         self._journeys: dict[TaskId, _Journey] = {}
-        #: The open episode, if there is one: its first entry, what was told, and who owned what as it began.
         self._first: LogEntry | None = None
         self._owners: dict[TaskId, str] = {}
         self._happenings: list[Happening] = []
         self._moves: list[Move] = []
         self._targets: list[int] = []
         self._dropped: list[tuple[TaskId, str, LogEntry]] = []
-        #: Members that left for a restart, and when.
         self._away_since: dict[str, int] = {}
-        #: Every incarnation's name, those that are gone included.
         self._names: dict[str, str] = {}
         self._last: LogEntry | None = None
 
     def take(self, entry: LogEntry | RejectedRecord) -> None:
-        """Take one entry in."""
         if isinstance(entry, RejectedRecord):
             return
         before = self._fold.group
@@ -233,7 +198,7 @@ class Chronicle:
             self._close(entry)
 
     def episodes(self) -> tuple[Episode, ...]:
-        """Return what happened so far, oldest first; the last one may still go on."""
+        """Return episodes, oldest first; the last may be open."""
         if self._first is None or self._last is None:
             return tuple(self._done)
         return (*self._done, self._episode(self._first, self._last, ended=False))
@@ -309,7 +274,7 @@ class Chronicle:
         away_ms = self._away_since.pop(record.member, None)
         if away_ms is None:
             return f"{record.member} joined{where}"
-        # Its former life was taken off the list in the same transaction: that was not the end of it.
+        # The same transaction ended its former incarnation: no timeout to report.
         told = _stayed_away(record.member)
         self._happenings = [
             each
@@ -333,7 +298,7 @@ class Chronicle:
                 self._dropped.append((task, copy.incarnation, entry))
 
     def _in_vain(self) -> list[tuple[TaskId, str, LogEntry]]:
-        """Return learners that were dropped without getting their task, each with the entry that says so."""
+        """Return learners dropped without a grant, with the log entry."""
         granted = {(each.task, each.target) for each in self._moves}
         return [
             (task, incarnation, entry)

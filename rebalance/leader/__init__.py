@@ -1,1 +1,1 @@
-"""The leader's decisions: a pure state machine from events to records and orders."""
+"""The group leader: a pure state machine from observations to records and orders."""

@@ -1,8 +1,8 @@
-"""The loading of a store from outside (`tidewheel bootstrap`), as the group log tells it: begun, closed, over. Pure.
+"""Group log transactions of `tidewheel bootstrap`, which loads a store from outside.
 
-Whoever runs the command claims the leadership for each of these steps and writes, in one transaction, its claim, the
-whole group, and the step. In between anybody may lead: the group is held (`GroupRecord.held`), so members are taken in
-and own nothing. A run that was killed leaves the hold behind, and the next run of the command begins another attempt.
+For each step the command claims the leadership and writes its claim, a whole snapshot and the step
+in one transaction. Until the end `GroupRecord.held` is set: any process can lead, and members join
+but own no task. A killed run leaves the hold; the next run starts another attempt.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,26 +21,25 @@ from tidewheel.rebalance.protocol.records import (
     TaskRecord,
 )
 
-#: What a hold that this module sets, and lifts, begins with.
+#: Prefix of holds that this module sets and lifts.
 BOOTSTRAP_HOLD: Final = "bootstrap: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimant:
-    """Who writes a step, and the ids of the control topics as they are now."""
+    """Writer of a step, with the current control topic ids."""
 
     leader: str
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def pending_in(group: Group, store: str) -> BootstrapRecord | None:
-    """Return the loading of a store that is not over, or None."""
     record = group.bootstraps.get(store)
     return record if isinstance(record, BootstrapRecord) else None
 
 
 def may_write(group: Group, store: str, attempt: str) -> bool:
-    """Return whether rows of an attempt may be written. Ask after fencing whoever wrote before (`BootstrapPhase`)."""
+    """Return True if this attempt can write rows. Call it after fencing earlier writers."""
     record = pending_in(group, store)
     return (
         record is not None
@@ -51,7 +50,7 @@ def may_write(group: Group, store: str, attempt: str) -> bool:
 
 
 def hold_text(store: str) -> str:
-    """Return why a group decides nothing while a store is loaded, and what ends it.
+    """Return the reason why the group is held, with the next step.
 
     >>> hold_text("counts")[:44]
     'bootstrap: store counts is being loaded and '
@@ -63,9 +62,9 @@ def hold_text(store: str) -> str:
 
 
 def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
-    """Return why the loading of a store must not begin; `speaking` are the members heard lately.
+    """Return reasons against starting a load; `speaking` are members heard lately.
 
-    Members that wait since an earlier attempt own nothing, and are no objection.
+    Members that wait since an earlier attempt own nothing and are no objection.
     """
     others = sorted(
         name
@@ -88,10 +87,10 @@ def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
 
 
 def begun(group: Group, record: BootstrapRecord, claimant: Claimant) -> list[AnyRecord]:
-    """Return the transaction that begins an attempt; its epoch is the next leader epoch.
+    """Return the transaction that starts an attempt; its epoch is the next leader epoch.
 
-    Members in the log that are not heard have been fenced by now: nobody owns anything, and where
-    tasks begin is read from what is committed. Members that wait since an earlier attempt stay.
+    The caller has fenced the logged members: no member owns a task, and start offsets come from the
+    committed ones. Members that wait since an earlier attempt stay.
     """
     waits = pending_in(group, record.store) is not None
     cleared = group if waits else _without_members(group)
@@ -106,14 +105,22 @@ def begun(group: Group, record: BootstrapRecord, claimant: Claimant) -> list[Any
 
 
 def closed(group: Group, store: str, attempt: str, claimant: Claimant) -> list[AnyRecord]:
-    """Return the transaction after which no writer may begin; ValueError unless the attempt is the one under way."""
+    """Return the transaction after which no writer can start.
+
+    Raises:
+        ValueError: The attempt is not the current one.
+    """
     record = _mine(group, store, attempt)
     last = replace(record, phase=BootstrapPhase.CLOSING.value)
     return _step(replace(group, bootstraps={**group.bootstraps, store: last}), claimant)
 
 
 def over(group: Group, record: BootstrappedRecord, claimant: Claimant) -> list[AnyRecord]:
-    """Return the transaction that lets the group go on; ValueError unless the attempt is the one under way."""
+    """Return the transaction that ends the hold.
+
+    Raises:
+        ValueError: The attempt is not the current one.
+    """
     _mine(group, record.store, record.attempt)
     return _step(
         replace(
@@ -157,7 +164,7 @@ def _without_members(group: Group) -> Group:
 
 
 def _released(state: TaskRecord) -> TaskRecord:
-    """Return a task that nobody owns, without the offsets its last owner left it at: they are about to change."""
+    """Return an unowned task without its last owner's offsets: the load changes them."""
     if state.phase == TaskPhase.UNOWNED:
         return state
     return replace(

@@ -1,12 +1,12 @@
-"""The leader's side of a group: what it observes in, what it decides out; no I/O, no clock.
+"""The coordinator: turns observations into decisions, without I/O or a clock.
 
-A decision is a function of the group (the fold of the log), what was observed, and the moment; it is made in passes, each
-of which adds records to a draft: membership, program, target, task moves. The caller carries it out:
+A decision depends on the group (the folded log), the observations and the time. Passes add records
+to a draft: membership, program, target, task moves. The caller executes it:
 
-        decide() -> records in one transaction -> committed() -> fences, reads, the assignor, messages -> what came of them
+        decide() -> records in one transaction -> committed() -> fences, reads, assignor, messages
 
-If the transaction failed, or its outcome is unknown, the coordinator is dropped: the log is the only truth, and whoever
-claims next begins from it.
+If the transaction fails, or its outcome is unknown, the caller drops the coordinator: the next
+leader starts from the log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,18 +38,12 @@ from tidewheel.rebalance.refine.refine import Refiner
 
 __all__ = ["Coordinator", "CoordinatorSettings", "Decision", "Fence"]
 
-#: Passes over the tasks in one decision at most: what a grant frees, the next pass gives away.
+#: A grant can free a task that the next pass assigns.
 MOVE_PASSES_MAX: Final = 8
 
 
 class Coordinator:
-    """Decides for the group while its process leads.
-
-    Attributes:
-        group: The fold of the log, as far as this leader wrote it.
-        state_offset: End of the group log, for its beats; whoever writes the log keeps it up to date.
-        warnings: What else people are to know, for its beats, by topic of the warning.
-    """
+    """Decides for the group while its process leads."""
 
     def __init__(
         self,
@@ -60,18 +54,18 @@ class Coordinator:
         settings: CoordinatorSettings,
         now_ms: int,
     ) -> None:
-        """Take over: `group` is the fold of the log, this leader's claim included; `leader` is its process's id."""
+        """`group` includes this leader's claim; `leader` is the process's id."""
         live = group.live()
-        self.group = group
-        self.state_offset = 0
-        self.warnings: dict[str, str] = {}
+        self.group = group  # The folded log, up to this leader's last committed record.
+        self.state_offset = 0  # End of the group log, for beats; the log's writer updates it.
+        self.warnings: dict[str, str] = {}  # More alarms for beats, by topic.
         self._app = app
         self._leader = leader
         self._settings = settings
         self._seen = Observations(
             claimed_ms=now_ms,
             ready_lag_max=settings.acceptable_recovery_lag,
-            # The joins of a live incarnation count, even if the log lists it as ended.
+            # A live incarnation can join even if the log also lists it as ended.
             ended=dict.fromkeys(each for each in group.ended if each not in live),
         )
         self._seen.planned.update(
@@ -92,18 +86,19 @@ class Coordinator:
 
     @property
     def alarm(self) -> str:
-        """Why the assignor's last answer could not be used, or ""."""
+        """Reason why the assignor's last answer was rejected, or ""."""
         return self._assigning.alarm
 
     def observe(self, message: AnyMessage, now_ms: int) -> None:
-        """Take in anything from the inbox; what is not of this application or not of a current incarnation is dropped."""
+        """Process an inbox message; other applications and old incarnations are dropped."""
         if message.app == self._app:
             self._dirty = self._seen.note(message, self.group, now_ms) or self._dirty
 
     def committed(self, records: Sequence[AnyRecord], now_ms: int) -> None:
-        """Take note that the records of the last decision are in the log.
+        """Apply the last decision's records, now that they are in the log.
 
-        What follows from steps and task moves was decided together with them; what follows from the rest is looked at.
+        Steps and task moves were decided with their consequences; other records need a new
+        decision.
         """
         self.group = replay(records, self.group)
         self._note_moves(now_ms)
@@ -111,12 +106,11 @@ class Coordinator:
             self._dirty = True
 
     def fenced(self, incarnation: str, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
-        """Take note that a fence is done: nothing of that incarnation can be committed any more."""
         self._seen.fenced.add(incarnation)
         self._dirty = True
 
     def ends_read(self, ends: Mapping[str, int], asked_ms: int, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
-        """Take in read-committed end offsets by position key, asked for at `asked_ms` (this leader's clock)."""
+        """Record read-committed end offsets; `asked_ms` is this leader's clock at the request."""
         self._seen.note_ends(ends, asked_ms, self.group.tasks)
         self._dirty = True
 
@@ -127,12 +121,12 @@ class Coordinator:
         error: str,
         now_ms: int,
     ) -> None:
-        """Take in the assignor's answer; without one, or with a bad one, the target stays and `alarm` says why."""
+        """Process the assignor's answer; without a valid one the target stays and `alarm` has the reason."""
         self._assigning.take(request, answer, error, now_ms)
         self._dirty = True
 
     def decide(self, now_ms: int) -> Decision:
-        """Return what is to be done now; with nothing new since the last one, nothing but a beat when it is due."""
+        """Return the actions due now; without news only a beat."""
         if not self._dirty and now_ms < self._look_ms:
             beats = self._beat_if_due(now_ms)
             return Decision(messages=beats, wake_ms=min(self._look_ms, self._next_beat_ms))
@@ -165,7 +159,6 @@ class Coordinator:
         )
 
     def _foreign_assignor(self) -> str:
-        """Return that the log names another assignor than this process was started with, or ""."""
         own, named = self._settings.assignor, self.group.about.assignor
         if not own or not named or own == named:
             return ""
@@ -175,21 +168,22 @@ class Coordinator:
         )
 
     def resign(self, now_ms: int) -> LeaderBeat:
-        """Return the last beat: the next candidate need not wait. Decide no more after it."""
+        """Return the last beat, which lets the next candidate lead without waiting."""
         self._beat_ms = now_ms
         return self._beat(resigns=True)
 
     def _let_settle(self, now_ms: int) -> None:
-        """Have everybody without a task settle anew: for how long they have been here is not in the log (N11)."""
+        """Restart settling for members without a task: the log does not record join times (N11)."""
         owners = {state.owner for state in self.group.states.values()}
         for incarnation in self.group.live():
             if incarnation not in owners:
                 self._seen.of(incarnation).admitted_ms = now_ms
 
     def _note_moves(self, now_ms: int) -> None:
-        """Take note of planned moves whose grants are in the log now: the pace counts from here, however slow the log was (N3)."""
+        """Start the move interval once planned moves are granted in the log, even a slow one (N3)."""
         planned, tasks = self._seen.planned, self.group.tasks
-        gone = {task for task in planned if task not in tasks}  # its topic is, or its program
+        # the task's topic or program is gone
+        gone = {task for task in planned if task not in tasks}
         over = {task for task in planned if self.group.phase_of(task) == TaskPhase.RUNNING}
         if gone:
             self._seen.planned -= gone
@@ -200,21 +194,18 @@ class Coordinator:
             self._look_ms = min(self._look_ms, now_ms + self._settings.task_move_interval_ms)
 
     def _move(self, draft: Draft) -> None:
-        """Move tasks until nothing follows from what was decided."""
         for _ in range(MOVE_PASSES_MAX):
             before = len(draft.records)
             move_tasks(draft, self._refiner)
             if len(draft.records) == before:
                 return
 
-    # -- beats --------------------------------------------------------------------------------------------------------
-
     @property
     def _next_beat_ms(self) -> int:
         return self._beat_ms + (self._settings.heartbeat_interval_ms if self._beats else 0)
 
     def _beat_if_due(self, now_ms: int) -> tuple[LeaderBeat, ...]:
-        """Return a beat if one is due, or if somebody doubts that this leader lives (H2)."""
+        """Return a beat if one is due or a candidate suspects this leader (H2)."""
         if now_ms < self._next_beat_ms and not self._seen.suspected:
             return ()
         self._seen.suspected = False

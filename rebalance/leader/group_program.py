@@ -1,4 +1,4 @@
-"""What a group runs, and who fits: topology, assignor, protocol version, tasks and partition counts; pure (N6, N14)."""
+"""Group program checks: topology, assignor, protocol version, tasks, partitions (N6, N14)."""
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -11,23 +11,22 @@ from tidewheel.rebalance.model import MemberPhase, TaskId
 from tidewheel.rebalance.protocol.messages import Join, SeenTask
 from tidewheel.rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow
 
-#: What a hold that this module sets, and lifts, begins with.
+#: Prefix of holds that this module sets and lifts.
 PARTITIONS_HOLD: Final = "partitions: "
 
 
 class Refusal(NamedTuple):
-    """Why a join can't be; the codes are those of `messages.Refused`."""
+    """Reason to refuse a join; codes as in `messages.Refused`."""
 
     code: str
     reason: str
 
 
 def refusal(join: Join, group: Group, ignored: AbstractSet[str] = frozenset()) -> Refusal | None:
-    """Return why a joiner does not fit the group as it is without another incarnation of its own, or None.
+    """Return why a join does not fit the group, or None.
 
-    `ignored`: incarnations that don't count, because they may be dead.
-    Where nobody else is left, everybody fits; but a group that was set up again waits for the program it was set up for,
-    whose members hold still and may come later than a stranger.
+    `ignored` incarnations may be dead and do not count. An empty group accepts any program, except
+    a recovered group: it waits for its own program, whose members may come later than another.
     """
     others = [
         record
@@ -44,7 +43,7 @@ def refusal(join: Join, group: Group, ignored: AbstractSet[str] = frozenset()) -
 
 
 def _pin_refusal(join: Join, about: GroupRecord) -> Refusal | None:
-    """Return why a joiner is not of the program that an empty group was set up again for, or None (H24)."""
+    """Return why a recovered group refuses this program, or None (H24)."""
     lowest, highest = join.protocol
     remedy = "run `tidewheel group recover` with this program and these settings if they are the right ones"
     if not lowest <= about.group_version <= highest:
@@ -110,14 +109,12 @@ def _topology_refusal(join: Join, group: Group, others: list[MemberRecord]) -> R
 
 
 def is_parked(epoch: int, group: Group, name: str) -> bool:
-    """Return whether a member with a topology epoch has to wait until those of the group's, other than it, have left."""
     return epoch > group.about.topology_epoch and any(
         record.member != name and record.topology_epoch < epoch for record in group.live().values()
     )
 
 
 def program_of(join: Join, group: Group) -> GroupRecord:
-    """Return what the group runs if a member's program is taken for the group's (it was empty, or others have left)."""
     return GroupRecord(
         leader_epoch=group.leader_epoch,
         group_version=group.about.group_version,
@@ -131,17 +128,17 @@ def program_of(join: Join, group: Group) -> GroupRecord:
 
 
 def program_with(group: Group, joins: Iterable[Join]) -> GroupRecord:
-    """Return what the group runs with what its members see now: more tasks or fewer, other partition counts (N8).
+    """Return the group record with the tasks and partition counts that members see now (N8).
 
-    A partition count counts as shrunk, and a topic of a pattern as deleted, only if nobody sees what was before: one
-    member's metadata may be old. So nothing is gone before all of them were heard.
+    Member metadata may be old. So a partition count shrinks, and a pattern's topic is deleted, only
+    if no member sees the earlier state, and only after all members were heard.
     """
     about = group.about
     seen: dict[str, int] = {}
     new: list[SeenTask] = []
     named: set[str] = set()
     unheard = {each for each, record in group.live().items() if runs(record, about)}
-    #: Who sees the same shares it (`Observations`), so it is looked through once.
+    #: Members with equal tasks share the tuple (`Observations`): each tuple is read once.
     distinct: dict[int, tuple[SeenTask, ...]] = {}
     for join in joins:
         if runs(join, about):
@@ -176,16 +173,16 @@ def program_with(group: Group, joins: Iterable[Join]) -> GroupRecord:
 def partition_problem(
     known: Mapping[str, int], seen: Mapping[str, int], tasks: Mapping[str, TaskRow]
 ) -> str:
-    """Return why the partitions that are seen now can't be worked with, or "" (H26).
+    """Return why the current partition counts are unusable, or "" (H26).
 
     >>> partition_problem({"orders": 4}, {"orders": 3}, {})
-    'partitions: topic orders has 3, the group has worked with 4: was it deleted and created anew?'
+    'partitions: topic orders has 3, the group has worked with 4: was it deleted and recreated?'
     """
     for topic, count in sorted(known.items()):
         if seen.get(topic, count) < count:
             return (
                 f"{PARTITIONS_HOLD}topic {topic} has {seen[topic]}, the group has worked with {count}: "
-                "was it deleted and created anew?"
+                "was it deleted and recreated?"
             )
     for task, row in sorted(tasks.items()):
         for topic in row.changelogs:
@@ -198,22 +195,19 @@ def partition_problem(
 
 
 def is_assignable(record: MemberRecord) -> bool:
-    """Return whether a member may be in a target: it is here to stay, or its return is waited for."""
     return record.phase == MemberPhase.ACTIVE or comes_back(record)
 
 
 def comes_back(record: MemberRecord) -> bool:
-    """Return whether a member goes or is gone, and its tasks wait for its return: what belongs to it stays its own."""
+    """Return True if a member leaves or is gone, and its tasks wait for its return."""
     return record.rejoin_ms > 0 and record.phase not in (MemberPhase.ACTIVE, MemberPhase.PARKED)
 
 
 def is_awaited(record: MemberRecord) -> bool:
-    """Return whether a member is gone and its tasks wait for its return."""
     return record.phase == MemberPhase.GONE and record.rejoin_ms > 0
 
 
 def runs(member: Join | MemberRecord, about: GroupRecord) -> bool:
-    """Return whether a member runs the program that the group runs."""
     return (member.topology_epoch, member.topology_hash) == (
         about.topology_epoch,
         about.topology_hash,

@@ -1,4 +1,4 @@
-"""Who is in the group: joins, deaths, fences, leaves; passes over a draft. The table is `tidewheel.rebalance.model.MemberPhase`."""
+"""Membership passes: joins, deaths, fences, leaves (transitions of `model.MemberPhase`)."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,22 +19,21 @@ from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase,
 from tidewheel.rebalance.protocol.messages import Join, Leave, Refused
 from tidewheel.rebalance.protocol.records import MemberRecord
 
-#: A fence that nothing was heard of is asked for again after this long.
 FENCE_AGAIN_MS: Final = 15_000
 
-#: A member that a new leader has never heard is waited for at most so long, however long its session is, and at most so
-#: many heartbeats if those are longer.
+#: Maximum wait for a member that a new leader has never heard: this, or so many heartbeats if
+#: longer, whatever its session timeout.
 UNHEARD_MAX_MS: Final = 60_000
 _UNHEARD_HEARTBEATS: Final = 10
-#: A member that was gone before the claim is waited for at least so long if it asked for that, and no longer than the
-#: longest `rejoin_timeout_ms` of the members that live.
+#: Extra wait for a member that was gone before the claim, on top of the longest `rejoin_timeout_ms`
+#: of the live members.
 REJOIN_INHERITED_MS: Final = 60_000
 
 
 def admit(draft: Draft, *, app: str, leader: str) -> list[Refused]:
-    """Take in who may join; return the refusals.
+    """Admit members; return refusals.
 
-    An older incarnation of the same name is fenced (S3); a member whose return was waited for is back (S1).
+    A join fences an older incarnation of its name (S3), or returns from a restart (S1).
     """
     refused: list[tuple[str, str, str]] = [
         (incarnation, "FENCED", "the group has gone on without it")
@@ -46,7 +45,7 @@ def admit(draft: Draft, *, app: str, leader: str) -> list[Refused]:
         if problem is None:
             _admit_one(draft, join)
         elif not _must_wait(draft, join):
-            del draft.seen.members[join.incarnation]  # asked again, it is refused again
+            del draft.seen.members[join.incarnation]  # a repeated join is refused again
             refused.append((join.incarnation, problem.code, problem.reason))
     return [
         Refused(app=app, member=leader, incarnation=incarnation, code=code, reason=reason)
@@ -55,7 +54,7 @@ def admit(draft: Draft, *, app: str, leader: str) -> list[Refused]:
 
 
 def _must_wait(draft: Draft, join: Join) -> bool:
-    """Return whether only members speak against a joiner that may be dead: it waits until they are heard, or buried."""
+    """Return True if all objections come from unheard members: the join waits for their fate."""
     unheard = {each for each in draft.live() if draft.seen.is_unheard(each)}
     if not unheard or refusal(join, draft.group, unheard) is not None:
         return False
@@ -65,7 +64,6 @@ def _must_wait(draft: Draft, join: Join) -> bool:
 
 
 def correct_members(draft: Draft) -> None:
-    """Log again what members said of themselves where the log says something else."""
     if draft.seen.corrected == (draft.group.members, draft.seen.joins_noted):
         return
     for incarnation, record in draft.live().items():
@@ -85,7 +83,7 @@ def correct_members(draft: Draft) -> None:
     draft.seen.corrected = (draft.group.members, draft.seen.joins_noted)
 
 
-#: Fields of a member's record that the leader decides; the others are those of its join.
+#: The leader decides these fields; the others come from the join.
 _NOT_OF_JOIN: Final = ("member_epoch", "reason", "rejoin_ms", "drain_ms", "shutdown")
 
 
@@ -102,7 +100,7 @@ def _admit_one(draft: Draft, join: Join) -> None:
             _begin_fence(draft, record, reason, replaced=True)
         elif is_awaited(record):
             _forget(draft, record, "it is back")
-        elif record.rejoin_ms:  # its fence is under way
+        elif record.rejoin_ms:
             draft.write(msgspec.structs.replace(record, leader_epoch=draft.epoch, rejoin_ms=0))
     if not namesakes:
         heard.admitted_ms = draft.now_ms
@@ -136,7 +134,7 @@ def _member_record(epoch: int, join: Join, phase: MemberPhase) -> MemberRecord:
 
 
 def choose_program(draft: Draft) -> None:
-    """Keep the group's program, tasks and version up to date; bring in those that waited for the others to leave."""
+    """Update program, tasks and version; activate members parked behind older topologies."""
     live = draft.live()
     looked_at = (draft.group.members, draft.seen.joins_noted)
     if not live or draft.seen.program_looked_at == looked_at:
@@ -160,14 +158,14 @@ def choose_program(draft: Draft) -> None:
 
 
 def _change_program(draft: Draft, joins: dict[str, Join | None]) -> None:
-    """Nobody of the group's topology is left: the lowest epoch among the others is the next."""
+    """Adopt the lowest other topology epoch: no member runs the group's any more."""
     candidates = [
         (join.topology_epoch, record.member, join)
         for incarnation, record in draft.live().items()
         if (join := joins.get(incarnation)) is not None
     ]
     if not candidates:
-        return  # a new leader has to hear them first
+        return  # a new leader must hear them first
     epoch, _, join = min(candidates, key=lambda each: each[:2])
     draft.write(program_of(join, draft.group))
     for record in list(draft.group.members.values()):
@@ -179,7 +177,6 @@ def _change_program(draft: Draft, joins: dict[str, Join | None]) -> None:
 
 
 def take_acks(draft: Draft) -> None:
-    """Release what was let go of."""
     for task, message in list(draft.seen.revoked.items()):
         state = draft.group.states.get(task)
         del draft.seen.revoked[task]
@@ -192,7 +189,6 @@ def take_acks(draft: Draft) -> None:
 
 
 def bury(draft: Draft) -> None:
-    """Begin to fence the dead; where a fence is done, release their tasks."""
     for record in draft.live().values():
         reason = _death(draft, record)
         if reason:
@@ -210,7 +206,7 @@ def bury(draft: Draft) -> None:
 
 
 def _rejoin_ms(draft: Draft, record: MemberRecord) -> int:
-    """Return how long a member's return is waited for; what an earlier leader logged is bounded by what others ask for."""
+    """Return the wait for a member's return; a wait from an earlier leader is capped."""
     if record.incarnation in draft.seen.phase_ms:
         return record.rejoin_ms
     asked = [
@@ -222,7 +218,6 @@ def _rejoin_ms(draft: Draft, record: MemberRecord) -> int:
 
 
 def _bury_slow_owners(draft: Draft) -> None:
-    """Begin to fence owners that don't let go of a task in time."""
     revoking, revoked_ms = TaskPhase.REVOKING, draft.seen.revoked_ms
     for task, state in draft.group.states.items():
         if state.phase != revoking:
@@ -232,7 +227,7 @@ def _bury_slow_owners(draft: Draft) -> None:
         owner = draft.group.members.get(state.owner or "")
         if not owner or owner.phase not in LIVE:
             continue
-        # In a call it can't obey, and that has a bound of its own.
+        # During a long call the worker can't release; such a call has its own limit.
         since_ms = max(since_ms, draft.seen.of(owner.incarnation).in_call_ms)
         deadline_ms = min(state.deadline_ms, draft.settings.revoke_timeout_ms)
         if draft.due(since_ms + deadline_ms):
@@ -256,7 +251,7 @@ def _death(draft: Draft, record: MemberRecord) -> str:
 def _begin_fence(
     draft: Draft, record: MemberRecord, reason: str, *, replaced: bool = False
 ) -> None:
-    """FENCING is written before anything is fenced: whoever leads next fences it again if need be (H6)."""
+    """Write FENCING before the fence starts: the next leader can then repeat it (H6)."""
     rejoin_ms = record.rejoin_ms
     if record.static and record.phase == MemberPhase.ACTIVE:
         rejoin_ms = record.rejoin_timeout_ms
@@ -280,7 +275,7 @@ def _end_fence(draft: Draft, record: MemberRecord) -> None:
 
 
 def _said_committed(draft: Draft, owner: MemberRecord, task: TaskId) -> Positions:
-    """Return what the beats of a task's owner said to be committed under its epoch; nothing if they did not say."""
+    """Return the offsets that the owner's beats reported as committed under its task epoch."""
     row = draft.seen.of(owner.incarnation).rows.get(task)
     if row is None or (row.role, row.epoch) != (
         TaskRole.ACTIVE,
@@ -291,7 +286,7 @@ def _said_committed(draft: Draft, owner: MemberRecord, task: TaskId) -> Position
 
 
 def fences_due(draft: Draft) -> Iterator[Fence]:
-    """Yield the fences to begin now, those of task owners first, a bounded number at once (H30)."""
+    """Yield fences to start now, task owners first, at most `fences_at_once` in flight (H30)."""
     asked = draft.seen.fence_asked_ms
     waiting: list[tuple[bool, str]] = []
     under_way = 0
@@ -310,7 +305,6 @@ def fences_due(draft: Draft) -> Iterator[Fence]:
 
 
 def let_leave(draft: Draft) -> None:
-    """Begin what members asked for or an operator did; let go who has nothing left."""
     for record in draft.live().values():
         wish = _wish(draft, record)
         if wish is not None:
@@ -324,7 +318,7 @@ def let_leave(draft: Draft) -> None:
 
 
 def shut_down(draft: Draft) -> None:
-    """Tell every incarnation that is in the group to end, if one of them asked for that; who joins later is not meant."""
+    """Order a shutdown for all current incarnations once one asks; later joins are unaffected."""
     for asking in draft.live().values():
         wanted = draft.seen.of(asking.incarnation).shutdown
         if not wanted or asking.shutdown:
@@ -338,7 +332,6 @@ def shut_down(draft: Draft) -> None:
 
 
 def _wish(draft: Draft, record: MemberRecord) -> Leave | None:
-    """Return the leave that a member's record does not show yet."""
     heard = draft.seen.of(record.incarnation)
     drain = draft.seen.drains.get(record.incarnation)
     wish = heard.leave
@@ -351,7 +344,7 @@ def _wish(draft: Draft, record: MemberRecord) -> Leave | None:
         )
     if wish is None or record.phase != MemberPhase.LEAVING:
         return wish
-    # It is leaving already: only a more urgent wish is news.
+    # Only a more urgent request changes a leaving member.
     at_once = wish.rejoin or not wish.drain_ms
     return wish if at_once and record.drain_ms else None
 
@@ -371,7 +364,7 @@ def _begin_leave(draft: Draft, record: MemberRecord, wish: Leave) -> None:
 
 
 def log_ids(draft: Draft) -> None:
-    """Log transactional ids before they are used (H8)."""
+    """Log transactional ids before their first use (H8)."""
     for incarnation, record in draft.live().items():
         wanted = draft.seen.of(incarnation).ids_wanted
         new = [each for _, each in sorted(wanted.items()) if each not in record.transactional_ids]
@@ -394,5 +387,5 @@ def _forget(draft: Draft, record: MemberRecord, reason: str) -> None:
     draft.move_member(gone, MemberPhase.GONE, reason)
     draft.seen.phase_ms.pop(record.incarnation, None)
     draft.seen.forget(record.incarnation)
-    if record.phase != MemberPhase.FENCED:  # else it was news when it died
+    if record.phase != MemberPhase.FENCED:
         draft.seen.news.append(f"{record.member} {reason}")

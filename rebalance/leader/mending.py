@@ -1,10 +1,7 @@
-"""Mending of a group that contradicts itself: makes every group that readers accept one that a leader can work with.
+"""Repair of a contradictory group log before a new leader writes its snapshot.
 
-Leaders write no contradiction. But anybody who may write to the state topic may add a well-formed record, and the next
-leader begins from it. It mends the group before it writes its snapshot, so every reader of the log has the mended one.
-
-Rules, where a contradiction leaves a choice: nothing is released without a fence, and no epoch goes back. A group that
-only leaders wrote stays the same. Pure.
+Leaders write no contradiction, but anyone with write access to the state topic can. Rules for the
+repair: release no task without a fence, lower no epoch. A consistent group stays unchanged.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -20,32 +17,25 @@ from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.producer_ids import group_id, is_group_id, own_ids
 from tidewheel.rebalance.protocol.records import MemberRecord, TaskRecord
 
-#: Transactional ids that are fenced of an incarnation whose own ids are lost: its first ones.
+#: Ids to fence of an incarnation whose own ids are lost: its first ones.
 _IDS_FENCED: Final = 8
 
-#: What holds begin with that leaders and commands set, or an operator asked for.
+#: Prefixes of holds from leaders, commands or operators.
 _HOLDS: Final = (PARTITIONS_HOLD, BOOTSTRAP_HOLD, "SAFE_HOLD")
 
 
 class Mended(msgspec.Struct, frozen=True):
-    """A group without contradictions.
-
-    Attributes:
-        group: The group; the given one where there was nothing to mend.
-        found: Contradictions that were mended, for people.
-    """
+    """A consistent group; `found` lists the repaired contradictions for people."""
 
     group: Group
     found: tuple[str, ...] = ()
 
 
 def mended(group: Group, *, app: str, heard: Collection[str] = ()) -> Mended:
-    """Return a group with its contradictions mended.
+    """Return the group with its contradictions repaired.
 
-    Args:
-        group: The fold of the log.
-        app: The application, for the transactional ids of incarnations whose records are lost.
-        heard: Incarnations that were heard lately, the last one last.
+    `heard` lists incarnations in the order they were last heard. `app` forms the transactional ids
+    of incarnations whose records are lost.
     """
     found: list[str] = []
     members = dict(_with_ids(group.members, app, found))
@@ -72,7 +62,7 @@ def mended(group: Group, *, app: str, heard: Collection[str] = ()) -> Mended:
 def _with_ids(
     members: Mapping[str, MemberRecord], app: str, found: list[str]
 ) -> Iterator[tuple[str, MemberRecord]]:
-    """Yield the members, each with transactional ids: who has none could not be fenced."""
+    """Yield members with transactional ids: without ids a member can't be fenced."""
     for incarnation, record in members.items():
         if any(is_group_id(each, app, incarnation) for each in record.transactional_ids):
             yield incarnation, record
@@ -95,7 +85,6 @@ def _in_doubt(
     heard: Collection[str],
     found: list[str],
 ) -> dict[str, str]:
-    """Return the incarnations to fence, and their members' names."""
     fences: dict[str, str] = {}
     for incarnation, record in members.items():
         if record.phase in (MemberPhase.JOINING, MemberPhase.FENCED):
@@ -127,7 +116,7 @@ def _in_doubt(
 def _namesakes(
     members: Mapping[str, MemberRecord], heard: Collection[str], fences: dict[str, str]
 ) -> Iterator[str]:
-    """Add all live incarnations of one name but the one heard last to the fences; all of them if none was heard."""
+    """Fence live incarnations that share a name, except the one heard last."""
     by_name: dict[str, list[str]] = {}
     for incarnation, record in members.items():
         if record.phase in LIVE:
@@ -157,7 +146,6 @@ def _to_fence(record: MemberRecord | None, incarnation: str, name: str, app: str
 def _with_phase(
     task: TaskId, state: TaskRecord, members: Mapping[str, MemberRecord], found: list[str]
 ) -> TaskRecord:
-    """Return a task's record as its owner's phase demands it, with its owner's name."""
     if state.owner is None:
         return state
     owner = members[state.owner]

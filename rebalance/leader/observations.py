@@ -1,8 +1,8 @@
-"""What a leader knows that the log does not say: who was heard when, how far copies are, who asked for what.
+"""The leader's observations: knowledge outside the group log.
 
-Nothing here outlives the leader: a new one begins with nothing, gives every member a full session before it judges it
-(H5), and takes no copy for ready before its next announcement. What a message says is noted only if its sender's
-incarnation, and the epoch it speaks of, are those of the log (H20).
+A new leader starts empty. It waits a full session before it judges a member (H5), and trusts no
+copy before its next announcement. Messages count only if their incarnation and epoch match the log
+(H20).
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ from tidewheel.rebalance.protocol.messages import (
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 
-#: What counts only if it comes from an incarnation that is in the group.
+#: Messages accepted only from incarnations in the group.
 _OfMember = (
     Beat
     | Ready
@@ -50,86 +50,62 @@ _OfMember = (
     | ShutDown
 )
 
-#: How long a member that could not open a task is spared it: doubled with each failure up to the maximum.
+#: Pause before a member gets a task again that it failed to open; doubles per failure.
 FAILURE_BACK_OFF_MS: Final = 1_000
 FAILURE_BACK_OFF_MS_MAX: Final = 60_000
 
-#: Transactional ids one incarnation may have; more are not logged.
 TRANSACTIONAL_IDS_MAX: Final = 1_000
 
-#: Announcements of a copy that are remembered: a question is answered before so many more have come.
+#: Announcements kept per copy: an end-offset answer must match one sent before the question.
 SAID_MAX: Final = 8
 
-#: How long what a member says of its disk counts: who begins to write the changelogs leaves it behind, or has it open soon.
+#: Disk state older than this is stale: changelogs move on, or the member opens it.
 DISK_FRESH_MS: Final = 10_000
 
-#: Incarnations that ended under this leader and are remembered, so that a late join of theirs is not taken for a new one.
+#: Ended incarnations kept, to reject their late joins.
 ENDED_MAX: Final = 10_000
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy's newest READY, and what the leader found when it looked at the end offsets itself.
-
-    Attributes:
-        incarnation, learn_epoch, store_uuid, positions: As announced.
-        since_ms: When it was announced first, of the same store and without going back.
-        heard_ms: When it was announced last.
-        said: The last moments and positions of its announcements since then, this one included.
-        checked_ms: When the end offsets that it was held against were asked for; None: not yet.
-        lag: Records behind those; -1 if not checked.
-    """
+    """A copy's latest READY, with the leader's own end-offset check."""
 
     incarnation: str
     learn_epoch: int
     store_uuid: str
     positions: Mapping[str, int]
-    since_ms: int
+    since_ms: int  # First announcement of this store without regress.
     heard_ms: int
+    #: Last announcements as (time, positions), this one included.
     said: tuple[tuple[int, Mapping[str, int]], ...] = ()
-    checked_ms: int | None = None
-    lag: int = -1
+    checked_ms: int | None = None  # Request time of the checked end offsets; None: unchecked.
+    lag: int = -1  # Records behind those; -1 if unchecked.
 
 
 class End(NamedTuple):
-    """The read-committed end offset of a partition, and when it was asked for."""
+    """Read-committed end offset, with its request time."""
 
     offset: int
     asked_ms: int
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a member could not have a task in a row, and until when it is spared it."""
+    """Consecutive failures of a member with a task; no grant before `until_ms`."""
 
     count: int
     until_ms: int
 
 
 class Heard(msgspec.Struct, kw_only=True):
-    """What was heard of one incarnation.
+    """Observations of one incarnation."""
 
-    Attributes:
-        heard_ms: When it last vouched for itself; the leader's claim at first.
-        join: Its newest join, if this leader heard one: what it sees and what it has on its disk.
-        joined_ms: When that was heard first.
-        sequence: Its last beat.
-        admitted_ms: When this leader took it in, or found it without a task: settling counts from then. None: it is settled if
-            it was heard since the claim.
-        awaited: Its next beat decides something: whether it is still there after settling, or after the claim.
-        in_call_ms: When it last said that its worker is in a long call of user code.
-        died: Why it is to be fenced, or "".
-        leave: Its wish to leave.
-        shutdown: Why it wants the whole application to end, or "".
-        rows: How far it is with each task.
-        ids_wanted: Transactional ids it asked for, by number.
-    """
-
-    heard_ms: int
+    heard_ms: int  # Last sign of life; initially the leader's claim.
     join: Join | None = None
     joined_ms: int = 0
     sequence: int = -1
-    admitted_ms: int | None = None
+    admitted_ms: int | None = None  # Start of settling. None: settled once heard after the claim.
+    #: Its next beat can change a decision (settling, or first sign after the claim).
     awaited: bool = False
-    in_call_ms: int = 0
+    in_call_ms: int = 0  # Last report of a long call of user code.
     died: str = ""
     leave: Leave | None = None
     shutdown: str = ""
@@ -138,38 +114,13 @@ class Heard(msgspec.Struct, kw_only=True):
 
 
 class Observations(msgspec.Struct, kw_only=True):
-    """See the module.
-
-    Attributes:
-        claimed_ms: When this leader began.
-        ready_lag_max: `acceptable_recovery_lag`.
-        members: What was heard of each incarnation, in the log or about to be.
-        ended: Incarnations that are over.
-        returned: Those of them that want to join and were not answered yet: they slept through their end.
-        announced: READY copies, by task and incarnation.
-        revoked: Acknowledged revocations.
-        running: Epochs in which owners said that they process.
-        failures: By task and member's name.
-        failed_copies, failed_tasks: Learn epochs (by task and incarnation) and task epochs that failed.
-        drains: Operators' wishes, by the incarnations that they were of.
-        fence_asked_ms, fenced: Fences under way and done, by incarnation.
-        phase_ms, revoked_ms: Since when an incarnation is in its phase, a task in REVOKING; the claim if not here.
-        joins_noted: Counts joins that said something new.
-        program_looked_at: Members and `joins_noted` when the group's program was last looked at.
-        corrected: Members and `joins_noted` when the members' records were last compared with their joins.
-        last_join_ms, first_join_ms: Newest and oldest admission that no target knows of.
-        ends, ends_asked_ms: End offsets by position key, and which are being read since when.
-        planned, moved_ms: Planned moves from REVOKE until their GRANT is in the log, and when the last one came there.
-        cold: Task epochs that were granted to members without a caught-up copy; whether they had some state of it.
-        news: What changed since the last target, for people.
-        set_aside: Tasks that were left as they are because the group contradicts itself about them, and why.
-        suspected: A candidate doubts that this leader lives.
-    """
+    """State that the leader derives from messages and reads."""
 
     claimed_ms: int
     ready_lag_max: int
     members: dict[str, Heard] = msgspec.field(default_factory=dict[str, Heard])
     ended: dict[str, None] = msgspec.field(default_factory=dict[str, None])
+    #: Ended incarnations with an unanswered join.
     returned: list[str] = msgspec.field(default_factory=list[str])
     announced: dict[TaskId, dict[str, Announced]] = msgspec.field(
         default_factory=dict[TaskId, dict[str, Announced]]
@@ -186,38 +137,40 @@ class Observations(msgspec.Struct, kw_only=True):
     drains: dict[str, DrainMember] = msgspec.field(default_factory=dict[str, DrainMember])
     fence_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     fenced: set[str] = msgspec.field(default_factory=set[str])
+    #: Start of an incarnation's phase, of a revocation; default: the claim.
     phase_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     revoked_ms: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
     joins_noted: int = 0
+    #: (members, joins_noted) at the last check of the group's program and of the member records.
     program_looked_at: tuple[Mapping[str, MemberRecord], int] | None = None
     corrected: tuple[Mapping[str, MemberRecord], int] | None = None
     last_join_ms: int | None = None
     first_join_ms: int | None = None
     ends: dict[str, End] = msgspec.field(default_factory=dict[str, End])
     ends_asked_ms: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    #: Planned moves between REVOKE and logged GRANT; time of the last such GRANT.
     planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
     moved_ms: int | None = None
+    #: Task epochs granted without a caught-up copy; True if the member had some state.
     cold: dict[TaskId, tuple[int, bool]] = msgspec.field(
         default_factory=dict[TaskId, tuple[int, bool]]
     )
     news: list[str] = msgspec.field(default_factory=list[str])
+    #: Contradictory tasks left unchanged, with the reason.
     set_aside: dict[TaskId, str] = msgspec.field(default_factory=dict[TaskId, str])
     suspected: bool = False
 
     def of(self, incarnation: str) -> Heard:
-        """Return what was heard of an incarnation; of one that was not heard, only that the leader began."""
         heard = self.members.get(incarnation)
         if heard is None:
             heard = self.members[incarnation] = Heard(heard_ms=self.claimed_ms)
         return heard
 
     def is_unheard(self, incarnation: str) -> bool:
-        """Return whether nothing at all was heard of an incarnation since this leader's claim."""
         heard = self.members.get(incarnation)
         return heard is None or (heard.sequence < 0 and heard.join is None)
 
     def pending(self, group: Group) -> list[Join]:
-        """Return the joins of incarnations that are not in the log, oldest word first."""
         return [
             heard.join
             for incarnation, heard in self.members.items()
@@ -225,7 +178,7 @@ class Observations(msgspec.Struct, kw_only=True):
         ]
 
     def note(self, message: AnyMessage, group: Group, now_ms: int) -> bool:
-        """Take in a message; return whether it can change a decision."""
+        """Process a message; return True if it can change a decision."""
         match message:
             case Join():
                 changed = self._join(message, group, now_ms)
@@ -237,9 +190,7 @@ class Observations(msgspec.Struct, kw_only=True):
             case MemberDied():
                 changed = self._died(message, group)
             case LeaderBeat() | Refused() | EraseKey() | KeyErased():
-                changed = (
-                    False  # other leaders' words, and what is between an operator and an owner
-                )
+                changed = False  # for other leaders, or between an operator and an owner
             case _:
                 live = _is_live(group, message.incarnation)
                 changed = live and self._note_of_member(message, group, now_ms)
@@ -270,7 +221,6 @@ class Observations(msgspec.Struct, kw_only=True):
         return changed
 
     def forget(self, incarnation: str) -> None:
-        """Drop everything about an incarnation that is over."""
         self.members.pop(incarnation, None)
         self.drains.pop(incarnation, None)
         self.fence_asked_ms.pop(incarnation, None)
@@ -282,8 +232,6 @@ class Observations(msgspec.Struct, kw_only=True):
         self.ended[incarnation] = None
         while len(self.ended) > ENDED_MAX:
             del self.ended[next(iter(self.ended))]
-
-    # -- one kind of message each -------------------------------------------------------------------------------------
 
     def _join(self, join: Join, group: Group, now_ms: int) -> bool:
         record = group.members.get(join.incarnation)
@@ -301,10 +249,9 @@ class Observations(msgspec.Struct, kw_only=True):
         return changed
 
     def _sharing(self, join: Join) -> Join:
-        """Return a join with the very tasks that another one has, if they are equal.
+        """Return the join sharing an equal task tuple of another join.
 
-        Nearly always all members see the same. What they see is looked through at each change of the members, and then
-        once for all that share it (`program.program_with`).
+        Nearly all members see the same tasks; `program_with` then reads them once.
         """
         others = (each.join for each in self.members.values() if each.join is not None)
         for other in others:
@@ -325,13 +272,13 @@ class Observations(msgspec.Struct, kw_only=True):
             heard.died = heard.died or message.reason or "its process ended"
             return True
         if message.incarnation in self.members and message.incarnation not in group.members:
-            self.forget(message.incarnation)  # it was about to join
+            self.forget(message.incarnation)
         return False
 
     def _beat(self, beat: Beat, now_ms: int) -> bool:
         heard = self.of(beat.incarnation)
         if beat.seq <= heard.sequence:
-            return False  # an older one that was late, or the same one again: says nothing of now
+            return False  # a late or repeated beat proves nothing about now
         heard.sequence = beat.seq
         heard.heard_ms = now_ms
         changed, heard.awaited = heard.awaited, False
@@ -425,12 +372,10 @@ class Observations(msgspec.Struct, kw_only=True):
         wanted[message.number] = message.transactional_id
         return True
 
-    # -- end offsets --------------------------------------------------------------------------------------------------
-
     def note_ends(
         self, ends: Mapping[str, int], asked_ms: int, tasks: Mapping[TaskId, TaskShape]
     ) -> None:
-        """Take in end offsets; hold every copy's newest announcement that is not younger than the question against them (H13)."""
+        """Record end offsets and check announcements sent before the request against them (H13)."""
         for key, end in ends.items():
             if asked_ms >= self.ends.get(key, End(offset=0, asked_ms=asked_ms)).asked_ms:
                 self.ends[key] = End(offset=end, asked_ms=asked_ms)
@@ -462,7 +407,7 @@ def _partitions_of(topics: tuple[str, ...], partition: int) -> tuple[str, ...]:
 
 
 def lag_of(positions: Mapping[str, int], ends: Mapping[str, int], keys: tuple[str, ...]) -> int:
-    """Return how many changelog records positions are behind the ends.
+    """Return the changelog records between positions and ends.
 
     >>> lag_of({"c-0": 7}, {"c-0": 10, "d-0": 2}, ("c-0", "d-0"))
     5
@@ -481,7 +426,7 @@ def _is_copy(group: Group, task: TaskId, incarnation: str, learn_epoch: int) -> 
 
 
 def _goes_on(before: Announced, now: Announced) -> bool:
-    """Whether what was found out about an announcement holds for the next one: same copy, same store, not gone back."""
+    """Return True for the same copy and store without regress: an earlier check still holds."""
     return (
         before.learn_epoch == now.learn_epoch
         and before.store_uuid == now.store_uuid

@@ -1,4 +1,4 @@
-"""How far each copy of a task is, and whether what is known of it is good enough to act on: the learner gate's facts."""
+"""Readiness of copies, and the checks of end offsets behind it."""
 
 from typing import Final
 
@@ -9,8 +9,7 @@ from tidewheel.rebalance.protocol.messages import Join
 from tidewheel.rebalance.protocol.records import Copy, TaskRecord
 from tidewheel.rebalance.refine.refine_input import CopyNow, Readiness
 
-# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
-# decision.
+# Bound once: enum member lookups are slow.
 _ACTIVE: Final = TaskRole.ACTIVE
 _LEARNER: Final = TaskRole.LEARNER
 _STANDBY: Final = TaskRole.STANDBY
@@ -20,18 +19,16 @@ _PROGRESSING: Final = Readiness.PROGRESSING
 _NOTHING: Final = Readiness.NOTHING
 _UNKNOWN: Final = Readiness.UNKNOWN
 
-#: A planned move rests on end offsets that are no older than this (H13).
+#: Maximum age of the end offsets behind a planned move (H13).
 CHECK_FRESH_MS: Final = 1_000
 
-#: End offsets that were asked for and did not come are asked for again after this long.
 ENDS_AGAIN_MS: Final = 2_000
 
-#: How long a task without an owner waits until a copy that announced itself is checked, before it goes to a cold member.
+#: Wait for the check of an announced copy before an unowned task goes to a cold member.
 CHECK_WAIT_MS: Final = 1_000
 
 
 def copies_now(draft: Draft, task: TaskId) -> tuple[CopyNow, ...]:
-    """Return a task's copies on live members; those that failed are as good as not there."""
     group = draft.group
     copies = group.step.copies(task)
     if not copies:
@@ -39,7 +36,7 @@ def copies_now(draft: Draft, task: TaskId) -> tuple[CopyNow, ...]:
     learner = group.step.learners.get(task)
     live = draft.live()
     state = group.states.get(task)
-    # What an owner is to keep after its release is no copy yet.
+    # A copy that the owner keeps after its release does not exist yet.
     owner = None if state is None else state.owner
     found: list[CopyNow] = []
     for copy in copies:
@@ -53,19 +50,17 @@ def copies_now(draft: Draft, task: TaskId) -> tuple[CopyNow, ...]:
 
 
 def has_failed(draft: Draft, task: TaskId, copy: Copy) -> bool:
-    """Return whether a copy is as good as not there: its member said that it could not have it."""
     failed = draft.seen.failed_copies
     return bool(failed) and failed.get((task, copy.incarnation)) == copy.learn_epoch
 
 
 def announced_by(draft: Draft, task: TaskId, copy: Copy) -> Announced | None:
-    """Return a copy's announcement that it is ready, if it made one under its current learn epoch."""
     found = draft.seen.announced.get(task, {}).get(copy.incarnation)
     return found if found is not None and found.learn_epoch == copy.learn_epoch else None
 
 
 def passes(draft: Draft, announced: Announced) -> bool:
-    """Return whether an announcement stood the check. What is not known never does."""
+    """Return True if the announcement is checked and within the lag; unknown never passes."""
     return (
         announced.checked_ms is not None
         and 0 <= announced.lag <= draft.settings.acceptable_recovery_lag
@@ -84,7 +79,6 @@ def _readiness(draft: Draft, task: TaskId, copy: Copy) -> Readiness:
 
 
 def want_checks(draft: Draft) -> None:
-    """Ask for the end offsets that announcements, and state on disk, are to be held against."""
     for task, copies in draft.seen.announced.items():
         state = draft.group.states.get(task)
         orphaned = state is not None and state.phase == _FENCE_WAIT
@@ -104,7 +98,6 @@ def want_checks(draft: Draft) -> None:
 
 
 def _want_ends_of_disk(draft: Draft, join: Join, joined_ms: int) -> None:
-    """Ask for the ends that state on a disk is behind, as they are after the join."""
     for copy in join.on_disk:
         for key in copy.positions:
             end = draft.seen.ends.get(key)
@@ -114,7 +107,7 @@ def _want_ends_of_disk(draft: Draft, join: Join, joined_ms: int) -> None:
 
 
 def want_ends(draft: Draft, task: TaskId, not_before_ms: int) -> None:
-    """Ask for a task's changelog ends, unless they are being read since that moment or later."""
+    """Request a task's changelog ends, unless a request since `not_before_ms` is open."""
     for key in changelog_keys(task, draft.group.tasks.get(task)):
         if not _under_way(draft, key, not_before_ms):
             draft.ends_wanted.add(key)
@@ -128,9 +121,10 @@ def _under_way(draft: Draft, key: str, not_before_ms: int) -> bool:
 
 
 def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bool:
-    """Return whether a task without an owner should wait a moment: a copy may turn out to be caught up.
+    """Return True if an unowned task should wait briefly for a copy that may be caught up.
 
-    Either it announced itself and its check is under way, or this leader is so new that it can't have been heard yet.
+    Either the check of an announced copy is in progress, or this leader is too new to have heard
+    it.
     """
     copies = draft.group.step.copies(task)
     if state is None or not copies:
@@ -142,7 +136,7 @@ def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bo
         announced = announced_by(draft, task, copy)
         if announced is not None:
             if passes(draft, announced):
-                return False  # it can be granted at once
+                return False
             open_check = announced.checked_ms is None
             waits = waits or (open_check and not draft.due(announced.since_ms + CHECK_WAIT_MS))
         else:
@@ -152,10 +146,10 @@ def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bo
 
 
 def is_fresh(draft: Draft, task: TaskId, incarnation: str) -> bool:
-    """Return whether the check of a copy that is about to take over is fresh; if not, it is made again."""
+    """Return True if the check of a copy that takes over is fresh; request a new one if not."""
     announced = draft.seen.announced.get(task, {}).get(incarnation)
     if announced is None or announced.checked_ms is None:
-        return True  # not a copy that stood a check: nothing to repeat
+        return True
     if draft.now_ms - announced.checked_ms <= CHECK_FRESH_MS:
         return True
     want_ends(draft, task, draft.now_ms - CHECK_FRESH_MS)

@@ -1,11 +1,11 @@
-"""One member's next step towards what it should have: the member machine of KIP-848 and KIP-1071, pure.
+"""Member reconciliation (KIP-848, KIP-1071): one member's next step to its assignment.
 
-        STABLE, UNRELEASED_TASKS --nothing to give up--> STABLE, or UNRELEASED_TASKS while others still hold some of it
-        STABLE, UNRELEASED_TASKS --something to give up--> UNREVOKED_TASKS (nothing new until that is acknowledged)
+        STABLE, UNRELEASED_TASKS --nothing to revoke--> STABLE, or UNRELEASED_TASKS while others own some
+        STABLE, UNRELEASED_TASKS --tasks to revoke--> UNREVOKED_TASKS (nothing new until acknowledged)
         UNREVOKED_TASKS --acknowledged--> as from STABLE
         UNKNOWN --reports that it owns nothing--> as from STABLE; else it is fenced
 
-Nobody waits for a member whose tasks do not change. Kafka's name for the source: `CurrentAssignmentBuilder`.
+Members whose tasks do not change never wait. Source in Kafka: `CurrentAssignmentBuilder`.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ from tidewheel.rebalance.model import TaskId
 
 
 class MemberState(StrEnum):
-    """How far a member is on its way to the target.
+    """Reconciliation state of a member.
 
-    STABLE: it has what it should have. UNREVOKED_TASKS: it has to give something up first. UNRELEASED_TASKS: it waits for
-    what others hold. UNKNOWN: written by a version that knew more states than this one.
+    STABLE: at its target. UNREVOKED_TASKS: must revoke first. UNRELEASED_TASKS: waits for tasks of
+    others. UNKNOWN: written by a later version.
     """
 
     STABLE = "STABLE"
@@ -31,18 +31,11 @@ class MemberState(StrEnum):
 
 
 class FencedMemberEpochError(Exception):
-    """A member in an unknown state owns, or may own, something: it has to come back empty-handed."""
+    """Raised if a member in an unknown state may own tasks: it must join again."""
 
 
 class MemberAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member has.
-
-    Attributes:
-        state: See there.
-        epoch: Of the assignment it is at.
-        assigned: What it owns and keeps.
-        pending_revocation: What it may still own and has to give up.
-    """
+    """Current assignment of a member at `epoch`; it may still own `pending_revocation`."""
 
     state: MemberState
     epoch: int
@@ -60,15 +53,11 @@ def reconcile(
 ) -> MemberAssignment:
     """Return a member's next assignment.
 
-    Args:
-        member: What it has.
-        target_epoch: Epoch of the assignment it should reach.
-        target: What it should have at that epoch.
-        unreleased: Whether somebody may still own a task that this member has not.
-        owned: What it says it owns; None: it did not say.
+    `unreleased` returns True if another member may still own a task. `owned` is the member's own
+    report, None without one.
 
     Raises:
-        FencedMemberEpochError: Its state is unknown and it does not say that it owns nothing.
+        FencedMemberEpochError: The state is unknown and the member does not report owning nothing.
 
     >>> tasks = [TaskId(0, number) for number in range(3)]
     >>> has = MemberAssignment(state=MemberState.STABLE, epoch=1, assigned=frozenset(tasks[:2]))
@@ -103,7 +92,7 @@ def _towards(
     unreleased: Callable[[TaskId], bool],
     owned: frozenset[TaskId] | None,
 ) -> MemberAssignment:
-    """Revoke first, then grant what is free."""
+    """Revoke first, then grant free tasks."""
     keep = member.assigned & target
     revoke = member.assigned - keep
     if revoke and (owned is None or owned & revoke):

@@ -1,4 +1,4 @@
-"""When the group needs a new target, what the assignor is asked, and what is made of its answer."""
+"""Targets: when to ask the assignor, with which request, and how to use its answer."""
 
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -19,45 +19,38 @@ from tidewheel.rebalance.leader.observations import DISK_FRESH_MS, changelog_key
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
 from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord
 
-#: An assignor that failed is asked again after this long, doubled with each failure up to the maximum.
+#: Pause after a failed answer; doubles per failure.
 ASK_AGAIN_MS = 1_000
 ASK_AGAIN_MS_MAX = 60_000
 
-#: In a basis, between the digest and the number of standbys.
+#: Separates digest and standby count in a basis.
 _STANDBYS = "/"
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A question that is with the assignor, and the basis it was asked on."""
+    """An open request, with the basis of the group at that time."""
 
     request: AssignmentRequest
     basis: str
 
 
 class Assigning(msgspec.Struct, kw_only=True):
-    """Where the leader is with its assignor.
-
-    Attributes:
-        asked: The question under way, or None.
-        answer: Its answer, not written yet.
-        number: Of the last question.
-        failures, again_ms: Failures in a row, and when it is asked again.
-        alarm: Why the last answer could not be used, or "".
-    """
+    """State of the leader's requests to its assignor."""
 
     asked: Asked | None = None
-    answer: Assignment | None = None
-    number: int = 0
+    answer: Assignment | None = None  # Not written yet.
+    number: int = 0  # Of the last request.
+    #: Consecutive failures, and the next allowed request.
     failures: int = 0
     again_ms: int = 0
-    alarm: str = ""
+    alarm: str = ""  # Reason why the last answer was rejected, or "".
     _based_on: tuple[object, object] | None = None
     _basis: str = ""
     _possible_of: tuple[object, object, object] | None = None
     _is_possible: bool = False
 
     def basis_of(self, group: Group, num_standby_replicas: int) -> str:
-        """Return what `basis_of` does, without reckoning anew while members and program are the same."""
+        """Return `basis_of`, cached while members and program stay the same."""
         known = self._based_on
         if known is None or known[0] is not group.members or known[1] is not group.about:
             self._based_on = (group.members, group.about)
@@ -65,9 +58,9 @@ class Assigning(msgspec.Struct, kw_only=True):
         return self._basis
 
     def is_settled(self, group: Group, num_standby_replicas: int) -> bool:
-        """Return whether the group has a target that is of its members and program as they are.
+        """Return True if the target fits the current members and program.
 
-        A target of the same basis is always possible, unless no leader wrote it.
+        A target of the same basis is possible, unless something other than a leader wrote it.
         """
         if self.basis_of(group, num_standby_replicas) != group.target.basis:
             return False
@@ -79,7 +72,7 @@ class Assigning(msgspec.Struct, kw_only=True):
     def take(
         self, request: AssignmentRequest, answer: Assignment | None, error: str, now_ms: int
     ) -> None:
-        """Take in an answer; one to an older question is dropped, a bad one keeps the target as it is."""
+        """Process an answer; an outdated one is dropped, an invalid one keeps the target."""
         if self.asked is None or self.asked.request.number != request.number:
             return
         if answer is not None:
@@ -98,7 +91,7 @@ class Assigning(msgspec.Struct, kw_only=True):
 
 
 def write_target(draft: Draft, assigning: Assigning) -> None:
-    """Write the assignor's answer as the target, unless somebody it names has gone meanwhile: then it is asked anew."""
+    """Write the answer as the target, unless a member it names has gone."""
     asked, answer = assigning.asked, assigning.answer
     if asked is None or answer is None:
         return
@@ -122,7 +115,7 @@ def write_target(draft: Draft, assigning: Assigning) -> None:
 
 
 def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | None:
-    """Return the question for the assignor if the target is not of the group as it is now, and it is time to ask."""
+    """Return a request if the target is outdated and the group is quiet."""
     members = _assignable(draft.group)
     if not members or not draft.group.tasks or draft.group.about.held:
         return None
@@ -130,7 +123,7 @@ def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | No
     if assigning.asked is not None:
         return None
     if assigning.is_settled(draft.group, draft.settings.num_standby_replicas):
-        # What happened since needed no other target.
+        # Changes since needed no other target.
         draft.seen.news.clear()
         draft.seen.first_join_ms = None
         return None
@@ -152,7 +145,7 @@ def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | No
         tasks=draft.group.tasks,
         num_standby_replicas=draft.settings.num_standby_replicas,
         acceptable_recovery_lag=draft.settings.acceptable_recovery_lag,
-        # Never a name from the log: anybody may have written it.
+        # Never a name from the log: anyone may have written it.
         assignor=draft.settings.assignor or draft.group.about.assignor,
     )
     assigning.asked = Asked(request=request, basis=basis)
@@ -160,9 +153,9 @@ def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | No
 
 
 def basis_of(group: Group, num_standby_replicas: int) -> str:
-    """Return a digest of all that a target depends on; how the group gets there is no part of it.
+    """Return a digest of all inputs of a target, followed by the standby count.
 
-    The number of standbys, which the log does not hold elsewhere, follows it: so who reads the log can compare.
+    The log stores the count nowhere else; readers need it to compare.
     """
     members = [
         (each.member, each.threads, each.host, each.rack, sorted(each.tags.items()))
@@ -175,18 +168,18 @@ def basis_of(group: Group, num_standby_replicas: int) -> str:
 
 
 def is_outdated(group: Group) -> bool:
-    """Return whether a group needs another target than it has, as far as the log tells: what `ask_for_target` waits to ask."""
+    """Return True if the log shows that the target no longer fits the group."""
     if not group.tasks or not _assignable(group):
         return False
     if not group.target.group_epoch:
         return True
     _, _, standbys = group.target.basis.rpartition(_STANDBYS)
-    # Earlier versions did not write the number: nobody can tell then.
+    # Earlier versions did not write the count: unknown.
     return standbys.isdecimal() and basis_of(group, int(standbys)) != group.target.basis
 
 
 def _is_possible(group: Group) -> bool:
-    """Return whether the target could be of the group's members and tasks, whatever its basis says."""
+    """Return True if the target names valid members and tasks, whatever its basis."""
     target = group.target
     members = tuple(AssignmentMember(name=each.member) for each in _assignable(group))
     request = AssignmentRequest(number=0, members=members, tasks=group.tasks)
@@ -203,7 +196,7 @@ def _assignable(group: Group) -> list[MemberRecord]:
 
 
 def _is_quiet(draft: Draft, members: list[MemberRecord]) -> bool:
-    """Whether no further join is to be waited for (S4); tasks without a home don't wait for joins."""
+    """Return True if no further join is expected (S4); tasks without an owner don't wait."""
     settings, seen = draft.settings, draft.seen
     if seen.last_join_ms is None:
         return True
@@ -246,7 +239,7 @@ def _member(
 
 
 def _homes(group: Group) -> dict[str, set[TaskId]]:
-    """Return by member's name what it runs, what is on its way to it, and what waits and was meant for it."""
+    """Return tasks by member name: running there, moving there, or waiting for its return."""
     homes: dict[str, set[TaskId]] = {}
     for task in group.tasks:
         state = group.states.get(task)
@@ -271,7 +264,7 @@ def _copies(group: Group) -> dict[str, set[TaskId]]:
 
 
 def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
-    """Yield what a member had on its disk when it joined and how far behind that is, -1 if that is not known (any more)."""
+    """Yield disk state at join with its lag; -1 if unknown or stale."""
     heard = draft.seen.members.get(incarnation)
     if heard is None or heard.join is None:
         return
@@ -295,5 +288,4 @@ def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
 
 
 def awaited_names(group: Group) -> frozenset[str]:
-    """Return the names of members that go or are gone and whose return is waited for."""
     return frozenset(record.member for record in group.members.values() if comes_back(record))

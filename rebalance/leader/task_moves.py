@@ -1,7 +1,4 @@
-"""The group's next steps towards its target: refine, hold back what must wait, reconcile each member, write the difference.
-
-target --refine--> who owns and copies each task now --pacing, fresh checks--> --reconcile--> REVOKE, GRANT, STEP
-"""
+"""Task moves: refine the target, pace the moves, reconcile members, write the difference."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -27,8 +24,7 @@ from tidewheel.rebalance.refine.refine_input import (
     TaskNow,
 )
 
-# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
-# decision.
+# Bound once: enum member lookups are slow.
 _RUNNING: Final = TaskPhase.RUNNING
 _REVOKING: Final = TaskPhase.REVOKING
 _FENCE_WAIT: Final = TaskPhase.FENCE_WAIT
@@ -39,7 +35,7 @@ _READY: Final = Readiness.READY
 
 
 def move_tasks(draft: Draft, refiner: Refiner) -> None:
-    """Write the next step, and the revocations and grants it allows."""
+    """Write the next step, with the revocations and grants that it allows."""
     if draft.group.target.group_epoch == 0 or draft.group.about.held:
         return
     expelled = _expelled(draft)
@@ -59,11 +55,8 @@ def move_tasks(draft: Draft, refiner: Refiner) -> None:
     _write_step(draft, intermediate)
 
 
-# -- what refine is told ----------------------------------------------------------------------------------------------
-
-
 def _expelled(draft: Draft) -> frozenset[str]:
-    """Return the names of those who leave and whose tasks are taken from them at once."""
+    """Return leaving members whose deadline has passed: their tasks are revoked now."""
     live = draft.live().values()
     nobody_left = not any(record.phase == MemberPhase.ACTIVE for record in live)
     found: set[str] = set()
@@ -76,9 +69,9 @@ def _expelled(draft: Draft) -> frozenset[str]:
 
 
 def _spared_owners(draft: Draft) -> dict[TaskId, str]:
-    """Return the target's owners; a member that could not have a task a moment ago is spared it.
+    """Return the target owners, without members that failed to open the task recently.
 
-    It stays where it runs, else it goes to the least loaded of those it did not fail on; if there is nobody, it waits.
+    The task stays where it runs, or goes to the least loaded other member; without one it waits.
     """
     owners = dict(draft.group.target.owners)
     spared: dict[TaskId, set[str]] = {}
@@ -105,7 +98,6 @@ def _spared_owners(draft: Draft) -> dict[TaskId, str]:
 
 
 def _holder(draft: Draft, state: TaskRecord | None) -> str | None:
-    """Return the name of the live member that may commit for a task."""
     record = None if state is None else draft.live().get(state.owner or "")
     return None if record is None else record.member
 
@@ -151,10 +143,10 @@ def _without(
 
 
 def _is_settled(draft: Draft, record: MemberRecord) -> bool:
-    """Return whether a member was heard when it had been here for `settling_ms` (N11).
+    """Return True if a member was heard after `settling_ms` in the group (N11).
 
-    Time alone does not tell: one that vanished before, without a word, counts as alive for a session. Who had tasks before
-    this leader's claim has settled once it was heard since then.
+    Time alone proves nothing: a member that vanished counts as alive for a session. A member with
+    tasks before this leader's claim is settled once heard again.
     """
     heard = draft.seen.of(record.incarnation)
     settling_ms = draft.settings.settling_ms
@@ -170,7 +162,7 @@ def _is_settled(draft: Draft, record: MemberRecord) -> bool:
 
 
 def _tasks_now(draft: Draft, failing: AbstractSet[tuple[TaskId, str]]) -> dict[TaskId, TaskNow]:
-    """Return how each task stands; `failing`: who could not have a task a moment ago, whatever its disk has of it."""
+    """Return each task's placement; `failing` pairs are left out of disk state."""
     group, live = draft.group, draft.live()
     on_disk: dict[TaskId, dict[str, int]] = {}
     for incarnation, record in live.items():
@@ -207,13 +199,13 @@ _NO_DISK: Mapping[str, int] = MappingProxyType({})
 def _closed(
     disk: Mapping[str, int], copies: tuple[CopyNow, ...], holder: str | None
 ) -> dict[str, int]:
-    """Return the state on disk of those that don't have it open."""
+    """Return disk state on members that don't have the task open."""
     open_at = {holder, *(copy.member for copy in copies)}
     return {name: lag for name, lag in disk.items() if name not in open_at}
 
 
 def _next_member(draft: Draft, task: TaskId, state: TaskRecord) -> str | None:
-    """Return whom a task was revoked for, unless it just could not have it."""
+    """Return the member that a task was revoked for, unless it failed to open it."""
     name = state.next_member
     if name is None:
         return None
@@ -222,10 +214,10 @@ def _next_member(draft: Draft, task: TaskId, state: TaskRecord) -> str | None:
 
 
 def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
-    """Return how far a task's owner is; if nothing was heard, it is protected as if it processed.
+    """Return the owner's restore progress; an unheard owner counts as processing.
 
-    That it has restored nothing is believed of this leader's own grants only. A beat that comes late may be of the time
-    before the owner began: who granted the task has heard of that since, or will; who leads since then may have not.
+    NOTHING is believed only for this leader's own grants: for an older grant, a late beat may
+    predate the owner's start.
     """
     if draft.seen.running.get(task) == state.task_epoch:
         return _READY
@@ -243,20 +235,13 @@ def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
     return Readiness.PROGRESSING if has_some else Readiness.NOTHING
 
 
-# -- what has to wait -------------------------------------------------------------------------------------------------
-
-
 class _Wanted(msgspec.Struct, kw_only=True):
-    """Who is to own each task now, after everything that has to wait was held back.
-
-    Attributes:
-        owners: By task.
-        planned: Tasks that leave a member that could go on: they are paced.
-        waiting: Tasks that are not granted yet though nobody owns them.
-    """
+    """Intended owners after pacing and checks."""
 
     owners: dict[TaskId, str]
+    #: Tasks that leave a healthy owner: these moves are paced.
     planned: set[TaskId] = msgspec.field(default_factory=set[TaskId])
+    #: Unowned tasks that are not granted yet.
     waiting: set[TaskId] = msgspec.field(default_factory=set[TaskId])
 
 
@@ -268,7 +253,7 @@ def _wanted(draft: Draft, intermediate: Intermediate, expelled: frozenset[str]) 
         if state.phase == _RUNNING and owner is not None:
             next_member = wanted.owners.get(task)
             if draft.seen.failed_tasks.get(task) == state.task_epoch:
-                wanted.owners.pop(task, None)  # it could not be opened there
+                wanted.owners.pop(task, None)
             elif next_member not in (None, owner.member) and owner.member not in expelled:
                 if _may_move(draft, wanted, task, incarnations[next_member or ""]):
                     wanted.planned.add(task)
@@ -280,9 +265,9 @@ def _wanted(draft: Draft, intermediate: Intermediate, expelled: frozenset[str]) 
 
 
 def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> bool:
-    """Return whether a planned move may begin now: its copy's check is fresh, and the pace allows it (N3).
+    """Return True if a planned move can start: its check is fresh and the pace allows it (N3).
 
-    Those who leave are not paced: their time is short.
+    Leaving members are not paced: their time is short.
     """
     record = draft.live()[draft.group.states[task].owner or ""]
     interval_ms = draft.settings.task_move_interval_ms
@@ -295,7 +280,7 @@ def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> 
 
 
 def _is_under_way(draft: Draft, wanted: _Wanted) -> bool:
-    """Return whether a planned move waits for its grant; one whose task waits for a member to return is none (S1)."""
+    """Return True if a planned move waits for its grant, other than for a returning member (S1)."""
     planned = draft.seen.planned - wanted.owners.keys()
     if len(planned) < len(draft.seen.planned):
         return True
@@ -303,11 +288,8 @@ def _is_under_way(draft: Draft, wanted: _Wanted) -> bool:
     return any(belongs.get(task) not in awaited for task in planned)
 
 
-# -- the difference ---------------------------------------------------------------------------------------------------
-
-
 class _Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that a member is to be granted, or to give up."""
+    """A grant or revocation of one task."""
 
     task: TaskId
     member: MemberRecord
@@ -316,7 +298,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _changes(draft: Draft, wanted: _Wanted) -> list[_Change]:
-    """Return what differs between each member's assignment and its next one, by task; revocations of a task come first."""
+    """Return the changes from current to next assignment; revocations first."""
     running: dict[str, set[TaskId]] = {}
     revoking: dict[str, set[TaskId]] = {}
     for task, state in draft.group.states.items():
@@ -378,7 +360,7 @@ def _carry_out(draft: Draft, change: _Change, intermediate: Intermediate) -> Non
     copies = {copy.member: copy.readiness for copy in copies_now(draft, task)}
     readiness = copies.get(change.member.member)
     if task in seen.planned:
-        reason = draft.group.states[task].reason  # why it was revoked
+        reason = draft.group.states[task].reason  # the reason of its revocation
     draft.grant(task, change.member, reason)
     if readiness == Readiness.READY:
         seen.cold.pop(task, None)
@@ -388,14 +370,11 @@ def _carry_out(draft: Draft, change: _Change, intermediate: Intermediate) -> Non
         seen.cold[task] = (draft.group.states[task].task_epoch, some)
 
 
-# -- the copies -------------------------------------------------------------------------------------------------------
-
-
 def _write_step(draft: Draft, intermediate: Intermediate) -> None:
-    """Write the copies that are kept now, if they are others than before. A new copy's learn epoch is the step's.
+    """Write the copies as a step if they changed; new copies get the step's learn epoch.
 
-    An owner that lets a task go and is to keep a copy of it has that copy written together with its REVOKE, so that it
-    need not close the state in between.
+    A copy that an owner keeps after release is written together with its REVOKE: the state stays
+    open.
     """
     group = draft.group
     step_epoch = group.step.step_epoch + 1
@@ -428,7 +407,7 @@ def _write_step(draft: Draft, intermediate: Intermediate) -> None:
 def _are_kept_by(
     draft: Draft, task: TaskId, known: tuple[Copy, ...], names: tuple[str, ...]
 ) -> bool:
-    """Return whether a task's standbys are as they are to be: `_copies` would find the same, which is so for most tasks."""
+    """Return True if `_copies` would return the same standbys, as for most tasks."""
     state, seen = draft.group.states.get(task), draft.seen
     if task in draft.group.step.learners or seen.failed_copies or len(known) != len(names):
         return False
@@ -441,7 +420,7 @@ def _are_kept_by(
 
 
 def _copies(draft: Draft, task: TaskId, names: tuple[str, ...], step_epoch: int) -> Iterator[Copy]:
-    """Yield the copies that members of these names keep: the one each has already, or a new one; never beside the owner."""
+    """Yield existing or new copies on these members, except on the owner."""
     state = draft.group.states.get(task)
     incarnations = draft.incarnations()
     for name in names:
@@ -452,7 +431,6 @@ def _copies(draft: Draft, task: TaskId, names: tuple[str, ...], step_epoch: int)
 
 
 def _copy(draft: Draft, task: TaskId, incarnation: str, step_epoch: int) -> Copy:
-    """Return the copy that an incarnation keeps of a task already, or a new one."""
     for copy in draft.group.step.copies(task):
         if copy.incarnation == incarnation and not has_failed(draft, task, copy):
             return copy

@@ -1,1 +1,1 @@
-"""The member's side: orders it has, reports it sends."""
+"""The member: follows the group log and gives its worker orders."""

@@ -1,9 +1,9 @@
-"""A member's side of the group, without its worker: what it hears and reads in, what it says and orders out; pure.
+"""A group member without its worker: a pure state machine.
 
-The member never decides who owns what: it reads that from the group log, orders its worker accordingly, and says what the
-worker reports. Announcements are repeated at each heartbeat until the log shows that they were taken in, so that a lost
-message costs one heartbeat; those of many copies in turns. Orders are the difference between what the log says now and
-what was ordered before; a new member for the same incarnation (its watchdog was replaced) gives all of them once more.
+The member derives orders from the group log and announces its worker's reports. Announcements
+repeat each heartbeat until the log reflects them: a lost message costs one heartbeat. Orders are
+the difference between log and earlier orders. After a watchdog restart the new member repeats them
+all.
 """
 
 from collections.abc import Iterator
@@ -64,47 +64,33 @@ from tidewheel.rebalance.protocol.orders import (
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord
 from tidewheel.rebalance.protocol.task_status import RunningCall
 
-#: A join is repeated at every so many heartbeats while the leader needs what it says: the member is parked, the group is
-#: held, or has other tasks than it sees.
+#: Heartbeats between repeated joins, while the leader needs one.
 JOIN_AGAIN_HEARTBEATS: Final = 4
 
-#: Beats whose sending is remembered until they are acknowledged.
 BEATS_REMEMBERED: Final = 1_000
 
 
 class MemberDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member wants done.
-
-    Attributes:
-        messages: To be sent to the inbox, in order.
-        orders: For the worker, in order.
-        lease_until_ms: The worker may begin new work until then (by the same clock as `now_ms`); None: not in the group yet.
-        wake_ms: Decide again by then at the latest, or as soon as anything came in.
-        over: The incarnation has ended and everything was said: forget this object.
-    """
+    """Actions for the caller."""
 
     messages: tuple[AnyMessage, ...] = ()
     orders: tuple[AnyOrder, ...] = ()
+    #: The worker can start new work until then (clock of `now_ms`); None: not joined.
     lease_until_ms: int | None = None
-    wake_ms: int = 0
-    over: bool = False
+    wake_ms: int = 0  # Decide again by then, or after any input.
+    over: bool = False  # The incarnation has ended: drop this object.
 
 
 class _Sender(TypedDict):
-    """What every message says of its sender."""
-
     app: str
     member: str
     incarnation: str
 
 
 class Member:
-    """One incarnation of one member."""
-
     def __init__(
         self, join: Join, *, heartbeat_interval_ms: int, session_timeout_ms: int, now_ms: int
     ) -> None:
-        """Begin with what the worker said of itself; the first decision says JOIN."""
         self._join = join
         self._heartbeat_ms = heartbeat_interval_ms
         self._session_ms = session_timeout_ms
@@ -112,7 +98,6 @@ class Member:
         self._state_offset = 0
         self._book = OrderBook(join.incarnation)
         self._rows = StatusRows()
-        # How it goes on.
         self._alive, self._in_call = True, False
         self._call: RunningCall | None = None
         self._was_in = False
@@ -122,7 +107,7 @@ class Member:
         self._death: str | None = None
         self._death_said = False
         self._over = False
-        # What is said once, now; and at each heartbeat until the log shows that it was taken in.
+        # Messages to send once, then messages to repeat until logged.
         self._now: list[AnyMessage] = []
         self._again: dict[tuple[str, TaskId], Ready | Revoked | TaskFailed] = {}
         self._leave: WorkerLeaves | None = None
@@ -130,20 +115,17 @@ class Member:
         self._shutdown_told = False
         self._ids: dict[int, str] = {}
         self._orders: list[AnyOrder] = []
-        # Beats. A member that takes an incarnation over on the same machine must count on from above (the leader drops
-        # what is not newer): the machine's clock does that, with at most one beat each millisecond.
+        # The leader drops beats that are not newer. A successor on the same machine continues
+        # above: the clock outruns one beat per millisecond.
         self._sequence = now_ms
         self._sent_ms: dict[int, int] = {}
-        # When the last word was sent that the leader is known to have heard: its patience counts from then or later.
+        # Send time of the last acknowledged message: the leader's timeout starts then or later.
         self._acked_ms: int | None = None
         self._joined_ms: int | None = None
         self._heartbeats = 0
         self._heartbeat_due_ms = now_ms
 
-    # -- what comes in ------------------------------------------------------------------------------------------------
-
     def follow(self, group: Group, state_offset: int, now_ms: int) -> None:
-        """Take in the fold of the log up to an offset."""
         self._state_offset = state_offset
         if group is self._group or self._over:
             return
@@ -155,7 +137,6 @@ class Member:
             self._put_out()
 
     def hear(self, message: AnyMessage, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
-        """Take in a message of the leader (LeaderBeat, Refused) or of an operator (EraseKey); others are ignored."""
         mine = self._join.incarnation
         if message.app != self._join.app:
             return
@@ -169,7 +150,7 @@ class Member:
             self._erase(message)
 
     def _erase(self, wish: EraseKey) -> None:
-        """Order a deletion if the worker owns the task under the epoch that the wish names."""
+        """Order a deletion if the worker owns the task at the requested epoch."""
         state = self._group.states.get(TaskId.parse(wish.task))
         if state is None or state.owner != self._join.incarnation or self._over:
             return
@@ -186,7 +167,6 @@ class Member:
             )
 
     def report(self, report: AnyReport, now_ms: int) -> None:
-        """Take in what the worker said."""
         match report:
             case TaskRunning() | TaskReleased() | CopyReady() | CopyNotReady() | TaskBroken():
                 self._announce(report)
@@ -228,7 +208,6 @@ class Member:
                 self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
 
     def _see(self, report: WorkerStatus | WorkerInCall) -> None:
-        """Take in what the worker does; the next beat says it."""
         if isinstance(report, WorkerInCall):
             self._call = report.call
             return
@@ -237,22 +216,18 @@ class Member:
             self._orders += self._book.corrections(self._group, report.tasks)
 
     def vouch(self, alive: bool, now_ms: int, *, in_call: bool = False) -> None:  # noqa: ARG002 - every input has its moment; the verb says what it is
-        """Take in whether the worker lives; while it does not, nothing is said in its name.
+        """Set the worker's health; a dead worker sends nothing.
 
-        It does while its progress counter moves, and while it is in a long call of user code (`in_call`) within its bound.
+        It is alive while its loop advances, or during a long call of user code within its limit.
         """
         self._alive, self._in_call = alive, in_call
 
     def died(self, reason: str, now_ms: int) -> None:
-        """Take in that the worker's process is gone."""
         if self._death is None:
             self._death = reason or "its process ended"
             self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
 
-    # -- what goes out ------------------------------------------------------------------------------------------------
-
     def decide(self, now_ms: int) -> MemberDecision:
-        """Return what is to be said, ordered and awaited."""
         messages: list[AnyMessage] = []
         speaks = (self._alive or self._death is not None) and not self._over and not self._left
         if speaks:
@@ -270,15 +245,15 @@ class Member:
             messages=tuple(messages),
             orders=orders,
             lease_until_ms=lease_until_ms,
-            # Who is not to speak is asked again as if the next heartbeat were due then: until something comes in nothing changes.
+            # A silent member only polls for input.
             wake_ms=max(self._heartbeat_due_ms, now_ms + (1 if speaks else self._heartbeat_ms)),
             over=self._over or self._is_done(),
         )
 
     def _wake_up(self, now_ms: int) -> None:
-        """End an incarnation that slept for a session while it was joining.
+        """End an incarnation whose process paused for a session while joining.
 
-        It may have been taken in and fenced meanwhile, without a trace in the group of now; its name must not come back.
+        The group may have admitted and fenced it meanwhile; its id must not be reused.
         """
         slept_ms = now_ms - self._heartbeat_due_ms
         if self._heartbeats and not self._was_in and slept_ms >= self._session_ms:
@@ -287,7 +262,7 @@ class Member:
             )
 
     def _is_done(self) -> bool:
-        """Return whether the worker is no more, and nobody waits for a word about it."""
+        """Return True if the worker is gone and its death is announced where needed."""
         if self._record() is None:
             return self._death_said or ((self._left or self._death is None) and self._closed)
         return self._closed and self._death is None and not self._owns()
@@ -316,10 +291,9 @@ class Member:
             yield ShutDown(**self._sender(), reason=self._shutdown.reason)
 
     def _said_again(self) -> list[Ready | Revoked | TaskFailed]:
-        """Return the announcements to repeat now: all of them, unless readers would drop some (H23); then in turns.
+        """Return announcements to repeat now; in turns if readers would drop some (H23).
 
-        A member with hundreds of standbys would else have the same ones dropped each time. What the group waits for goes
-        before the copies that are ready.
+        Messages that the group waits for come before READY copies.
         """
         most = max(self._heartbeat_ms * PER_SECOND // 2_000, 1)
         if len(self._again) <= most:
@@ -328,11 +302,10 @@ class Member:
         others = [key for key, each in self._again.items() if isinstance(each, Ready)]
         keys = [*waited_for, *others][:most]
         said = {key: self._again.pop(key) for key in keys}
-        self._again |= said  # last in the next turn
+        self._again |= said
         return list(said.values())
 
     def _must_say_join(self, record: MemberRecord) -> bool:
-        """Return whether the leader lacks what only a join says; one that has just taken over has heard none."""
         about = self._group.about
         named = {each.task for each in self._join.tasks}
         unknown = not about.tasks.keys() >= named
@@ -368,10 +341,7 @@ class Member:
             **self._sender(), number=number, transactional_id=self._ids[number]
         )
 
-    # -- what the log says --------------------------------------------------------------------------------------------
-
     def _record(self) -> MemberRecord | None:
-        """Return the incarnation's record while it is in the group."""
         record = self._group.members.get(self._join.incarnation)
         return record if record is not None and record.phase in LIVE else None
 
@@ -379,14 +349,13 @@ class Member:
         return bool(self._group.owned(self._join.incarnation))
 
     def _obey(self, record: MemberRecord, now_ms: int) -> None:
-        """Order what the log asks for, and stop repeating what it shows."""
         if not self._was_in:
             self._was_in = True
-            # Where its state stands changes from now on: what a later join repeated would be of another time.
+            # Disk positions change from now on; a repeated join must not contain old ones.
             on_disk = tuple(DiskCopy(task=each.task) for each in self._join.on_disk)
             self._join = msgspec.structs.replace(self._join, on_disk=on_disk)
-            # It was let in for a join: some leader has heard one, the first or a later one. Not known of a life that
-            # another watchdog began, which has the lease that it had.
+            # A leader admitted the join, so it heard one. After a watchdog restart the earlier
+            # lease holds.
             if self._acked_ms is None:
                 self._acked_ms = self._joined_ms
             self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
@@ -407,7 +376,7 @@ class Member:
             self._let_go()
 
     def _is_news(self, message: Ready | Revoked | TaskFailed, task: TaskId) -> bool:
-        """Return whether the log still lets an announcement change something."""
+        """Return True if the announcement can still change the log."""
         mine = self._join.incarnation
         state = self._group.states.get(task)
         owner_of = state.task_epoch if state is not None and state.owner == mine else None
@@ -421,10 +390,9 @@ class Member:
         return copy in self._group.step.copies(task)
 
     def _put_out(self) -> None:
-        """The incarnation is no longer in the group: it left, or it was fenced."""
         gone = self._group.members.get(self._join.incarnation)
         fenced = gone is not None and gone.phase in (MemberPhase.FENCING, MemberPhase.FENCED)
-        # One that has nothing to give up leaves in a single decision: LEAVING is never seen.
+        # Without tasks it leaves in one decision, without LEAVING.
         wants_to_leave = self._leaving or self._leave is not None
         if self._left or (not fenced and wants_to_leave):
             self._let_go()
@@ -443,12 +411,10 @@ class Member:
             self._over = True
             self._orders.append(EndIncarnation(reason=reason, final=final, code=code))
 
-    # -- what the worker says -----------------------------------------------------------------------------------------
-
     def _announce(
         self, report: TaskRunning | TaskReleased | CopyReady | CopyNotReady | TaskBroken
     ) -> None:
-        """Say at once what a worker reports of a task, and again with each heartbeat where that matters."""
+        """Send a report now; repeat it each heartbeat if the group waits for it."""
         task = TaskId.parse(report.task)
         message: Ready | NotReady | Revoked | GrantedOk | TaskFailed
         match report:
@@ -500,18 +466,18 @@ class Member:
             before = self._again.get(key)
             self._again[key] = message
             if _goes_on(before, message):
-                return  # with the next heartbeat
+                return
         self._now.append(message)
 
 
 def _goes_on(before: AnyMessage | None, message: AnyMessage) -> bool:
-    """Return whether a copy that was announced has just moved on."""
+    """Return True for a newer position of the same announced copy."""
     if not isinstance(before, Ready) or not isinstance(message, Ready):
         return False
     return before.learn_epoch == message.learn_epoch
 
 
-#: Fields of a member's record that repeat those of its join.
+#: Fields that member record and join share.
 _JOINED: Final = tuple(
     name
     for name in MemberRecord.__struct_fields__
@@ -520,12 +486,11 @@ _JOINED: Final = tuple(
 
 
 def _shows_join(record: MemberRecord, join: Join) -> bool:
-    """Return whether a member's record says what its join does; it does unless somebody else wrote it."""
+    """Return True if the record matches the join; only foreign writers break that."""
     return all(getattr(record, name) == getattr(join, name) for name in _JOINED)
 
 
 def _shows(record: MemberRecord, leave: WorkerLeaves) -> bool:
-    """Return whether a member's record shows that its wish to leave was taken in."""
     if record.phase != MemberPhase.LEAVING:
         return False
     return not record.drain_ms if leave.rejoin or not leave.drain_ms else True

@@ -1,4 +1,4 @@
-"""What a worker has been ordered, and what it still has to be ordered for the group log to come true; pure."""
+"""Order book: derives a worker's orders from the group log."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -9,7 +9,7 @@ from tidewheel.rebalance.protocol.orders import AnyOrder, DropCopy, KeepCopy, Re
 from tidewheel.rebalance.protocol.records import Copy, TaskRecord
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 
-# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task.
+# Bound once: enum member lookups are slow.
 _STANDBY: Final = TaskRole.STANDBY.value
 _LEARNER: Final = TaskRole.LEARNER.value
 _RUNNING: Final = TaskPhase.RUNNING
@@ -17,17 +17,15 @@ _REVOKING: Final = TaskPhase.REVOKING
 
 
 class OrderBook:
-    """The orders of one incarnation: each is given once, and again only if what it says changed."""
+    """Orders of one incarnation: each is given once, and again if its content changes."""
 
     def __init__(self, incarnation: str) -> None:
-        """Begin with a worker that was ordered nothing."""
         self._incarnation = incarnation
         self._given: dict[TaskId, RunTask | ReleaseTask | KeepCopy] = {}
-        #: The copies and owners that were given, as the log has them: there is nothing to order while they are the same.
+        #: Log state behind the given orders: same objects, no new orders.
         self._given_of: tuple[Step, Mapping[TaskId, TaskRecord]] | None = None
 
     def orders(self, group: Group) -> Iterator[AnyOrder]:
-        """Yield what the log asks for and was not ordered yet: what to give up first, then what to take on."""
         if self._is_given(group):
             return
         wanted = dict(self._wanted(group))
@@ -39,19 +37,18 @@ class OrderBook:
         yield from sorted(fresh.values(), key=_urgency)
 
     def corrections(self, group: Group, rows: Iterable[TaskStatus]) -> Iterator[AnyOrder]:
-        """Yield orders to drop the copies that a worker says it keeps though the log knows nothing of them."""
         wanted = self._given if self._is_given(group) else dict(self._wanted(group))
         for row in rows:
             if row.role != TaskRole.ACTIVE and TaskId.parse(row.task) not in wanted:
                 yield DropCopy(task=row.task)
 
     def _is_given(self, group: Group) -> bool:
-        """Return whether all that the log asks for was ordered: every change of the log makes another step or table."""
+        """Return True if step and task states are the same objects as before."""
         given = self._given_of
         return given is not None and given[0] is group.step and given[1] is group.states
 
     def _wanted(self, group: Group) -> Iterator[tuple[TaskId, RunTask | ReleaseTask | KeepCopy]]:
-        """Yield what the log asks of the worker, one order a task: owning goes before keeping a copy."""
+        """Yield one order per task; ownership overrides a copy."""
         step = group.step
         mine: dict[TaskId, tuple[Copy, str]] = {
             task: (copy, _STANDBY)
@@ -75,7 +72,7 @@ class OrderBook:
 
 
 def _owner_order(state: TaskRecord, keep: int) -> RunTask | ReleaseTask | None:
-    """Return what an owner has to do; nothing while it is being fenced."""
+    """Return an owner's order; none while it is fenced."""
     if state.phase == _RUNNING:
         return RunTask(
             task=state.task,

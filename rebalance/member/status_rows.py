@@ -1,4 +1,4 @@
-"""Which status rows go into the next beat: those that changed, all of them now and then, never too many bytes."""
+"""Status rows for beats: changed rows, and periodically all, within a size limit."""
 
 from typing import Final
 
@@ -6,17 +6,16 @@ import msgspec
 
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 
-#: Bytes of rows in one beat at most; the rest goes with the next ones.
+#: Bytes per beat; more rows wait for the next one.
 ROWS_BYTES_MAX: Final = 1_800
 
-#: Every so many beats all rows are sent, changed or not.
 FULL_EVERY_BEATS: Final = 10
 
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 class StatusRows:
-    """The worker's rows, and which of them the group has not heard in their present form.
+    """The worker's rows and their unsent changes.
 
     >>> rows = StatusRows()
     >>> rows.replace((TaskStatus(task="0_1", role="active", epoch=3, state="RUNNING"),))
@@ -25,13 +24,11 @@ class StatusRows:
     """
 
     def __init__(self) -> None:
-        """Begin without rows."""
         self._rows: dict[str, TaskStatus] = {}
         self._due: dict[str, None] = {}
         self._beats = 0
 
     def replace(self, rows: tuple[TaskStatus, ...]) -> None:
-        """Take in all rows of the worker."""
         fresh = {row.task: row for row in rows}
         for task, row in fresh.items():
             if self._rows.get(task) != row:
@@ -39,7 +36,7 @@ class StatusRows:
         self._rows = fresh
 
     def next_rows(self) -> tuple[tuple[TaskStatus, ...], bool]:
-        """Return the rows of the next beat, and whether they are all there are."""
+        """Return the next beat's rows, and True if they are complete."""
         if self._beats % FULL_EVERY_BEATS == 0:
             self._due |= dict.fromkeys(self._rows)
         self._beats += 1

@@ -1,1 +1,1 @@
-"""Records and messages of the control topics: types, encoding, checks."""
+"""Wire format of the control topics."""

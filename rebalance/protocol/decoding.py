@@ -1,8 +1,7 @@
-"""The door of the control topics: decodes one record or message, or names the field that makes it unusable. Pure.
+"""Validating decoder of the control topics.
 
-Anybody with write access to a topic may have written anything into it, and a disk may have damaged it. So nothing else
-reads control records from bytes. The answer depends on the bytes alone: every reader of a log skips the same records and
-folds the same group.
+Records may be damaged, or written by anyone with access. All bytes pass here, and the result
+depends on the bytes alone: all readers skip the same records.
 """
 
 import re
@@ -16,22 +15,16 @@ from tidewheel.rebalance.protocol.field_types import FORMS
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
-#: What msgspec appends to a validation error.
+#: Suffix of msgspec's validation errors.
 _PLACE: Final = re.compile(r" - at `(?P<key>key)?.*?(?:` in `)?\$\.?(?P<path>[^`]*)`\Z")
 _PATTERN: Final = re.compile(r"Expected `str` matching regex '(?P<pattern>.*)'\Z", re.DOTALL)
-#: The version that a record claims; read on its own where the rest can't be decoded.
 _PROBLEM_CHARACTERS: Final = 300
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """Why a record is skipped. Holds no content of the record.
+    """Reason to skip a record, without its content."""
 
-    Attributes:
-        field: Path of the field, or "record" for the whole of it.
-        problem: What is wrong with the field.
-    """
-
-    field: str
+    field: str  # Path of the field, or "record".
     problem: str
 
     def __str__(self) -> str:
@@ -39,13 +32,7 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 class RejectedRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record of a control topic that is skipped.
-
-    Attributes:
-        topic, partition, offset: Where it is.
-        timestamp_ms: When it was written (ms since the epoch); -1 if unknown.
-        rejection: Why.
-    """
+    """A skipped record; `timestamp_ms` is -1 if unknown."""
 
     topic: str
     partition: int
@@ -58,22 +45,17 @@ class RejectedRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Header(msgspec.Struct):
-    """What is read of a record that can't be decoded."""
+    """Readable part of a record that can't be decoded."""
 
     kind: str = ""
     v: int = 1
 
 
 class Door(Generic[_T]):
-    """Decodes records of some kinds.
+    """Decoder of a union of record kinds.
 
-    Args:
-        kinds: Union of the structs.
-        noun: What one is called ("record").
-        bytes_max: Larger ones are rejected unread.
-        version: Newest version of the protocol that this code speaks.
-        check: Returns what is wrong between the fields of a decoded record.
-        texts: Fields with text for people, by struct.
+    Larger inputs than `bytes_max` are rejected unread. `check` validates fields against each other;
+    `texts` names the fields with free text, by struct.
     """
 
     def __init__(
@@ -98,7 +80,7 @@ class Door(Generic[_T]):
         self._texts = texts
 
     def read(self, data: bytes) -> _T | Rejection | None:
-        """Return the record in `data`, or why it is skipped; None for a kind that only a later version knows (N14)."""
+        """Return the record or a rejection; None for a kind of a later version (N14)."""
         if len(data) > self._bytes_max:
             return Rejection(
                 self._noun, f"has {len(data)} bytes, and at most {self._bytes_max} are read"
@@ -116,7 +98,7 @@ class Door(Generic[_T]):
         return self._check(record) or self._with_plain_texts(record)
 
     def _unfit(self, data: bytes, error: str) -> Rejection | None:
-        """Return what a validation error says, without the content that it may quote."""
+        """Return the rejection for a validation error, without the content that it may quote."""
         try:
             header = self._header.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -149,7 +131,7 @@ class Door(Generic[_T]):
 
 
 def _plain_text(text: str) -> str:
-    r"""Return text on one line, with a space for each character that would steer a terminal.
+    r"""Return text with a space for each unprintable character, which could steer a terminal.
 
     >>> _plain_text("no\ndisk \x1b[2J")
     'no disk  [2J'

@@ -1,4 +1,4 @@
-"""Field types of control records: the ranges and forms that `tidewheel.rebalance.protocol.decoding` enforces on everything read from a topic."""
+"""Field types of control records: ranges and text patterns."""
 
 from typing import Annotated, Final
 
@@ -6,30 +6,30 @@ from msgspec import Meta
 
 from tidewheel.rebalance.model import BootstrapPhase, MemberPhase, TaskPhase, TaskRole
 
-#: Epochs and sequence numbers stay far below this bound: a counter that starts near it comes from no member.
+#: No genuine counter reaches this bound.
 COUNT_MAX: Final = 1 << 53
-#: Greatest number that a leader counts up (`counter_max`): no term reaches it.
+#: Bound of leader counters over all terms.
 _COUNTER_MAX: Final = 1 << 62
-#: What a leader may count to in its first term, and how much further in each later one.
+#: Counter range of the first term, and of each later one.
 _COUNTED_AT_FIRST: Final = 1 << 32
 _COUNTED_IN_A_TERM: Final = 1 << 20
-#: Partitions of all topics together that one record may name.
+#: In one record, over all topics.
 PARTITIONS_MAX: Final = 1_000_000
 _OFFSET_MAX: Final = (1 << 63) - 1
 _HASH_MAX: Final = 1 << 32
 _DAY_MS: Final = 86_400_000
 
 _TOPIC: Final = "[A-Za-z0-9._-]{1,249}"
-#: Control characters would steer the terminal on which a name is shown.
+#: Control characters could steer a terminal.
 _PRINTABLE: Final = "[^\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]"
 
 Version = Annotated[int, Meta(ge=1, le=1 << 31)]
 Epoch = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
-#: What a leader counts up: task, step and target epochs, and learn epochs, which are step epochs.
+#: Task, step, target and learn epochs.
 Counter = Annotated[int, Meta(ge=0, le=_COUNTER_MAX)]
 Sequence = Annotated[int, Meta(ge=-1, le=_OFFSET_MAX)]
 Offset = Annotated[int, Meta(ge=0, le=_OFFSET_MAX)]
-#: An offset or an amount, or -1 where it is not known.
+#: -1: unknown.
 OptionalOffset = Annotated[int, Meta(ge=-1, le=_OFFSET_MAX)]
 KeyHash = Annotated[int, Meta(ge=0, le=_HASH_MAX)]
 OptionalKeyHash = Annotated[int, Meta(ge=-1, le=_HASH_MAX)]
@@ -37,11 +37,11 @@ Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Rate = Annotated[float, Meta(ge=0, le=1e15)]
 DurationMs = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 SessionMs = Annotated[int, Meta(ge=1, le=_DAY_MS)]
-#: Capacity of a member: threads of its key ranges.
+#: Capacity of a member.
 Threads = Annotated[int, Meta(ge=1, le=65_536)]
 PartitionCount = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
 
-#: Bounds of text patterns, and what a text of that form is, for people.
+#: Description by text pattern, for rejections.
 FORMS: Final[dict[str, str]] = {}
 
 
@@ -66,18 +66,16 @@ PartitionText = Annotated[
     str, _form(f"\\A{_TOPIC}-[0-9]{{1,9}}\\Z", "a partition, such as orders-3")
 ]
 Positions = dict[PartitionText, Offset]
-#: The name of a member, a process or a machine.
 Name = Annotated[str, _form(f"\\A{_PRINTABLE}{{1,1024}}\\Z", "a name without control characters")]
-#: A name that may be empty.
 Label = Annotated[
     str, _form(f"\\A{_PRINTABLE}{{0,1024}}\\Z", "text on one line without control characters")
 ]
-#: A key's bytes; with their base64 they fit into a message.
+#: With base64 encoding such a key fits into a message.
 KEY_BYTES_MAX: Final = 128 * 1024
 KeyBytes = Annotated[bytes, Meta(max_length=KEY_BYTES_MAX)]
-#: Number of bytes that a window takes behind a key.
+#: Bytes that a window appends to a key.
 TailBytes = Annotated[int, Meta(ge=0, le=16)]
-#: Text for people; `tidewheel.rebalance.protocol.decoding` replaces control characters in it.
+#: For people; the decoder replaces control characters.
 Text = Annotated[str, Meta(max_length=100_000)]
 MemberPhaseText = Annotated[str, _one_of(MemberPhase, "a member's phase")]
 TaskPhaseText = Annotated[str, _one_of(TaskPhase, "a task's phase")]
@@ -86,10 +84,10 @@ BootstrapPhaseText = Annotated[str, _one_of(BootstrapPhase, "a loading phase")]
 
 
 def counter_max(leader_epoch: int) -> int:
-    """Return the greatest counter that a record of a leader epoch may have.
+    """Return the greatest counter allowed in records of a leader epoch.
 
-    Each term may count further than the one before. So a leader that begins from a forged counter, as high as it may be,
-    can still count on, and every reader accepts what it writes. The rule needs nothing but the record.
+    The bound grows per term: even after a forged counter the next leader can count on. The rule
+    needs only the record.
 
     >>> counter_max(2) - counter_max(1)
     1048576

@@ -1,8 +1,7 @@
-"""What members and the leader say to each other through the inbox topic: announcements, not decisions.
+"""Inbox messages of members and leader: announcements, not decisions.
 
-Nothing here changes who owns what: only the group log does. Every message names its sender's incarnation, so that what
-a fenced process still says is told apart. The topic is untrusted: size and shape are checked, unknown fields and kinds
-are ignored, so that members of neighbouring versions understand each other.
+Only the group log changes ownership. Each message names its sender's incarnation, which exposes
+messages of fenced processes. Unknown fields and kinds are ignored, for rolling upgrades.
 """
 
 from typing import Final
@@ -36,39 +35,32 @@ from tidewheel.rebalance.protocol.field_types import (
 )
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 
-#: Messages beyond this size are dropped.
+#: Larger messages are dropped.
 MESSAGE_BYTES_MAX: Final = 256 * 1024
 
-#: The protocol versions this code speaks.
+#: Protocol versions of this code.
 PROTOCOL_MIN: Final = 1
 PROTOCOL_MAX: Final = 1
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """What every message carries.
-
-    Attributes:
-        app: The application's id; others are ignored.
-        member: The member's lasting name: `group_instance_id` (and slot), or an id kept in its state directory.
-        incarnation: One life of that member, never used again.
-        v: Version of the protocol it is written in.
-    """
+    """Common fields."""
 
     app: Name
-    member: Name
-    incarnation: Name
+    member: Name  # Lasting name: `group_instance_id` (and slot), or an id in the state directory.
+    incarnation: Name  # One life of that member; never reused.
     v: Version = PROTOCOL_MAX
 
 
 class DiskCopy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """State of a task that a joining member has on its disk, not open."""
+    """Disk state of a joining member, not open."""
 
     task: TaskText
     positions: Positions = {}
 
 
 class SeenTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task that the topology has on the cluster as the sender sees it (`tidewheel.rebalance.model.TaskShape`)."""
+    """A task as the sender derives it from topology and partitions."""
 
     task: TaskText
     stateful: bool = False
@@ -76,36 +68,19 @@ class SeenTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Join(Message, frozen=True, kw_only=True, tag="JOIN"):
-    """Take me in. Sent at each heartbeat until the group log has the incarnation, and again if what it sees changed.
-
-    Attributes:
-        transactional_ids: Ids it will use, not used yet.
-        host: Name of its machine; copies are kept off the machine of the active task if possible.
-        process_id: The host program it belongs to.
-        endpoint: `application_server`, for queries.
-        rack, tags: `rack_id`, `client_tags`.
-        threads: Capacity: load is compared per thread.
-        static: Whether the name is a `group_instance_id`.
-        protocol: Lowest and highest version it speaks.
-        topology_epoch, topology_hash: Which program it runs; one hash per epoch.
-        assignor: Name of its assignor.
-        tasks: What the topology and the cluster's partitions make of tasks.
-        partitions: Partition counts of the topics read.
-        on_disk: State it could begin from.
-        session_timeout_ms, rejoin_timeout_ms: Its settings.
-        rejoining: It was told of a clean restart before (`Leave.rejoin`) or finds its own files.
-    """
+    """Request to join; repeated each heartbeat until logged, and after changes."""
 
     transactional_ids: tuple[Name, ...]
-    host: Label
+    host: Label  # Machine, "" if unknown.
     pid: Count
     process_id: Label
     endpoint: Label | None = None
     rack: Label | None = None
     tags: dict[Label, Label] = {}
     threads: Threads = 1
-    static: bool = False
+    static: bool = False  # True if the name is a `group_instance_id`.
     protocol: tuple[Version, Version] = (PROTOCOL_MIN, PROTOCOL_MAX)
+    #: Program; one hash per epoch.
     topology_epoch: Epoch = 0
     topology_hash: Label = ""
     assignor: Label = "sticky"
@@ -117,28 +92,19 @@ class Join(Message, frozen=True, kw_only=True, tag="JOIN"):
 
 
 class Beat(Message, frozen=True, kw_only=True, tag="BEAT"):
-    """I am alive, and vouch for my worker. At most 2 KiB: changed tasks only, all of them every tenth time.
+    """Heartbeat of a member. At most 2 KiB: changed tasks; all tasks every tenth time."""
 
-    Attributes:
-        seq: Counts up within the incarnation, also when another watchdog speaks for it.
-        leader_epoch: Newest it has seen.
-        state_offset: End of the group log as it has read it.
-        full: Whether `tasks` has every task.
-        in_call: Whether the worker's loop is in a long call of user code, so that orders wait.
-        call: The call of user code that the worker has been in for longest, where that is a second or more.
-    """
-
-    seq: Sequence
+    seq: Sequence  # Increases within the incarnation, even across watchdogs.
     leader_epoch: Epoch = 0
-    state_offset: Offset = 0
+    state_offset: Offset = 0  # Read position in the group log.
     full: bool = False
-    in_call: bool = False
-    call: RunningCall | None = None
+    in_call: bool = False  # The worker is in a long call of user code; orders wait.
+    call: RunningCall | None = None  # Longest running call of user code of at least 1 s.
     tasks: tuple[TaskStatus, ...] = ()
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="READY"):
-    """A copy has caught up. Repeated with each beat's interval until the copy is promoted, dropped or falls behind."""
+    """A copy has caught up; repeated each heartbeat until promoted, dropped or behind."""
 
     task: TaskText
     learn_epoch: Counter
@@ -148,7 +114,7 @@ class Ready(Message, frozen=True, kw_only=True, tag="READY"):
 
 
 class NotReady(Message, frozen=True, kw_only=True, tag="NOT_READY"):
-    """A copy that was ready is not any more: fell behind, is damaged, has no disk left."""
+    """A ready copy fell behind, is damaged or lost its disk."""
 
     task: TaskText
     learn_epoch: Counter
@@ -156,23 +122,17 @@ class NotReady(Message, frozen=True, kw_only=True, tag="NOT_READY"):
 
 
 class Revoked(Message, frozen=True, kw_only=True, tag="REVOKED"):
-    """The owner has committed and let go. Repeated until the group log says RELEASED.
-
-    Attributes:
-        input: Committed offset per input partition.
-        changelog_end: Per changelog partition the position after the last record of the owner.
-        kept: Whether its state stays open as a copy (standby).
-    """
+    """The owner has committed and released the task; repeated until RELEASED is logged."""
 
     task: TaskText
     task_epoch: Counter
     input: Positions
-    changelog_end: Positions
-    kept: bool = False
+    changelog_end: Positions  # Position after the owner's last record.
+    kept: bool = False  # True if its state stays open as a standby.
 
 
 class GrantedOk(Message, frozen=True, kw_only=True, tag="GRANTED_OK"):
-    """The owner processes the task. `restored` counts changelog records read since the grant."""
+    """The owner processes the task; `restored` changelog records were read since the grant."""
 
     task: TaskText
     task_epoch: Counter
@@ -181,7 +141,7 @@ class GrantedOk(Message, frozen=True, kw_only=True, tag="GRANTED_OK"):
 
 
 class TaskFailed(Message, frozen=True, kw_only=True, tag="TASK_FAILED"):
-    """A task could not be opened or restored here (no disk, damaged, foreign); `detail` has no user data."""
+    """The member can't open or restore the task; `detail` has no user data."""
 
     task: TaskText
     epoch: Counter
@@ -190,41 +150,32 @@ class TaskFailed(Message, frozen=True, kw_only=True, tag="TASK_FAILED"):
 
 
 class TransactionalIdWanted(Message, frozen=True, kw_only=True, tag="TXN_ID"):
-    """The sender needs its `number`th transactional id logged before it uses it (hole H8)."""
+    """Request to log a transactional id before its use (H8)."""
 
     number: Count
     transactional_id: Name
 
 
 class Leave(Message, frozen=True, kw_only=True, tag="LEAVE"):
-    """I am going. Repeated until the group log says LEAVING or GONE.
+    """Request to leave; repeated until LEAVING or GONE is logged."""
 
-    Attributes:
-        rejoin: It comes back soon (restart): its tasks wait for it `rejoin_timeout_ms` unless a caught-up copy exists.
-        drain_ms: How long it goes on working while its tasks move; 0: release everything now.
-    """
-
+    #: It restarts: its tasks wait `rejoin_timeout_ms` unless a caught-up copy exists.
     rejoin: bool = False
-    drain_ms: DurationMs = 0
+    drain_ms: DurationMs = 0  # Time to keep working while tasks move; 0: release all now.
 
 
 class DrainMember(Message, frozen=True, kw_only=True, tag="DRAIN"):
-    """An operator's wish that `target` (a member's name) leaves in order (`tidewheel drain`)."""
+    """Operator's request that member `target` drains (`tidewheel drain`)."""
 
     target: Name
     drain_ms: DurationMs
 
 
 class EraseKey(Message, frozen=True, kw_only=True, tag="ERASE"):
-    """An operator's wish that the owner of a task deletes a key from a store (`tidewheel state delete`).
+    """Operator's request to delete a key (`tidewheel state delete`); repeated until `KeyErased`.
 
-    It is for the owner under this epoch alone: a later owner that reads the inbox from a while back must not delete what
-    was written since. Repeated until it is answered by `KeyErased`.
-
-    Attributes:
-        request: Names the wish; an owner carries it out once.
-        key: The key's bytes, as the store's serde writes them.
-        tail: Number of bytes that follow the key in the keys of its rows, where those are windowed.
+    Only the owner at this epoch acts: a later owner that reads old messages must not delete newer
+    rows.
     """
 
     request: Name
@@ -232,80 +183,58 @@ class EraseKey(Message, frozen=True, kw_only=True, tag="ERASE"):
     task_epoch: Counter
     store: Name
     key: KeyBytes
-    tail: TailBytes = 0
+    tail: TailBytes = 0  # Bytes after the key in row keys (windowed stores).
 
     def __repr__(self) -> str:
         return f"EraseKey(request={self.request!r}, task={self.task!r}, store={self.store!r})"
 
 
 class KeyErased(Message, frozen=True, kw_only=True, tag="ERASED"):
-    """The owner's answer to an `EraseKey`: the deletion is committed, or `problem` says why there is none.
-
-    Attributes:
-        rows: How many rows the key had.
-        first, last: Offsets of the tombstones in the task's partition of the changelog; -1 where the cluster has not told
-            them. Where key ranges commit together, rows of other keys may be between them.
-        problem: For people; holds no key.
-    """
+    """Answer to `EraseKey`: the deletion is committed, or `problem` has the reason."""
 
     request: Name
     task: TaskText
     rows: Count = 0
+    #: Offsets of the tombstones, -1 if unknown; rows of other keys may lie between.
     first: OptionalOffset = -1
     last: OptionalOffset = -1
     problem: Text = ""
 
 
 class ShutDown(Message, frozen=True, kw_only=True, tag="SHUTDOWN"):
-    """The whole application is to end: every member that is in the group now. Repeated until the group log says it.
-
-    Attributes:
-        reason: For people.
-    """
+    """Request to end all current members; repeated until logged."""
 
     reason: Text = ""
 
 
 class MemberDied(Message, frozen=True, kw_only=True, tag="MEMBER_DIED"):
-    """The worker's process is gone: said by whoever held its pipe, in the worker's name."""
+    """The worker's process ended; sent by its watchdog."""
 
     reason: Text = ""
 
 
 class Suspect(Message, frozen=True, kw_only=True, tag="SUSPECT"):
-    """A candidate has not heard the leader for a while; a live leader answers with a beat at once."""
+    """A candidate missed the leader; a live leader answers with a beat immediately."""
 
     leader_epoch: Epoch
 
 
 class Refused(Message, frozen=True, kw_only=True, tag="REFUSED"):
-    """The leader's answer to a join that can't be: `incarnation` is the refused one's.
+    """The leader refuses the join of `incarnation`."""
 
-    Attributes:
-        code: INCOMPATIBLE_TOPOLOGY, INCOMPATIBLE_ASSIGNOR or INCOMPATIBLE_VERSION; FENCED for an incarnation that was in
-            the group and is over (it slept through its end): its process may join as a new one.
-        reason: For people.
-    """
-
+    #: INCOMPATIBLE_TOPOLOGY, INCOMPATIBLE_ASSIGNOR, INCOMPATIBLE_VERSION; or FENCED for an ended
+    #: incarnation, whose process may join as a new one.
     code: Label
     reason: Text
 
 
 class LeaderBeat(Message, frozen=True, kw_only=True, tag="LEADER_BEAT"):
-    """The leader is alive. `member` and `incarnation` are those of its process.
-
-    Attributes:
-        leader_epoch: Of its claim.
-        seq: Counts up from 1 within the claim.
-        state_offset: End of the group log.
-        seen: Last beat taken from each incarnation: its lease counts from when it sent that one.
-        resigns: It stops leading in order: the next candidate need not wait.
-        alarms: What an operator should know of its leading, such as an assignor that fails.
-    """
+    """Heartbeat of the leader, named by its process."""
 
     leader_epoch: Epoch
     seq: Sequence
     state_offset: Offset = 0
+    #: Last beat received per incarnation: its lease starts when that beat was sent.
     seen: dict[Name, Sequence] = {}
     resigns: bool = False
     alarms: tuple[Text, ...] = ()
@@ -344,7 +273,7 @@ def encode_message(message: AnyMessage) -> bytes:
 
 
 def read_message(data: bytes | None) -> AnyMessage | Rejection | None:
-    """Return the message in `data`, or why it is dropped; None for a kind that only a later version knows.
+    """Return the message or a rejection; None for a kind of a later version.
 
     >>> str(read_message(b'{"kind":"TELEPATHY","app":"shop"}'))
     'field kind: is not known to this version'
@@ -355,13 +284,11 @@ def read_message(data: bytes | None) -> AnyMessage | Rejection | None:
 
 
 def decode_message(data: bytes) -> AnyMessage | None:
-    """Return the message in `data`, or None for what is dropped."""
     message = read_message(data)
     return None if isinstance(message, Rejection) else message
 
 
 def _problem(message: AnyMessage) -> Rejection | None:
-    """Return what is wrong between a message's fields."""
     match message:
         case Join() if message.protocol[0] > message.protocol[1]:
             return Rejection("protocol", "ends before it begins")

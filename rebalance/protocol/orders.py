@@ -1,7 +1,7 @@
-"""What a member tells its worker to do (orders), and what the worker tells its member (reports).
+"""Orders from a member to its worker, and reports back.
 
-They cross a process boundary: the member lives in the watchdog, the worker in the user's program. Orders may come again;
-carrying one out twice does no harm. Every order about a task names the epoch it belongs to.
+The member runs in the watchdog process, the worker in the user's program. Orders are idempotent and
+name the epoch of their task.
 """
 
 from typing import Final
@@ -11,46 +11,35 @@ import msgspec
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="order", omit_defaults=True):
-    """Something for the worker to do."""
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag_field="order", omit_defaults=True): ...
 
 
 class Welcome(Order, frozen=True, kw_only=True, tag="welcome"):
-    """The incarnation is in the group log: its transactional id may be used from now on."""
+    """The incarnation is logged; its transactional id is usable."""
 
     transactional_id: str
 
 
 class RunTask(Order, frozen=True, kw_only=True, tag="run"):
-    """Own the task: restore to `changelog_end`, begin at what is committed, which is at least `input` where given.
-
-    A copy of the task that is open here is promoted in place. Answered by `TaskRunning` or `TaskBroken`.
-
-    Attributes:
-        input: Committed offsets that an owner named last; a committed offset below is an error (nobody goes back).
-        changelog_end: Position per changelog partition to reach before the first record; {} means the end as read now.
-    """
+    """Own the task; answered by `TaskRunning` or `TaskBroken`. An open copy is promoted in place."""
 
     task: str
     task_epoch: int
-    input: dict[str, int] = {}
+    input: dict[str, int] = {}  # Floor: a committed offset below it is an error.
+    #: Positions to restore before the first record; {}: the current end.
     changelog_end: dict[str, int] = {}
 
 
 class ReleaseTask(Order, frozen=True, kw_only=True, tag="release"):
-    """Stop dispatching, commit, let go, answer `TaskReleased`. Other tasks notice nothing.
-
-    Attributes:
-        keep: Keep its stores open as a copy with this learn epoch; 0: close them.
-    """
+    """Stop, commit and release the task; answered by `TaskReleased`."""
 
     task: str
     task_epoch: int
-    keep: int = 0
+    keep: int = 0  # Learn epoch of a copy to keep open; 0: close the stores.
 
 
 class KeepCopy(Order, frozen=True, kw_only=True, tag="copy"):
-    """Restore the task's state and follow it. `role` is "standby" or "learner"; both do the same work."""
+    """Restore the task's state and follow it, as "standby" or "learner" (the same work)."""
 
     task: str
     role: str
@@ -58,13 +47,11 @@ class KeepCopy(Order, frozen=True, kw_only=True, tag="copy"):
 
 
 class DropCopy(Order, frozen=True, kw_only=True, tag="drop"):
-    """Close the copy of a task, if there is one."""
-
     task: str
 
 
 class EraseRows(Order, frozen=True, kw_only=True, tag="erase"):
-    """Delete a key's rows from a store of an owned task, commit, answer `RowsErased` (see `messages.EraseKey`)."""
+    """Delete a key's rows and commit; answered by `RowsErased`."""
 
     request: str
     task: str
@@ -78,32 +65,26 @@ class EraseRows(Order, frozen=True, kw_only=True, tag="erase"):
 
 
 class UseTransactionalId(Order, frozen=True, kw_only=True, tag="transactional-id"):
-    """The id asked for by `TransactionalIdWanted` is in the group log and may be used."""
+    """The requested transactional id is logged and usable."""
 
     number: int
     transactional_id: str
 
 
 class EndIncarnation(Order, frozen=True, kw_only=True, tag="end"):
-    """This incarnation is over: forget what is not committed.
-
-    Attributes:
-        reason: For people.
-        final: The process must not join again by itself (another one has its name, or it does not fit the group).
-        code: As in `messages.Refused`, or FENCED.
-    """
+    """This incarnation is over: discard uncommitted work."""
 
     reason: str
-    final: bool = False
+    final: bool = False  # Do not rejoin: the name is taken, or the program does not fit the group.
     code: str = "FENCED"
 
 
 class Leaveable(Order, frozen=True, kw_only=True, tag="leaveable"):
-    """A draining worker has no task left: it may close."""
+    """A draining worker has no tasks left and can close."""
 
 
 class EndApplication(Order, frozen=True, kw_only=True, tag="shutdown"):
-    """A member wants the whole application to end: commit, leave, and don't come back by itself."""
+    """End the application: commit, leave, do not restart."""
 
     reason: str
 
@@ -122,12 +103,11 @@ AnyOrder = (
 )
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", omit_defaults=True):
-    """Something the worker says."""
+class Report(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", omit_defaults=True): ...
 
 
 class TaskRunning(Report, frozen=True, kw_only=True, tag="running"):
-    """An owned task processes from `input` on; `restored` changelog records were read since the order came."""
+    """Answer to `RunTask`; processing starts at `input`."""
 
     task: str
     task_epoch: int
@@ -136,7 +116,7 @@ class TaskRunning(Report, frozen=True, kw_only=True, tag="running"):
 
 
 class TaskReleased(Report, frozen=True, kw_only=True, tag="released"):
-    """An owned task was committed and let go (see `messages.Revoked`)."""
+    """Answer to `ReleaseTask`; see `messages.Revoked`."""
 
     task: str
     task_epoch: int
@@ -146,7 +126,7 @@ class TaskReleased(Report, frozen=True, kw_only=True, tag="released"):
 
 
 class CopyReady(Report, frozen=True, kw_only=True, tag="ready"):
-    """A copy has come within `acceptable_recovery_lag` of the end; said again as it moves on, at most each 100 ms."""
+    """A copy is within `acceptable_recovery_lag`; repeated at most every 100 ms as it moves on."""
 
     task: str
     learn_epoch: int
@@ -156,15 +136,13 @@ class CopyReady(Report, frozen=True, kw_only=True, tag="ready"):
 
 
 class CopyNotReady(Report, frozen=True, kw_only=True, tag="not-ready"):
-    """A copy that was ready fell behind."""
-
     task: str
     learn_epoch: int
     reason: str
 
 
 class TaskBroken(Report, frozen=True, kw_only=True, tag="broken"):
-    """A task or copy can't be had here: no disk, damaged, refused."""
+    """A task or copy can't be opened or restored here."""
 
     task: str
     epoch: int
@@ -173,7 +151,7 @@ class TaskBroken(Report, frozen=True, kw_only=True, tag="broken"):
 
 
 class RowsErased(Report, frozen=True, kw_only=True, tag="erased"):
-    """A key's rows are deleted and that is committed, or `problem` says why not (see `messages.KeyErased`)."""
+    """Answer to `EraseRows`; see `messages.KeyErased`."""
 
     request: str
     task: str
@@ -184,13 +162,13 @@ class RowsErased(Report, frozen=True, kw_only=True, tag="erased"):
 
 
 class WorkerStatus(Report, frozen=True, kw_only=True, tag="status"):
-    """All tasks in all roles, about twice per heartbeat."""
+    """Status of all tasks, about twice per heartbeat."""
 
     tasks: tuple[TaskStatus, ...] = ()
 
 
 class WorkerInCall(Report, frozen=True, kw_only=True, tag="in-call"):
-    """The call of user code that the worker has been in for longest, repeated while it runs; None when it is over."""
+    """Longest running call of user code, repeated while it runs; None when it ends."""
 
     call: RunningCall | None = None
 
@@ -202,27 +180,27 @@ class WantTransactionalId(Report, frozen=True, kw_only=True, tag="want-transacti
 
 
 class TasksSeen(Report, frozen=True, kw_only=True, tag="tasks-seen"):
-    """The cluster's topics changed: these tasks exist now (shape as in `messages.SeenTask`)."""
+    """Tasks after a change of topics; shape as in `messages.SeenTask`."""
 
     tasks: tuple[tuple[str, bool, tuple[str, ...]], ...]
     partitions: dict[str, int]
 
 
 class WorkerLeaves(Report, frozen=True, kw_only=True, tag="leaves"):
-    """The worker wants to go (see `messages.Leave`)."""
+    """Request to leave; see `messages.Leave`."""
 
     rejoin: bool = False
     drain_ms: int = 0
 
 
 class WantShutdown(Report, frozen=True, kw_only=True, tag="want-shutdown"):
-    """The whole application is to end (see `messages.ShutDown`); answered by `EndApplication`."""
+    """Request to end the application; answered by `EndApplication`."""
 
     reason: str
 
 
 class WorkerClosed(Report, frozen=True, kw_only=True, tag="closed"):
-    """Everything is committed and closed: the last word."""
+    """Everything is committed and closed; the last report."""
 
 
 AnyReport = (
@@ -241,8 +219,8 @@ AnyReport = (
     | WorkerClosed
 )
 
-#: Reports that stay true until they are said anew: who speaks for a worker from now on is told the last of each, in this
-#: order. All others are answers to orders, which come again.
+#: Reports that stay true until replaced: a new member for the worker gets the last of each, in this
+#: order. All others answer orders, which are repeated.
 LASTING: Final = (
     TasksSeen,
     WantTransactionalId,
@@ -267,10 +245,8 @@ def encode_line(value: AnyOrder | AnyReport) -> bytes:
 
 
 def decode_order(line: bytes) -> AnyOrder:
-    """Return the order in a line; raises `msgspec.MsgspecError` (both ends are of one version)."""
     return _ORDERS.decode(line)
 
 
 def decode_report(line: bytes) -> AnyReport:
-    """Return the report in a line; raises `msgspec.MsgspecError`."""
     return _REPORTS.decode(line)

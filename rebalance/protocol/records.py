@@ -1,8 +1,8 @@
-"""What the group log (the state topic) holds: decisions of the leader, written in its transactions.
+"""Records of the group log: decisions of the leader, written in its transactions.
 
-Each record replaces what an earlier one with the same key said, whole, so that compaction at any point leaves the same
-state behind. Keys are `<leader epoch>/<kind>/<id>`: what an earlier leader wrote never hides what a later one did (H4).
-A new leader writes a whole snapshot under its epoch between `SnapshotBegin` and `SnapshotEnd`.
+A record replaces earlier ones of its key completely, so compaction keeps the state. Keys start with
+the leader epoch: an earlier leader's record never hides a later one's (H4). A new leader writes a
+snapshot between `SnapshotBegin` and `SnapshotEnd`.
 """
 
 from collections.abc import Sequence
@@ -35,39 +35,28 @@ from tidewheel.rebalance.protocol.field_types import (
     counter_max,
 )
 
-#: Records beyond this size are refused on writing and ignored on reading.
+#: Writers refuse larger records; readers skip them.
 RECORD_BYTES_MAX: Final = 900_000
 
-#: Version of the protocol that records are written in: `messages.PROTOCOL_MAX`.
 RECORD_VERSION: Final = 1
 
-#: Part of the keys of what a snapshot holds, after the leader epoch.
+#: Key prefix of snapshot records, after the leader epoch.
 SNAPSHOT_PART: Final = b"snapshot"
 
 
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """What every record carries.
-
-    Attributes:
-        leader_epoch: Of the leader that wrote it.
-        v: Version of the protocol it was written in.
-    """
+    """Common fields: epoch of the writing leader, protocol version."""
 
     leader_epoch: Epoch
     v: Version = RECORD_VERSION
 
 
 class LeaderClaim(LogRecord, frozen=True, kw_only=True, tag="LEADER_CLAIM"):
-    """From here on, records of lower epochs count for nothing.
-
-    Attributes:
-        leader: The process that leads.
-        previous_epoch: Of the claim before; 0 for none.
-        topic_ids: Ids of the two control topics: another id is another life of the group (H24).
-    """
+    """Claim of the leadership: records of lower epochs no longer count."""
 
     leader: Name
     previous_epoch: Epoch = 0
+    #: Ids of both control topics, to detect recreated topics (H24).
     topic_ids: dict[TopicText, Label] = {}
 
 
@@ -76,9 +65,9 @@ class SnapshotBegin(LogRecord, frozen=True, kw_only=True, tag="SNAP_BEGIN"):
 
 
 class SnapshotEnd(LogRecord, frozen=True, kw_only=True, tag="SNAP_END"):
-    """The snapshot counts if exactly `count` records came since its begin and `crc` is theirs.
+    """Valid if exactly `count` records with checksum `crc` came since the begin.
 
-    A kind that a later version adds stands behind it, in the same transaction: who does not know it can't count it (N14).
+    Kinds of later versions follow it in the same transaction: old readers can't count them (N14).
     """
 
     count: Count
@@ -86,52 +75,33 @@ class SnapshotEnd(LogRecord, frozen=True, kw_only=True, tag="SNAP_END"):
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task's shape (`tidewheel.rebalance.model.TaskShape`)."""
-
     stateful: bool = False
     changelogs: tuple[TopicText, ...] = ()
 
 
 class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
-    """What the group runs: its version, program and tasks.
+    """Program, version and tasks of the group."""
 
-    Attributes:
-        group_version: Protocol version all members speak.
-        tasks: Shape by task id.
-        partitions: Partition count by topic; a change other than growth is an error.
-        held: Why nothing is decided (SAFE_HOLD, a partition mismatch), or "".
-        ended: In a snapshot, the incarnations that ended last (`Group.ended`).
-        pinned: Set up again for this program (H24), and nobody of it has come yet: others are refused though nobody is there.
-    """
-
-    group_version: Version = 1
+    group_version: Version = 1  # Protocol version that all members know.
     topology_epoch: Epoch = 0
     topology_hash: Label = ""
     assignor: Label = ""
     tasks: dict[TaskText, TaskRow] = {}
+    #: Partition counts; anything but growth is an error.
     partitions: dict[TopicText, PartitionCount] = {}
-    held: Text = ""
-    ended: tuple[Name, ...] = ()
+    held: Text = ""  # Reason why the leader decides nothing, or "".
+    ended: tuple[Name, ...] = ()  # In a snapshot: the last ended incarnations.
+    #: A recovered group waits for its program (H24): other programs are refused.
     pinned: bool = False
 
 
 class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
-    """One incarnation of a member; the fields are those of `messages.Join`.
-
-    Attributes:
-        phase: See `tidewheel.rebalance.model.MemberPhase`.
-        transactional_ids: Every id it ever may use: what fencing it fences.
-        member_epoch: Last step it was told; counts up.
-        reason: Why it is in this phase.
-        rejoin_ms: While LEAVING, FENCING or GONE: how long its tasks wait for its return; 0 if they don't.
-        drain_ms: While LEAVING: how long it goes on working while its tasks move; 0: everything is revoked at once.
-        shutdown: Why this incarnation is to end with the whole application, or "".
-    """
+    """One incarnation; other fields as in `messages.Join`."""
 
     member: Name
     incarnation: Name
     phase: MemberPhaseText
-    transactional_ids: tuple[Name, ...] = ()
+    transactional_ids: tuple[Name, ...] = ()  # Every id it may use, for fencing.
     host: Label = ""
     process_id: Label = ""
     endpoint: Label | None = None
@@ -147,125 +117,84 @@ class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
     rejoin_timeout_ms: DurationMs = 60_000
     member_epoch: Epoch = 0
     reason: Text = ""
-    rejoin_ms: DurationMs = 0
+    rejoin_ms: DurationMs = 0  # In LEAVING, FENCING, GONE: wait for its return; 0: none.
+    #: In LEAVING: time to keep working while tasks move; 0: revoke all now.
     drain_ms: DurationMs = 0
-    shutdown: Text = ""
+    shutdown: Text = ""  # Reason to end with the application, or "".
 
 
 class TargetRecord(LogRecord, frozen=True, kw_only=True, tag="TARGET"):
-    """Where every task belongs in the end, by members' names; computed once per change of the group.
-
-    Attributes:
-        group_epoch: Counts up with each target.
-        owners: Member by task.
-        standbys: Members by task.
-        basis: Digest of what it was computed from: the same basis needs no new target.
-        reason: What changed, for people.
-    """
+    """Target assignment by member name, one per group change."""
 
     group_epoch: Counter
     owners: dict[TaskText, Name]
     standbys: dict[TaskText, tuple[Name, ...]] = {}
-    basis: Label = ""
+    basis: Label = ""  # Digest of its inputs: an equal basis needs no new target.
     reason: Text = ""
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A copy of a task's state: who keeps it (incarnation), under which learn epoch."""
+    """A copy of a task's state: incarnation and learn epoch."""
 
     incarnation: Name
     learn_epoch: Counter
 
 
 class StepRecord(LogRecord, frozen=True, kw_only=True, tag="STEP"):
-    """The intermediate assignment: which copies are kept on the way to the target.
-
-    Attributes:
-        step_epoch: Counts up with each refinement.
-        learners: Copy by task; it becomes the owner when it is ready.
-        standbys: Copies by task.
-        parked: Tasks whose move waits for a place among the learners.
-    """
+    """Intermediate assignment: copies to keep on the way to the target."""
 
     group_epoch: Counter
     step_epoch: Counter
     learners: dict[TaskText, Copy] = {}
     standbys: dict[TaskText, tuple[Copy, ...]] = {}
-    parked: tuple[TaskText, ...] = ()
+    parked: tuple[TaskText, ...] = ()  # Tasks whose move waits for the learner budget.
 
 
 class TaskRecord(LogRecord, frozen=True, kw_only=True, tag="TASK"):
-    """One task's state, whole.
-
-    Attributes:
-        phase: See `tidewheel.rebalance.model.TaskPhase`.
-        task_epoch: Counts up at every grant, never used twice.
-        owner: Incarnation that may commit (RUNNING, REVOKING, FENCE_WAIT), or None.
-        member: The owner's name.
-        next_member: Whom it is meant for next, where known.
-        event: What happened: GRANT, REVOKE, FENCE_WAIT, RELEASED.
-        reason: Why, for people.
-        input: The floor: committed offsets that the last owner to name them had; the owner compares. A release by
-            acknowledgement raises it, FENCE_WAIT raises it to what the owner's beats said, a fence keeps it.
-        changelog_end: At RELEASED by acknowledgement and at GRANT: the positions to reach before the first record.
-        source: Of RELEASED: "ack" or "fence".
-        deadline_ms: Of REVOKE: how long the owner has.
-        ranges, hash_name: Reserved: key ranges (first hash, last hash) the owner has, where a partition has several owners
-            (K8). It is always (), for all of them: an owner cuts its task itself, and each commit tells how (`Progress`).
-    """
+    """State of one task."""
 
     task: TaskText
     phase: TaskPhaseText
-    task_epoch: Counter
+    task_epoch: Counter  # Increases per grant; never reused.
+    #: Incarnation that can commit (RUNNING, REVOKING, FENCE_WAIT), or None.
     owner: Name | None = None
     member: Name | None = None
     next_member: Name | None = None
     event: Label = ""
     reason: Text = ""
+    #: Floor of committed offsets, checked by the owner. Acknowledgements and the beats of a dead
+    #: owner raise it.
     input: Positions = {}
+    #: Positions to restore before the first record (acknowledged releases).
     changelog_end: Positions = {}
     source: Label = ""
     deadline_ms: DurationMs = 0
+    #: Reserved for several owners per partition (K8); always () today.
     ranges: tuple[tuple[KeyHash, KeyHash], ...] = ()
     hash_name: Label = "crc32"
 
 
 class BootstrapRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAP"):
-    """A store is being loaded from outside (`tidewheel bootstrap`); until it is over, nothing is decided.
+    """A store is being loaded (`tidewheel bootstrap`); the group is held meanwhile.
 
-    `GroupRecord.held` says so as well, so that a leader that does not know this kind holds still too.
-
-    Attributes:
-        store: The store.
-        attempt: Which run of the command; only the last one counts.
-        phase: See `tidewheel.rebalance.model.BootstrapPhase`.
-        was_empty: Whether the store's changelog had no record before the first attempt.
-        input: Where input is read from afterwards, by position key; fixed at the first attempt.
-        input_offsets: What was asked for: the same again means the same offsets again.
+    `GroupRecord.held` is set as well, for leaders that don't know this kind.
     """
 
     store: Name
-    attempt: Name
+    attempt: Name  # Run of the command; only the last one counts.
     phase: BootstrapPhaseText
-    was_empty: bool = True
-    input: Positions = {}
+    was_empty: bool = True  # The changelog was empty before the first attempt.
+    input: Positions = {}  # Start offsets by position key, fixed at the first attempt.
     input_offsets: Label = ""
 
 
 class BootstrappedRecord(LogRecord, frozen=True, kw_only=True, tag="BOOTSTRAPPED"):
-    """The loading of a store is over: the group goes on. It has the key of the BOOTSTRAP that it ends.
-
-    Attributes:
-        store: The store.
-        attempt: Which run of the command.
-        rows: What was written; none if it was withdrawn.
-        withdrawn: Nothing was written: the store and the offsets are as they were.
-    """
+    """The load is over; has the key of its BOOTSTRAP record."""
 
     store: Name
     attempt: Name
     rows: Count = 0
-    withdrawn: bool = False
+    withdrawn: bool = False  # True if nothing was written.
 
 
 AnyRecord = (
@@ -285,7 +214,7 @@ _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
 
 def record_key(record: AnyRecord) -> bytes:
-    """Return the key under which a record is written.
+    """Return the key of a record.
 
     >>> record_key(TaskRecord(leader_epoch=3, task="0_1", phase="RUNNING", task_epoch=7))
     b'3/task/0_1'
@@ -313,10 +242,10 @@ def record_key(record: AnyRecord) -> bytes:
 
 
 def record_keys(records: Sequence[AnyRecord]) -> list[bytes]:
-    """Return the keys under which the records of one transaction are written.
+    """Return the keys of one transaction's records.
 
-    What a snapshot holds has keys of its own: compaction would else remove from it whatever a later record of the same
-    leader replaces, and the rest would not agree with its count and checksum any more (H4).
+    Snapshot records have keys of their own: otherwise compaction would remove those that later
+    records replace, and break count and checksum (H4).
 
     >>> claim, begin = LeaderClaim(leader_epoch=3, leader="p"), SnapshotBegin(leader_epoch=3)
     >>> record_keys([claim, begin, GroupRecord(leader_epoch=3)])
@@ -338,9 +267,9 @@ def record_keys(records: Sequence[AnyRecord]) -> list[bytes]:
 
 
 def encode_record(record: AnyRecord) -> bytes:
-    """Return a record as JSON; raises ValueError if it is larger than the log takes.
+    """Return a record as JSON, in this code's version; raise ValueError if it is too large.
 
-    Its version is that of this code: what a newer leader wrote is restated without what only that one knows (N14).
+    Fields that only a newer leader knows are lost (N14).
     """
     if record.v != RECORD_VERSION:
         record = msgspec.structs.replace(record, v=RECORD_VERSION)
@@ -353,9 +282,7 @@ def encode_record(record: AnyRecord) -> bytes:
 
 
 def read_record(data: bytes | None) -> AnyRecord | Rejection | None:
-    """Return the record in `data`, or why readers of the log skip it.
-
-    None: a tombstone, or a kind that only a later version knows.
+    """Return the record or a rejection; None for tombstones and kinds of later versions.
 
     >>> read_record(b'{"kind":"LEADER_CLAIM","leader_epoch":1,"leader":"p1"}').leader
     'p1'
@@ -366,13 +293,11 @@ def read_record(data: bytes | None) -> AnyRecord | Rejection | None:
 
 
 def decode_record(data: bytes | None) -> AnyRecord | None:
-    """Return the record in `data`; None for what readers of the log skip."""
     record = read_record(data)
     return None if isinstance(record, Rejection) else record
 
 
 def _problem(record: AnyRecord) -> Rejection | None:
-    """Return what is wrong between a record's fields."""
     match record:
         case LeaderClaim() if record.leader_epoch <= record.previous_epoch:
             return Rejection("leader_epoch", "is not above previous_epoch")
@@ -390,7 +315,6 @@ def _problem(record: AnyRecord) -> Rejection | None:
 
 
 def _counter_problem(record: TaskRecord | StepRecord | TargetRecord) -> Rejection | None:
-    """Return which counter of a record no leader of its epoch can have counted to, or None."""
     match record:
         case TaskRecord():
             counters = [("task_epoch", record.task_epoch)]
@@ -413,7 +337,6 @@ def _counter_problem(record: TaskRecord | StepRecord | TargetRecord) -> Rejectio
     return None
 
 
-#: Whether a task of a phase has an owner.
 _HAS_OWNER: Final = {
     "UNOWNED": False,
     "RUNNING": True,
@@ -438,10 +361,10 @@ _DOOR: Final[Door[AnyRecord]] = Door(
 
 
 def checksum(records: list[AnyRecord]) -> int:
-    """Return the CRC-32 over the keys of some records, in their order.
+    """Return the CRC-32 over record keys, in order.
 
-    Not over what they say: a reader of an older version does not see every field, and has to agree all the same (N14).
-    Kafka's own checksums guard the content.
+    It excludes content: older readers don't see every field but must agree (N14). Kafka's own
+    checksums protect the content.
     """
     crc = 0
     for record in records:

@@ -1,4 +1,4 @@
-"""How far one task is, as a worker tells its member and a member tells the group."""
+"""Task status, from worker to member to group."""
 
 import msgspec
 
@@ -19,23 +19,13 @@ from tidewheel.rebalance.protocol.field_types import (
 
 
 class BlockingCoroutine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A coroutine that blocks the event loop which key ranges share: they all wait for it.
+    """A coroutine that blocks the event loop which key ranges share."""
 
-    Attributes:
-        function: Where it is, as "Shop.process (shop.py:12)".
-        ms: For how long so far, at least.
-        first_hash: First hash of the range whose it is.
-        node: The processor at work in that range, furthest down; empty if none is.
-        topic: That of the range's record at hand; empty, if it has none: what runs was begun before and left behind.
-        partition: The record's partition, -1 for none.
-        offset: The record's offset, -1 for none.
-        key_hash: The hash of its key, -1 for none.
-    """
-
-    function: Label
+    function: Label  # Such as "Shop.process (shop.py:12)".
     ms: DurationMs
     first_hash: KeyHash
-    node: Label = ""
+    node: Label = ""  # Innermost active processor, or "".
+    #: Record in progress; "" and -1 if it started for an earlier record.
     topic: Label = ""
     partition: OptionalOffset = -1
     offset: OptionalOffset = -1
@@ -43,58 +33,36 @@ class BlockingCoroutine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class RunningCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The call of user code that a worker has been in for longest, where that is a second or more.
+    """Longest running call of user code of at least 1 s."""
 
-    Attributes:
-        text: Function, file and line, node, task, topic, partition and offset.
-        ms: For how long so far.
-        is_long: Whether it has run for half of what it may (`max_call_ms`), or for `worker_hang_timeout_ms` without a bound.
-    """
-
-    text: Label
+    text: Label  # Function, file and line, node, task, topic, partition and offset.
     ms: DurationMs
+    #: Exceeds half of `max_call_ms`, or `worker_hang_timeout_ms` if unbounded.
     is_long: bool = False
 
 
 class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a member is with one task it has in any role; for `status`, and for judging copies.
-
-    Attributes:
-        epoch: Task epoch of an active task, learn epoch of a copy.
-        state: Its state, such as RUNNING or RESTORING.
-        input: Next offset per input partition (active tasks).
-        committed: What its owner has committed, per input partition: a floor for whoever is next, should the owner die.
-        changelog: Restored position per changelog partition (copies).
-        ends: End last seen per changelog partition (copies).
-        lag: Records of input not processed (active), or of changelog not restored (copies); -1 if not known.
-        rate: Records per second.
-        ranges: Records that key ranges have had in hand for long, the longest first: (key hash, offset, ms so far).
-        range_count: Key ranges of an active task; their map is in the metadata of its commits.
-        busiest: Key ranges of an active task that were at work, the busiest first: (first hash, percent of some seconds).
-        waits: Why its restore does not go on; empty while it does.
-        dropped: Records that an active task has dropped by a rule (null keys, late records) since its owner began it.
-        drop: The most frequent of them in words: how many, where, why, and the first one's position.
-        skipped: Records that an active task's exception handlers have skipped.
-        misplaced: What is wrong with where the keys of an active task's inputs are; empty if nothing was found.
-        blocking: The coroutine of an active task that blocks its worker's event loop, if one has done so for long.
-    """
+    """Status of one task on one member."""
 
     task: TaskText
     role: TaskRoleText
-    epoch: Counter
+    epoch: Counter  # Task epoch (active) or learn epoch (copies).
     state: Label
     input: Positions = {}
-    committed: Positions = {}
+    committed: Positions = {}  # Committed input offsets: floor of the next owner if this one dies.
     changelog: Positions = {}
     ends: Positions = {}
+    #: Unprocessed input records (active) or unrestored changelog records; -1 unknown.
     lag: OptionalOffset = -1
     rate: Rate = 0.0
+    #: Slowest records in progress: (key hash, offset, ms so far).
     ranges: tuple[tuple[KeyHash, Offset, DurationMs], ...] = ()
     range_count: Count = 1
+    #: Busiest key ranges: (first hash, percent busy).
     busiest: tuple[tuple[KeyHash, Count], ...] = ()
     blocking: BlockingCoroutine | None = None
-    waits: str = ""
-    dropped: int = 0
+    waits: str = ""  # Reason why its restore is stopped, or "".
+    dropped: int = 0  # Records dropped by rule (null keys, late records) since the owner began.
     drop: str = ""
     skipped: int = 0
-    misplaced: str = ""
+    misplaced: str = ""  # Problem with key placement in its inputs, or "".

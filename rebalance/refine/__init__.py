@@ -1,1 +1,1 @@
-"""Rebalancing: which task moves next, from measured progress."""
+"""Refinement: the intermediate assignment on the way to the target."""

@@ -1,17 +1,13 @@
-"""The learner gate: turns the target into what the group does now. Never hands a running task to a cold member.
+"""Assignment refinement: derives the intermediate assignment from the target.
 
-The target says where every task belongs in the end. `refine` says who runs each task **now**, who keeps a copy of it now,
-and which moves wait. A task whose owner lives goes on running there until a copy on the target owner is ready; then, and
-only then, its owner here becomes the target owner. Five passes, each a function of values:
+Invariant: a running task never moves to a member that is not caught up. A task stays with its live
+owner until a copy on the target owner is ready; then the intermediate owner becomes the target
+owner. Passes: index (`refine_input.py`), one verdict per task (`verdicts.py`), learner budget
+(`warmups.py`), standbys (here).
 
-    index what is there            refine_input.py
-    analyse each task              verdicts.py
-    plan the learners              warmups.py
-    filter the standbys, assemble  here
-
-The rules are those of Kafka's `AssignmentRefinerImpl` (KIP-1071's warm-up tasks) with one member for one process, and
-four additions: members that have not settled or are about to leave, freshness by READY announcements, a free place for
-the learner where the target's own standby has to wait, and standbys that are kept until their successors are ready.
+The rules are those of Kafka's `AssignmentRefinerImpl` (KIP-1071 warm-up tasks), with four
+additions: unsettled and leaving members, freshness from READY messages, a free learner in place of
+a standby that must wait, and standbys kept until their successors are ready.
 """
 
 from collections.abc import Mapping
@@ -24,50 +20,40 @@ from tidewheel.rebalance.refine.refine_input import Index, Readiness, RefineInpu
 from tidewheel.rebalance.refine.verdicts import Verdict, analyse
 from tidewheel.rebalance.refine.warmups import WarmupPlan, plan_warmups
 
-# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
-# decision.
+# Bound once: enum member lookups are slow.
 _READY: Final = Readiness.READY
 _UNKNOWN: Final = Readiness.UNKNOWN
 
 
 class Intermediate(msgspec.Struct, frozen=True, kw_only=True):
-    """What the group does now, by members' names; every name is alive.
+    """Intermediate assignment, by names of live members."""
 
-    Attributes:
-        owners: Who is to own each task now. Differs from a RUNNING task's owner: revoke it for this member. A task that
-            is left out is not to be owned by anybody for now: it waits for its owner's return, or nobody can be given it.
-        learners: Who learns each task; within the budget.
-        standbys: Who keeps standbys; never two copies of one task on a member. A copy on the member that `owners` names
-            stays in `learners` or `standbys` until the task is that member's: it is promoted in place.
-        kept: Tasks whose owner of now, when it releases them, keeps the state open as a standby.
-        parked: Tasks whose move waits for a place among the learners (or for its target owner to exist).
-        reasons: For each task that is not where the target wants it, or is moved now: why, for people.
-    """
-
+    #: Owner per task. If it differs from the running owner, the task is revoked for it. A missing
+    #: task stays unowned: it waits for its owner's return, or no member can run it.
     owners: Mapping[TaskId, str]
-    learners: Mapping[TaskId, str]
+    learners: Mapping[TaskId, str]  # Learner per task, within `max_warmup_replicas`.
+    #: Never two copies of one task on a member. A copy on the new owner stays in `learners` or
+    #: `standbys` until promoted in place.
     standbys: Mapping[TaskId, tuple[str, ...]]
-    kept: frozenset[TaskId]
-    parked: frozenset[TaskId]
+    kept: frozenset[TaskId]  # Tasks whose current owner keeps a standby after it releases them.
+    parked: frozenset[TaskId]  # Tasks that wait for the learner budget, or for a target owner.
+    #: Reason per task that moves or is away from its target, for people.
     reasons: Mapping[TaskId, str]
 
 
 class Refiner:
-    """Gives the answer of `refine`, and again if it is asked the same: much that a leader hears changes nothing here."""
+    """Caches the last answer of `refine`: most messages a leader receives change no input of it."""
 
     def __init__(self) -> None:
-        """Begin without an answer."""
         self._last: tuple[RefineInput, Intermediate] | None = None
 
     def refine(self, given: RefineInput) -> Intermediate:
-        """Return what the group does now on its way to the target."""
         if self._last is None or self._last[0] != given:
             self._last = given, refine(given)
         return self._last[1]
 
 
 def refine(given: RefineInput) -> Intermediate:
-    """Return what the group does now on its way to the target."""
     index = index_of(given)
     verdicts = [analyse(index, task) for task in sorted(given.tasks)]
     moving = [each for each in verdicts if each.reason]
@@ -80,10 +66,11 @@ def refine(given: RefineInput) -> Intermediate:
 
 
 def _filter_standbys(index: Index, verdict: Verdict, plan: WarmupPlan) -> tuple[str, ...]:
-    """Return who keeps standbys of a task now.
+    """Return the members that keep a standby of a task now.
 
-    The target's, less those on the member that still runs the task, which wait; and the target owner's copy where it
-    takes the place of one of them. Then ready copies elsewhere stay for as long as one in the list is not ready.
+    These are the target's standbys, except on the member that still runs the task. The target
+    owner's copy can replace one of those. Ready copies elsewhere stay until every listed standby is
+    ready.
     """
     task = verdict.task
     wanted = index.given.standbys.get(task, ())
@@ -93,7 +80,7 @@ def _filter_standbys(index: Index, verdict: Verdict, plan: WarmupPlan) -> tuple[
     if at_rest and index.open.issuperset(wanted):
         keepers = set(wanted)
         if index.copies_of(task).keys() <= keepers:
-            return tuple(sorted(keepers))  # nobody has a copy that is not wanted
+            return tuple(sorted(keepers))
     occupant = index.occupant(task)
     busy = {occupant, verdict.owner, plan.learners.get(task)}
     placed = {name for name in wanted if name not in busy and index.usable(name)}
@@ -111,9 +98,9 @@ def _filter_standbys(index: Index, verdict: Verdict, plan: WarmupPlan) -> tuple[
 
 
 def _bridging(index: Index, task: TaskId, placed: set[str], busy: set[str | None]) -> set[str]:
-    """Return copies that the target does not want but that are kept until as many of its own are ready.
+    """Return surplus copies to keep until as many of the target's standbys are ready.
 
-    Ready ones, and those of which nothing is known yet: a new leader throws away nothing before it has heard of it.
+    Includes copies of unknown readiness: a new leader drops no copy before it has heard its member.
     """
     copies = index.copies_of(task)
     if not copies.keys() - placed - busy:

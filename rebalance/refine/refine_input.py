@@ -1,7 +1,4 @@
-"""What the learner gate looks at: members, tasks, copies and the target as values, and all of it by what it is looked up by.
-
-Pure. `refine` is asked with a `RefineInput`; each of its passes reads the `Index` of it.
-"""
+"""Input of the refinement: members, tasks, copies and target, with an index over them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -14,16 +11,16 @@ from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole, TaskShape
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
-# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
-# decision.
+# Bound once: enum member lookups are slow.
 _RUNNING: Final = TaskPhase.RUNNING
 
 
 class Readiness(StrEnum):
-    """How far a copy is, as its announcements and the leader's own look at the end offsets say.
+    """Progress of a copy, from its member's messages and the leader's own reads of end offsets.
 
-    READY: announced under its current learn epoch, and found within `acceptable_recovery_lag` of an end offset read after
-    that. PROGRESSING: has restored something. NOTHING: has not begun. UNKNOWN: nothing heard of it; never counts as ready.
+    READY: announced under its current learn epoch, and within `acceptable_recovery_lag` of an end
+    offset read after that. PROGRESSING: has restored something. NOTHING: has not begun. UNKNOWN:
+    not heard of; never counts as ready.
     """
 
     READY = "READY"
@@ -33,24 +30,18 @@ class Readiness(StrEnum):
 
 
 class MemberNow(msgspec.Struct, frozen=True, kw_only=True):
-    """A live member (one incarnation of each name).
-
-    Attributes:
-        threads: Capacity.
-        settled: May take running tasks from others (N11).
-        leaving: Goes on working but is given nothing more; its tasks move away by the learner path.
-        expelled: Its time is up: its tasks are taken from it at once.
-    """
+    """A live member (one incarnation of each name)."""
 
     name: str
     threads: int = 1
-    settled: bool = True
+    settled: bool = True  # Can receive running tasks from others (N11).
+    #: Still runs tasks but receives none; its tasks move away through learners.
     leaving: bool = False
-    expelled: bool = False
+    expelled: bool = False  # Its deadline has passed: its tasks are revoked without a learner.
 
 
 class CopyNow(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy of a task that a live member keeps."""
+    """A standby or learner on a live member."""
 
     member: str
     role: TaskRole
@@ -58,60 +49,40 @@ class CopyNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskNow(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a task is.
-
-    Attributes:
-        phase: As the group log says.
-        owner: The live member that may commit for it (RUNNING, REVOKING), else None.
-        next_member: REVOKING, RELEASED: whom it was revoked for.
-        owner_state: How far the owner is: READY if it processes, is within `acceptable_recovery_lag`, or nothing is known
-            of it (the safe side: the task is protected); else how much it has restored.
-        copies: Standbys and learners on live members.
-        on_disk: By live member that keeps no open copy but has state on disk: its lag in changelog records, -1 unknown.
-    """
+    """Current placement of a task."""
 
     phase: TaskPhase = TaskPhase.UNOWNED
-    owner: str | None = None
-    next_member: str | None = None
+    owner: str | None = None  # The live member that can commit (RUNNING, REVOKING), else None.
+    next_member: str | None = None  # Member it was revoked for (REVOKING, RELEASED).
+    #: READY if the owner processes or its progress is unknown (the safe side: the task is
+    #: protected), else its restore progress.
     owner_state: Readiness = Readiness.READY
     copies: tuple[CopyNow, ...] = ()
+    #: Lag in changelog records, -1 unknown, of live members with state on disk only.
     on_disk: Mapping[str, int] = _NOTHING
 
 
 class RefineInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that `refine` looks at.
-
-    Attributes:
-        tasks: Shape of every task there is; others are left out of the answer.
-        owners, standbys: The target, by members' names; some may be gone.
-        members: Everybody alive.
-        states: Where each task is; a task without one is UNOWNED.
-        waiting: Names that are gone but whose return is waited for: their tasks stay unowned unless a ready copy exists.
-        max_warmup_replicas: Learners at once in the whole group; while somebody leaves at least two, those on top for its tasks.
-        acceptable_recovery_lag: State on disk that is at most this many records behind counts as ready.
-        enabled: False: the target as it is, cold (the baseline).
-    """
+    """Input of `refine`."""
 
     tasks: Mapping[TaskId, TaskShape]
+    #: The target by member name; names may be gone.
     owners: Mapping[TaskId, str]
     standbys: Mapping[TaskId, tuple[str, ...]] = msgspec.field(default_factory=lambda: _NOTHING)
     members: tuple[MemberNow, ...]
     states: Mapping[TaskId, TaskNow] = msgspec.field(default_factory=lambda: _NOTHING)
+    #: Names that are gone but expected back: their tasks stay unowned unless a ready copy exists.
     waiting: frozenset[str] = frozenset()
+    #: Learners in the whole group; at least two while a member leaves, and the additional ones are
+    #: for its tasks.
     max_warmup_replicas: int = 2
+    #: Lag, in records, up to which disk state counts as ready.
     acceptable_recovery_lag: int = 10_000
-    enabled: bool = True
+    enabled: bool = True  # False: the target as is, without learners (the baseline).
 
 
 class Index(msgspec.Struct, frozen=True):
-    """What there is, for looking up.
-
-    Attributes:
-        members: Everybody alive, by name.
-        open: Those of them that may be given tasks.
-        copies: Copies on live members, by task and member, in the order of the names.
-        load: Stateful tasks in any role per thread, by member.
-    """
+    """`RefineInput`, indexed."""
 
     given: RefineInput
     states: Mapping[TaskId, TaskNow]
@@ -121,20 +92,18 @@ class Index(msgspec.Struct, frozen=True):
     load: Mapping[str, float]
 
     def now(self, task: TaskId) -> TaskNow:
-        """Return where a task is."""
         return self.states.get(task, _UNOWNED)
 
     def usable(self, member: str | None) -> bool:
-        """Return whether a member may be given tasks."""
         return member in self.open
 
     def occupant(self, task: TaskId) -> str | None:
-        """Return the live member that has the task open as its owner, on its way out or not."""
+        """Return the live member that has the task open as owner, even if it is being revoked."""
         owner = self.states.get(task, _UNOWNED).owner
         return owner if owner in self.members else None
 
     def holder(self, task: TaskId) -> str | None:
-        """Return the occupant if it may go on: it was not told to stop, and its time is not up."""
+        """Return the owner if it can keep the task: not being revoked, not expelled."""
         state = self.states.get(task, _UNOWNED)
         member = self.members.get(state.owner or "")
         if member is None or state.phase != _RUNNING or member.expelled:
@@ -142,11 +111,9 @@ class Index(msgspec.Struct, frozen=True):
         return member.name
 
     def copy_on(self, task: TaskId, member: str | None) -> CopyNow | None:
-        """Return the copy that a live member keeps of a task."""
         return self.copies.get(task, _NO_COPIES).get(member or "")
 
     def copies_of(self, task: TaskId) -> Mapping[str, CopyNow]:
-        """Return the copies of a task by the live members that keep them."""
         return self.copies.get(task, _NO_COPIES)
 
 
@@ -155,7 +122,6 @@ _UNOWNED: Final = TaskNow()
 
 
 def index_of(given: RefineInput) -> Index:
-    """Return what is looked at, by what it is looked up by."""
     members = {member.name: member for member in sorted(given.members, key=lambda each: each.name)}
     usable = frozenset(
         name for name, each in members.items() if not (each.leaving or each.expelled)

@@ -1,4 +1,4 @@
-"""The learner gate's verdict on each task: whether it stays, moves now, or waits for a copy on its target owner. Pure."""
+"""One verdict per task: it stays, moves now, or waits for a copy on its target owner."""
 
 import msgspec
 
@@ -7,26 +7,17 @@ from tidewheel.rebalance.refine.refine_input import Index, Readiness
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What is decided for one task.
-
-    Attributes:
-        owner: Who is to own it now, or None.
-        warmed: The target owner that has to catch up first, or None if there is nothing to wait for.
-        staged: Whether the target wants it elsewhere.
-        cold: Whether its new owner has to restore it while it stands still.
-        reason: Why, for people; "" for a task that goes on where it is, and belongs.
-    """
+    """Decision for one task."""
 
     task: TaskId
     owner: str | None
-    warmed: str | None = None
+    warmed: str | None = None  # Target owner that must catch up first, if any.
     staged: bool = False
-    cold: bool = False
+    cold: bool = False  # True if the new owner must restore while the task is stopped.
     reason: str = ""
 
 
 def analyse(index: Index, task: TaskId) -> Verdict:
-    """Decide whether a task stays, moves now, or waits for a copy on its target owner."""
     target, holder = index.given.owners.get(task), index.holder(task)
     if holder is not None and target in (holder, None):
         return Verdict(task, holder)
@@ -43,7 +34,7 @@ def analyse(index: Index, task: TaskId) -> Verdict:
 
 
 def _handed_over(index: Index, task: TaskId) -> Verdict | None:
-    """A hand-over under way is finished, never turned around; where the target wants the task by now comes after."""
+    """Finish a revocation in progress; never reverse it, even if the target has changed since."""
     state = index.now(task)
     if state.phase == TaskPhase.RELEASED and index.usable(state.next_member):
         ready = _copies(index, task, Readiness.READY)
@@ -59,7 +50,7 @@ def _handed_over(index: Index, task: TaskId) -> Verdict | None:
 
 
 def _without_target(index: Index, task: TaskId, holder: str | None, target: str) -> Verdict:
-    """The target owner is gone or going: the task stays, or runs on a ready copy, until the next target."""
+    """Keep the task, or run it on a ready copy, until the next target names a usable owner."""
     if holder is not None:
         return Verdict(task, holder, staged=True, reason=f"{target} is gone; stays")
     ready = _copies(index, task, Readiness.READY)
@@ -70,14 +61,13 @@ def _without_target(index: Index, task: TaskId, holder: str | None, target: str)
 
 
 def _stateless(index: Index, task: TaskId, holder: str | None, target: str) -> Verdict:
-    """There is nothing to restore; but a member that has just come takes nothing from others (N11)."""
+    """Move without a learner, but never from a running member to an unsettled one (N11)."""
     if holder is None or _may_take(index, holder, target):
         return Verdict(task, target, reason="has no state to restore")
     return Verdict(task, holder, staged=True, reason=f"{target} has not settled")
 
 
 def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
-    """Somebody runs the task: it stays there until a copy on the target owner is ready."""
     may_take = _may_take(index, holder, target)
     if not index.given.enabled:
         owner = target if may_take else holder
@@ -93,16 +83,15 @@ def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
         if owner_state != Readiness.READY and ready:
             holder, why = ready[0], "its owner restores, this copy is ready"
         elif owner_state == Readiness.NOTHING and may_take:
-            # Nobody has state: restoring once, where the task belongs, is less work than twice.
+            # No member has state: restore once, on the target owner, instead of twice.
             return Verdict(task, target, cold=True, reason="nobody has restored anything of it")
     return Verdict(task, holder, target, staged=True, reason=why)
 
 
 def _unowned(index: Index, task: TaskId, target: str) -> Verdict:
-    """Nobody runs the task: it goes where it can run soonest; the target owner wins ties.
+    """Assign an unowned task where it can run soonest; the target owner wins ties.
 
-    State that is not ready, or of which nothing is known yet (the leader is new), is no reason to wait for it. But it is
-    better than none: restoring goes on where it stopped.
+    Unready or unknown state is no reason to wait, but better than none: its restore resumes there.
     """
     for readiness in (Readiness.READY, Readiness.PROGRESSING, Readiness.UNKNOWN):
         cold = readiness != Readiness.READY
@@ -116,7 +105,7 @@ def _unowned(index: Index, task: TaskId, target: str) -> Verdict:
 
 
 def _with_state(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
-    """Return the members whose state of a task is as good as that, open copies before state on disk, the best first."""
+    """Return members with state of this readiness: open copies before disk state, best first."""
     disk = {
         name: lag if lag >= 0 else float("inf")
         for name, lag in index.now(task).on_disk.items()
@@ -130,14 +119,13 @@ def _with_state(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
 
 
 def _may_take(index: Index, holder: str, target: str) -> bool:
-    """Return whether a member has been here long enough to take a running task, or its owner is going anyway."""
     return index.members[target].settled or index.members[holder].leaving
 
 
 def _copies(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
-    """Return the members whose copies could be promoted, the best first.
+    """Return members with copies of this readiness, best first.
 
-    Those that the target does not want as standbys come first, so that its standbys stay in place; then the least loaded.
+    Copies that the target does not want as standbys come first: its standbys stay in place.
     """
     wanted = index.given.standbys.get(task, ())
     found = [

@@ -1,4 +1,4 @@
-"""Which of the moves that wait are warmed up now: the budget of learners, and how it is spent. Pure."""
+"""Learner budget: selects which waiting moves get a learner now."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -11,40 +11,31 @@ from tidewheel.rebalance.model import TaskId, TaskRole
 from tidewheel.rebalance.refine.refine_input import Index, Readiness
 from tidewheel.rebalance.refine.verdicts import Verdict
 
-# Looking a member of an enumeration up by its name costs more than all that is done with it here, for every task in every
-# decision.
+# Bound once: enum member lookups are slow.
 _READY: Final = Readiness.READY
 
-#: Whoever leaves has a deadline: one learner at a time would miss it.
+#: A leaving member has a deadline: with one learner at a time it would miss it.
 _WARMUPS_WHILE_LEAVING: Final = 2
 
 
 class _Warming(StrEnum):
-    """What a staged move needs of the budget, by what its target owner has already."""
+    """Cost of a staged move in learners."""
 
-    FREE = "FREE"  # a standby there warms it, or takes the place of one that has to wait
-    KEEP = "KEEP"  # a learner is at it
-    PLANT = "PLANT"  # nothing is there
+    FREE = "FREE"  # a standby on the target owner, or one in place of a waiting standby
+    KEEP = "KEEP"
+    PLANT = "PLANT"
 
 
 class WarmupPlan(msgspec.Struct, frozen=True):
-    """How staged moves are warmed up: each is in exactly one of these.
-
-    Attributes:
-        learners: Who learns what.
-        free: Standbys on target owners that do a learner's work, by task.
-        parked: Nothing warms them up for now.
-        promoted: Learners that are to own their task but do not yet; they keep their places.
-    """
+    """Each staged move is in exactly one of the first three."""
 
     learners: Mapping[TaskId, str]
-    free: Mapping[TaskId, str]
+    free: Mapping[TaskId, str]  # Standby on the target owner that acts as a learner, per task.
     parked: frozenset[TaskId]
-    promoted: Mapping[TaskId, str]
+    promoted: Mapping[TaskId, str]  # Learners about to become owners; they still count.
 
 
 def plan_warmups(index: Index, verdicts: list[Verdict], moving: list[Verdict]) -> WarmupPlan:
-    """Spend the budget of learners on the moves that wait for one."""
     staged = [each for each in moving if each.staged and _is_stateful(index, each.task)]
     warmed = {each.task: each for each in staged if each.warmed is not None}
     needs = {task: _warming(index, each) for task, each in warmed.items()}
@@ -67,14 +58,14 @@ def plan_warmups(index: Index, verdicts: list[Verdict], moving: list[Verdict]) -
 
 
 class _Budget(msgspec.Struct, frozen=True):
-    """How many more learners there may be: in all, and of tasks whose owners stay."""
+    """Remaining learners: in total, and for tasks whose owners stay."""
 
     all: int
     staying: int
 
 
 def _budget(index: Index, promoted: Mapping[TaskId, str]) -> _Budget:
-    """Return what is left beside learners that are being promoted; what is allowed on top while somebody leaves is its alone."""
+    """Return the remaining budget; the surplus while a member leaves is for its tasks only."""
     allowed = most = index.given.max_warmup_replicas
     if any(member.leaving for member in index.members.values()):
         most = max(allowed, _WARMUPS_WHILE_LEAVING)
@@ -85,7 +76,6 @@ def _budget(index: Index, promoted: Mapping[TaskId, str]) -> _Budget:
 
 
 def _is_left(index: Index, task: TaskId) -> bool:
-    """Return whether the member that has the task open as its owner leaves."""
     member = index.members.get(index.occupant(task) or "")
     return member is not None and member.leaving
 
@@ -95,10 +85,10 @@ def _is_stateful(index: Index, task: TaskId) -> bool:
 
 
 def _warming(index: Index, verdict: Verdict) -> _Warming:
-    """Say what a move needs.
+    """Return a move's cost.
 
-    Where a standby of the target has to wait because its member still runs the task, the target owner's copy takes its
-    place: as many copies as there should be, none too many, so it costs nothing (KIP-441's swap).
+    If a target standby must wait because its member still runs the task, the target owner's copy
+    takes its place. The number of copies stays the same, so the move is free (KIP-441's swap).
     """
     task, warmed = verdict.task, verdict.warmed or ""
     copy = index.copy_on(task, warmed)
@@ -116,9 +106,9 @@ def _funded(
     verdicts: list[Verdict],
     budget: _Budget,
 ) -> dict[TaskId, str]:
-    """Return the learners that get a place.
+    """Return the moves that get a learner.
 
-    Each new one makes its member fuller before the next is chosen, so that restores are spread.
+    Each new learner raises its member's load before the next choice, which spreads restores.
     """
     if not candidates:
         return {}
@@ -129,7 +119,7 @@ def _funded(
         verdict = candidates[task]
         target, source = index.members[verdict.warmed or ""], verdict.owner or ""
         return (
-            not target.settled,  # who may be gone in a moment takes no place from others
+            not target.settled,  # an unsettled member may vanish: it takes no place from others
             _tier(index, verdict, warmings[task], restoring),
             not index.members[source].leaving,
             index.load[target.name] + planted[target.name] / target.threads,
@@ -157,7 +147,7 @@ def _funded(
 
 
 def _restoring(index: Index, verdicts: list[Verdict]) -> set[str]:
-    """Return the members that restore a task that stands still, or begin to in this step: learners there make no headway."""
+    """Return members that restore a stopped task: a learner on them makes little progress."""
     restoring = {each.owner for each in verdicts if each.owner is not None and each.cold}
     for task, state in index.given.states.items():
         if state.owner_state != _READY and (holder := index.holder(task)) is not None:
@@ -166,9 +156,10 @@ def _restoring(index: Index, verdicts: list[Verdict]) -> set[str]:
 
 
 def _tier(index: Index, verdict: Verdict, warming: _Warming, restoring: set[str]) -> int:
-    """Return a move's class, the most deserving first.
+    """Return the priority class of a move; the lowest number comes first.
 
-    Learners with progress or prospects (0), new ones with prospects (1), old ones without (2), new ones without (3).
+    A target member has prospects if it restores no stopped task. Classes: learners with progress or
+    prospects (0), new learners with prospects (1), other learners (2), other new learners (3).
     """
     prospects = verdict.warmed not in restoring
     if warming == _Warming.PLANT:

@@ -1,1 +1,1 @@
-"""The runtime of a group: election, leadership and the log, on threads."""
+"""Group runtime: election, leadership and group log access, with threads."""

@@ -1,12 +1,12 @@
-"""One process's terms as leader: claims, takes the log over, feeds the coordinator and carries out what it decides.
+"""Leadership terms of one process: claim, takeover, decisions and their effects.
 
     IDLE ──claim──▶ CLAIMING ──fenced the leader before──▶ CATCHING_UP ──read all it wrote──▶ TAKING_OVER
       ▲                                                                                           │
       └───────────────── lost (fenced, unknown outcome), resigned ◀── LEADING ◀──claim is in the log──┘
 
-Nothing here waits: whatever talks to the cluster runs on an executor, and its result comes back through `post` as a call
-on the runtime's own thread. A result of an earlier term is dropped. While a transaction is under way the coordinator is
-not asked again; what is observed meanwhile is taken in.
+Cluster calls run on executors; results return through `post` to the runtime's thread. Results of
+earlier terms are dropped. The coordinator decides nothing while a transaction is open, but
+observes.
 """
 
 import logging
@@ -41,45 +41,39 @@ _log: Final = logging.getLogger("tidewheel.group")
 
 _T = TypeVar("_T")
 
-#: Old keys are removed this many at a time, so often, so that nothing waits for it.
+#: Tombstones per transaction, and interval: small, because decisions wait for it.
 _FORGET_AT_ONCE: Final = 200
 _FORGET_EACH_MS: Final = 10_000
 
-#: How soon after its claim, and how often, a leader looks whether the committed offsets are the application's own (H18),
-#: and how soon again if they are not.
+#: Checks for foreign committed offsets (H18): after a claim, regularly, and after a hit.
 SAMPLE_FIRST_MS: Final = 60_000
 SAMPLE_EACH_MS: Final = 3_600_000
 SAMPLE_AGAIN_MS: Final = 60_000
 _NAMED: Final = 8
-#: Topics of warnings.
 _OFFSETS: Final = "offsets"
 _INBOX: Final = "inbox"
 _LOG: Final = "log"
-#: How long the leader's beats name the last message that was dropped.
+#: Duration of an alarm about dropped messages.
 _DROPPED_MS: Final = 3_600_000
 
-#: How often a leader compares the group that the log tells with the group that it decided.
+#: Interval of comparing the log with the decided group.
 AUDIT_EACH_MS: Final = 5_000
 
-#: A leader that has not heard its own beat for so many heartbeats is blind: the silence of others says nothing.
+#: Without its own beats for so long, a leader is blind: silence of members proves nothing.
 _BLIND_HEARTBEATS: Final = 2.5
 
-#: Announcements that are not repeated for ever: one that came so shortly before a claim is told to the new coordinator.
+#: Announcements without endless repetition: a new coordinator receives recent ones.
 _KEPT: Final = (MemberDied, Leave, DrainMember, ShutDown)
 _KEPT_MS: Final = 10_000
 _KEPT_MAX: Final = 1_000
-#: Members whose last beats are remembered while another one leads.
 _SENDERS_MAX: Final = 10_000
 
-#: Called on the runtime's thread, with the time.
 Posted = Callable[[int], None]
-#: Computes a target: a built-in assignor or a user's; raises an exception that says why it can't.
+#: Built-in or user assignor; raises an exception if it can't answer.
 Assign = Callable[[AssignmentRequest], Assignment]
 
 
 class TermState(StrEnum):
-    """Where a term stands; see the module's diagram."""
-
     IDLE = "IDLE"
     CLAIMING = "CLAIMING"
     CATCHING_UP = "CATCHING_UP"
@@ -88,22 +82,14 @@ class TermState(StrEnum):
 
 
 class Executors(msgspec.Struct, frozen=True, kw_only=True):
-    """Where what talks to the cluster runs.
+    """Executors for cluster calls."""
 
-    Attributes:
-        leader: The leader's transactions: one thread, so that they keep their order.
-        fences: Fences, at most as many at once as it has threads.
-        asks: Questions: end offsets, topic ids, assignors.
-    """
-
-    leader: Executor
-    fences: Executor
+    leader: Executor  # One thread: transactions keep their order.
+    fences: Executor  # Its threads limit concurrent fences.
     asks: Executor
 
 
 class LeaderPorts(msgspec.Struct, frozen=True, kw_only=True):
-    """What leading needs besides the log."""
-
     fencer: Fencer
     ends: EndsReader
     assign: Assign
@@ -111,14 +97,9 @@ class LeaderPorts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leadership:
-    """The terms of one process; all methods belong to the runtime's thread.
+    """Terms of one process; not thread-safe, except for `post`.
 
-    Args:
-        app: The application's id.
-        leader: The process, by an id that is new at each start.
-        settings: Group-wide settings.
-        ports: See there.
-        post: Hands a call over to the runtime's thread; may be called from any.
+    `leader` is unique per process start.
     """
 
     def __init__(
@@ -136,40 +117,35 @@ class Leadership:
         self._ports = ports
         self._post = post
         self.state = TermState.IDLE
-        #: Counts terms; results of effects carry it.
         self._term = 0
         self._log: GroupLog | None = None
         self._claim_end = 0
         self._topic_ids: dict[str, str] = {}
         self._coordinator: Coordinator | None = None
-        #: When its own last beat came back through the inbox.
+        #: Time when its own last beat arrived through the inbox.
         self._heard_ms = 0
-        #: Whether a transaction is under way.
         self._busy = False
         self._fencing: set[str] = set()
         self._forget_ms = 0
         self._sample_ms = 0
         self._audit_ms = 0
-        #: When this term began to lead.
         self._led_ms = 0
-        #: The decided group that the log did not tell at the last audit.
+        #: Decided group that differed from the log at the last audit.
         self._differing: Group | None = None
-        #: Whether a rejected record may have taken the place of one that counts.
+        #: A rejected record may have replaced a valid one.
         self._is_damaged = False
         self._dropped_ms = 0
         self._out: list[AnyMessage] = []
         self._kept: deque[tuple[int, AnyMessage]] = deque(maxlen=_KEPT_MAX)
-        #: While another one leads: the last beat of each incarnation, and when anything at all was heard last.
+        #: While another process leads: last beat per incarnation, and last sign of life of any.
         self._beats: dict[str, tuple[int, Beat]] = {}
         self._listened_ms = 0
 
     @property
     def coordinator(self) -> Coordinator | None:
-        """Return the coordinator while this process leads."""
         return self._coordinator
 
     def claim(self, log: GroupLog, topic_ids: dict[str, str]) -> None:
-        """Begin a term, unless one is under way."""
         if self.state is not TermState.IDLE:
             return
         self._log = log
@@ -179,7 +155,6 @@ class Leadership:
         self._run(self._ports.executors.leader, log.claim, self._claimed)
 
     def observe(self, message: AnyMessage, now_ms: int) -> None:
-        """Take in a message of the inbox."""
         if self._coordinator is not None:
             self._coordinator.observe(message, now_ms)
             if isinstance(message, LeaderBeat) and message.incarnation == self._leader:
@@ -195,7 +170,6 @@ class Leadership:
             self._kept.append((now_ms, message))
 
     def rejected(self, records: Sequence[RejectedRecord], now_ms: int, *, in_log: bool) -> None:
-        """Take in what the door has rejected, in the group log or in the inbox."""
         if in_log:
             self._is_damaged = True
         elif self._coordinator is not None:
@@ -207,17 +181,7 @@ class Leadership:
     def turn(
         self, group: Group, state_offset: int, keys: LogKeys, now_ms: int
     ) -> tuple[list[AnyMessage], int | None]:
-        """Do what can be done now.
-
-        Args:
-            group: The fold of the log as it was read.
-            state_offset: How far it was read.
-            keys: Its keys.
-            now_ms: The time.
-
-        Returns:
-            Messages for the inbox, and when to come again at the latest (None: when something has happened).
-        """
+        """Decide and execute; return inbox messages and the next wake time."""
         wake_ms: int | None = None
         if self._coordinator is not None:
             self._coordinator.state_offset = state_offset
@@ -242,7 +206,10 @@ class Leadership:
         return out, wake_ms
 
     def resign(self, now_ms: int) -> list[AnyMessage]:
-        """End the term in order; return what is left to say. A transaction that is under way counts as the next leader finds it."""
+        """End the term in order; return the last messages.
+
+        The log decides about an open transaction.
+        """
         said: list[AnyMessage] = []
         if self._coordinator is not None:
             _log.info("%s: resigning as leader of group %s", self._leader, self._app)
@@ -251,11 +218,8 @@ class Leadership:
         return said
 
     def drop(self, reason: str) -> None:
-        """End the term without a word."""
         if self.state is not TermState.IDLE:
             self._lose(reason)
-
-    # -- claiming --------------------------------------------------------------------------------------------------
 
     def _claimed(self, end: int, now_ms: int) -> None:
         del now_ms
@@ -263,7 +227,7 @@ class Leadership:
         self.state = TermState.CATCHING_UP
 
     def _take_over(self, group: Group) -> None:
-        """Write the claim and, in the same transaction, the whole state under its epoch, without contradictions."""
+        """Write the claim with a repaired snapshot in one transaction."""
         assert self._log is not None, "claimed before"
         group, found = msgspec.structs.astuple(mended(group, app=self._app, heard=[*self._beats]))
         epoch = group.leader_epoch + 1
@@ -290,7 +254,7 @@ class Leadership:
         self._forget_ms = now_ms + _FORGET_EACH_MS
         self._sample_ms = now_ms + SAMPLE_FIRST_MS
         self._audit_ms = now_ms + AUDIT_EACH_MS
-        self._is_damaged, self._differing = False, None  # the claim has just stated everything
+        self._is_damaged, self._differing = False, None
         self._coordinator = Coordinator(
             group, app=self._app, leader=self._leader, settings=self._settings, now_ms=now_ms
         )
@@ -311,24 +275,23 @@ class Leadership:
         self._tell_what_was_heard(self._coordinator, now_ms)
 
     def _is_blind(self, now_ms: int) -> bool:
-        """Return whether members would be taken for dead because nothing arrives here.
+        """Return True if the leader receives nothing and would bury live members.
 
-        The next claim, by this process or another, gives every member a full session again (H5).
+        The next claim gives each member a full session again (H5).
         """
         return now_ms - self._heard_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms
 
     def _listen(self, now_ms: int) -> None:
-        """Note that something was heard; after a gap nothing from before it tells who is alive."""
+        """Record a sign of life; after a gap, older beats prove nothing."""
         if now_ms - self._listened_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms:
             self._beats.clear()
         self._listened_ms = now_ms
 
     def _tell_what_was_heard(self, coordinator: Coordinator, now_ms: int) -> None:
-        """Let a new coordinator know what this process heard while another one led.
+        """Pass observations from before the term to a new coordinator.
 
-        Beats count from when they were heard here, by this process's own clock, so that whoever died with the leader
-        does not live for another session. Members that were never heard have a full one (H5), and so have all of them if
-        this process has not listened all the time.
+        Beats keep their local receive time: a member that died with the old leader gets no extra
+        session. Unheard members get a full one (H5); after a gap, all do.
         """
         self._listen(now_ms)
         heard: list[tuple[int, AnyMessage]] = [*self._beats.values()]
@@ -341,8 +304,6 @@ class Leadership:
     @property
     def _epoch(self) -> int:
         return 0 if self._coordinator is None else self._coordinator.group.leader_epoch
-
-    # -- leading ---------------------------------------------------------------------------------------------------
 
     def _decide(self, group: Group, keys: LogKeys, now_ms: int) -> int:
         assert self._coordinator is not None, "asked while leading only"
@@ -360,10 +321,10 @@ class Leadership:
         return min(decision.wake_ms, self._forget_ms, self._sample_ms, self._audit_ms)
 
     def _must_restate(self, group: Group, now_ms: int) -> bool:
-        """Return whether the log has to be told the group again.
+        """Return True if the leader must rewrite the group.
 
-        A record that no leader wrote may say something else, or hide what a leader wrote under its key once the topic is
-        compacted. The reader has had the time between two audits to catch up with this leader's own records.
+        A foreign record may differ from the decision, or hide a leader's record after compaction.
+        Two audits in a row must differ, which gives the reader time to catch up.
         """
         coordinator = self._coordinator
         if coordinator is None or now_ms < self._audit_ms:
@@ -375,7 +336,6 @@ class Leadership:
         return self._is_damaged or (differs and was_so)
 
     def _restate(self) -> None:
-        """Write the whole group once more, under this leader's epoch."""
         log, coordinator = self._log, self._coordinator
         assert log is not None and coordinator is not None, "asked while leading only"  # noqa: PT018 - one statement of one state
         _log.warning(
@@ -405,7 +365,6 @@ class Leadership:
         self._run(self._ports.executors.leader, lambda: log.append(decision.records), committed)
 
     def _carry_out(self, decision: Decision, now_ms: int) -> None:
-        """Do what does not go into the log, in the order of the decision."""
         self._out += decision.messages
         for fence in decision.fences:
             self._fence(fence)
@@ -475,7 +434,7 @@ class Leadership:
         self._run(self._ports.executors.leader, lambda: log.forget(stale), forgotten)
 
     def _sample_offsets(self, coordinator: Coordinator, now_ms: int) -> None:
-        """Look whether somebody moved committed offsets; brokers let anybody, as the group has no members of theirs (H18)."""
+        """Check for foreign committed offsets: brokers accept any in a group without members (H18)."""
         self._sample_ms = now_ms + SAMPLE_EACH_MS
         partitions = dict(coordinator.group.about.partitions)
 
@@ -492,7 +451,7 @@ class Leadership:
 
         def failed(error: Exception, now_ms: int) -> None:
             self._sample_ms = now_ms + SAMPLE_AGAIN_MS
-            _log.warning("looking at the committed offsets failed and is tried again: %s", error)
+            _log.warning("reading the committed offsets failed; trying again: %s", error)
 
         self._run(
             self._ports.executors.asks,
@@ -500,8 +459,6 @@ class Leadership:
             found,
             failed,
         )
-
-    # -- the end of a term -----------------------------------------------------------------------------------------
 
     def _lose(self, reason: str) -> None:
         _log.warning(
@@ -518,10 +475,8 @@ class Leadership:
         self._out.clear()
         self.state = TermState.IDLE
         if log is not None:
-            # Behind whatever the leader's thread is still waiting for.
+            # Queued after pending work of the leader's thread.
             self._ports.executors.leader.submit(log.resign)
-
-    # -- effects ---------------------------------------------------------------------------------------------------
 
     def _run(
         self,
@@ -530,7 +485,10 @@ class Leadership:
         done: Callable[[_T, int], None],
         failed: Callable[[Exception, int], None] | None = None,
     ) -> None:
-        """Run `work` elsewhere, then `done` or `failed` (by default the end of the term) here, if the term still lasts."""
+        """Run `work` on an executor, then `done` or `failed` here if the term still lasts.
+
+        By default a failure ends the term.
+        """
         term = self._term
 
         def run() -> None:

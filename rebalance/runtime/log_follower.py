@@ -1,10 +1,10 @@
-"""Reads the control topics for the runtime, and survives whatever the cluster does: opens them, reads, opens them again.
+"""Group log reader: opens the control topics, reads them, reopens them after failures.
 
     CLOSED ──open──▶ READING ──topics changed──▶ HELD ──the topics are as their own log says──▶ READING
        └── cluster away: again later ──┘
 
-In HELD nothing of the log counts (SAFE_HOLD, hole H24): control topics that were deleted or made anew hold none of the
-epochs that members live by. Only `tidewheel group recover`, which claims in the new topics, ends it.
+In HELD the log does not count (SAFE_HOLD, H24): recreated topics lack the members' epochs. Only
+`tidewheel group recover` ends it, by a claim in the new topics.
 """
 
 import logging
@@ -24,45 +24,32 @@ from tidewheel.rebalance.ports import (
 
 _log: Final = logging.getLogger("tidewheel.group")
 
-#: How soon something that failed is tried again: doubled each time, up to the maximum.
 _AGAIN_MS: Final = 100
 _AGAIN_MAX_MS: Final = 5_000
-#: How often a group that is held looks whether it was recovered.
 _HELD_LOOK_MS: Final = 1_000
 
 
 class LogOpened(msgspec.Struct, frozen=True):
-    """A log is read from its beginning: what was folded before counts no more.
-
-    Attributes:
-        log: The log.
-        topic_ids: Of its topics.
-        end: Everything up to here must have been read before anybody acts on it.
-    """
+    """A log read from its start; earlier folds are void."""
 
     log: GroupLog
     topic_ids: Mapping[str, str]
-    end: int
+    end: int  # Read up to here before any action.
 
 
 class LogHeld(msgspec.Struct, frozen=True):
-    """The topics are not those they were; `reason` is for people."""
+    """The control topics have changed."""
 
     reason: str
 
 
-#: What a follower tells.
 Followed = LogOpened | LogHeld | LogRead
 
 
 class LogFollower:
-    """Follows the log of a group. One thread calls `once`.
+    """Follows a group's log; one thread calls `once`.
 
-    Args:
-        make_log: Makes a log, not yet open.
-        inbox_back_ms: How much of the inbox is read at the start.
-        clock: The runtime's.
-        tell: Called with what has come.
+    `make_log` returns an unopened log; `tell` receives the events.
     """
 
     def __init__(
@@ -79,14 +66,14 @@ class LogFollower:
         self._tell = tell
         self._log: GroupLog | None = None
         self._held = ""
-        #: Set by the runtime's thread: why the log is to be given up.
+        #: Set by the runtime's thread: reason to hold.
         self._hold_wanted = ""
         self._due_ms = 0
         self._again_ms = _AGAIN_MS
         self._offset = -1
 
     def once(self, timeout_s: float) -> float:
-        """Open the log or read from it; return for how many seconds there is nothing to do."""
+        """Open or read the log; return the idle time in seconds."""
         if self._hold_wanted:
             self._hold(self._hold_wanted)
         left_ms = self._due_ms - self._clock.now_ms()
@@ -108,7 +95,7 @@ class LogFollower:
         return 0.0
 
     def hold_soon(self, reason: str) -> None:
-        """Give the log up until it was recovered; from any thread."""
+        """Hold until a recovery; thread-safe."""
         self._hold_wanted = reason
 
     def _hold(self, reason: str) -> None:
@@ -120,13 +107,11 @@ class LogFollower:
             self._tell(LogHeld(reason))
 
     def close(self) -> None:
-        """Let go of the log; idempotent."""
         log, self._log = self._log, None
         if log is not None:
             log.close()
 
     def _open(self) -> GroupLog | None:
-        """Return the log once it is open, or None while the group is held."""
         log = self._make_log()
         try:
             topic_ids = log.open(create=not self._held, inbox_back_ms=self._inbox_back_ms)
@@ -135,7 +120,7 @@ class LogFollower:
                 log.close()
                 self._due_ms = self._clock.now_ms() + _HELD_LOOK_MS
                 return None
-            if self._held:  # what was read for a look is read again by whoever folds it
+            if self._held:  # opened again, because the check consumed its records
                 log.close()
                 log = self._make_log()
                 topic_ids = log.open(create=False, inbox_back_ms=self._inbox_back_ms)
@@ -148,7 +133,6 @@ class LogFollower:
         return log
 
     def _recovered(self, log: GroupLog, topic_ids: Mapping[str, str], end: int) -> bool:
-        """Return whether the newest claim in these topics was made for them."""
         group = Group()
         read = LogRead()
         until_ms = self._clock.now_ms() + _AGAIN_MAX_MS

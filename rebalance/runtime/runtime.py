@@ -1,7 +1,6 @@
-"""One process's part in its group: reads the control topics, feeds members, candidate and coordinator, says what they say.
+"""Group runtime of one process: clock, thread and queue around the pure state machines.
 
-The machines it feeds are pure; here is the clock and the thread. That thread never waits for the cluster: one thread
-reads the topics, executors do the rest, and everything that happens comes to it as a call in a queue.
+Its thread never waits for the cluster: a reader thread and executors do, and send calls to a queue.
 
     workers ──reports──▶ ┌─────────┐ ──orders, leases──▶ workers
     topics ──read──────▶ │ runtime │ ──messages, records─▶ topics
@@ -42,41 +41,29 @@ _log: Final = logging.getLogger("tidewheel.group")
 
 _T = TypeVar("_T")
 
-#: Nobody is left alone for longer.
 _LOOK_MS: Final = 250
 _POLL_S: Final = 0.5
-#: How often the control topics' ids are compared with those that were pinned.
 _TOPIC_CHECK_MS: Final = 5_000
-#: So many skipped records are reported one by one.
 _REPORTED_MAX: Final = 10
 _RECOVER: Final = (
-    "nothing is decided and no input is taken until somebody has run `tidewheel group recover MODULE:TOPOLOGY --execute`; "
-    "members go on by themselves then"
+    "the group decides nothing and takes no input until `tidewheel group recover MODULE:TOPOLOGY --execute` has run; "
+    "then members resume by themselves"
 )
 
 
 class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a runtime needs to know.
-
-    Attributes:
-        app: The application's id.
-        process_id: This process, by an id that is new at each start.
-        heartbeat_interval_ms: Of the candidate: how soon it misses a leader.
-        session_timeout_ms: Twice this is read of the inbox at the start.
-        jitter_seed: Spreads candidates.
-        coordinator: Group-wide settings, for when this process leads.
-    """
+    """Settings of a runtime."""
 
     app: str
-    process_id: str
+    process_id: str  # Unique per process start.
     heartbeat_interval_ms: int = 500
-    session_timeout_ms: int = 3_000
+    session_timeout_ms: int = 3_000  # The inbox is read from twice this long ago.
     jitter_seed: int = 0
     coordinator: CoordinatorSettings = msgspec.field(default_factory=CoordinatorSettings)
 
 
 class _Hosted:
-    """A member that lives here, and the way to its worker."""
+    """A local member with the connection to its worker."""
 
     def __init__(
         self,
@@ -93,7 +80,7 @@ class _Hosted:
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.welcomed = welcomed
         self.member: Member | None = None
-        #: Whether the worker, which wants to go, was told that it may.
+        #: The leaving worker has permission to close.
         self.may_leave = False
         self._said: dict[type[AnyReport], AnyReport] = {}
         self._death: str | None = None
@@ -107,29 +94,24 @@ class _Hosted:
 
     @property
     def leaves(self) -> bool:
-        """Return whether the worker wants to go."""
         return WorkerLeaves in self._said
 
     @property
     def gone(self) -> bool:
-        """Return whether the worker is no more."""
         return self._death is not None or WorkerClosed in self._said
 
     def report(self, report: AnyReport, now_ms: int) -> None:
-        """Take in what the worker said; what stays true is told to a member that is made later."""
         if isinstance(report, LASTING):
             self._said[type(report)] = report
         if self.member is not None:
             self.member.report(report, now_ms)
 
     def died(self, reason: str, now_ms: int) -> None:
-        """Take in that the worker's process is gone."""
         self._death = reason
         if self.member is not None:
             self.member.died(reason, now_ms)
 
     def begin(self, group: Group, state_offset: int, now_ms: int) -> Member:
-        """Make the worker's member, which knows the log, and tell it what the worker has said."""
         self.member = member = Member(
             self.join,
             heartbeat_interval_ms=self.heartbeat_interval_ms,
@@ -145,9 +127,9 @@ class _Hosted:
         return member
 
     def is_alive(self, now_ms: int, *, alone: Callable[[], bool]) -> bool:
-        """Return whether the worker's loop has turned lately, or is in a call of user code that does not take too long.
+        """Return True if the worker's loop turned lately, or is in a call within its limit.
 
-        `alone`: nobody else could take its tasks over, so no call takes too long.
+        With `alone`, calls have no limit: no other member could take the tasks.
         """
         progress = self.line.progress()
         if progress != self._progress:
@@ -174,7 +156,6 @@ class _Hosted:
         return False
 
     def lease(self, until_ms: int | None) -> None:
-        """Pass a lease on if it is a new one."""
         if until_ms is not None and until_ms != self._lease_ms:
             self._lease_ms = until_ms
             self.line.lease(until_ms)
@@ -183,16 +164,9 @@ class _Hosted:
 class GroupRuntime:
     """Hosts members of one application, and leads its group when elected.
 
-    `add`, `report`, `died`, `finish` and `stop` may be called from any thread; `run` is the runtime's thread. Tests call
-    `once` instead of `run`.
-
-    Args:
-        make_log: Makes a log, not yet open.
-        ports: What leading needs.
-        settings: See there.
-        clock: All times are by it; a worker's lease too.
-        was_used: Asked before the first claim in an empty log: whether the application has committed under a group
-            before, so that its log must have been deleted. Runs on an executor.
+    `add`, `report`, `died`, `finish` and `stop` are thread-safe; `run` is the runtime's thread.
+    Tests call `once` instead. `was_used` runs on an executor before the first claim in an empty
+    log: True if the application has committed as a group, so its log was deleted.
     """
 
     def __init__(
@@ -225,20 +199,16 @@ class GroupRuntime:
         self._limit = InboxLimit()
         self._hosted: dict[str, _Hosted] = {}
         self._stopping = threading.Event()
-        #: End at the latest then; None while there is no reason to.
         self._finish_ms: int | None = None
         self._log: GroupLog | None = None
         self._topic_ids: dict[str, str] = {}
         self._held = ""
-        #: Checked once: whether an empty log may be claimed.
         self._first_claim_allowed: bool | None = None
         self._asked = False
         self._topic_check_ms = 0
         self._dropped = 0
         self._rejections = 0
         self._begin_anew(0)
-
-    # -- from any thread -------------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -250,18 +220,14 @@ class GroupRuntime:
         max_call_ms: int | None = None,
         welcomed: bool = False,
     ) -> None:
-        """Speak for a worker from now on.
+        """Host a worker's member.
 
-        Args:
-            join: Who it is.
-            line: The way to it.
-            heartbeat_interval_ms: Between its beats.
-            hang_timeout_ms: How long it may make no progress and still be vouched for.
-            max_call_ms: The same while its loop is in a call of user code; None: for ever.
-            welcomed: The log had this incarnation once: if it has gone from there, it is over.
+        The worker may stop for `hang_timeout_ms`, or `max_call_ms` in a call of user code (None:
+        unlimited). With `welcomed`, the log once had this incarnation: if it is absent now, it is
+        over.
         """
         hosted = _Hosted(
-            # Candidates are known by their members, and this process is one, by an id of its own.
+            # The election knows candidates by their members' process id.
             msgspec.structs.replace(join, process_id=self._settings.process_id),
             line,
             heartbeat_interval_ms=heartbeat_interval_ms,
@@ -272,8 +238,6 @@ class GroupRuntime:
         self._calls.put(lambda _: self._hosted.update({join.incarnation: hosted}))
 
     def report(self, incarnation: str, report: AnyReport) -> None:
-        """Take in what a worker said."""
-
         def reported(now_ms: int) -> None:
             if incarnation in self._hosted:
                 self._hosted[incarnation].report(report, now_ms)
@@ -281,8 +245,6 @@ class GroupRuntime:
         self._calls.put(reported)
 
     def died(self, incarnation: str, reason: str) -> None:
-        """Take in that a worker's process is gone, or its line."""
-
         def took(now_ms: int) -> None:
             if incarnation in self._hosted:
                 self._hosted[incarnation].died(reason, now_ms)
@@ -290,27 +252,21 @@ class GroupRuntime:
         self._calls.put(took)
 
     def finish(self, timeout_ms: int) -> None:
-        """End once every member has said everything, resigning in order; after `timeout_ms` at the latest."""
+        """Stop after the last messages or the timeout; resign first."""
         self._calls.put(lambda now_ms: setattr(self, "_finish_ms", now_ms + timeout_ms))
 
     def stop(self) -> None:
-        """End now, in order."""
         self.finish(0)
 
     @property
     def leads(self) -> bool:
-        """Return whether this process leads the group, as far as it knows."""
         return self._leadership.coordinator is not None
 
     @property
     def group(self) -> Group:
-        """Return the group as the log was read so far."""
         return self._group
 
-    # -- the runtime's thread --------------------------------------------------------------------------------------
-
     def run(self) -> None:
-        """Work until `finish` or `stop`; returns when everything was said."""
         reader = threading.Thread(target=self._read, name="tidewheel-group-log", daemon=True)
         reader.start()
         wake_ms = 0
@@ -325,7 +281,7 @@ class GroupRuntime:
         reader.join()
 
     def once(self) -> int:
-        """Read what is there, take in what has happened, decide; return when to come again at the latest."""
+        """Read, process and decide once; return the next wake time."""
         self._follower.once(0)
         while not self._calls.empty():
             self._take_calls(self._calls.get())
@@ -335,13 +291,12 @@ class GroupRuntime:
         while not self._stopping.is_set():
             try:
                 self._stopping.wait(self._follower.once(_POLL_S))
-            except Exception:  # noqa: BLE001 - logged; a reader that ends would leave its members without news
+            except Exception:  # noqa: BLE001 - logged; without a reader the members would stop
                 _log.exception("reading the group's topics failed; trying again")
                 self._stopping.wait(1.0)
         self._follower.close()
 
     def _take_calls(self, call: Posted) -> None:
-        """Make a call and all that wait behind it."""
         now_ms = self._clock.now_ms()
         with contextlib.suppress(queue.Empty):
             while True:
@@ -349,7 +304,6 @@ class GroupRuntime:
                 call = self._calls.get_nowait()
 
     def turn(self) -> int:
-        """Decide everything that can be decided; return when to come again at the latest."""
         now_ms = self._clock.now_ms()
         if self._held:
             self._let_go()
@@ -382,7 +336,7 @@ class GroupRuntime:
         member.vouch(alive, now_ms, in_call=hosted.in_call)
         decision = member.decide(now_ms)
         said += decision.messages
-        hosted.lease(decision.lease_until_ms)  # first: no order is to be found without one
+        hosted.lease(decision.lease_until_ms)  # lease first: orders need one
         if decision.orders:
             hosted.line.order(decision.orders)
         if decision.over:
@@ -390,7 +344,6 @@ class GroupRuntime:
         return decision.wake_ms
 
     def _member(self, incarnation: str, now_ms: int) -> Member | None:
-        """Return a hosted member; its machine is made now that the log was read, so that it knows where it stands."""
         hosted = self._hosted[incarnation]
         if hosted.member is not None:
             return hosted.member
@@ -404,17 +357,13 @@ class GroupRuntime:
 
     @property
     def _state_topic(self) -> str:
-        """Return the name of the topic with the group log."""
         return next((name for name in self._topic_ids if name.endswith("-state")), "")
 
     @property
     def _is_read(self) -> bool:
         return self._log is not None and self._state_offset >= self._needed_offset
 
-    # -- the log ---------------------------------------------------------------------------------------------------
-
     def _begin_anew(self, now_ms: int) -> None:
-        """Forget everything that came from a log."""
         self._group = Group()
         self._keys = LogKeys()
         self._state_offset = 0
@@ -440,11 +389,11 @@ class GroupRuntime:
         if self._held:
             _log.warning("group %s was recovered: going on", self._settings.app)
         for hosted in self._hosted.values():
-            # Its epochs are those of the log before, if there was one.
+            # Its epochs belong to the earlier log.
             hosted.welcomed = hosted.welcomed or self._held != ""
             hosted.member = None
         self._held = ""
-        self._leadership.drop("the log was opened anew")
+        self._leadership.drop("the log was reopened")
         self._begin_anew(now_ms)
         self._log = opened.log
         self._topic_ids = dict(opened.topic_ids)
@@ -460,7 +409,7 @@ class GroupRuntime:
         self._log = None
 
     def _let_go(self) -> None:
-        """Let workers go that want to while the group is held: nobody hears of it, so nobody can take their tasks over."""
+        """Permit requested leaves while held: no other member can take the tasks."""
         for incarnation, hosted in list(self._hosted.items()):
             if hosted.gone:
                 del self._hosted[incarnation]
@@ -490,7 +439,6 @@ class GroupRuntime:
         self._compare_ids()
 
     def _fold(self, group: Group, logged: LoggedRecord, now_ms: int) -> Group:
-        """Return the group after a record; one that is skipped is reported."""
         self._keys.note(logged)
         rejected, record = logged.rejected, logged.record
         refusal = None if record is None else refusal_of(group, record)
@@ -503,7 +451,6 @@ class GroupRuntime:
         return group if record is None else apply(group, record)
 
     def _tell_hold(self, group: Group) -> None:
-        """Say why members of a group get no tasks, and when that is over."""
         held = group.about.held
         if held == self._group.about.held:
             return
@@ -525,7 +472,7 @@ class GroupRuntime:
                 hosted.member.hear(message, now_ms)
 
     def _reject(self, rejected: Sequence[RejectedRecord], now_ms: int, *, in_log: bool) -> None:
-        """Report records that are skipped: the first ten, then at 100, 1000, ..."""
+        """Log skipped records: the first ten, then at 100, 1000, ..."""
         self._leadership.rejected(rejected, now_ms, in_log=in_log)
         for each in rejected:
             self._rejections += 1
@@ -539,7 +486,7 @@ class GroupRuntime:
                 )
 
     def _drop(self, count: int) -> None:
-        """Count messages that were not taken in; say so at 1, 10, 100, ..."""
+        """Count dropped messages; log at 1, 10, 100, ..."""
         before, self._dropped = self._dropped, self._dropped + count
         if len(str(self._dropped)) > len(str(before)) or before == 0:
             _log.warning(
@@ -548,8 +495,6 @@ class GroupRuntime:
                 self._settings.app,
                 self._dropped,
             )
-
-    # -- claiming and holding --------------------------------------------------------------------------------------
 
     def _claim(self, log: GroupLog) -> None:
         if self._group.leader_epoch > 0 or self._first_claim_allowed:
@@ -579,17 +524,17 @@ class GroupRuntime:
             self._give_up_log(_changed(self._topic_ids, found))
 
     def _compare_ids(self) -> None:
-        """Hold if the log says that it was written in other topics (restored from a copy, or these were renamed)."""
+        """Hold if the log was written in other topics (restored or renamed)."""
         claimed = dict(self._group.topic_ids)
         if self._is_read and claimed and claimed != self._topic_ids:
             self._give_up_log(_changed(claimed, self._topic_ids))
 
     def _give_up_log(self, reason: str) -> None:
-        self._hold(reason)  # at once: what is in the queue already counts no more
+        self._hold(reason)  # now: queued reads no longer count
         self._follower.hold_soon(reason)
 
     def _ask(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
-        """Ask the cluster something; a failure is logged, and asked again with the next look."""
+        """Run a cluster call on an executor; a failure is logged and retried later."""
 
         def run() -> None:
             try:
@@ -610,15 +555,12 @@ class GroupRuntime:
 
         self._ports.executors.asks.submit(run)
 
-    # -- the end ---------------------------------------------------------------------------------------------------
-
     def _is_finished(self) -> bool:
         if self._finish_ms is None:
             return False
         return not self._hosted or self._clock.now_ms() >= self._finish_ms
 
     def _close(self) -> None:
-        """Resign if this process leads, and let go of everything."""
         said = self._leadership.resign(self._clock.now_ms())
         if said and self._log is not None:
             self._log.say(said)
@@ -629,7 +571,6 @@ class GroupRuntime:
 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Say which topics are not what they were."""
     names = sorted(name for name in before if now.get(name) != before[name])
     states = [f"{name} is {'another one' if name in now else 'gone'}" for name in names]
-    return f"control topics were deleted or made anew: {', '.join(states) or 'others were found'}"
+    return f"control topics were deleted or recreated: {', '.join(states) or 'others were found'}"
