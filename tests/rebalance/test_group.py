@@ -1,4 +1,4 @@
-"""The fold of the log: what counts, what does not, and that compaction changes nothing (H1, H4, invariants 5 and 6)."""
+"""The group fold: accepted records, and compaction (H1, H4, invariants 5 and 6)."""
 
 import msgspec
 import pytest
@@ -28,12 +28,10 @@ from tidewheel.rebalance.protocol.records import (
 
 
 def claim(epoch: int) -> LeaderClaim:
-    """Return the claim of an epoch."""
     return LeaderClaim(leader_epoch=epoch, leader=f"p{epoch}", previous_epoch=epoch - 1)
 
 
 def task(epoch: int, number: int, phase: str = "RUNNING", owner: str | None = "a-1") -> TaskRecord:
-    """Return a record of task 0_<number> under a leader's epoch."""
     return TaskRecord(
         leader_epoch=epoch, task=f"0_{number}", phase=phase, task_epoch=number + 1, owner=owner
     )
@@ -41,7 +39,6 @@ def task(epoch: int, number: int, phase: str = "RUNNING", owner: str | None = "a
 
 @st.composite
 def changes(draw: st.DrawFn, epoch: int) -> AnyRecord:
-    """Draw a record of a leader."""
     name = draw(st.sampled_from("ab"))
     incarnation = f"{name}-{draw(st.integers(min_value=1, max_value=2))}"
     number = draw(st.integers(min_value=0, max_value=2))
@@ -68,7 +65,7 @@ def changes(draw: st.DrawFn, epoch: int) -> AnyRecord:
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[list[AnyRecord]]:
-    """Draw a log as transactions: claims with their snapshots, then changes; deposed leaders' words now and then."""
+    """Draw transactions: claims with snapshots, changes, some records of deposed leaders."""
     transactions: list[list[AnyRecord]] = []
     group = Group()
     for epoch in range(1, draw(st.integers(min_value=1, max_value=3)) + 1):
@@ -79,7 +76,7 @@ def logs(draw: st.DrawFn) -> list[list[AnyRecord]]:
             transactions.append([draw(changes(speaker))])
             if (
                 draw(st.integers(min_value=0, max_value=5)) == 0
-            ):  # the leader states the group again
+            ):  # the leader writes its snapshot again
                 known = replay(record for each in transactions for record in each)
                 transactions.append(snapshot(known, epoch))
         group = replay(record for each in transactions for record in each)
@@ -87,7 +84,7 @@ def logs(draw: st.DrawFn) -> list[list[AnyRecord]]:
 
 
 def compacted(transactions: list[list[AnyRecord]]) -> list[AnyRecord]:
-    """Return a log of which compaction has left the last record of each key."""
+    """Keep the last record of each key."""
     last: dict[bytes, tuple[int, AnyRecord]] = {}
     offset = 0
     for records in transactions:

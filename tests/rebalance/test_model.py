@@ -1,4 +1,4 @@
-"""Task ids and partitions: how they are written, read and ordered."""
+"""Task ids and partitions: text, parsing, order."""
 
 import pytest
 from hypothesis import given

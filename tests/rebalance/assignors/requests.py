@@ -1,4 +1,4 @@
-"""Requests for assignors, and what the tests ask of answers."""
+"""Assignor requests for tests."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ STATELESS = TaskShape(stateful=False)
 
 
 def tasks(stateful: int, stateless: int = 0) -> dict[TaskId, TaskShape]:
-    """Return so many tasks: sub-topology 0 has state, 1 has none."""
+    """Sub-topology 0 has state, 1 has none."""
     found = {TaskId(0, partition): STATEFUL for partition in range(stateful)}
     return found | {TaskId(1, partition): STATELESS for partition in range(stateless)}
 
@@ -28,14 +28,13 @@ def asked(
     shapes: Mapping[TaskId, TaskShape],
     standbys: int = 0,
 ) -> AssignmentRequest:
-    """Return a request."""
     return AssignmentRequest(
         number=1, members=tuple(members), tasks=shapes, num_standby_replicas=standbys
     )
 
 
 def with_answer(request: AssignmentRequest, answer: Assignment) -> AssignmentRequest:
-    """Return the request of a group that has carried an answer out."""
+    """Return the request of a group that has executed an answer."""
     members = [
         replace(
             member,
@@ -52,7 +51,6 @@ def with_answer(request: AssignmentRequest, answer: Assignment) -> AssignmentReq
 def loads(
     request: AssignmentRequest, owners: Mapping[TaskId, str], *, stateful: bool
 ) -> dict[str, int]:
-    """Return how many tasks of a kind each member runs."""
     counts = Counter(
         owner for task, owner in owners.items() if request.tasks[task].stateful is stateful
     )
@@ -61,7 +59,7 @@ def loads(
 
 @st.composite
 def requests(draw: st.DrawFn, threads: int | None = None) -> AssignmentRequest:
-    """Return a group in which anybody may own, copy and have on disk anything, on few hosts, racks and tag values."""
+    """Draw a group with arbitrary owners, copies and disk state on few hosts, racks and tags."""
     shapes = tasks(draw(st.integers(0, 12)), draw(st.integers(0, 8)))
     count = draw(st.integers(1, 6))
     owners = draw(st.lists(st.integers(0, count), min_size=len(shapes), max_size=len(shapes)))
@@ -90,7 +88,6 @@ def requests(draw: st.DrawFn, threads: int | None = None) -> AssignmentRequest:
     return asked(members, shapes, draw(st.integers(0, 3)))
 
 
-#: Some have both tags, some one, some none.
 TAGS: list[dict[str, str]] = [
     {},
     {"zone": "x"},
@@ -101,7 +98,7 @@ TAGS: list[dict[str, str]] = [
 
 
 def subsets(tasks: list[TaskId]) -> st.SearchStrategy[frozenset[TaskId]]:
-    """Return any of the tasks, each as a bit of one number: quick to draw."""
+    """Draw each subset as the bits of one number, which is fast."""
     return st.integers(0, 2 ** len(tasks) - 1).map(
         lambda bits: frozenset(task for index, task in enumerate(tasks) if bits >> index & 1)
     )

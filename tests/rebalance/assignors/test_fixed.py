@@ -1,4 +1,4 @@
-"""Fixed assignment: all slots together run every task exactly once."""
+"""Fixed assignment: the slots together run every task exactly once."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The high-availability assignor beyond the golden cases: KIP-441's movements, threads, stateless tasks, size."""
+"""High-availability assignor beyond the golden cases."""
 
 import time
 
@@ -16,7 +16,6 @@ HA = HighAvailabilityAssignor()
 
 
 def test_the_plan_does_not_depend_on_who_runs_what() -> None:
-    """Two groups with the same members end up alike: KIP-441 deals tasks out in turn."""
     request = asked([AssignmentMember(name=name) for name in "ab"], tasks(4))
     running = asked(
         [AssignmentMember(name="a", owned=frozenset({T0, T1, T2, T3})), AssignmentMember(name="b")],
@@ -46,7 +45,6 @@ def test_round_robin_goes_on_with_stateless_tasks_where_the_stateful_ones_ended(
 
 
 def plan(standby: dict[str, set[TaskId]], warmups: int) -> Plan:
-    """Return a plan with copies only."""
     return Plan(
         threads=dict.fromkeys(standby, 1),
         active={name: set() for name in standby},

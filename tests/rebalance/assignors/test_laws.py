@@ -1,4 +1,4 @@
-"""What holds for every built-in assignor, whatever the group: a complete, even and reproducible answer."""
+"""Properties of all built-in assignors: complete, balanced, deterministic answers."""
 
 from collections import Counter
 from dataclasses import replace
@@ -34,7 +34,7 @@ def test_stateful_tasks_are_spread_evenly(assignor: str, request: AssignmentRequ
 
 @given(ASSIGNORS, requests())
 def test_stateful_tasks_are_spread_by_threads(assignor: str, request: AssignmentRequest) -> None:
-    """No task could be moved so that its old owner was still as full as the new one then is (KIP-441's measure)."""
+    """KIP-441's measure: no move leaves the old owner as full as the new one."""
     counts = loads(request, resolve(assignor).assign(request).owners, stateful=True)
     threads = {member.name: member.threads for member in request.members}
     fuller = max((counts[name] - 1) / threads[name] for name in counts)

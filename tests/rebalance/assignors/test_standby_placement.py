@@ -1,4 +1,4 @@
-"""Copies are kept off the machine, rack and tags of the task and of each other, and stay where they are otherwise."""
+"""Standby placement over machines, racks and tags."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,7 +14,6 @@ T0, T1, T2 = (TaskId(0, partition) for partition in range(3))
 
 
 def zoned(places: Iterable[tuple[str, str]]) -> list[AssignmentMember]:
-    """Return a member m1, m2, ... for each zone and cluster."""
     return [
         AssignmentMember(name=f"m{index}", tags={"zone": zone, "cluster": cluster})
         for index, (zone, cluster) in enumerate(places, start=1)
@@ -24,7 +23,6 @@ def zoned(places: Iterable[tuple[str, str]]) -> list[AssignmentMember]:
 def placed(
     members: Iterable[AssignmentMember], owner: str, standbys: int, *, sticky: bool = True
 ) -> tuple[str, ...]:
-    """Return where the copies of one task go."""
     request = asked(members, tasks(1), standbys)
     return place_standbys(request, {T0: owner}, sticky=sticky)[T0]
 
@@ -51,7 +49,7 @@ def test_another_rack_comes_before_a_smaller_load() -> None:
 
 
 def test_copies_are_spread_over_every_tag() -> None:
-    """Kafka Streams' own example: two clusters with three zones each. The second copy finds a new zone, no new cluster."""
+    """Kafka Streams' example: two clusters, three zones each; the second copy adds only a zone."""
     members = zoned(
         [("1a", "k1"), ("1b", "k1"), ("1c", "k1"), ("1a", "k2"), ("1b", "k2"), ("1c", "k2")]
     )

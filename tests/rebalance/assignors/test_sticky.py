@@ -1,4 +1,4 @@
-"""The sticky assignor moves as little as it can, and nothing that gains nothing (L5, invariant 20)."""
+"""Sticky assignor: minimal moves, none without a gain (L5, invariant 20)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,17 +17,14 @@ T0, T1, T2, T3 = (TaskId(0, partition) for partition in range(4))
 
 
 def balanced(request: AssignmentRequest) -> AssignmentRequest:
-    """Return the same group after it has done what the assignor says."""
     return with_answer(request, ASSIGN(request))
 
 
 def member(name: str, *owned: TaskId, copies: tuple[TaskId, ...] = ()) -> AssignmentMember:
-    """Return a member."""
     return AssignmentMember(name=name, owned=frozenset(owned), copies=frozenset(copies))
 
 
 def sorted_loads(request: AssignmentRequest, owners: Mapping[TaskId, str]) -> list[list[float]]:
-    """Return the loads per thread, the highest first, of stateful and of stateless tasks."""
     threads = {member.name: member.threads for member in request.members}
     return [
         sorted(

@@ -1,4 +1,4 @@
-"""What a user's assignor may not answer, and where the built-in ones are found."""
+"""Validation of a user's assignor, and lookup of the built-in ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A group as text, its phase, and since when things are so."""
+"""Group description: text, phase, start times."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,6 @@ MOVED = TaskId(0, 1)
 
 
 def _phases(book: LogBook) -> list[GroupPhase]:
-    """Return the phases a group went through, each once in a row."""
     fold = LogFold()
     seen: list[GroupPhase] = []
     for entry in book.entries:
@@ -83,7 +82,7 @@ def test_S5_phases_of_a_scale_out() -> None:
 
 
 def test_S5_phases_have_the_documented_names() -> None:
-    """The words of KIP-345, with those of KIP-848 behind them."""
+    """Names of KIP-345, then of KIP-848."""
     assert [phase.value for phase in GroupPhase][2:] == [
         "IN_REBALANCE (ASSIGNING)",
         "SYNC (RECONCILING)",
@@ -176,7 +175,6 @@ def _leaves(table: RoundTable, worker: Worker) -> None:
 
 
 def _fold(table: RoundTable, leader_epoch: int = 0) -> LogFold:
-    """Return the fold of what leaders have written, from one of them on."""
     return fold_log(
         LogEntry(offset, offset, record)
         for offset, record in enumerate(table.log)

@@ -1,4 +1,4 @@
-"""The account of a group's log: who came, what moved and how, in how long."""
+"""Group history: members, moves, durations."""
 
 from tests.rebalance.leader.group_logs import LogBook, T, scale_out, two_members
 from tidewheel.rebalance.inspect.history import Chronicle, Episode, account, episode_text

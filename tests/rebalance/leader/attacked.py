@@ -1,4 +1,4 @@
-"""A group in whose topics somebody else writes."""
+"""A group whose topics an attacker can write."""
 
 from collections import Counter
 from typing import Any
@@ -12,41 +12,37 @@ from tidewheel.rebalance.protocol.messages import LeaderBeat, SeenTask, decode_m
 from tidewheel.rebalance.protocol.orders import Leaveable
 from tidewheel.rebalance.protocol.records import decode_record
 
-#: No lie holds a group up for longer: a ghost's session and the wait for its return are bounded.
+#: Upper bound of a disturbance: a ghost's session and the wait for its return.
 LIMIT_MS = 300_000
 
 
 class Attacked(RoundTable):
-    """A group in whose topics somebody else writes."""
-
     now_ms: int
 
     def __init__(self, *given: Any) -> None:
-        #: What the leaders' beats have told people.
+        #: Alarms from the leaders' beats.
         self.alarms: set[str] = set()
         super().__init__(*given)
 
     def forge(self, data: bytes) -> None:
-        """Write into the log; members and the next leader read it, the leader of now decides on its own."""
+        """Write to the log; the current leader decides without it."""
         record = decode_record(data)
         if record is not None:
             self._append(record)
 
     def whisper(self, data: bytes) -> None:
-        """Write into the inbox."""
         message = decode_message(data)
         if message is not None:
             self.hear(message)
 
     def turns(self, count: int) -> None:
-        """Let some heartbeats pass."""
         for _ in range(count):
             self._members_turn()
             self._leader_turn()
             self.now_ms += 500
 
     def restate(self) -> None:
-        """Do what a leader does that finds the log other than it wrote it."""
+        """Write the snapshot of a leader that found a foreign record."""
         for record in snapshot(self.coordinator.group, self.coordinator.group.leader_epoch):
             self._append(record)
 
@@ -74,15 +70,12 @@ class Attacked(RoundTable):
 
 
 class Supervised(Attacked):
-    """Two members, whose supervisor starts them again."""
-
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.lives = Counter({"a": 1, "b": 1})
         self.tasks: tuple[SeenTask, ...] = stateful(3)
 
     def until_settled(self) -> None:
-        """Let time pass until two members run all tasks, and nobody else is in the group."""
         end_ms = self.now_ms + LIMIT_MS
         while not self.is_settled():
             assert self.now_ms < end_ms, (self.phases(), self.owners(), self.group.members)
@@ -111,7 +104,6 @@ class Supervised(Attacked):
         )
 
     def _restart(self) -> None:
-        """Start members again whose workers have ended, as a supervisor does."""
         for name in "ab":
             own = [each for each in self.workers if each.startswith(f"{name}-")]
             for incarnation in own:

@@ -1,4 +1,4 @@
-"""Group logs made by hand, as a leader would write them: for what reads logs."""
+"""Handwritten group logs for tests of log readers."""
 
 from tidewheel.rebalance.group import Group, replay, snapshot
 from tidewheel.rebalance.inspect.describe import LogEntry
@@ -23,12 +23,11 @@ STATEFUL = TaskRow(stateful=True, changelogs=("shop-counts-changelog",))
 
 
 def producer_id(name: str, life: int = 1, number: int = 0) -> str:
-    """Return a transactional id of a member, in the form that real ones have."""
     return f"shop-{f'{name}-{life}'.encode().hex():0>32}-{number}"
 
 
 class LogBook:
-    """Takes down records with their times; the leader is `p1` at epoch 1 until `leader` says otherwise."""
+    """Records with times; the leader is `p1` at epoch 1 until `leader` is called."""
 
     def __init__(self, start_ms: int = T) -> None:
         self.entries: list[LogEntry] = []
@@ -41,22 +40,18 @@ class LogBook:
 
     @property
     def group(self) -> Group:
-        """Return the fold."""
         return replay(entry.record for entry in self.entries)
 
     def after(self, milliseconds: int) -> "LogBook":
-        """Let time pass."""
         self.now_ms += milliseconds
         return self
 
     def write(self, *records: AnyRecord) -> "LogBook":
-        """Write records."""
         for record in records:
             self.entries.append(LogEntry(len(self.entries), self.now_ms, record))
         return self
 
     def leader(self, process: str, *, whole: bool = True) -> "LogBook":
-        """Have a process claim the group and write its snapshot."""
         before = self.group
         self.leader_epoch += 1
         self.write(
@@ -75,7 +70,6 @@ class LogBook:
         held: str = "",
         partitions: dict[str, int] | None = None,
     ) -> "LogBook":
-        """Say what the group runs."""
         row = STATEFUL if stateful else TaskRow()
         return self.write(
             GroupRecord(
@@ -100,7 +94,6 @@ class LogBook:
         static: bool = False,
         endpoint: str | None = None,
     ) -> "LogBook":
-        """Say something of a member; its incarnation is `<name>-<life>`, its machine `h-<name>`."""
         return self.write(
             MemberRecord(
                 leader_epoch=self.leader_epoch,
@@ -125,7 +118,6 @@ class LogBook:
         reason: str = "",
         standbys: dict[str, tuple[str, ...]] | None = None,
     ) -> "LogBook":
-        """Write a target."""
         self._group_epoch += 1
         return self.write(
             TargetRecord(
@@ -144,7 +136,6 @@ class LogBook:
         standbys: dict[str, tuple[str, int]] | None = None,
         parked: tuple[str, ...] = (),
     ) -> "LogBook":
-        """Write which copies are kept: incarnation and learn epoch by task."""
         self._step_epoch += 1
         return self.write(
             StepRecord(
@@ -164,22 +155,18 @@ class LogBook:
         )
 
     def grant(self, task: str, member: str, *, life: int = 1) -> "LogBook":
-        """Grant a task."""
         self._epochs[task] = self._epochs.get(task, 0) + 1
         return self._task(task, TaskPhase.RUNNING, "GRANT", member, life)
 
     def revoke(
         self, task: str, member: str, next_member: str | None = None, *, life: int = 1
     ) -> "LogBook":
-        """Tell an owner to stop."""
         return self._task(task, TaskPhase.REVOKING, "REVOKE", member, life, next_member=next_member)
 
     def fence_wait(self, task: str, member: str, *, life: int = 1) -> "LogBook":
-        """Wait for an owner to be fenced."""
         return self._task(task, TaskPhase.FENCE_WAIT, "FENCE_WAIT", member, life)
 
     def released(self, task: str, source: str = "ack", next_member: str | None = None) -> "LogBook":
-        """Have nobody own a task any more."""
         return self._task(
             task, TaskPhase.RELEASED, "RELEASED", None, 1, source=source, next_member=next_member
         )
@@ -213,7 +200,7 @@ class LogBook:
 def two_members(
     tasks: tuple[str, ...] = ("0_0", "0_1", "0_2", "0_3"), book: LogBook | None = None
 ) -> LogBook:
-    """A settled group: `a` and `b` share the tasks in turns, by a second after `T`."""
+    """Settled group: `a` and `b` share the tasks, 1 s after `T`."""
     book = (book or LogBook()).leader("p1").about(*tasks)
     book.after(10).member("a").member("b")
     owners = {task: "ab"[index % 2] for index, task in enumerate(tasks)}
@@ -224,7 +211,7 @@ def two_members(
 
 
 def scale_out(book: LogBook | None = None) -> LogBook:
-    """`c` joins; task 0_1 goes to it from `b`, behind a learner of four seconds."""
+    """`c` joins and gets task 0_1 from `b` after a learner of 4 s."""
     book = book or two_members()
     book.after(1_000).member("c")
     book.after(200).target({"0_0": "a", "0_1": "c", "0_2": "a", "0_3": "b"}, "c joined")

@@ -1,4 +1,4 @@
-"""Whole groups in one thread: runtimes over control topics in memory, moved on in steps of a fake clock."""
+"""Whole groups in one thread: runtimes on in-memory control topics with a fake clock."""
 
 from dataclasses import dataclass, field
 
@@ -33,20 +33,18 @@ STEP_MS = 5
 
 @dataclass
 class Worker:
-    """A worker that does at once what it is told. Its line notes the orders."""
+    """A worker that obeys immediately and records its orders."""
 
     incarnation: str
     line: FakeLine = field(default_factory=FakeLine)
     seen: int = 0
     running: set[str] = field(default_factory=set)
     answers: bool = True
-    #: The reason its incarnation ended for, or "".
+    #: Reason of its incarnation's end, or "".
     ended: str = ""
 
 
 class Process:
-    """One host program: a runtime and its workers."""
-
     def __init__(self, world: "World", name: str) -> None:
         self._world = world
         self.name = name
@@ -85,7 +83,6 @@ class Process:
         incarnation: str = "",
         max_call_ms: int | None = None,
     ) -> Worker:
-        """Start a worker that sees some stateless tasks."""
         worker = Worker(incarnation or f"{member}-1")
         join = Join(
             app=APP,
@@ -110,7 +107,6 @@ class Process:
         return worker
 
     def once(self) -> None:
-        """Let runtime and workers do what there is to do."""
         self.runtime.once()
         for worker in self.workers:
             self._work(worker)
@@ -154,39 +150,32 @@ class Process:
 
 
 class World:
-    """Control topics, a clock, and processes."""
-
     def __init__(self) -> None:
         self.topics = FakeControlTopics(APP)
         self.clock = FakeClock(1_000_000)
         self.processes: list[Process] = []
 
     def start(self, name: str) -> Process:
-        """Start a host program."""
         process = Process(self, name)
         self.processes.append(process)
         return process
 
     def kill(self, process: Process) -> None:
-        """Stop a program and everything in it, without a word."""
+        """Stop a program without any message."""
         self.processes.remove(process)
 
     def run(self, duration_ms: int) -> None:
-        """Let time pass, in steps."""
         for _ in range(duration_ms // STEP_MS):
             for process in self.processes:
                 process.once()
             self.clock.advance(STEP_MS)
 
     def leaders(self) -> list[Process]:
-        """Return who leads, as far as they know."""
         return [each for each in self.processes if each.runtime.leads]
 
     def messages(self, kind: type[AnyMessage]) -> list[AnyMessage]:
-        """Return what was said of a kind."""
         return [each for each in self.topics.messages() if isinstance(each, kind)]
 
 
 def welcomed(worker: Worker) -> bool:
-    """Return whether the group has taken a worker in."""
     return any(isinstance(order, Welcome) for order in worker.line.orders)

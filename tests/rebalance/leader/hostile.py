@@ -1,4 +1,4 @@
-"""Hostile control records: real ones of a group that ran, mutated, for tests of everything that reads the two topics."""
+"""Hostile control records: real records, mutated."""
 
 import copy
 import json
@@ -14,7 +14,7 @@ from tidewheel.rebalance.protocol.records import encode_record
 
 _Table = TypeVar("_Table", bound=RoundTable)
 
-#: Values that no field expects everywhere.
+#: Values invalid in most fields.
 JUNK: tuple[Any, ...] = (
     None,
     True,
@@ -57,7 +57,6 @@ JUNK: tuple[Any, ...] = (
 
 
 def settled_table(kind: type[_Table]) -> _Table:
-    """Return a group of three members with standbys, one of which came later and left again."""
     table = kind(with_settings(num_standby_replicas=1, settling_ms=0))
     for name in "ab":
         table.start(name, tasks=stateful(3), partitions={"orders": 3})
@@ -71,7 +70,7 @@ def settled_table(kind: type[_Table]) -> _Table:
 
 @lru_cache(maxsize=1)
 def originals() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """Return what such a group wrote, once of each shape: records of its log, and messages of its inbox."""
+    """Return records and messages of such a group, one per shape."""
     table = settled_table(RoundTable)
     joins = join("d", tasks=stateful(3), partitions={"orders": 3})
     return (
@@ -101,13 +100,12 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-#: Drawn anew each time: a mutation may go on inside one.
+#: Copied per draw: later mutations change them in place.
 _JUNK = st.sampled_from(JUNK).map(copy.deepcopy)
 
 
 @st.composite
 def _mutated(draw: st.DrawFn, data: bytes) -> bytes:
-    """Draw a record with fields removed, retyped, renamed or added."""
     row = json.loads(data)
     for _ in range(draw(st.integers(1, 3))):
         paths = _paths(row)
@@ -135,7 +133,6 @@ def _mutated(draw: st.DrawFn, data: bytes) -> bytes:
 
 @st.composite
 def _damaged(draw: st.DrawFn, data: bytes) -> bytes:
-    """Draw a record with some bytes changed, lost or added."""
     damaged = bytearray(data)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(len(damaged) - 1, 0)))
@@ -152,7 +149,6 @@ def _damaged(draw: st.DrawFn, data: bytes) -> bytes:
 
 
 def hostile(values: tuple[bytes, ...]) -> st.SearchStrategy[bytes]:
-    """Return what may be in a topic beside these values."""
     nested = st.integers(1, 100_000).map(lambda depth: b'{"kind":"TASK","x":' + b"[" * depth)
     real = st.sampled_from(values)
     return st.one_of(
@@ -172,12 +168,7 @@ _FAR_OFF = st.sampled_from([0, 1, 60_000, 86_400_000, 2**53])
 
 @st.composite
 def lies(draw: st.DrawFn, members: tuple[str, ...], tasks: tuple[str, ...]) -> dict[str, Any]:
-    """Draw a record of the right form that no leader wrote, without its leader epoch.
-
-    Args:
-        members: Names of real members; their incarnations end in -1.
-        tasks: Real tasks.
-    """
+    """Draw a well-formed foreign record without a leader epoch; incarnations end in -1."""
     names = st.sampled_from([*members, "ghost"])
     incarnations = st.sampled_from(
         [f"{each}-{life}" for each in (*members, "ghost") for life in (1, 9)]

@@ -1,7 +1,6 @@
-"""A whole group around one table: a log in a list, a leader, members, and workers that do at once what they are told.
+"""A whole group in memory: log, leader, members, workers.
 
-Nothing here decides anything: it carries records and messages between the real coordinator and the real members, so that
-a test reads as a conversation. Time moves only when a test says so.
+It only carries records and messages between real coordinator and members. Tests advance the time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +37,6 @@ SESSION_MS = 3_000
 
 
 def stateful(count: int, subtopology: int = 0) -> tuple[SeenTask, ...]:
-    """Return tasks with a store each."""
     return tuple(
         SeenTask(task=f"{subtopology}_{n}", stateful=True, changelogs=(f"{APP}-counts-changelog",))
         for n in range(count)
@@ -46,7 +44,6 @@ def stateful(count: int, subtopology: int = 0) -> tuple[SeenTask, ...]:
 
 
 def join(name: str, life: int = 1, **given: Any) -> Join:
-    """Return how member `name` joins in its `life`th life."""
     incarnation = f"{name}-{life}"
     plain = Join(
         app=APP,
@@ -64,30 +61,20 @@ def join(name: str, life: int = 1, **given: Any) -> Join:
 
 @dataclass
 class Worker:
-    """A worker that does at once what it is told, and says so; its state lies in the table's log of changes.
-
-    Attributes:
-        running: Task epochs by task.
-        copies: Learn epochs by task.
-        mute: Tasks it gives no answer about.
-        in_call: Whether it is in a long call of user code.
-        catches_up: Whether its copies catch up.
-        ended: The last word to it.
-    """
+    """A worker that obeys immediately; its state is in the table's changelogs."""
 
     member: Member
     ends: Mapping[str, int]
-    running: dict[str, int] = field(default_factory=dict[str, int])
-    copies: dict[str, int] = field(default_factory=dict[str, int])
-    mute: set[str] = field(default_factory=set[str])
+    running: dict[str, int] = field(default_factory=dict[str, int])  # Task epochs by task.
+    copies: dict[str, int] = field(default_factory=dict[str, int])  # Learn epochs by task.
+    mute: set[str] = field(default_factory=set[str])  # Tasks without an answer.
     in_call: bool = False
     catches_up: bool = True
     alive: bool = True
-    ended: EndIncarnation | None = None
+    ended: EndIncarnation | None = None  # Its last order.
     told: list[AnyOrder] = field(default_factory=list[AnyOrder])
 
     def obey(self, order: AnyOrder, now_ms: int) -> None:
-        """Carry one order out and report."""
         self.told.append(order)
         task = getattr(order, "task", "")
         report: AnyReport | None = None
@@ -124,7 +111,7 @@ class Worker:
             self.member.report(report, now_ms)
 
     def ready(self, task: str, behind: int = 0) -> CopyReady:
-        """Return the announcement of a copy that is so many records behind."""
+        """Return the READY of a copy this many records behind."""
         return CopyReady(
             task=task,
             learn_epoch=self.copies[task],
@@ -135,15 +122,11 @@ class Worker:
 
 
 def keys_of(task: str) -> tuple[str, ...]:
-    """Return the position keys of a task's changelog."""
     return (f"{APP}-counts-changelog-{TaskId.parse(task).partition}",)
 
 
 class RoundTable:
-    """The group."""
-
     def __init__(self, settings: CoordinatorSettings | None = None) -> None:
-        """Set the table: nobody has come, and process `p0` leads."""
         self.settings = settings or CoordinatorSettings(heartbeat_interval_ms=HEARTBEAT_MS)
         self.now_ms = 1_000
         self.log: list[AnyRecord] = []
@@ -155,12 +138,11 @@ class RoundTable:
         self.watchers: list[Callable[[AnyRecord], None]] = []
         self.slow_fences: set[str] = set()
         self.pending_fences: list[str] = []
-        #: How long the log takes for the records of a decision.
+        #: Delay of the log, in ms.
         self.write_ms: Callable[[Sequence[AnyRecord]], int] = lambda _: 0
         self.coordinator = self.lead("p0")
 
     def lead(self, leader: str) -> Coordinator:
-        """Let a process claim the leadership."""
         epoch = self.group.leader_epoch + 1
         self._append(LeaderClaim(leader_epoch=epoch, leader=leader, previous_epoch=epoch - 1))
         for record in snapshot(mended(self.group, app=APP).group, epoch):
@@ -172,7 +154,6 @@ class RoundTable:
         return self.coordinator
 
     def start(self, name: str, life: int = 1, **given: Any) -> Worker:
-        """Start a member with its worker."""
         hello = join(name, life, **given)
         member = Member(
             hello,
@@ -185,7 +166,7 @@ class RoundTable:
         return worker
 
     def kill(self, incarnation: str, *, seen: bool = True) -> None:
-        """Kill a worker; `seen`: its watchdog lives and says so."""
+        """Kill a worker; with `seen`, its watchdog reports the death."""
         worker = self.workers[incarnation]
         if seen:
             worker.member.died("killed", self.now_ms)
@@ -196,7 +177,7 @@ class RoundTable:
             del self.workers[incarnation]
 
     def run(self, for_ms: int = 0, *, step_ms: int = 50) -> None:
-        """Let everybody talk until nobody has anything to say, and then through `for_ms` of time."""
+        """Exchange messages until none is left, then for `for_ms`."""
         end_ms = self.now_ms + for_ms
         while True:
             self.settle()
@@ -205,29 +186,24 @@ class RoundTable:
             self.now_ms = min(self.now_ms + step_ms, end_ms)
 
     def settle(self) -> None:
-        """Exchange messages, records and orders until nothing moves."""
         for _ in range(200):
             if not (self._members_turn() | self._leader_turn()):
                 return
         raise AssertionError("the group does not come to rest")
 
     def hear(self, message: AnyMessage) -> None:
-        """Put a message into the inbox."""
         self.said.append(message)
         self.coordinator.observe(message, self.now_ms)
         for worker in list(self.workers.values()):
             worker.member.hear(message, self.now_ms)
 
     def owners(self) -> dict[str, str]:
-        """Return the owner's incarnation by task, "" for none."""
         return {str(task): state.owner or "" for task, state in sorted(self.group.states.items())}
 
     def phases(self) -> dict[str, str]:
-        """Return the phase by task."""
         return {str(task): state.phase for task, state in sorted(self.group.states.items())}
 
     def events(self, task: str) -> list[str]:
-        """Return what happened to a task, in order."""
         records = [each for each in self.log if isinstance(each, TaskRecord)]
         return [each.event for each in records if each.task == task]
 
@@ -285,20 +261,16 @@ class RoundTable:
 
 
 def with_settings(**given: Any) -> CoordinatorSettings:
-    """Return settings other than the usual."""
     return CoordinatorSettings(heartbeat_interval_ms=HEARTBEAT_MS, **given)
 
 
 def refolded(table: RoundTable) -> Group:
-    """Return the group as somebody who reads the whole log sees it."""
     return replay(table.log)
 
 
 def status(worker: Worker, *rows: object) -> WorkerStatus:
-    """Return a status of some rows."""
     return WorkerStatus(tasks=tuple(rows))  # type: ignore[arg-type]  # rows are TaskStatus; kept short for tests
 
 
 def on_disk(task: str, position: int) -> DiskCopy:
-    """Return state of a task on a disk."""
     return DiskCopy(task=task, positions=dict.fromkeys(keys_of(task), position))

@@ -1,4 +1,4 @@
-"""While a store is loaded from outside nobody of the group owns anything, whoever leads, and however often it is tried."""
+"""Loading a store: no member owns a task meanwhile, whoever leads."""
 
 import msgspec
 import pytest
@@ -30,25 +30,22 @@ CLAIMANT = Claimant(leader="bootstrap-1", topic_ids={"shop-group-state": "1f"})
 
 
 def load(attempt: str = "b1", **given: object) -> BootstrapRecord:
-    """Return the loading of store `counts`."""
     plain = BootstrapRecord(leader_epoch=0, store="counts", attempt=attempt, phase="WRITING")
     return msgspec.structs.replace(plain, **given)
 
 
 def done(attempt: str = "b1") -> BootstrappedRecord:
-    """Return the end of it."""
     return BootstrappedRecord(leader_epoch=0, store="counts", attempt=attempt, rows=3)
 
 
 def write(table: RoundTable, records: list[AnyRecord], leads_next: str = "p1") -> None:
-    """Write a step of the command; a process of the group leads again afterwards."""
+    """Write a step of the command; then a process of the group leads again."""
     for record in records:
         table._append(record)
     table.lead(leads_next)
 
 
 def running_pair() -> RoundTable:
-    """Return a group of two that share four tasks."""
     table = RoundTable()
     table.start("a")
     table.start("b")

@@ -1,4 +1,4 @@
-"""What members keep while others come and go, and how long each may be silent."""
+"""Tasks and silence of members while others join and leave."""
 
 from tests.rebalance.leader.round_table import APP, RoundTable, stateful
 from tidewheel.rebalance.model import MemberPhase

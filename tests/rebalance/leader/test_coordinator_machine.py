@@ -1,7 +1,7 @@
-"""A group under random events, with what must hold after each of them (PROTOCOL.md §3.5: 1-4, 6, 8-10, 16-19, 21, 22).
+"""A group under random events, checked after each (invariants 1-4, 6, 8-10, 16-19, 21, 22).
 
-Coordinator and members are the real ones; the bench only carries what they say, and now and then loses it. The whole
-simulation, with a broker and data, is in tests/simulation.
+Coordinator and members are real; the table carries messages and sometimes loses one. The full
+simulation with broker and data is tests/simulation.
 """
 
 from hypothesis import settings
@@ -34,7 +34,7 @@ TASKS = stateful(6)
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Members come and go, copies catch up or not, leaders change, fences take their time."""
+    """Members join and leave, copies catch up or not, leaders change, fences are delayed."""
 
     @initialize(
         standbys=st.integers(min_value=0, max_value=1),
@@ -42,7 +42,6 @@ class GroupMachine(RuleBasedStateMachine):
         static=st.booleans(),
     )
     def begin(self, standbys: int, interval_ms: int, static: bool) -> None:
-        """Set the table and let the first member come."""
         self.table = RoundTable(
             with_settings(
                 num_standby_replicas=standbys,
@@ -63,7 +62,6 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def come(self, name: str) -> None:
-        """Start a member, perhaps while an older life of it is still there."""
         self.lives[name] += 1
         self.table.start(
             name, self.lives[name], static=self.static, tasks=TASKS, rejoin_timeout_ms=3_000
@@ -72,7 +70,6 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), seen=st.booleans())
     def die(self, name: str, seen: bool) -> None:
-        """Kill a worker, with or without its watchdog."""
         for worker in self.workers(name):
             if worker.alive:
                 self.table.kill(f"{name}-{self.lives[name]}", seen=seen)
@@ -80,14 +77,13 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), rejoin=st.booleans(), drain_ms=st.sampled_from([0, 2_000]))
     def go(self, name: str, rejoin: bool, drain_ms: int) -> None:
-        """Let a member leave in order."""
         for worker in self.workers(name):
             worker.member.report(WorkerLeaves(rejoin=rejoin, drain_ms=drain_ms), self.table.now_ms)
         self.table.run()
 
     @rule(name=st.sampled_from(NAMES), catches_up=st.booleans())
     def change_pace(self, name: str, catches_up: bool) -> None:
-        """Let a member's copies catch up from now on, or not; those it has announce themselves."""
+        """Set if a member's copies catch up; existing copies announce themselves."""
         for worker in self.workers(name):
             worker.catches_up = catches_up
             for task in sorted(worker.copies) if catches_up else ():
@@ -96,43 +92,37 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(min_value=0, max_value=5), by=st.sampled_from([5, 100]))
     def write(self, number: int, by: int) -> None:
-        """Let a changelog grow, within or beyond what a copy may be behind."""
+        """Extend a changelog within or beyond the acceptable lag."""
         self.table.ends[keys_of(f"0_{number}")[0]] += by
         self.table.run()
 
     @rule(name=st.sampled_from(NAMES))
     def slow_fence(self, name: str) -> None:
-        """Let the fence of a member's present life take its time."""
         self.table.slow_fences.add(f"{name}-{self.lives[name]}")
 
     @precondition(lambda self: self.table.pending_fences)
     @rule()
     def end_fence(self) -> None:
-        """Let the oldest fence come to its end."""
         incarnation = self.table.pending_fences.pop(0)
         self.table.coordinator.fenced(incarnation, self.table.now_ms)
         self.table.run()
 
     @rule()
     def lead(self) -> None:
-        """Let another process claim the leadership."""
         self.table.lead(f"p{self.table.group.leader_epoch}")
         self.table.run()
 
     @rule(ms=st.sampled_from([50, 300, 1_200, 3_500]))
     def wait(self, ms: int) -> None:
-        """Let time pass."""
         self.table.run(ms, step_ms=100)
 
     def workers(self, name: str) -> list[Worker]:
-        """Return the worker of a member's present life, if it is at the table."""
         found = self.table.workers.get(f"{name}-{self.lives[name]}")
         return [] if found is None else [found]
 
     # -- what must hold: of each record ---------------------------------------------------------------------------------
 
     def check_record(self, record: AnyRecord) -> None:
-        """Hold a record against the group before it."""
         before, self.before = self.before, self.table.group
         if record.leader_epoch < before.leader_epoch or before.pending is not None:
             return
@@ -150,7 +140,7 @@ class GroupMachine(RuleBasedStateMachine):
                 pass
 
     def check_task(self, before: Group, record: TaskRecord) -> None:
-        """Every arrow is in the table of `TaskPhase`; grants follow an acknowledgement or a fence (1, 3, 4)."""
+        """Transitions follow `TaskPhase`; a grant follows acknowledgement or fence (1, 3, 4)."""
         task = TaskId.parse(record.task)
         was = before.states.get(task)
         phase = TaskPhase.UNOWNED if was is None else TaskPhase(was.phase)
@@ -176,7 +166,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.check_gate(before, task, record)
 
     def check_gate(self, before: Group, task: TaskId, record: TaskRecord) -> None:
-        """A task is taken from a member that could go on only for a copy that announced itself (8)."""
+        """A healthy owner loses a task only to an announced copy (8)."""
         owner = before.members[record.owner or ""]
         if owner.phase != MemberPhase.ACTIVE:
             return
@@ -188,7 +178,7 @@ class GroupMachine(RuleBasedStateMachine):
         )
 
     def check_member(self, before: Group, record: MemberRecord) -> None:
-        """There is no way back from FENCING, and nobody goes with tasks in hand (16)."""
+        """FENCING is final; a leaving member owns no task (16)."""
         was = before.members.get(record.incarnation)
         if was is not None and was.phase in (MemberPhase.FENCING, MemberPhase.FENCED):
             assert record.phase in (MemberPhase.FENCING, MemberPhase.FENCED, MemberPhase.GONE)
@@ -199,7 +189,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def workers_run_what_the_log_says(self) -> None:
-        """At most one worker runs a task, and it is the owner or on its way out (1)."""
+        """At most one worker runs a task: its owner, possibly being revoked (1)."""
         if not hasattr(self, "table"):
             return
         running: dict[str, str] = {}
@@ -212,7 +202,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def owners_are_in_the_group(self) -> None:
-        """Who owns a task is alive in the log, or its fence is awaited."""
+        """A task's owner is live, or its fence is pending."""
         if not hasattr(self, "table"):
             return
         group = self.table.group
@@ -224,7 +214,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_has_a_task_twice(self) -> None:
-        """Owner, learner and standbys of a task are different members (22), unless the owner is being revoked."""
+        """Owner, learner and standbys differ (22), unless the owner is being revoked."""
         if not hasattr(self, "table"):
             return
         group = self.table.group
@@ -237,7 +227,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_log_folds_to_the_group(self) -> None:
-        """Whoever reads it sees the same (6)."""
+        """All readers of the log have the same group (6)."""
         if hasattr(self, "table"):
             assert replay(self.table.log) == self.table.group
 
@@ -250,7 +240,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert not decision.fences
 
     def teardown(self) -> None:
-        """With no faults for a while, everybody has what the target says, and nothing waits (19, 21)."""
+        """Without faults all members reach the target, and nothing waits (19, 21)."""
         if not hasattr(self, "table"):
             return
         table = self.table

@@ -1,4 +1,4 @@
-"""What the group runs: tasks that appear, partitions that shrink, who fits (N6, N8, H26)."""
+"""Group program: new tasks, lost partitions, refused members (N6, N8, H26)."""
 
 from typing import Any
 
@@ -27,7 +27,6 @@ CHANGELOG = f"{APP}-counts-changelog"
 
 
 def sees(table: RoundTable, worker: Worker, count: int, **partitions: int) -> None:
-    """Let a worker see so many tasks, and topics with so many partitions."""
     tasks = tuple((each.task, each.stateful, each.changelogs) for each in stateful(count))
     topics = {name.replace("_", "-"): many for name, many in partitions.items()}
     worker.member.report(TasksSeen(tasks=tasks, partitions=topics), table.now_ms)
@@ -119,7 +118,6 @@ def test_tasks_that_nobody_knows_the_topics_of_yet_come_later() -> None:
 
 
 def member(name: str, **given: object) -> MemberRecord:
-    """Return a live member."""
     plain = MemberRecord(leader_epoch=1, member=name, incarnation=f"{name}-1", phase="ACTIVE")
     return msgspec.structs.replace(plain, **given)
 
@@ -183,7 +181,7 @@ def test_N12_tasks_that_nobody_sees_any_more_are_over() -> None:
     assert len(table.group.tasks) == 4
     sees(table, b, 2, orders=2)
     table.run(2_000)
-    # `orders` was not deleted: it has fewer partitions, and a person has to decide.
+    # `orders` was not deleted, only shrunk: an operator must decide.
     assert table.group.about.held
     assert len(table.group.tasks) == 4
 
@@ -315,7 +313,7 @@ def _set_up_again() -> Group:
 def test_invariant_17_a_group_that_was_set_up_again_waits_for_its_program(
     other: dict[str, Any], code: str
 ) -> None:
-    """Its members hold still and come later: a stranger is not let in for being the first (H24)."""
+    """Its own members wait and come later: the first stranger is refused (H24)."""
     group = _set_up_again()
     assert refusal(join("a"), group) is None
     assert refusal(join("a", topology_epoch=1, topology_hash="later"), group) is None

@@ -1,4 +1,4 @@
-"""Members that go in order: drains, restarts, goodbyes (L4, S1, S2)."""
+"""Leaving members: drains, restarts (L4, S1, S2)."""
 
 from typing import Any
 
@@ -12,12 +12,10 @@ from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord, Tas
 
 
 def leave(table: RoundTable, worker: Worker, **given: Any) -> None:
-    """Let a worker say that it wants to go."""
     worker.member.report(WorkerLeaves(**given), table.now_ms)
 
 
 def close_when_told(table: RoundTable, worker: Worker) -> bool:
-    """Close a worker that was told that it may; return whether it was."""
     told = any(isinstance(order, Leaveable) for order in worker.told)
     if told:
         worker.member.report(WorkerClosed(), table.now_ms)
@@ -26,7 +24,7 @@ def close_when_told(table: RoundTable, worker: Worker) -> bool:
 
 
 def moves(table: RoundTable) -> list[tuple[str, str]]:
-    """Return task and event of everything but grants of tasks that nobody had."""
+    """Return (task, event), without first grants."""
     records = [record for record in table.log if isinstance(record, TaskRecord)]
     return [(record.task, record.event) for record in records if record.task_epoch > 1]
 
@@ -186,7 +184,6 @@ def test_S2_a_rolling_bounce_of_every_member_changes_nothing() -> None:
 
 
 def a_ghost() -> Worker:
-    """Say that a worker that should be there is not."""
     raise AssertionError("the worker is not at the table any more")
 
 

@@ -1,4 +1,4 @@
-"""Joins, refusals, deaths and fences, told as conversations."""
+"""Joins, refusals, deaths and fences."""
 
 from typing import Any
 
@@ -36,12 +36,10 @@ from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 
 def targets(table: RoundTable) -> list[TargetRecord]:
-    """Return all targets so far."""
     return [record for record in table.log if isinstance(record, TargetRecord) and record.owners]
 
 
 def phases(table: RoundTable, incarnation: str) -> list[str]:
-    """Return the phases of an incarnation's life, in the order of the log."""
     records = [record for record in table.log if isinstance(record, MemberRecord)]
     return [record.phase for record in records if record.incarnation == incarnation]
 
@@ -76,7 +74,7 @@ def test_joins_that_never_end_are_not_waited_for() -> None:
 
 
 def test_a_join_is_welcomed_once_the_log_has_it() -> None:
-    """The transactional id is logged before the worker is told that it may use it (H7)."""
+    """The transactional id is logged before the worker may use it (H7)."""
     table = RoundTable()
     worker = table.start("a")
     table.run()
@@ -155,7 +153,7 @@ def test_N14_the_group_speaks_what_all_its_members_speak() -> None:
 
 
 def test_a_late_join_of_an_incarnation_that_is_over_changes_nothing() -> None:
-    """There is no way back from FENCING (H20)."""
+    """FENCING is final (H20)."""
     table = RoundTable()
     table.start("a")
     table.run(1_000)

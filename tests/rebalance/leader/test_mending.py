@@ -1,4 +1,4 @@
-"""A leader mends a group that contradicts itself: no record that readers accept ends a group."""
+"""Repair of contradictory groups: any accepted record leaves a working group."""
 
 import json
 from collections import Counter

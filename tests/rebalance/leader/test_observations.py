@@ -1,4 +1,4 @@
-"""What a leader notes of messages, and what it does not (H13, H20)."""
+"""The leader's observations: accepted and ignored messages (H13, H20)."""
 
 import msgspec
 import pytest
@@ -39,7 +39,7 @@ OF_A = {"app": APP, "member": "a", "incarnation": "a-1"}
 
 
 def group(phase: str = "REVOKING") -> Group:
-    """Return a group in which `a` owns 0_1 at epoch 3 and learns 0_2 under epoch 5."""
+    """`a` owns 0_1 at epoch 3 and learns 0_2 at epoch 5."""
     return replay(
         [
             LeaderClaim(leader_epoch=1, leader="p0"),
@@ -57,17 +57,14 @@ def group(phase: str = "REVOKING") -> Group:
 
 
 def fresh() -> Observations:
-    """Return what a leader knows that has just begun."""
     return Observations(claimed_ms=0, ready_lag_max=10)
 
 
 def beat(seq: int, *rows: TaskStatus, full: bool = False) -> Beat:
-    """Return a beat of `a`."""
     return Beat(**OF_A, seq=seq, tasks=rows, full=full)  # type: ignore[arg-type]  # its sender
 
 
 def row(task: str) -> TaskStatus:
-    """Return a status row."""
     return TaskStatus(task=task, role="active", epoch=3, state="RUNNING")
 
 

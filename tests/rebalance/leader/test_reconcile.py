@@ -1,4 +1,4 @@
-"""The member machine: Kafka's own cases are in tests/golden; here are its laws."""
+"""Properties of member reconciliation; Kafka's own cases are in tests/golden."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ task_sets = st.frozensets(st.sampled_from(TASKS))
 
 @st.composite
 def members(draw: st.DrawFn) -> MemberAssignment:
-    """Draw a member as the machine itself could have left it."""
+    """Draw a reachable member state."""
     assigned = draw(task_sets)
     pending = draw(task_sets) - assigned
     idle = draw(st.sampled_from([MemberState.STABLE, MemberState.UNRELEASED_TASKS]))

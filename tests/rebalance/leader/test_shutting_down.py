@@ -1,4 +1,4 @@
-"""A member that ends the whole application: who is told, who is not, and what is said again (N14)."""
+"""Application shutdown requested by a member (N14)."""
 
 import msgspec
 
@@ -18,17 +18,14 @@ REASON = "ValueError: no such city"
 
 
 def ask(table: RoundTable, worker: Worker) -> None:
-    """Let a worker say that all are to end."""
     worker.member.report(WantShutdown(reason=REASON), table.now_ms)
 
 
 def reasons(worker: Worker) -> list[str]:
-    """Return what a worker was told of an end of the application."""
     return [each.reason for each in worker.told if isinstance(each, EndApplication)]
 
 
 def said(table: RoundTable) -> list[ShutDown]:
-    """Return how often it was asked for."""
     return [each for each in table.said if isinstance(each, ShutDown)]
 
 

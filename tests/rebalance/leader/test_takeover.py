@@ -1,4 +1,4 @@
-"""A new leader goes on where the old one stopped, from the log alone (N4, H1, H4, H5)."""
+"""Leader takeover from the log alone (N4, H1, H4, H5)."""
 
 import pytest
 
@@ -18,7 +18,6 @@ from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 
 def settled_pair(**given: object) -> RoundTable:
-    """Return a group of two that share four tasks."""
     table = RoundTable(with_settings(**given))
     table.start("a")
     table.start("b")
@@ -150,7 +149,7 @@ def test_N3_a_new_leader_keeps_the_pace() -> None:
 
 
 def test_a_suspected_leader_answers_at_once() -> None:
-    """A lost beat deposes nobody (H2); doubts about an older leader are no concern of this one."""
+    """A lost beat deposes no leader (H2); doubts about an older leader are ignored."""
     table = settled_pair()
     table.run(260)
     beats = sum(isinstance(each, LeaderBeat) for each in table.said)
@@ -196,7 +195,7 @@ def test_invariant_18_a_late_join_of_an_ended_incarnation_is_nobodys_under_any_l
     table.kill("b-1")
     table.run(10_000)
     assert "b-1" not in table.group.members
-    for leader in ("p1", "p2"):  # the second one has it from the first one's snapshot
+    for leader in ("p1", "p2"):  # the second has it from the first one's snapshot
         table.lead(leader)
         table.run(1_000)
         before = len(table.log)

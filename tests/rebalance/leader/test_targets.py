@@ -1,4 +1,4 @@
-"""When a new target is asked for, and what becomes of the assignor's answer (S4, L5, N6)."""
+"""Targets: when to ask the assignor, and its answer (S4, L5, N6)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,10 +23,9 @@ TASKS = [TaskId(0, number) for number in range(4)]
 
 
 class Leader:
-    """A coordinator alone, whose questions to the assignor are answered by the test."""
+    """A coordinator whose assignor is the test."""
 
     def __init__(self) -> None:
-        """Lead an empty group."""
         self.now_ms = 0
         group = replay([LeaderClaim(leader_epoch=1, leader="p0")])
         self.coordinator = Coordinator(
@@ -35,12 +34,10 @@ class Leader:
         self.written: list[TargetRecord] = []
 
     def hears(self, *messages: AnyMessage) -> None:
-        """Let messages come in."""
         for message in messages:
             self.coordinator.observe(message, self.now_ms)
 
     def asks(self) -> AssignmentRequest | None:
-        """Decide until nothing is written any more; return the question for the assignor."""
         found: AssignmentRequest | None = None
         for _ in range(5):
             decision = self.coordinator.decide(self.now_ms)
@@ -51,7 +48,6 @@ class Leader:
         return found
 
     def wait(self, ms: int) -> None:
-        """Let time pass, with everybody alive."""
         self.now_ms += ms
         for incarnation, record in self.coordinator.group.members.items():
             self.hears(
@@ -60,7 +56,6 @@ class Leader:
 
 
 def all_to(name: str) -> Assignment:
-    """Return an answer that gives one member everything."""
     return Assignment(owners=dict.fromkeys(TASKS, name))
 
 
@@ -198,7 +193,7 @@ def test_what_a_former_owner_said_is_no_lag_of_its_copy() -> None:
 
 
 def watched(table: RoundTable) -> list[AssignmentRequest]:
-    """Return the list that each question for the assignor will be added to."""
+    """Return a list that collects each request."""
     requests: list[AssignmentRequest] = []
     decide = table.coordinator.decide
 

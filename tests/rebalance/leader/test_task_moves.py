@@ -1,4 +1,4 @@
-"""Moves of tasks: the learner gate, settling, pacing, failures (L1-L3, N1-N3, N11)."""
+"""Task moves: learner gate, settling, pacing, failures (L1-L3, N1-N3, N11)."""
 
 from itertools import pairwise
 from typing import Any
@@ -31,7 +31,7 @@ from tidewheel.rebalance.protocol.records import StepRecord, TaskRecord
 def scaled_out(
     table: RoundTable, *, catches_up: bool = True, **given: Any
 ) -> tuple[Worker, Worker]:
-    """Start `a` with all tasks, then `b`; return both when b's learners are planted."""
+    """Start `a` with all tasks, then `b`; return both when b has learners."""
     a = table.start("a", **given)
     table.run(1_000)
     b = table.start("b", **given)
@@ -41,7 +41,6 @@ def scaled_out(
 
 
 def grants(table: RoundTable, incarnation: str) -> list[TaskRecord]:
-    """Return the grants to an incarnation."""
     return [
         record
         for record in table.log
@@ -52,12 +51,10 @@ def grants(table: RoundTable, incarnation: str) -> list[TaskRecord]:
 
 
 def steps(table: RoundTable) -> list[StepRecord]:
-    """Return the steps."""
     return [record for record in table.log if isinstance(record, StepRecord)]
 
 
 def ready(worker: Worker, of: str, **given: object) -> Ready:
-    """Return a READY as its member would say it, or with something else."""
     report = worker.ready(of)
     fields = {
         "app": APP,
@@ -84,7 +81,7 @@ def test_L3_the_old_owner_runs_every_task_until_the_learner_is_ready() -> None:
 
 
 def test_L1_a_learner_is_promoted_in_place() -> None:
-    """Its worker is never told to drop the copy; the grant names where the old owner stopped (H14)."""
+    """The worker keeps its copy; the grant has the old owner's end (H14)."""
     table = RoundTable()
     _, b = scaled_out(table)
     table.run(7_000)
@@ -230,7 +227,6 @@ def test_N11_who_has_not_settled_takes_nothing_from_the_living() -> None:
 
 
 def four_tasks(*, has_state: bool) -> tuple[SeenTask, ...]:
-    """Return the tasks that members see."""
     tasks = join("a").tasks
     return tasks if has_state else tuple(SeenTask(task=each.task) for each in tasks)
 
@@ -359,7 +355,7 @@ def test_N3_a_log_that_is_slow_to_take_a_grant_brings_the_next_one_no_closer() -
             granted.append(table.now_ms)
 
     table.watchers.append(watch)
-    # The first of them is slow, those after it are not.
+    # The first is slow, later ones are not.
     table.write_ms = lambda records: 1_500 if not granted and any(map(planned, records)) else 0
     scaled_out(table, tasks=stateful(8))
     table.run(20_000)

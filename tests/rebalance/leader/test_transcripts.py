@@ -1,8 +1,7 @@
-"""Whole conversations as text: what is said, logged and ordered, and what the group looks like after each act.
+"""Transcripts of whole groups: messages, records, orders, and the group after each act.
 
-Each file in `transcripts/` is an act after another: a line that begins with `#` says why, `> …` is an event, everything
-else is what came of it. `REWRITE_TRANSCRIPTS=1 pytest tests/rebalance/leader/test_transcripts.py` writes them anew; read the
-difference, and keep it only if you know what caused it and want it.
+In `transcripts/`, `#` lines are comments, `> …` lines events, all others results. To rewrite them:
+`REWRITE_TRANSCRIPTS=1 pytest tests/rebalance/leader/test_transcripts.py`. Review the difference.
 """
 
 import os
@@ -35,20 +34,15 @@ TRANSCRIPTS = Path(__file__).parent / "transcripts"
 
 
 class Scribe(RoundTable):
-    """A table at which everything is written down."""
-
     def __init__(self, **given: object) -> None:
-        """Begin an empty transcript."""
         self.lines: list[str] = []
         super().__init__(with_settings(**given))
         self.watchers.append(lambda record: self.write(f"  log     {record_text(record)}"))
 
     def write(self, line: str) -> None:
-        """Add a line."""
         self.lines.append(line)
 
     def act(self, title: str, do: Callable[[], object], *, for_ms: int = 0, why: str = "") -> None:
-        """Let something happen, and write down all that comes of it and the group afterwards."""
         if why:
             self.write(f"# {why}")
         self.write(f"> {title}")
@@ -59,7 +53,6 @@ class Scribe(RoundTable):
         self.write("")
 
     def start(self, name: str, life: int = 1, **given: object) -> Worker:
-        """Start a member whose orders are written down."""
         worker = super().start(name, life, **given)
         obey = worker.obey
 
@@ -71,14 +64,13 @@ class Scribe(RoundTable):
         return worker
 
     def hear(self, message: AnyMessage) -> None:
-        """Write down what is said, but for what comes again and again."""
+        """Record messages, without periodic ones."""
         if not isinstance(message, Beat | LeaderBeat | Join) and message not in self.said:
             self.write(f"  {message.incarnation} says {message_text(message)}")
         super().hear(message)
 
 
 def record_text(record: AnyRecord) -> str:
-    """Return a record as one line."""
     match record:
         case LeaderClaim():
             text = f"CLAIM of {record.leader}, epoch {record.leader_epoch}"
@@ -112,12 +104,10 @@ def record_text(record: AnyRecord) -> str:
 
 
 def copy_text(copy: Copy) -> str:
-    """Return a copy as text."""
     return f"{copy.incarnation}@{copy.learn_epoch}"
 
 
 def message_text(message: AnyMessage) -> str:
-    """Return a message as one line, without its sender."""
     fields = msgspec.to_builtins(message)
     kind = fields.pop("kind")
     for name in ("app", "member", "incarnation", "store_uuid", "ends"):
@@ -126,7 +116,6 @@ def message_text(message: AnyMessage) -> str:
 
 
 def order_text(order: AnyOrder) -> str:
-    """Return an order as one line."""
     fields = msgspec.to_builtins(order)
     return f"{fields.pop('order')} " + " ".join(f"{name}={value}" for name, value in fields.items())
 
@@ -135,20 +124,18 @@ def order_text(order: AnyOrder) -> str:
 
 
 def leave(table: Scribe, incarnation: str, *, rejoin: bool = False, drain_ms: int = 0) -> None:
-    """Let a worker ask to leave."""
     wish = WorkerLeaves(rejoin=rejoin, drain_ms=drain_ms)
     table.workers[incarnation].member.report(wish, table.now_ms)
 
 
 def close(table: Scribe, incarnation: str) -> None:
-    """Close a worker that may close."""
     worker = table.workers[incarnation]
     assert any(isinstance(order, Leaveable) for order in worker.told)
     worker.member.report(WorkerClosed(), table.now_ms)
 
 
 def learner_promoted() -> Scribe:
-    """A second member comes, learns two tasks, and takes them over."""
+    """A second member learns two tasks and takes them over."""
     table = Scribe()
     table.act(
         "a starts", lambda: table.start("a"), for_ms=1_000, why="The first member has everything."
@@ -166,7 +153,7 @@ def learner_promoted() -> Scribe:
 
 
 def leader_failover() -> Scribe:
-    """The leader dies while a learner is under way and a dead member's fence is not done."""
+    """The leader dies with a learner and a fence in progress."""
     table = Scribe()
     table.act("a and b start", lambda: (table.start("a"), table.start("b")), for_ms=1_000)
     table.act("c starts", lambda: table.start("c"), for_ms=1_000)
@@ -184,7 +171,7 @@ def leader_failover() -> Scribe:
 
 
 def drain() -> Scribe:
-    """A member goes in order: its tasks leave by the learner path, then it closes."""
+    """A member drains: its tasks move to learners, then it closes."""
     table = Scribe()
     table.act("a and b start", lambda: (table.start("a"), table.start("b")), for_ms=10_000)
     table.act("a drains", lambda: leave(table, "a-1", drain_ms=20_000), for_ms=1_000)
@@ -193,7 +180,7 @@ def drain() -> Scribe:
 
 
 def kill_with_standby() -> Scribe:
-    """A member is killed; a caught-up standby goes on at once."""
+    """A member is killed; a caught-up standby takes over."""
     table = Scribe(num_standby_replicas=1)
     table.act("a and b start", lambda: (table.start("a"), table.start("b")), for_ms=2_000)
     table.act("b is killed", lambda: table.kill("b-1"), for_ms=500)

@@ -1,4 +1,4 @@
-"""The member: what it says, orders and repeats, without a leader that decides (N7, H7, H8, H20)."""
+"""The member alone: messages, orders, repetitions (N7, H7, H8, H20)."""
 
 from collections import Counter
 from typing import Any
@@ -62,7 +62,6 @@ START_MS = 10_000
 
 
 def new_member(**given: Any) -> Member:
-    """Return member `a` in its first life."""
     return Member(
         join("a", **given),
         heartbeat_interval_ms=HEARTBEAT_MS,
@@ -72,7 +71,6 @@ def new_member(**given: Any) -> Member:
 
 
 def me(phase: str = "ACTIVE", **given: Any) -> MemberRecord:
-    """Return the member's record."""
     plain = MemberRecord(
         leader_epoch=1,
         member="a",
@@ -84,7 +82,6 @@ def me(phase: str = "ACTIVE", **given: Any) -> MemberRecord:
 
 
 def task(phase: str = "RUNNING", epoch: int = 3, **given: object) -> TaskRecord:
-    """Return the record of task 0_1 in the member's hands."""
     plain = TaskRecord(
         leader_epoch=1, task="0_1", phase=phase, task_epoch=epoch, owner="a-1", member="a"
     )
@@ -92,7 +89,6 @@ def task(phase: str = "RUNNING", epoch: int = 3, **given: object) -> TaskRecord:
 
 
 def learner(epoch: int = 5) -> StepRecord:
-    """Return a step in which the member learns task 0_2."""
     return StepRecord(
         leader_epoch=1,
         group_epoch=1,
@@ -102,12 +98,10 @@ def learner(epoch: int = 5) -> StepRecord:
 
 
 def group(*records: AnyRecord) -> Group:
-    """Return the fold of a claim and some records."""
     return replay([LeaderClaim(leader_epoch=1, leader="p0"), *records])
 
 
 def admitted(*records: AnyRecord, **given: Any) -> Member:
-    """Return a member that is in the group and has been told what the log says."""
     member = new_member(**given)
     member.follow(group(me(), *records), 10, START_MS)
     member.decide(START_MS)
@@ -115,7 +109,6 @@ def admitted(*records: AnyRecord, **given: Any) -> Member:
 
 
 def said(decision: MemberDecision, kind: type[AnyMessage]) -> list[AnyMessage]:
-    """Return the messages of one kind."""
     return [message for message in decision.messages if isinstance(message, kind)]
 
 
@@ -365,7 +358,7 @@ def test_H23_announcements_are_repeated_in_turns_where_there_are_many(copies: in
         ready = CopyReady(task=name, learn_epoch=5, store_uuid="s", positions={}, ends={})
         member.report(ready, START_MS)
     member.report(TaskReleased(task="0_1", task_epoch=3, input={}, changelog_end={}), START_MS)
-    member.decide(START_MS)  # all of it is said once
+    member.decide(START_MS)  # all of it is sent once
     limit, heard, released = InboxLimit(), Counter[str](), 0
     for now_ms in range(START_MS + HEARTBEAT_MS, START_MS + 20_000, HEARTBEAT_MS):
         for message in member.decide(now_ms).messages:
@@ -469,7 +462,6 @@ def test_a_replaced_watchdog_gives_all_orders_again() -> None:
 
 
 def wish(**given: Any) -> EraseKey:
-    """Return an operator's wish to delete a key from a store of task 0_1."""
     plain = EraseKey(
         app=APP,
         member="operator",

@@ -1,4 +1,4 @@
-"""What a worker is ordered, from the log alone."""
+"""Orders derived from the group log."""
 
 from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.member.order_book import OrderBook
@@ -9,7 +9,6 @@ MINE = "a-1"
 
 
 def task(phase: str, epoch: int, owner: str | None = MINE, name: str = "0_1") -> TaskRecord:
-    """Return a task's record."""
     return TaskRecord(
         leader_epoch=1,
         task=name,
@@ -24,7 +23,6 @@ def task(phase: str, epoch: int, owner: str | None = MINE, name: str = "0_1") ->
 def step(
     learners: dict[str, int] | None = None, standbys: dict[str, int] | None = None
 ) -> StepRecord:
-    """Return a step with copies of `a-1` by task and learn epoch."""
     return StepRecord(
         leader_epoch=1,
         group_epoch=1,
@@ -39,12 +37,11 @@ def step(
 
 
 def group(*records: TaskRecord | StepRecord) -> Group:
-    """Return the fold of a claim and some records."""
     return replay([LeaderClaim(leader_epoch=1, leader="p0"), *records])
 
 
 def orders(*groups: Group) -> list[AnyOrder]:
-    """Return what the last of some groups, followed in turn, brings."""
+    """Return the orders for the last of these successive groups."""
     book = OrderBook(MINE)
     given: list[AnyOrder] = []
     for each in groups:

@@ -1,4 +1,4 @@
-"""Status rows in beats: changed ones, all of them now and then, never too many bytes."""
+"""Status rows of beats: changes, periodic full sets, size limit."""
 
 import msgspec
 from hypothesis import given
@@ -9,7 +9,6 @@ from tidewheel.rebalance.protocol.task_status import TaskStatus
 
 
 def row(number: int, lag: int = 0) -> TaskStatus:
-    """Return a row of task 0_<number>."""
     return TaskStatus(task=f"0_{number}", role="active", epoch=1, state="RUNNING", lag=lag)
 
 

@@ -1,4 +1,4 @@
-"""The door of the control topics: whatever is in them, the answer is a record or a reason, and nobody else fails."""
+"""Decoder: any bytes give a record or a rejection, and no reader fails."""
 
 import json
 from typing import Any, cast
@@ -44,7 +44,7 @@ def _field(answer: object) -> str:
 
 
 def _record(kind: str, **changes: Any) -> bytes:
-    """Return a real record of a kind with fields changed; None removes one."""
+    """Return a real record with changed fields; None removes one."""
     row = next(each for each in map(json.loads, RECORDS) if each["kind"] == kind)
     row |= changes
     return json.dumps({key: each for key, each in row.items() if each is not ...}).encode()
@@ -246,7 +246,7 @@ def _attacked() -> Supervised:
 
 
 def _under(data: bytes, epoch: int) -> bytes:
-    """Return a record under the epoch of the leader of now, if it has one."""
+    """Return a record at the current leader's epoch, if it has one."""
     try:
         row: Any = json.loads(data)
     except (ValueError, RecursionError):

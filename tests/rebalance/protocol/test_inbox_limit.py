@@ -1,4 +1,4 @@
-"""How much of one sender is let in (hole H23)."""
+"""Rate limit per sender (H23)."""
 
 from tidewheel.rebalance.protocol import inbox_limit
 from tidewheel.rebalance.protocol.inbox_limit import InboxLimit

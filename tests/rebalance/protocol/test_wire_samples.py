@@ -1,4 +1,4 @@
-"""N14: what members of each version of the protocol once wrote is understood for ever."""
+"""Wire compatibility: samples of every protocol version stay readable (N14)."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ from tidewheel.rebalance.protocol.records import (
 )
 
 SAMPLES = Path(__file__).parent / "wire_samples"
-#: One file per kind and version; a snapshot is a file of its own: the records of a log, in order.
+#: One file per kind and version; a snapshot file holds a log's records in order.
 FILES = sorted(each for each in SAMPLES.glob("v*/*.json") if each.stem != "snapshot")
 SNAPSHOTS = sorted(SAMPLES.glob("v*/snapshot.json"))
 NEWEST = SAMPLES / f"v{PROTOCOL_MAX}"
@@ -69,7 +69,7 @@ def test_N14_what_the_next_version_adds_is_ignored(file: Path) -> None:
 
 
 def _with_more(value: Any) -> Any:
-    """Return JSON in which every object that is no table by name has one field more."""
+    """Add an unknown field to every object that is not a table."""
     match value:
         case dict() if any(key in value for key in ("kind", "task")):
             return {key: _with_more(each) for key, each in value.items()} | {"added_in_v2": [1]}

@@ -1,4 +1,4 @@
-"""What the tests of the refiner share: short ways to write its input, and a group that does what it says."""
+"""Helpers for refiner tests: short inputs, and a group that executes steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,32 +32,26 @@ T0, T1, T2, T3 = (TaskId(0, partition) for partition in range(4))
 
 
 def learner(member: str, readiness: Readiness = Readiness.PROGRESSING) -> CopyNow:
-    """Return a learner on a member."""
     return CopyNow(member=member, role=TaskRole.LEARNER, readiness=readiness)
 
 
 def standby(member: str, readiness: Readiness = Readiness.PROGRESSING) -> CopyNow:
-    """Return a standby on a member."""
     return CopyNow(member=member, role=TaskRole.STANDBY, readiness=readiness)
 
 
 def running(owner: str, *copies: CopyNow, state: Readiness = Readiness.READY) -> TaskNow:
-    """Return a task that a member runs."""
     return TaskNow(phase=TaskPhase.RUNNING, owner=owner, copies=copies, owner_state=state)
 
 
 def unowned(*copies: CopyNow, on_disk: Mapping[str, int] | None = None) -> TaskNow:
-    """Return a task that nobody runs and anybody may be given."""
     return TaskNow(phase=TaskPhase.RELEASED, copies=copies, on_disk=on_disk or {})
 
 
 def revoking(owner: str, following: str | None, *copies: CopyNow) -> TaskNow:
-    """Return a task whose owner was told to let go."""
     return TaskNow(phase=TaskPhase.REVOKING, owner=owner, next_member=following, copies=copies)
 
 
 def members(names: str, **flags: bool) -> tuple[MemberNow, ...]:
-    """Return members of names in a string, all alike."""
     return tuple(MemberNow(name=name, **flags) for name in names.split())
 
 
@@ -72,7 +66,7 @@ def step(
     enabled: bool = True,
     stateless: tuple[TaskId, ...] = (),
 ) -> Intermediate:
-    """Return the step from some states towards a target."""
+    """Return the step from these states towards a target."""
     tasks = {task: STATELESS if task in stateless else STATEFUL for task in {*states, *owners}}
     return refine(
         RefineInput(
@@ -90,14 +84,7 @@ def step(
 
 @dataclass(slots=True)
 class SmallGroup:
-    """A group in which every order is carried out at once and every copy has caught up by the next step.
-
-    Attributes:
-        tasks: Shape by task.
-        names: Who is in it.
-        owners, copies, on_disk: Who runs what, keeps copies of what, has what on disk.
-        cold: Tasks with state that were handed to a member that had none, while somebody ran them.
-    """
+    """Executes every order immediately; each copy catches up by the next step."""
 
     assignor: TaskAssignor
     tasks: Mapping[TaskId, TaskShape]
@@ -109,10 +96,10 @@ class SmallGroup:
         default_factory=dict[tuple[TaskId, str], TaskRole]
     )
     on_disk: set[tuple[TaskId, str]] = field(default_factory=set[tuple[TaskId, str]])
+    #: Stateful tasks that moved from a running owner to a member without state.
     cold: list[TaskId] = field(default_factory=list[TaskId])
 
     def drop(self, name: str) -> None:
-        """A member dies; what it has on disk stays there."""
         self.names.discard(name)
         gone = {(task, owner) for task, owner in self.owners.items() if owner == name}
         gone |= {copy for copy in self.copies if copy[1] == name}
@@ -121,11 +108,10 @@ class SmallGroup:
         self.copies = {copy: how for copy, how in self.copies.items() if copy[1] != name}
 
     def closed(self) -> set[tuple[TaskId, str]]:
-        """Return whose state of what lies on disk, not open."""
+        """Return disk state that is not open."""
         return self.on_disk - self.copies.keys() - set(self.owners.items())
 
     def request(self) -> AssignmentRequest:
-        """Return the question for the assignor."""
         return AssignmentRequest(
             number=1,
             members=tuple(
@@ -142,7 +128,6 @@ class SmallGroup:
         )
 
     def given(self, target: Assignment) -> RefineInput:
-        """Return what the refiner sees."""
         states = {
             task: TaskNow(
                 phase=TaskPhase.RUNNING if task in self.owners else TaskPhase.RELEASED,
@@ -166,7 +151,7 @@ class SmallGroup:
         )
 
     def settle(self, limit: int) -> int:
-        """Take steps until nothing changes; returns how many changed something. More than `limit` is an error."""
+        """Step until nothing changes; return the number of changing steps, at most `limit`."""
         target = validated(self.request(), self.assignor.assign(self.request()))
         for steps in range(limit + 1):
             before = dict(self.owners), dict(self.copies)
@@ -183,7 +168,6 @@ class SmallGroup:
         raise AssertionError(f"has not converged after {limit} steps")
 
     def move(self, answer: Intermediate) -> bool:
-        """Hand tasks over as a step says; returns whether there were any."""
         moves = [
             (task, owner) for task, owner in answer.owners.items() if self.owners.get(task) != owner
         ]
@@ -198,7 +182,6 @@ class SmallGroup:
         return bool(moves)
 
     def keep_copies(self, answer: Intermediate) -> None:
-        """Plant and drop copies as a step says."""
         wanted = [(task, name, TaskRole.LEARNER) for task, name in answer.learners.items()]
         for task, names in answer.standbys.items():
             wanted += [(task, name, TaskRole.STANDBY) for name in names]
@@ -206,12 +189,10 @@ class SmallGroup:
 
 
 def backwards(mapping: Mapping[Key, Value]) -> dict[Key, Value]:
-    """Return the same mapping in the opposite order."""
     return dict(reversed(list(mapping.items())))
 
 
 def reversed_input(given: RefineInput) -> RefineInput:
-    """Return the same input with everything in the opposite order."""
     states = {
         task: msgspec.structs.replace(
             state, copies=state.copies[::-1], on_disk=backwards(state.on_disk)

@@ -1,4 +1,4 @@
-"""The learner gate, case by case: who runs a task now, who learns it, what waits."""
+"""Refinement case by case: owners, learners, parked moves."""
 
 import pytest
 

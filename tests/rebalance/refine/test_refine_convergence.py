@@ -1,7 +1,7 @@
-"""Every group gets where its target wants it, within the bounds of Kafka Streams' own TaskAssignorConvergenceTest.
+"""Convergence within the bounds of Kafka Streams' TaskAssignorConvergenceTest.
 
-There a step is a probing rebalance, here a step of the refiner after which every copy has caught up. The bounds are its:
-one place among the learners moves one task a step, and each task (and each of its copies) moves twice at most.
+A step here replaces a probing rebalance: afterwards every copy has caught up. Bounds: one learner
+moves one task per step; each task and each copy moves at most twice.
 """
 
 from random import Random
@@ -16,7 +16,6 @@ from tidewheel.rebalance.model import TaskId, TaskShape
 def group(
     assignor: str, *, stateless: int, stateful: int, members: int, warmups: int, standbys: int = 0
 ) -> SmallGroup:
-    """Return a group that nothing has happened in yet."""
     tasks: dict[TaskId, TaskShape] = {TaskId(0, each): STATELESS for each in range(stateless)}
     tasks |= {TaskId(1, each): STATEFUL for each in range(stateful)}
     return SmallGroup(
@@ -29,7 +28,7 @@ def group(
 
 
 def uneven(small: SmallGroup) -> int:
-    """Return how many stateful tasks the fullest member runs more than the emptiest."""
+    """Return the difference in stateful tasks between fullest and emptiest member."""
     counts = dict.fromkeys(small.names, 0)
     for task, owner in small.owners.items():
         counts[owner] += small.tasks[task].stateful

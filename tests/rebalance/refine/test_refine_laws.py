@@ -1,7 +1,4 @@
-"""What holds for every step of the refiner, whatever the state of the group and wherever the target wants tasks.
-
-The laws are written without the refiner's own helpers.
-"""
+"""Properties of every refiner step, written without the refiner's own helpers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,25 +28,24 @@ from tidewheel.rebalance.refine.refine_input import (
 )
 
 NAMES = ("a", "b", "c", "d", "e")
-#: Names that the target or the states may still have but nobody alive has.
+#: Names in target or states without a live member.
 GHOSTS = ("x", "y")
 
 T = TypeVar("T")
 
 
 class Choices:
-    """Choices made by the digits of one number: much quicker to draw than a strategy for each."""
+    """Choices from the digits of one number: faster than one strategy each."""
 
     def __init__(self, number: int) -> None:
         self._number = number
 
     def of(self, options: Sequence[T]) -> T:
-        """Return one of some options; the first when the number is used up."""
+        """Return one option; the first when the number is used up."""
         self._number, index = divmod(self._number, len(options))
         return options[index]
 
     def some(self, options: Sequence[T]) -> list[T]:
-        """Return any of some options."""
         return [each for each in options if self.of([False, True])]
 
 
@@ -57,7 +53,7 @@ CHOICES = st.integers(0, 2**64 - 1).map(Choices)
 
 
 def task_state(choices: Choices) -> TaskNow:
-    """Return one task in any phase: copies on members other than its owner, one on each at most, one learner at most."""
+    """Draw a task in any phase: copies off the owner, one per member, at most one learner."""
     phase = choices.of([*TaskPhase])
     owned = phase in (TaskPhase.RUNNING, TaskPhase.REVOKING)
     owner = choices.of(NAMES) if owned else None
@@ -85,7 +81,6 @@ def task_state(choices: Choices) -> TaskNow:
 
 @st.composite
 def inputs(draw: st.DrawFn) -> RefineInput:
-    """Return a group in any state with any target."""
     numbers = draw(st.lists(CHOICES, min_size=1, max_size=8))
     tasks = {
         TaskId(index % 2, index // 2): STATELESS if index % 2 else STATEFUL
@@ -130,13 +125,11 @@ def inputs(draw: st.DrawFn) -> RefineInput:
 
 
 def occupant(case: RefineInput, task: TaskId) -> str | None:
-    """Return the live owner of a task, on its way out or not."""
     owner = case.states.get(task, TaskNow()).owner
     return owner if owner in {member.name for member in case.members} else None
 
 
 def copies_of(answer: Intermediate, task: TaskId) -> list[str]:
-    """Return who keeps a copy after the step, as often as it is named."""
     learner = answer.learners.get(task)
     return ([] if learner is None else [learner]) + list(answer.standbys.get(task, ()))
 
@@ -202,9 +195,9 @@ def test_the_budget_is_kept(case: RefineInput) -> None:
 def test_what_is_warmed_up_beyond_the_budget_is_of_who_leaves(
     moves: list[tuple[str, str, bool]], allowed: int
 ) -> None:
-    """While `a` leaves two may learn at once, but for tasks of `b`, who stays, never more than the setting allows.
+    """While `a` leaves, two may learn; tasks of staying `b` keep the configured limit.
 
-    And no place is left empty that may be used.
+    No usable place stays empty.
     """
     tasks = [TaskId(0, number) for number in range(len(moves))]
     leavers = {task for task, (owner, _, _) in zip(tasks, moves, strict=True) if owner == "a"}

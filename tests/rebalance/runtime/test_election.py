@@ -1,4 +1,4 @@
-"""When a candidate suspects and claims: its own clock against the leader's silence (H1, H2, H22)."""
+"""Election: suspicion and claim by the local clock (H1, H2, H22)."""
 
 import msgspec
 from hypothesis import given
@@ -13,7 +13,6 @@ HEARTBEAT_MS = 500
 
 
 def group_of(leader: str, epoch: int, *processes: str) -> Group:
-    """Return a group that a process leads and others are in."""
     members = [
         MemberRecord(
             leader_epoch=epoch, member=each, incarnation=each, phase="ACTIVE", process_id=each
@@ -24,7 +23,6 @@ def group_of(leader: str, epoch: int, *processes: str) -> Group:
 
 
 def candidate(name: str = "p1", seed: int = 0, group: Group | None = None) -> Election:
-    """Return a candidate that has read the log at 0 ms."""
     election = Election(
         name, app="shop", jitter_seed=seed, heartbeat_interval_ms=HEARTBEAT_MS, now_ms=0
     )
@@ -34,14 +32,13 @@ def candidate(name: str = "p1", seed: int = 0, group: Group | None = None) -> El
 
 
 def beat(epoch: int, *, resigns: bool = False) -> LeaderBeat:
-    """Return a beat of the leader of an epoch."""
     return LeaderBeat(
         app="shop", member="p0", incarnation="p0", leader_epoch=epoch, seq=1, resigns=resigns
     )
 
 
 def claims_at(election: Election, *, until_ms: int = 20_000) -> tuple[int | None, list[AnyMessage]]:
-    """Let time pass in silence; return when the candidate claims, and what it said before."""
+    """Pass time in silence; return the claim time and earlier messages."""
     said: list[AnyMessage] = []
     now_ms = 0
     while now_ms <= until_ms:

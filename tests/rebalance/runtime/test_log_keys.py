@@ -1,4 +1,4 @@
-"""Which keys of the state topic can go (hole H4)."""
+"""Obsolete keys of the state topic (H4)."""
 
 from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.ports import LoggedRecord

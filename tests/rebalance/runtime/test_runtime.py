@@ -1,4 +1,4 @@
-"""`GroupRuntime` with real members, candidates and coordinators, over control topics in memory."""
+"""`GroupRuntime` with real members, candidates and coordinators on in-memory topics."""
 
 import json
 import logging
@@ -55,7 +55,6 @@ def _claims(world: World) -> list[LeaderClaim]:
 
 
 def _group_of_two() -> tuple[World, Process, Process, Worker, Worker]:
-    """Two programs with a worker each, settled, the first one leading."""
     world = World()
     one = world.start("p1")
     first = one.start_worker("a")
@@ -68,7 +67,7 @@ def _group_of_two() -> tuple[World, Process, Process, Worker, Worker]:
 
 
 def _check_ends_at_once(process: Process) -> None:
-    """Check that a process whose program is gone waits for nobody: its clock stands still."""
+    """The process ends without waiting: its clock is frozen."""
     process.runtime.finish(3_000)
     ending = threading.Thread(target=process.runtime.run, daemon=True)
     ending.start()
@@ -265,7 +264,7 @@ def test_H1_a_leader_that_another_one_fenced_steps_down() -> None:
 def test_while_a_transaction_is_under_way_members_go_on_beating() -> None:
     world, one, *_ = _group_of_two()
     one.leader.held = True
-    world.start("p3").start_worker("c")  # gives the leader something to write
+    world.start("p3").start_worker("c")  # gives the leader a record to write
     before = len([each for each in world.messages(Beat) if each.incarnation == "a-1"])
     world.run(10 * HEARTBEAT_MS)
     beats = len([each for each in world.messages(Beat) if each.incarnation == "a-1"]) - before
@@ -430,7 +429,7 @@ def test_a_report_does_not_bring_a_forgotten_incarnation_back() -> None:
     world, *_ = _group_of_two()
     successor = world.start("p3")
     zombie = successor.start_worker("z", welcomed=True)
-    successor.once()  # the log is open, and not read
+    successor.once()  # the log is open but not read
     successor.runtime.report(zombie.incarnation, WorkerStatus())
     world.run(1_000)
     assert zombie.ended
@@ -524,7 +523,6 @@ def test_a_kind_of_order_that_this_version_does_not_know_is_an_alarm_and_no_end(
 
 
 def _deletion(process: Process) -> EraseKey:
-    """Return the wish to delete a key from a store of task 0_0."""
     (task_epoch,) = {
         state.task_epoch
         for task, state in process.runtime.group.states.items()
