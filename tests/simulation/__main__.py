@@ -1,4 +1,4 @@
-"""Runs lifetimes: `python -m tests.simulation --seed N --verbose`, `--lifetimes N`, `--mutants`."""
+"""Run lifetimes: `python -m tests.simulation --seed N --verbose`, `--lifetimes N`, `--mutants`."""
 
 import argparse
 import gc
@@ -16,9 +16,10 @@ _TOLD_EVERY = 200
 
 
 def live(seed: int, *, faults: bool = True, refine: bool = True) -> Metrics:
-    """Run one lifetime; raises Violation with the seed, the command that replays it and the last events.
+    """Run one lifetime.
 
-    One with faults that is less eventful than all are meant to be is a failure too.
+    Raises Violation with the seed, the replay command and the last events, also if a lifetime with
+    faults was too quiet.
     """
     simulation = Simulation(draw(seed, faults=faults, refine=refine))
     try:
@@ -31,7 +32,6 @@ def live(seed: int, *, faults: bool = True, refine: bool = True) -> Metrics:
 
 
 def failure(simulation: Simulation, error: Exception, *, faults: bool, refine: bool) -> str:
-    """Return what is known of a lifetime that went wrong."""
     options = ("" if faults else " --no-faults") + ("" if refine else " --no-refiner")
     seed = simulation.scenario.seed
     return "\n".join(
@@ -49,8 +49,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Read the command line and run."""
-    # A lifetime keeps what happened until it is over: looking for garbage in between finds none.
+    # No garbage collection inside a lifetime: its events stay referenced until the end.
     gc.set_threshold(100_000, 50, 100)
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seed", type=int, help="one lifetime")
@@ -78,7 +77,7 @@ def main() -> int:
 
 
 def _nightly(parser: argparse.ArgumentParser) -> int:
-    """Run everything; returns how much of it went wrong."""
+    """Run everything; return the number of failures."""
     failed = _many(
         parser.parse_args(["--lifetimes", "4000", "--keep-going"]), faults=True, refine=True
     )

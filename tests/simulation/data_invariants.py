@@ -1,7 +1,7 @@
-"""What must hold of the data (invariants 11-15 and 23): outputs, offsets, changelogs, stores.
+"""Data invariants (11-15, 23): outputs, offsets, changelogs, stores.
 
-It computes for itself what the outputs must be, from the input alone, and compares each transaction when it is decided
-with what comes next: every record once, in order, with the right count, and offsets that fit.
+Expected outputs are computed from the input alone. Each decided transaction must continue them:
+every record once, in order, with the right count and matching offsets.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress
 
 @dataclass(slots=True)
 class Expected:
-    """What is committed of one task: the next input offset, and the state there."""
+    """Committed state of one task, with its next input offset."""
 
     next_offset: int = 0
     store: dict[int, int] = field(default_factory=dict)
@@ -26,8 +26,6 @@ class Expected:
 
 
 class DataInvariants:
-    """Follows one lifetime's data."""
-
     def __init__(
         self, world: World, workload: Workload, broker: ModelBroker, log: LogInvariants
     ) -> None:
@@ -41,11 +39,9 @@ class DataInvariants:
         self._task_of_output: dict[str, str] = {}
 
     def fail(self, number: int, what: str) -> None:
-        """Report that an invariant does not hold."""
         self.world.fail(f"invariant {number}: {what}")
 
     def of(self, task: str) -> Expected:
-        """Return what is expected of a task; new tasks begin with nothing."""
         found = self.expected.get(task)
         if found is None:
             names = self.workload.names[task]
@@ -55,7 +51,6 @@ class DataInvariants:
         return found
 
     def begin(self) -> None:
-        """Write what was processed before the lifetime began."""
         for names in self.workload.names.values():
             expected = self.of(names.text)
             log = names.changelog_key
@@ -81,7 +76,6 @@ class DataInvariants:
     # Transactions of workers.
 
     def decided(self, transaction: Transaction) -> None:
-        """A worker's transaction is decided."""
         if not transaction.committed:
             return
         self.commits += 1
@@ -105,7 +99,6 @@ class DataInvariants:
                 )
 
     def of_input(self, partition: str) -> str:
-        """Return the task that reads an input partition."""
         task = self._task_of_input.get(partition)
         if task is None:
             topic, _, number = partition.rpartition("-")
@@ -147,7 +140,10 @@ class DataInvariants:
     # Stores.
 
     def opened(self, incarnation: str, active: ActiveTask) -> None:
-        """An owner begins to process; one that was fenced while it was about to can't harm, as it commits nothing."""
+        """Check a store before its owner's first record.
+
+        An owner that is fenced just then commits nothing and does no harm.
+        """
         task = active.names.text
         expected = self.of(task)
         if incarnation not in self.log.live():
@@ -167,7 +163,7 @@ class DataInvariants:
             )
 
     def applied(self, incarnation: str, names: TaskNames, disk: Disk) -> None:
-        """A store has moved on: not past what is decided."""
+        """A store must not be ahead of decided transactions."""
         log = self.broker.log(names.changelog_key)
         if disk.offset > log.end:
             self.fail(14, f"{names.text} of {incarnation} is at {disk.offset}, beyond {log.end}")
@@ -179,7 +175,7 @@ class DataInvariants:
                 )
 
     def same_state(self, incarnation: str, names: TaskNames, disk: Disk) -> None:
-        """At the end: a store that has read all is what the input makes of it."""
+        """At the end, a fully restored store equals the expected state."""
         log = self.broker.log(names.changelog_key)
         if disk.offset >= log.last_stable_offset and disk.store != self.of(names.text).store:
             self.fail(
@@ -188,7 +184,7 @@ class DataInvariants:
             )
 
     def behind(self) -> str:
-        """Return a task whose input is not processed, "" for none (invariant 23)."""
+        """Return a task with unprocessed input, or "" (invariant 23)."""
         now = self.world.now
         for task in self.workload.names:
             end = self.workload.input_end(task, now)

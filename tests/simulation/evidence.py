@@ -1,4 +1,4 @@
-"""What invariants of the log know of a lifetime besides the log: what was really said, heard, fenced and read."""
+"""Evidence outside the log: real messages, deaths, fences and reads."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -9,36 +9,30 @@ from tidewheel.rebalance.protocol.records import Copy
 
 @dataclass(slots=True)
 class EndsRead:
-    """End offsets that a leader has read from the broker."""
-
     at_ms: int
     ends: dict[str, int]
 
 
 @dataclass(slots=True)
 class Limits:
-    """What the lifetime was configured with, as far as invariants speak of it."""
+    """Configuration of the lifetime that the invariants use."""
 
     acceptable_recovery_lag: int
     max_warmup_replicas: int
     fences_at_once: int
     num_standby_replicas: int
     refine: bool
-    #: A task is nobody's no longer than this with nothing wrong: detection, fence and grant (invariant 21).
+    #: Maximum time without an owner in a healthy group: detection, fence, grant (invariant 21).
     unowned_ms: int
-    #: Who was granted a task has read its changelog, and processes, within this time.
+    #: Maximum time from grant to processing.
     opens_ms: int
 
 
 @dataclass(slots=True)
 class LeaderHeard:
-    """What the leader of now has heard, in order: what it decides rests on what came before.
+    """Messages that the current leader has heard, in order."""
 
-    Attributes:
-        decided_ms: When it last decided; what is in the log next was decided then.
-    """
-
-    decided_ms: int = 0
+    decided_ms: int = 0  # Its last decision; the next logged records stem from it.
     _count: int = 0
     _decided: int = 0
     _stores: dict[tuple[str, str, int], list[tuple[int, str]]] = field(
@@ -48,7 +42,6 @@ class LeaderHeard:
     _alive: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
 
     def hear(self, message: AnyMessage, now_ms: int) -> None:
-        """It has heard something."""
         self._count += 1
         if isinstance(message, Ready | NotReady):
             store = message.store_uuid if isinstance(message, Ready) else ""
@@ -64,16 +57,15 @@ class LeaderHeard:
             del self._alive[message.incarnation][:-20]
 
     def decide(self, now_ms: int) -> None:
-        """It decides."""
         self._decided, self.decided_ms = self._count, now_ms
 
     def store(self, task: str, copy: Copy) -> str:
-        """Return the store of a copy's newest READY, "" if none counts any more."""
+        """Return the store of a copy's newest valid READY, or ""."""
         said = self._stores.get((task, copy.incarnation, copy.learn_epoch), [])
         return next((store for number, store in reversed(said) if number <= self._decided), "")
 
     def silent_ms(self, incarnation: str, claimed_ms: int) -> int:
-        """Return for how long it has not heard of somebody."""
+        """Return the time since it heard an incarnation."""
         heard = self._alive.get(incarnation, [])
         known = (at_ms for number, at_ms in reversed(heard) if number <= self._decided)
         return self.decided_ms - next(known, claimed_ms)
@@ -81,7 +73,7 @@ class LeaderHeard:
 
 @dataclass(slots=True)
 class Evidence:
-    """What was really said and done, as opposed to what the log says of it."""
+    """Real events, as opposed to their records in the log."""
 
     revoked: dict[tuple[str, int, str], Revoked] = field(default_factory=dict)
     ready: dict[tuple[str, str], list[tuple[int, Ready]]] = field(
@@ -96,5 +88,5 @@ class Evidence:
     #: Newest incarnation that asked to join, by member.
     newest: dict[str, str] = field(default_factory=dict)
     leader: LeaderHeard = field(default_factory=LeaderHeard)
-    #: End of the disturbance that lasts longest.
+    #: End of the longest disturbance.
     disturbed_until_ms: int = 0

@@ -1,4 +1,4 @@
-"""A host program: the worker, and the watchdog beside it with the real `Member`, `Election` and (while it leads) `Coordinator`."""
+"""A host program: worker, and watchdog with real `Member`, `Election` and `Coordinator`."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,18 +20,16 @@ from tidewheel.rebalance.protocol.orders import (
 )
 from tidewheel.rebalance.runtime.election import Election
 
-#: From one process to the other on one machine.
+#: Delay between two local processes.
 LINK_MS = 1
-#: A worker has connected to its new watchdog after this time; while that still reads the log, it is looked at again.
+#: Time for a worker to connect to a new watchdog; also its retry while the log is being read.
 HELLO_AGAIN_MS = 20
-#: How often a group that holds still looks whether it was set up again.
+#: Interval of recovery checks while held.
 HELD_LOOK_MS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """What one member was configured with."""
-
     member: str
     static: bool = False
     threads: int = 1
@@ -46,19 +44,14 @@ class MemberSettings:
 
 
 class Lifetime(Surroundings, Control, Protocol):
-    """What a host needs of its lifetime."""
+    def ordered(self, host: "Host", order: AnyOrder) -> None: ...
 
-    def ordered(self, host: "Host", order: AnyOrder) -> None:
-        """A member has given an order to its worker."""
+    def reported(self, host: "Host", report: AnyReport) -> None: ...
 
-    def reported(self, host: "Host", report: AnyReport) -> None:
-        """A worker has reported to its member."""
-
-    def closed(self, host: "Host") -> None:
-        """A host program has ended by itself."""
+    def closed(self, host: "Host") -> None: ...
 
     def topics_life(self) -> int:
-        """Return which life of the control topics this is, 0 while they are gone."""
+        """Return the generation of the control topics, 0 while deleted."""
 
 
 @dataclass(slots=True)
@@ -68,12 +61,7 @@ class _Followed:
 
 
 class Host(Process):
-    """One host program; as a process it is its watchdog.
-
-    Attributes:
-        leading: What it leads with, while it does.
-        old_members: Incarnations that still have something to say.
-    """
+    """One host program; as a `Process` it is its watchdog."""
 
     def __init__(self, lifetime: Lifetime, settings: MemberSettings, number: int) -> None:
         super().__init__(f"p{number}")
@@ -93,12 +81,12 @@ class Host(Process):
             lease_left=self.lease_left,
         )
         self.member: Member | None = None
-        self.old_members: list[Member] = []
+        self.old_members: list[Member] = []  # Ended incarnations with unsent messages.
         self.election: Election | None = None
         self.leading: Leading | None = None
         self.lease_until_ms: int | None = None
         self._lasting: dict[type[AnyReport], AnyReport] = {}
-        #: The worker's incarnation once it was welcomed, as its end of the link remembers (`tidewheel.streams.processes.watchdog.link`).
+        #: The worker's incarnation once welcomed, as in `streams/processes/watchdog/link.py`.
         self._welcomed = ""
         self._followed = _Followed()
         self._is_read = False
@@ -108,14 +96,13 @@ class Host(Process):
         self._wake_at = -1
         self._seen_progress = (-1, 0)
         self._topics_life = 1
-        #: Since when it holds still (SAFE_HOLD), or None.
+        #: Start of SAFE_HOLD, or None.
         self.held_ms: int | None = None
         self.process_id = self.name
 
     # Lives.
 
     def start(self) -> None:
-        """Start the program: watchdog, then worker."""
         self._start_watchdog()
         self.worker.start()
 
@@ -136,14 +123,14 @@ class Host(Process):
         self._wake(self.world.now + 1)
 
     def restart_watchdog(self) -> None:
-        """Kill the watchdog; the worker starts another and says hello with the same incarnation."""
+        """Kill the watchdog; the worker starts another and reconnects with the same incarnation."""
         self.stop()
         self._start_watchdog()
         if self.worker.up:
             self.world.post(self, HELLO_AGAIN_MS, self._hello_again)
 
     def _hello_again(self) -> None:
-        """Host the worker that is there, once the log was read and what became of it is known."""
+        """Host the existing worker again, once the log was read."""
         if self.worker.up and self.member is None:
             if not self._is_read:
                 self.world.post(self, HELLO_AGAIN_MS, self._hello_again)
@@ -154,13 +141,12 @@ class Host(Process):
                     self._send_report(self._lasting[kind])
 
     def kill(self) -> None:
-        """Kill the whole program, or lose its machine."""
         self.stop()
         self.leading = None
         self.worker.crash()
 
     def kill_worker(self) -> None:
-        """Kill the worker alone: its watchdog sees its pipe end, says so, and ends."""
+        """Kill the worker; its watchdog sees the closed pipe, reports the death and ends."""
         self.worker.crash()
         self.world.post(self, 5, self._worker_died)
 
@@ -169,7 +155,6 @@ class Host(Process):
         self._leave_program()
 
     def _gone(self) -> None:
-        """The worker has ended by itself."""
         self.world.post(self, 30, self._worker_closed)
 
     def _worker_closed(self) -> None:
@@ -266,17 +251,16 @@ class Host(Process):
         self._wake(self.world.now)
 
     def _end_forgotten(self) -> None:
-        """Tell the worker that the log has gone on without it: it must not come in a second time."""
+        """End an incarnation that the log no longer has: it must not join a second time."""
         order = EndIncarnation(reason="the group log does not have this incarnation any more")
         self.lifetime.ordered(self, order)
         self.world.post(self.worker, LINK_MS, self._deliver, self.worker.incarnation, order)
 
     def lease_left(self) -> int | None:
-        """Return the worker's lease, as it reads it in shared memory."""
+        """Return the worker's lease as read from shared memory."""
         return None if self.lease_until_ms is None else self.lease_until_ms - self.world.now
 
     def _look_after_worker(self) -> None:
-        """Watch the progress counter."""
         self.world.post(self, self.settings.heartbeat_interval_ms, self._look_after_worker)
         progress, since = self._seen_progress
         now = self.world.now
@@ -290,7 +274,6 @@ class Host(Process):
     # The control topics.
 
     def state_grew(self) -> None:
-        """The group log has more to read."""
         if not self._state_due and self.up:
             self._state_due = True
             self.world.post(self, self.world.delay_ms(), self._read_state)
@@ -318,7 +301,7 @@ class Host(Process):
         self._wake(now)
 
     def look_at_topics(self) -> None:
-        """Hold still while the control topics are not those they were, and go on with new ones that were set up (H24)."""
+        """Hold while the control topics differ; resume with recovered ones (H24)."""
         life = self.lifetime.topics_life()
         if not self.world.reachable(self):
             self.world.post(self, HELD_LOOK_MS, self.look_at_topics)
@@ -335,7 +318,7 @@ class Host(Process):
             self.world.post(self, HELD_LOOK_MS, self.look_at_topics)
 
     def _go_on(self, life: int) -> None:
-        """Begin anew with topics that were set up again: what was in the log before is nobody now."""
+        """Restart with recovered topics; earlier log state is void."""
         self.world.note(f"{self.process_id} goes on with new control topics")
         if self.leading is not None:
             self.leading.end("the control topics are new")
@@ -363,7 +346,6 @@ class Host(Process):
         member.follow(self._followed.group, self._followed.offset, self.world.now)
 
     def hear_soon(self, message: AnyMessage) -> None:
-        """The inbox has a message."""
         self._inbox.append(message)
         if not self._poll_due:
             self._poll_due = True
@@ -387,7 +369,6 @@ class Host(Process):
         self._wake(now)
 
     def healed(self) -> None:
-        """The network is back: read on."""
         if self.up and self.world.reachable(self):
             self.state_grew()
             if self._inbox and not self._poll_due:
@@ -395,14 +376,13 @@ class Host(Process):
                 self.world.post(self, self.world.delay_ms(), self._poll)
 
     def topics_changed(self) -> None:
-        """The worker sees that the topics have more partitions."""
         if self.up and self.worker.up:
             self.worker.topics_changed()
 
     # Decisions.
 
     def _wake(self, when_ms: int) -> None:
-        """Decide at a time, or earlier."""
+        """Decide at this time or earlier."""
         when_ms = max(when_ms, self.world.now)
         if self._wake_at < 0 or when_ms < self._wake_at:
             self._wake_at = when_ms
@@ -430,7 +410,7 @@ class Host(Process):
         for message in decision.messages:
             self.lifetime.publish(self, message)
         if member is self.member:
-            # A watchdog that does not know of one leaves the lease as it is, in the worker's memory.
+            # A watchdog that knows no lease leaves the one in the worker's memory.
             if decision.lease_until_ms is not None:
                 self.lease_until_ms = decision.lease_until_ms
             for order in decision.orders:

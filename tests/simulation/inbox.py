@@ -1,7 +1,6 @@
-"""The inbox of a simulated group: messages on their way from whoever says them to every host, and what happens to them there.
+"""Simulated inbox: some messages are lost, doubled, replayed, or wait for a cut-off host.
 
-Some are lost, some come twice, some are said again long after, those of a host that is cut off wait; a leader that hears a
-word of the dead must decide as if it had not (invariant 18).
+A leader that hears a message of a dead incarnation must decide the same without it (invariant 18).
 """
 
 from collections.abc import Sequence
@@ -29,50 +28,41 @@ from tidewheel.rebalance.protocol.records import AnyRecord
 
 
 class Lifetime(Protocol):
-    """What an inbox needs of its lifetime."""
-
     scenario: Scenario
     world: World
     log: LogInvariants
     rolling: Rolling
     hosts: list[Host]
 
-    def topics_life(self) -> int:
-        """Return which life of the control topics this is, 0 while they are gone."""
+    def topics_life(self) -> int: ...
 
 
 class Inbox:
-    """The inbox of one lifetime.
-
-    Attributes:
-        lose: Share of messages that are lost now.
-    """
+    """The inbox of one lifetime."""
 
     def __init__(self, lifetime: Lifetime) -> None:
         self.lifetime = lifetime
         self.world = lifetime.world
         self.log = lifetime.log
-        self.lose = lifetime.scenario.lose
+        self.lose = lifetime.scenario.lose  # Current share of lost messages.
         self._said: list[AnyMessage] = []
         self._forgotten: list[AnyMessage] = []
         self._replayed: set[int] = set()
         self._held: list[tuple[Process, AnyMessage]] = []
 
     def publish(self, sender: Process, message: AnyMessage) -> None:
-        """Take in a message, if nothing happens to it."""
         if not self.world.reachable(sender):
             self._held.append((sender, message))
             return
         self._send(sender, message)
 
     def healed(self) -> None:
-        """Everybody is in reach again: take in what was held back."""
         held, self._held = self._held, []
         for sender, message in held:
             self._send(sender, message)
 
     def replay(self, draw: float) -> None:
-        """Say again what was once said, by those who are over too."""
+        """Repeat an old message, also of ended incarnations."""
         if not self._said:
             return
         chance = self.world.chance
@@ -81,28 +71,28 @@ class Inbox:
             over = self.log.members.get(message.incarnation)
             if over is not None and over.phase in ("FENCING", "FENCED", "GONE"):
                 self._replayed.add(id(again))
-                self._said.append(again)  # it stays alive, so that its id stays its own
+                self._said.append(again)  # Kept alive: its `id()` must stay unique.
             self._append(again)
 
     def forget(self) -> None:
-        """The topic is a new one: nobody hears again what was said in the one before."""
-        self._forgotten += self._said  # kept, so that their ids stay theirs
+        """Recreate the topic: earlier messages can't be replayed."""
+        self._forgotten += self._said  # Kept alive: their `id()` must stay unique.
         self._said = []
         self._replayed.clear()
 
     def observe(
         self, coordinator: Coordinator, message: AnyMessage, writing: Sequence[AnyRecord]
     ) -> None:
-        """Let a leader observe a message; one of an ended incarnation must change nothing (invariant 18).
+        """Deliver a message to a leader; one of an ended incarnation must change nothing (18).
 
-        A leader decides nothing before it knows that the records of its last decision are in the log. So the next decision
-        is compared, and those records, which may have ended the incarnation, come before it.
+        A leader decides only after its last records are in the log. So the next decision is
+        compared, after those records, which may have ended the incarnation.
         """
         now = self.world.now
         deposed = coordinator.group.leader_epoch < self.log.leader_epoch
         if not deposed:
             self.log.evidence.leader.hear(message, now)
-        # What one decides that is deposed counts nothing.
+        # A deposed leader's decisions do not count.
         if id(message) not in self._replayed or deposed:
             coordinator.observe(message, now)
             return
@@ -110,7 +100,7 @@ class Inbox:
         other.observe(message, now)
         for each in (one, other):
             each.committed(writing, now)
-            each._dirty = True  # both look at everything, as after news
+            each._dirty = True  # force both to decide
         before, after = one.decide(now).records, other.decide(now).records
         if before != after:
             self.world.fail(f"invariant 18: {message} changes what is decided: {before} {after}")
@@ -142,6 +132,6 @@ class Inbox:
             return
         for_all = isinstance(message, LeaderBeat | Refused | Suspect)
         for host in self.lifetime.hosts:
-            # A reader of the inbox that does not lead skips all others at once.
+            # Readers that do not lead skip other messages.
             if host.up and (for_all or host.leading is not None):
                 host.hear_soon(message)

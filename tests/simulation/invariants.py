@@ -1,7 +1,7 @@
-"""What must hold of the group log, the orders and the messages (invariants 1-10, 16-22 and 24 of the protocol).
+"""Log invariants (1-10, 16-22, 24): records, orders and messages.
 
-Written from the protocol's text alone: it reads records, messages, orders and fences as they pass by, keeps tables of its
-own, and uses neither the fold nor any rule of `rebalance`. It is told of a transaction of the log when it is decided.
+Written from the protocol's text. They read each record, message, order and fence, keep their own
+tables, and use no code of `rebalance`. A log transaction arrives when it is decided.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -36,18 +36,12 @@ from tidewheel.rebalance.protocol.records import (
 
 OWNED = {TaskPhase.RUNNING.value, TaskPhase.REVOKING.value, TaskPhase.FENCE_WAIT.value}
 
-#: What was said in the inbox is heard by a live leader, and in its log, within this time.
+#: A live leader hears an inbox message, and logs its effect, within this time.
 HEARD_WITHIN_MS = 1_000
 
 
 class LogInvariants:
-    """Follows one lifetime's log.
-
-    Attributes:
-        tasks: The last record of each task.
-        running: The epoch at which an owner last said that it processes, by task.
-        moves: Planned hand-overs of tasks with state, as (task, new epoch).
-    """
+    """Follows one lifetime's log."""
 
     def __init__(self, world: World, limits: Limits) -> None:
         self.world = world
@@ -58,10 +52,12 @@ class LogInvariants:
         self.claimed_ms = 0
         self.about: GroupRecord | None = None
         self.members: dict[str, MemberRecord] = {}
-        self.tasks: dict[str, TaskRecord] = {}
+        self.tasks: dict[str, TaskRecord] = {}  # Last record per task.
         self.target: TargetRecord | None = None
         self.step: StepRecord | None = None
+        #: Epoch of the last report that its owner processes, per task.
         self.running: dict[str, int] = {}
+        #: Planned moves of stateful tasks, as (task, new epoch).
         self.moves: set[tuple[str, int]] = set()
         self.steps_since_target = 0
         self.most_steps = 0
@@ -77,11 +73,11 @@ class LogInvariants:
         self._left_ms: dict[str, int] = {}
         self._revoked_ms: dict[str, int] = {}
         self._in_snapshot = False
-        #: Highest epoch in commits when the log began anew, until its first snapshot was read; else None.
+        #: Highest committed epoch when the log restarted, until its first snapshot; else None.
         self._anew: int | None = None
 
     def begin_anew(self, committed_epoch: int) -> None:
-        """The log is lost, and another one begins: nobody of before counts (invariant 24)."""
+        """Accept a new log after a loss: earlier incarnations are void (invariant 24)."""
         self._anew = committed_epoch
         self.leader_epoch = 0
         self.about = self.target = self.step = None
@@ -91,13 +87,11 @@ class LogInvariants:
             self.members[incarnation] = replace(record, phase="GONE", leader_epoch=0, rejoin_ms=0)
 
     def fail(self, number: int, what: str) -> None:
-        """Report that an invariant does not hold."""
         self.world.fail(f"invariant {number}: {what}")
 
     # The log.
 
     def transaction(self, records: Iterable[AnyRecord]) -> None:
-        """Take in the records of one transaction that is now committed."""
         records = list(records)
         for record in records:
             self._record(record)
@@ -157,7 +151,7 @@ class LogInvariants:
                 raise AssertionError(f"{record} belongs to claims and snapshots")
 
     def _stated_anew(self, record: AnyRecord, committed_epoch: int) -> None:
-        """The first snapshot of a log that begins anew: every task is nobody's, above every epoch that has committed."""
+        """Check the first snapshot of a new log: no owners, epochs above every committed one."""
         if isinstance(record, GroupRecord):
             self._change(record)
         elif isinstance(record, TaskRecord):
@@ -169,7 +163,6 @@ class LogInvariants:
             self._not_running_since[record.task] = self.world.now
 
     def _restated(self, record: AnyRecord) -> None:
-        """A snapshot says again what was said."""
         if isinstance(record, TaskRecord):
             before = self.tasks.get(record.task)
             if before is None or (before.phase, before.task_epoch, before.owner) != (
@@ -219,13 +212,13 @@ class LogInvariants:
             self.fail(18, f"{record.incarnation} comes back from {before.phase} as {record.phase}")
 
     def _had_its_time(self, record: MemberRecord) -> None:
-        """H5: nobody is given up sooner than a session after a claim."""
+        """H5: no member is fenced within a session after a claim."""
         grace_ms = self.world.now - self.claimed_ms
         if record.reason.startswith("no beat") and grace_ms < record.session_timeout_ms:
             self.fail(21, f"{record.incarnation} had {grace_ms} ms since the claim (H5)")
 
     def _was_drained(self, record: MemberRecord) -> None:
-        """Invariant 16: who leaves is fenced only if it died, was replaced, or did not let go in time."""
+        """Invariant 16: a leaving member is fenced only if dead, replaced or too slow."""
         incarnation, evidence, leader = record.incarnation, self.evidence, self.evidence.leader
         if incarnation in evidence.died or evidence.newest.get(record.member) != incarnation:
             return
@@ -240,7 +233,7 @@ class LogInvariants:
         self.fail(16, f"{incarnation} leaves, is there and in time, and is fenced")
 
     def _drains(self, owner: MemberRecord) -> bool:
-        """Whether who leaves still has time to work on while its tasks move."""
+        """Return True if a leaving member still has time to work."""
         until_ms = self._left_ms.get(owner.incarnation, 0) + owner.drain_ms
         in_time = self.evidence.leader.decided_ms < until_ms
         return in_time and any(each.phase == "ACTIVE" for each in self.members.values())
@@ -273,7 +266,7 @@ class LogInvariants:
         self.steps_since_target = 0
 
     def _threads(self) -> dict[str, int]:
-        """Return the threads of each member, by its name; of its newest incarnation, there or waited for."""
+        """Return threads by member name, of its newest incarnation."""
         return {each.member: each.threads for each in self.members.values()}
 
     def _step(self, record: StepRecord) -> None:
@@ -294,10 +287,10 @@ class LogInvariants:
         self.most_steps = max(self.most_steps, self.steps_since_target)
 
     def _budget(self, record: StepRecord) -> None:
-        """Invariant 10, with the one exception that the product makes (`rebalance/refine/warmups.py`).
+        """Invariant 10, with the exception in `rebalance/refine/warmups.py`.
 
-        A step that adds a learner has at most `max_warmup_replicas`; while somebody leaves, or two, but of tasks whose
-        owners stay never more than the setting allows.
+        A step that adds a learner has at most `max_warmup_replicas`; two while a member leaves, but
+        for tasks of staying owners never more than the setting.
         """
         leaving = any(each.phase == "LEAVING" for each in self.members.values())
         most = max(self.limits.max_warmup_replicas, 2 if leaving else 0)
@@ -312,7 +305,6 @@ class LogInvariants:
             self.fail(10, f"places for who leaves are taken by tasks of who stays: {staying}")
 
     def _owner_stays(self, task: str) -> bool:
-        """Return whether a live member that is not on its way out has the task."""
         state = self.tasks.get(task)
         owner = self.members.get(state.owner or "") if state is not None else None
         return owner is not None and owner.phase == "ACTIVE"
@@ -372,7 +364,7 @@ class LogInvariants:
             self.fail(number, f"{incarnation} {why}, and {sorted(open_ids)} are not fenced")
 
     def _revoke(self, record: TaskRecord, before: TaskRecord) -> None:
-        """Invariants 7 to 9 and 16: nobody who goes on working loses a task it should have, or to who is not ready."""
+        """Invariants 7-9, 16: a healthy member loses tasks only to its target, to a ready copy."""
         task, owner = record.task, self.members.get(before.owner or "")
         self._revoked.add((task, record.task_epoch))
         self._revoked_ms[task] = self.evidence.leader.decided_ms
@@ -382,14 +374,14 @@ class LogInvariants:
         wanted = None if self.target is None else self.target.owners.get(task)
         leaves = owner.phase == "LEAVING" and self._drains(owner)
         if owner.phase != "ACTIVE" and not leaves:
-            return  # its time is over, or it asked for none
+            return  # its deadline has passed, or it set none
         if (task, before.task_epoch) in self.evidence.failed:
-            return  # it could not have it
+            return  # it failed to open it
         if not leaves and wanted == owner.member and self._program_is(owner):
             self.fail(7, f"{task} is taken from {owner.incarnation}, where it belongs")
         began_ms = self.evidence.began.get((task, before.task_epoch))
         if began_ms is None or self.world.now - began_ms < HEARD_WITHIN_MS:
-            return  # nobody is known to have its state: there is nothing to wait for
+            return  # no known state: nothing to wait for
         self._planned.add(task)
         if task in self._stateful and self.limits.refine:
             self._gate(record, owner, 16 if leaves else 8)
@@ -398,7 +390,7 @@ class LogInvariants:
         return self.about is not None and self.about.topology_hash == owner.topology_hash
 
     def _gate(self, record: TaskRecord, owner: MemberRecord, number: int) -> None:
-        """Invariant 8: somebody is ready to take it over, with the store it has now, and that was looked at."""
+        """Invariant 8: a checked copy is ready, with its current store."""
         assert self.step is not None, "there is a step before there is a learner"
         copies = [self.step.learners[record.task]] if record.task in self.step.learners else []
         copies += self.step.standbys.get(record.task, ())
@@ -419,7 +411,7 @@ class LogInvariants:
                 return
         learner = self.step.learners.get(record.task)
         if learner is not None and self._is_over(learner.incarnation):
-            number = 9  # its death is to change nothing for the owner
+            number = 9  # its death must not affect the owner
         self.fail(
             number,
             f"{record.task} is taken from {owner.incarnation} for {record.next_member}, and no copy of {copies} is known to be ready",
@@ -443,7 +435,7 @@ class LogInvariants:
         return False
 
     def _floor_holds(self, record: TaskRecord, before: TaskRecord | None) -> None:
-        """Where an owner left a task holds for all who come after, whatever became of those between (H15)."""
+        """H15: an owner's end offset is the floor for all later owners."""
         for key, offset in ({} if before is None else before.input).items():
             if record.input.get(key, -1) < offset:
                 self.fail(
@@ -465,7 +457,7 @@ class LogInvariants:
     # Orders, messages, fences, end offsets.
 
     def ordered(self, incarnation: str, order: AnyOrder) -> None:
-        """A member has given its worker an order: the log must say so (invariants 1, 6 and 7)."""
+        """Check an order against the log (invariants 1, 6, 7)."""
         match order:
             case RunTask():
                 if self._granted.get((order.task, order.task_epoch)) != incarnation:
@@ -483,7 +475,6 @@ class LogInvariants:
                 pass
 
     def published(self, message: AnyMessage) -> None:
-        """A member has said something, truly."""
         if isinstance(message, Revoked):
             key = (message.task, message.task_epoch, message.incarnation)
             self.evidence.revoked[key] = message
@@ -497,7 +488,6 @@ class LogInvariants:
             self.evidence.newest[message.member] = message.incarnation
 
     def heard(self, message: AnyMessage) -> None:
-        """What a member has said was not lost."""
         if isinstance(message, TaskFailed):
             self.evidence.failed.add((message.task, message.epoch))
         if isinstance(message, GrantedOk):
@@ -505,24 +495,22 @@ class LogInvariants:
             self.evidence.began.setdefault(key, self.world.now)
 
     def ends_read(self, ends: dict[str, int]) -> None:
-        """A leader has read end offsets."""
         self.evidence.ends_read.append(EndsRead(self.world.now, ends))
         del self.evidence.ends_read[:-400]
 
     def open_once(
         self, process: str, task: str, active: Container[str], copies: Container[str]
     ) -> None:
-        """A process works with a task's directory: for its owner or for a copy, not for both (invariant 22)."""
+        """A process opens a task directory once: as owner or as copy (invariant 22)."""
         if task in active and task in copies:
             self.fail(22, f"{process} runs {task} and keeps a copy of it in the same directory")
 
     def fences_in_flight(self, count: int) -> None:
-        """A leader fences so many at once."""
         if count > self.limits.fences_at_once:
             self.fail(10, f"{count} fences at once, {self.limits.fences_at_once} are allowed")
 
     def committed(self, task: str, epoch: int, incarnation: str) -> None:
-        """A worker's transaction is decided: was it the owner's? (invariants 1 and 2)."""
+        """Check that the owner made this commit (invariants 1, 2)."""
         state = self.tasks.get(task)
         if (
             state is None
@@ -535,13 +523,12 @@ class LogInvariants:
             self.fail(2, f"{incarnation} commits for {task} after it has let go")
 
     def said_running(self, task: str, epoch: int) -> None:
-        """An owner says that it processes."""
         self.running[task] = max(epoch, self.running.get(task, 0))
 
     # Now and then, and at the end.
 
     def nobody_forgotten(self) -> None:
-        """Invariant 21: from the moment nothing is wrong any more, or later, what is nobody's is granted in time."""
+        """Invariant 21: once nothing is wrong, unowned tasks are granted in time."""
         now, calm_ms = self.world.now, self.evidence.disturbed_until_ms
         if not any(each.phase == "ACTIVE" for each in self.members.values()):
             return
@@ -560,17 +547,16 @@ class LogInvariants:
                 self.fail(21, f"nobody runs {task} for {now - since} ms: {state}")
 
     def _awaited_ms(self, state: TaskRecord | None) -> int:
-        """Return how long a task may wait for its last owner, which restarts (S1)."""
+        """Return the time a task may wait for its restarting owner (S1)."""
         last = [m for m in self.members.values() if state and m.member == state.member]
         return max((each.rejoin_ms for each in last), default=0)
 
     def live(self) -> set[str]:
-        """Return the incarnations that may own tasks."""
         phases = ("ACTIVE", "LEAVING", "PARKED")
         return {each for each, record in self.members.items() if record.phase in phases}
 
     def unsettled(self) -> str:
-        """Return what keeps the group from being where it should be (invariant 19), "" for nothing."""
+        """Return the reason why the group is not at its target, or "" (invariant 19)."""
         if self.target is None or self.about is None:
             return "there is no target"
         for task in self.about.tasks:
@@ -587,7 +573,7 @@ class LogInvariants:
         return ""
 
     def converged(self, live: Sequence[str]) -> None:
-        """Invariants 19 and 20 at the end: within the bound of Kafka Streams, and balanced over those who live."""
+        """Invariants 19, 20 at the end: Kafka Streams' bound on steps, balanced load."""
         stateful = len(self._stateful)
         bound = 2 * (stateful + stateful * self.limits.num_standby_replicas)
         if self.most_steps > max(bound, 2):

@@ -1,7 +1,7 @@
-"""What a leader does around the real `Coordinator`: claims, writes its decisions, fences, reads ends, asks the assignor.
+"""The leader around the real `Coordinator`: claims, writes, fences, reads, assignor calls.
 
-The steps of a claim are those of H1, in this order: a new producer of the leader's transactional id, the log read to its
-end, the claim of the next epoch, the snapshot under it. A write that fails, or whose outcome is unknown, ends it.
+Order of a claim (H1): new producer of the leader's id, log read to its end, claim of the next
+epoch, snapshot. A failed or unknown write ends the term.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,53 +22,43 @@ LEADER_ID = f"{APP}-leader"
 
 
 class Control(Protocol):
-    """What leading needs of its lifetime."""
-
     world: World
     settings: CoordinatorSettings
     state_log: str
     together_ms: int
 
-    def fold(self) -> tuple[Group, int]:
-        """Return the group as the log says, and the log's end."""
+    def fold(self) -> tuple[Group, int]: ...
 
-    def publish(self, sender: Process, message: AnyMessage) -> None:
-        """Send a message to the inbox."""
+    def publish(self, sender: Process, message: AnyMessage) -> None: ...
 
     def state_records(
         self, records: Sequence[AnyRecord], writer: Process
     ) -> list[tuple[str, Any, Any]]:
         """Return records as a process writes them to the group log."""
 
-    def state_marked(self) -> None:
-        """The group log has more to read."""
+    def state_marked(self) -> None: ...
 
     def assign(self, request: AssignmentRequest) -> tuple[Any, str]:
-        """Ask the assignor; returns its answer or why there is none."""
+        """Return the assignor's answer, or the reason why it failed."""
 
     def ends_asked(self, keys: Sequence[str]) -> dict[str, int]:
-        """Return the last stable offsets of partitions."""
+        """Return last stable offsets."""
 
-    def fence_done(self, leader: str, fence: Fence) -> None:
-        """Every transactional id of a fence was taken over."""
+    def fence_done(self, leader: str, fence: Fence) -> None: ...
 
-    def decides(self, leading: "Leading") -> None:
-        """A leader is about to decide from what it has heard."""
+    def decides(self, leading: "Leading") -> None: ...
 
-    def takes_over(self, leading: "Leading") -> None:
-        """A claim is in the log."""
+    def takes_over(self, leading: "Leading") -> None: ...
 
     def observe(
         self, coordinator: Coordinator, message: AnyMessage, writing: Sequence[AnyRecord]
-    ) -> None:
-        """Let a coordinator observe a message while records are on their way into the log."""
+    ) -> None: ...
 
-    def fence_begun(self, leader: str, count: int) -> None:
-        """A leader fences so many at once."""
+    def fence_begun(self, leader: str, count: int) -> None: ...
 
 
 class Leading:
-    """One claim, from its first step to its end."""
+    """One term."""
 
     def __init__(
         self, process: Process, control: Control, process_id: str, *, over: Callable[[], None]
@@ -85,14 +75,13 @@ class Leading:
         self._heard: list[AnyMessage] = []
         self._fencing: set[str] = set()
         self._writing = False
-        #: Of the decision that is on its way into the log.
+        #: Records of the decision being written.
         self._records: Sequence[AnyRecord] = ()
         self._wake_at = -1
 
     # The claim.
 
     def claim(self) -> None:
-        """Begin."""
         self.world.note(f"{self.process_id} wants to lead")
         broker = self.world.broker
         self._ask(lambda: broker.init(LEADER_ID, self.world.wall_ms()), self._inited)
@@ -128,14 +117,12 @@ class Leading:
         self._soon()
 
     def end(self, why: str) -> None:
-        """Lead no more."""
         if not self.ended:
             self.world.note(f"{self.process_id} leads no more: {why}")
             self.ended, self.coordinator = True, None
             self.over()
 
     def resign(self) -> None:
-        """Stop in order: say so in a last beat."""
         if self.coordinator is not None:
             self.control.publish(self.process, self.coordinator.resign(self.world.now))
         self.end("it resigns")
@@ -156,7 +143,6 @@ class Leading:
         self.world.request(self.process, action, answered, gives_up=True, takes_ms=takes_ms)
 
     def _write(self, records: Sequence[AnyRecord], then: Callable[[], None]) -> None:
-        """Write records in one transaction."""
         self._append(self.control.state_records(records, self.process), then)
 
     def _append(self, written: list[tuple[str, Any, Any]], then: Callable[[], None]) -> None:
@@ -176,7 +162,6 @@ class Leading:
         self._ask(produce, lambda _: self._ask(decide, lambda _: then()))
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Write tombstones over keys that nobody needs."""
         if self._writing or not keys:
             return
         self._writing = True
@@ -190,7 +175,6 @@ class Leading:
     # Leading.
 
     def observe(self, messages: Sequence[AnyMessage]) -> None:
-        """Take in messages of the inbox."""
         if self.coordinator is None:
             self._heard += messages
             return
@@ -275,7 +259,7 @@ class Leading:
 
 
 def twin(coordinator: Coordinator) -> Coordinator:
-    """Return a coordinator that knows the same and goes its own way; they share what is frozen."""
+    """Return an independent coordinator with the same knowledge; immutable parts are shared."""
     seen = coordinator._seen
     frozen: list[object] = [coordinator.group, coordinator._settings, coordinator._refiner]
     for heard in seen.members.values():

@@ -1,40 +1,30 @@
-"""What is counted over lifetimes."""
+"""Counts over lifetimes."""
 
 from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.simulation.toxics import ORDERLY
 
-#: What every lifetime with faults has at least: events, faults, kinds of them, leaders.
+#: Minimum per lifetime with faults: events, faults, kinds of faults, leaders.
 EVENTS, FAULTS_STRUCK, KINDS, LEADERS = 200, 5, 3, 2
 
 
 @dataclass(slots=True)
 class Metrics:
-    """Counts of one lifetime, or of many.
-
-    Attributes:
-        events: Everything that happened.
-        faults: Those that hit something, by kind.
-        leaders: Claims.
-        newer_leaders: Those of members that spoke the next version of the protocol.
-        commits: Workers' transactions that were committed.
-        targets: Targets computed.
-        warm, cold: Planned moves of tasks with state: what the new owner restored after its grant was what a copy may be
-            behind, or more than that.
-        restored: Changelog records restored after planned grants.
-    """
+    """Counts of one or more lifetimes."""
 
     lifetimes: int = 0
     events: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    leaders: int = 0
-    newer_leaders: int = 0
-    commits: int = 0
+    faults: Counter[str] = field(default_factory=Counter)  # Faults with an effect, by kind.
+    leaders: int = 0  # Claims.
+    newer_leaders: int = 0  # Claims by members of the next protocol version.
+    commits: int = 0  # Committed worker transactions.
     targets: int = 0
+    #: Planned moves of stateful tasks whose new owner restored at most, or more than, the
+    #: acceptable lag.
     warm: int = 0
     cold: int = 0
-    restored: int = 0
+    restored: int = 0  # Changelog records restored after planned grants.
     fewest_events: int = 1 << 60
     fewest_faults: int = 1 << 60
     fewest_kinds: int = 1 << 60
@@ -42,28 +32,25 @@ class Metrics:
 
     @property
     def real(self) -> Counter[str]:
-        """What of the faults is more than members that come and go in order."""
+        """Faults, without members that come and go in order."""
         return Counter({kind: n for kind, n in self.faults.items() if kind not in ORDERLY})
 
     def lacks_faults(self) -> bool:
-        """Whether there were too few faults, or too few kinds."""
         return self.real.total() < FAULTS_STRUCK or len(self.real) < KINDS
 
     def lacks(self) -> str:
-        """Say what one lifetime with faults lacks to be as eventful as it is meant to be, "" for nothing."""
+        """Return the reason why a lifetime was too quiet, or ""."""
         if self.events < EVENTS or self.lacks_faults() or self.leaders < LEADERS:
             return f"{self.events} events, {self.leaders} leaders, faults {dict(self.real)}"
         return ""
 
     def began(self, *, warm: bool, planned: bool, restored: int) -> None:
-        """Count an owner that begins to process."""
         if planned:
             self.warm += warm
             self.cold += not warm
             self.restored += restored
 
     def add(self, other: "Metrics") -> None:
-        """Add one lifetime's counts."""
         self.lifetimes += 1
         self.events += other.events
         self.faults += other.faults
@@ -80,7 +67,6 @@ class Metrics:
         self.fewest_leaders = min(self.fewest_leaders, other.leaders)
 
     def text(self) -> str:
-        """Return the counts as lines."""
         return "\n".join(
             (
                 f"{self.lifetimes} lifetimes, {self.events} events, {self.commits} commits, {self.leaders} leaders, {self.targets} targets",

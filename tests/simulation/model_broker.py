@@ -1,11 +1,10 @@
-"""A broker as far as a group can tell: logs with last stable offsets, transactions, fencing, group offsets, compaction.
+"""Model of a broker: logs, transactions, fencing, group offsets, compaction.
 
-No time passes in here and nothing waits: the simulator decides when a request arrives and when a marker is written.
-What it does is what was measured on Kafka 4.3.1 (facts F1-F20 of the protocol): a transaction is decided first and its
-markers come later, so that offsets stay pending and last stable offsets stay behind for a while (F7); a transactional
-commit without a generation is accepted whoever is in the group (F3); nothing stops an offset from moving backwards
-(F6); a late EndTxn decides whatever transaction its producer has open (F20). `tests/contracts/test_model_broker.py` asks
-a real broker the same.
+It has no clock: the simulator schedules requests and markers. Behaviour as measured on Kafka 4.3.1
+(facts F1-F20): markers follow a decision later, so offsets stay pending (F7); a transactional
+commit without a generation is accepted regardless of members (F3); offsets may move backwards (F6);
+a late EndTxn ends the producer's current transaction (F20). `tests/contracts/test_model_broker.py`
+checks the same against a real broker.
 """
 
 from bisect import bisect_left
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 
 class BrokerError(Exception):
-    """A request was refused; `code` is Kafka's name of the error."""
+    """A refused request; `code` is Kafka's error name."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -24,21 +23,21 @@ class BrokerError(Exception):
 
 
 class FencedError(BrokerError):
-    """A newer producer of the transactional id exists: this one is over."""
+    """A newer producer of the transactional id exists."""
 
     def __init__(self) -> None:
         super().__init__("INVALID_PRODUCER_EPOCH")
 
 
 class UnstableError(BrokerError):
-    """An offset is pending: its transaction is not over."""
+    """An offset is pending."""
 
     def __init__(self) -> None:
         super().__init__("UNSTABLE_OFFSET_COMMIT")
 
 
 class TransactionState(StrEnum):
-    """OPEN, then decided (PREPARED), then marked in every partition (COMPLETE)."""
+    """OPEN, decided (PREPARED), marked in every partition (COMPLETE)."""
 
     OPEN = "open"
     PREPARED = "prepared"
@@ -46,16 +45,12 @@ class TransactionState(StrEnum):
 
 
 class GroupOffset(NamedTuple):
-    """What is committed for a partition; `metadata` is whatever the committer gave."""
-
     offset: int
     metadata: Any
 
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction of one producer."""
-
     transactional_id: str
     epoch: int
     began_ms: int
@@ -67,7 +62,7 @@ class Transaction:
 
 
 class Entry(NamedTuple):
-    """One offset of a log: a record, or a control record (`control`)."""
+    """One offset of a log: a record, or a control record."""
 
     key: Any
     value: Any
@@ -77,14 +72,14 @@ class Entry(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a read-committed reader gets: records as (offset, key, value), and its position afterwards."""
+    """Read-committed result: (offset, key, value) records and the next position."""
 
     records: list[tuple[int, Any, Any]]
     position: int
 
 
 class Log:
-    """One partition. Offsets have gaps once it was compacted."""
+    """One partition; compaction leaves gaps in its offsets."""
 
     __slots__ = ("end", "entries", "offsets", "open", "start")
 
@@ -96,7 +91,6 @@ class Log:
         self.open: dict[Transaction, int] = {}
 
     def append(self, entry: Entry) -> int:
-        """Add an entry; returns its offset."""
         offset = self.end
         self.offsets.append(offset)
         self.entries.append(entry)
@@ -105,11 +99,10 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """Return the first offset of a transaction without its marker, else the end."""
+        """Return the first offset of an unmarked transaction, else the end."""
         return min(self.open.values()) if self.open else self.end
 
     def read(self, position: int, most: int) -> Batch:
-        """Return up to `most` committed records from a position on."""
         end = self.last_stable_offset
         if position >= end:
             return Batch([], position)
@@ -126,9 +119,9 @@ class Log:
         return Batch(found, max(position, end))
 
     def compact(self, below: int, *, tombstones_before_ms: int = -1) -> None:
-        """Do what a cleaner may do below an offset: keep the last committed record per key, forget aborted ones.
+        """Compact below an offset: keep the last committed record per key, drop aborted ones.
 
-        Tombstones written before `tombstones_before_ms` go too, and so do control records.
+        Tombstones written before `tombstones_before_ms` and control records go too.
         """
         below = min(below, self.last_stable_offset)
         cut = bisect_left(self.offsets, below)
@@ -148,12 +141,7 @@ class Log:
 
 
 class ModelBroker:
-    """The cluster: logs by `topic-partition`, producers by transactional id, one consumer group.
-
-    Attributes:
-        decided: Called with each transaction when it is decided, before anybody can read it.
-        fenced: Called with a transactional id when a new producer of it is made.
-    """
+    """Logs by `topic-partition`, producers by transactional id, one consumer group."""
 
     def __init__(self) -> None:
         self.logs: dict[str, Log] = {}
@@ -162,12 +150,14 @@ class ModelBroker:
         self.offsets: dict[str, GroupOffset] = {}
         self.pending: dict[str, list[Transaction]] = {}
         self.members: dict[str, int] = {}
+        #: Called with each decided transaction, before it is readable.
         self.decided: list[Callable[[Transaction], None]] = []
+        #: Called with the transactional id of each new producer.
         self.fenced: list[Callable[[str], None]] = []
         self.deleted: set[str] = set()
 
     def delete(self, name: str, now_ms: int) -> None:
-        """Delete a log with all it holds; transactions that are open in it are over."""
+        """Delete a log; transactions open in it end."""
         for transaction in list(self.log(name).open):
             if transaction.state is TransactionState.OPEN:
                 self._decide(transaction, commit=False)
@@ -176,25 +166,23 @@ class ModelBroker:
         self.deleted.add(name)
 
     def create(self, name: str) -> None:
-        """Make a deleted log anew, empty."""
         self.logs[name] = Log()
         self.deleted.discard(name)
 
     def log(self, name: str) -> Log:
-        """Return a partition's log, made when it is first asked for."""
+        """Return a partition's log; create it on first use."""
         found = self.logs.get(name)
         if found is None:
             found = self.logs[name] = Log()
         return found
 
     def append(self, name: str, key: Any, value: Any, now_ms: int) -> int:
-        """Append a record outside any transaction; returns its offset."""
         return self.log(name).append(Entry(key, value, None, now_ms))
 
     # Producers.
 
     def init(self, transactional_id: str, now_ms: int) -> int:
-        """Make a new producer of an id: older ones are fenced, what they left open is aborted; returns its epoch."""
+        """Create a producer: fences older ones, aborts their transactions; returns its epoch."""
         transaction = self.transactions.get(transactional_id)
         self.epochs[transactional_id] = epoch = self.epochs.get(transactional_id, -1) + 1
         if transaction is not None:
@@ -206,7 +194,7 @@ class ModelBroker:
         return epoch
 
     def busy(self, transactional_id: str) -> bool:
-        """Whether the markers of the id's last transaction are still being written (CONCURRENT_TRANSACTIONS)."""
+        """CONCURRENT_TRANSACTIONS: markers of the last transaction are being written."""
         transaction = self.transactions.get(transactional_id)
         return transaction is not None and transaction.state is TransactionState.PREPARED
 
@@ -217,7 +205,7 @@ class ModelBroker:
         records: Iterable[tuple[str, Any, Any]],
         now_ms: int,
     ) -> dict[str, int]:
-        """Append (log, key, value) in the producer's transaction, begun if need be; returns each log's next offset."""
+        """Append (log, key, value) in the producer's transaction; return the next offsets."""
         transaction = self._transaction(transactional_id, epoch, now_ms)
         ends: dict[str, int] = {}
         records = list(records)
@@ -242,7 +230,7 @@ class ModelBroker:
         member: str = "",
         generation: int = -1,
     ) -> None:
-        """Add offsets to the producer's transaction. Without a member nobody is asked who is in the group (F3)."""
+        """Add offsets to the transaction; without a member id no membership check (F3)."""
         if member or generation >= 0:
             if member not in self.members:
                 raise BrokerError("UNKNOWN_MEMBER_ID")
@@ -256,9 +244,9 @@ class ModelBroker:
                 waiting.append(transaction)
 
     def end(self, transactional_id: str, epoch: int, *, commit: bool) -> Transaction | None:
-        """Decide the transaction that the producer has open, whichever it is (F20); the same decision twice is fine.
+        """Decide the producer's open transaction, whichever it is (F20); idempotent.
 
-        Returns the transaction if it was decided by this request: its markers are to be written (`complete`).
+        Return the transaction if this request decided it; then `complete` writes its markers.
         """
         if self.epochs.get(transactional_id) != epoch:
             raise FencedError
@@ -273,7 +261,7 @@ class ModelBroker:
         return transaction
 
     def complete(self, transaction: Transaction, now_ms: int) -> None:
-        """Write a decided transaction's markers, once: now its records are readable and its offsets count."""
+        """Write a decided transaction's markers: its records become readable, its offsets count."""
         if transaction.state is not TransactionState.PREPARED:
             return
         transaction.state = TransactionState.COMPLETE
@@ -287,7 +275,7 @@ class ModelBroker:
                 self.offsets[partition] = offset
 
     def expire(self, now_ms: int, timeout_ms: int) -> list[str]:
-        """Abort transactions that are open for too long, which fences their producers; returns their ids."""
+        """Abort expired transactions, which fences their producers; return their ids."""
         late = [
             each
             for each, transaction in self.transactions.items()
@@ -320,13 +308,13 @@ class ModelBroker:
     def commit(
         self, offsets: Mapping[str, GroupOffset], *, member: str = "", generation: int = -1
     ) -> None:
-        """Commit offsets outside a transaction: refused to strangers while the group has members (F1, F2)."""
+        """Commit outside a transaction: only members may while the group has any (F1, F2)."""
         if self.members and self.members.get(member) != generation:
             raise BrokerError("UNKNOWN_MEMBER_ID")
         self.offsets.update(offsets)
 
     def committed(self, partition: str, *, stable: bool = True) -> GroupOffset | None:
-        """Return what is committed for a partition; raises UnstableError while that is being decided (F7)."""
+        """Return the committed offset; raise UnstableError while one is pending (F7)."""
         if stable and self.pending.get(partition):
             raise UnstableError
         return self.offsets.get(partition)

@@ -1,4 +1,4 @@
-"""A model worker's producer: commits step by step, and what happens when nobody knows what became of one (H8)."""
+"""Commit steps of a model worker, with lost outcomes (H8)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -27,19 +27,18 @@ from tidewheel.rebalance.protocol import orders
 from tidewheel.rebalance.protocol.orders import AnyReport, ReleaseTask
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 
-#: Share of transactions whose markers take long.
+#: Share of transactions with late markers.
 LATE_MARKERS = 0.08
 
 
 class CommittingWorker(Process, ABC):
-    """The half of a worker that commits what its tasks have done.
+    """The committing half of a worker.
 
     Attributes:
-        say: Where reports go.
-        epoch: Of its producer; None while it has none.
-        commit: Under way, or None.
-        unknown: Whose outcome is being found out, or None.
-        remembered: What the consumer would remember of a partition it once had.
+        epoch: Of its producer, or None.
+        commit: In progress, or None.
+        unknown: Commit with an unknown outcome, or None.
+        remembered: Stale positions that a consumer would remember.
     """
 
     def __init__(
@@ -48,12 +47,11 @@ class CommittingWorker(Process, ABC):
         super().__init__(name)
         self.around = surroundings
         self.world = surroundings.world
-        self.say = say
+        self.say = say  # Sends reports.
         self.incarnation = ""
         self._forget()
 
     def _forget(self) -> None:
-        """Be nobody: no producer, no task."""
         self.active: dict[str, ActiveTask] = {}
         self.copies: dict[str, CopyTask] = {}
         self.said_released: dict[tuple[str, int], orders.TaskReleased] = {}
@@ -67,12 +65,10 @@ class CommittingWorker(Process, ABC):
         self.commit_due_ms = 0
 
     @abstractmethod
-    def _fenced(self) -> None:
-        """A newer producer of the transactional id exists."""
+    def _fenced(self) -> None: ...
 
     @abstractmethod
-    def _move(self, names: TaskNames, disk: Disk, offset: int) -> None:
-        """Take note that a store has read its changelog up to an offset."""
+    def _move(self, names: TaskNames, disk: Disk, offset: int) -> None: ...
 
     def _init_producer(self) -> None:
         broker, now, name = self.world.broker, self.world.now, self.transactional_id
@@ -85,7 +81,7 @@ class CommittingWorker(Process, ABC):
         self.world.request(self, lambda: broker.init(name, now), ready)
 
     def _begin_commit(self) -> None:
-        """Cut, and send; nothing is processed until the commit is decided and applied."""
+        """Start a commit; processing stops until it is applied."""
         if self.commit is not None or self.unknown is not None or self.epoch is None:
             return
         now = self.world.now
@@ -188,7 +184,7 @@ class CommittingWorker(Process, ABC):
         self.world.broker.complete(transaction, self.world.wall_ms())
 
     def _late_end(self, commit: Commit) -> None:
-        """A copy of an EndTxn arrives late (F20)."""
+        """Deliver a late copy of an EndTxn (F20)."""
         try:
             transaction = self.world.broker.end(commit.transactional_id, commit.epoch, commit=True)
         except BrokerError:
@@ -211,7 +207,6 @@ class CommittingWorker(Process, ABC):
             self._retire(None)
 
     def _apply(self, commit: Commit) -> None:
-        """The transaction is committed: so are its values and positions."""
         for part in commit.parts:
             active = part.active
             if self.active.get(active.names.text) is active:
@@ -233,7 +228,6 @@ class CommittingWorker(Process, ABC):
                 store[key] = value
 
     def _let_go(self) -> None:
-        """Release what was told to be released and is committed."""
         for active in list(self.active.values()):
             if active.release is None or active.stage not in ("running", "waiting", "restoring"):
                 continue
@@ -272,8 +266,6 @@ class CommittingWorker(Process, ABC):
         )
         self.said_released[names.text, order.task_epoch] = said
         self.say(said)
-
-    # H8: a producer of unknown outcome is retired, and the outcome read back.
 
     def _retire(self, commit: Commit | None) -> None:
         self.commit, self.epoch = None, None

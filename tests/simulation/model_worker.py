@@ -1,9 +1,8 @@
-"""A worker without Kafka, RocksDB and user code: it obeys real orders, gives real reports, and its data can be checked.
+"""A worker without Kafka, RocksDB and user code: real orders and reports, checkable data.
 
-Stores are dicts with positions. What can go wrong in a real worker's hands is done here step by step: a commit is three
-requests (records, offsets, the decision) and an apply, each an event of its own; positions are asked for, not known;
-a crash takes what was not flushed. Where a pure function of the product decides (`restore_start`, `start_position`), it
-decides here too. What it has to decide itself is in `Rules`, one method per rule, so that a mutant can remove one.
+Stores are dicts with positions. A commit is three requests (records, offsets, decision) and an
+apply, each a separate event; a crash loses unflushed data. Pure functions of the product decide
+where they exist (`restore_start`, `start_position`). Other decisions are in `Rules`, for mutants.
 """
 
 from collections.abc import Callable
@@ -31,7 +30,7 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.ports import CommittedOffset
 from tidewheel.tasks.restore import start_positions
 
-#: A worker's loop comes around this often.
+#: Interval of the worker's loop.
 SLICE_MS = 200
 RECORDS_PER_SLICE = 16
 READY_AGAIN_MS = 900
@@ -41,10 +40,9 @@ class ModelWorker(CommittingWorker):
     """One worker process.
 
     Attributes:
-        hello: Called when a new incarnation begins.
+        hello: Called at the start of an incarnation.
         gone: Called when the process ends by itself.
-        lease_left: Milliseconds of lease, or None without one.
-        progress: Loop turns, as the watchdog sees them.
+        lease_left: Milliseconds, or None without a lease.
     """
 
     def __init__(
@@ -65,13 +63,12 @@ class ModelWorker(CommittingWorker):
         self.hello, self.gone, self.lease_left = hello, gone, lease_left
         self.disks: dict[str, Disk] = {}
         self.incarnations = 0
-        self.progress = 0
+        self.progress = 0  # Loop turns, as the watchdog sees them.
         self.slow_until_ms = 0
         self.no_disk_until_ms = 0
         self._stores_made = 0
 
     def _forget(self) -> None:
-        """Be nobody: no producer, no task."""
         super()._forget()
         self.status_due_ms = 0
         self.leaving = False
@@ -79,24 +76,20 @@ class ModelWorker(CommittingWorker):
     # Lives and incarnations.
 
     def start(self) -> None:
-        """Start the process."""
         self.begin()
         self._new_incarnation()
         self.world.post(self, 1, self._turn)
 
     def crash(self) -> None:
-        """Be killed: what was not flushed is lost."""
         self.stop()
         for disk in self.disks.values():
             disk.crash()
 
     def leave(self, *, rejoin: bool, drain_ms: int) -> None:
-        """Go in order."""
         self.leaving = True
         self.say(orders.WorkerLeaves(rejoin=rejoin, drain_ms=drain_ms))
 
     def topics_changed(self) -> None:
-        """Say what the topics make of tasks now."""
         workload = self.around.workload
         self.say(
             orders.TasksSeen(
@@ -127,7 +120,7 @@ class ModelWorker(CommittingWorker):
         self._init_producer()
 
     def _drop_active_stores(self) -> None:
-        """Forget what is not committed; what is applied stays on disk."""
+        """Discard uncommitted changes; applied ones stay on disk."""
         for active in self.active.values():
             active.disk.flush()
         for copy in self.copies.values():
@@ -136,7 +129,7 @@ class ModelWorker(CommittingWorker):
     # Orders.
 
     def obey(self, order: AnyOrder) -> None:
-        """Carry out an order; twice does no harm."""
+        """Execute an order; idempotent."""
         match order:
             case RunTask():
                 self._run(order)
@@ -184,7 +177,6 @@ class ModelWorker(CommittingWorker):
         self.gone()
 
     def disk_of(self, task: str) -> Disk:
-        """Return a task's directory, made when it is first asked for."""
         found = self.disks.get(task)
         if found is None:
             found = self.disks[task] = Disk(self._store_uuid())
@@ -231,7 +223,7 @@ class ModelWorker(CommittingWorker):
         if said is not None:
             self.say(said)
         elif active is None:
-            # The order to run it never came here: nothing was committed since.
+            # The order to run it never arrived: no commits since.
             self.say(
                 orders.TaskReleased(
                     task=order.task, task_epoch=order.task_epoch, input={}, changelog_end={}
@@ -274,7 +266,7 @@ class ModelWorker(CommittingWorker):
             for copy in self.copies.values():
                 self._follow(copy)
         lease = self.lease_left()
-        # What a commit under way has taken is not in the stores yet.
+        # The open commit's changes are not in the stores yet.
         free = self.commit is None and self.unknown is None
         free = free and self.around.rules.may_take_input(lease)
         others = any(each.stage == "restoring" for each in self.active.values())
@@ -338,7 +330,7 @@ class ModelWorker(CommittingWorker):
     # Restoring.
 
     def _start_of_disk(self, names: TaskNames, disk: Disk) -> None:
-        """Go on from the position on disk, or begin anew."""
+        """Resume from the disk position, or start empty."""
         log = self.world.broker.log(names.changelog_key)
         start, why = restore.restore_start(
             disk.position,
@@ -353,7 +345,7 @@ class ModelWorker(CommittingWorker):
             disk.wipe(self._store_uuid())
 
     def _read(self, names: TaskNames, disk: Disk) -> tuple[int, int]:
-        """Read a slice of the changelog into a store; returns how many records, and the last one's offset."""
+        """Restore a slice; return the number of records and the last offset."""
         log: Log = self.world.broker.log(names.changelog_key)
         rate = self.around.restore_per_s if self.slow_until_ms <= self.world.now else 7
         batch = log.read(disk.offset, max(1, rate * SLICE_MS // 1000))
@@ -397,20 +389,19 @@ class ModelWorker(CommittingWorker):
             self.spoil(copy, "fell behind")
 
     def spoil(self, copy: CopyTask, reason: str) -> None:
-        """Say that a copy is not ready any more."""
         copy.ready, copy.said_ms = False, -1
         self.say(
             orders.CopyNotReady(task=copy.names.text, learn_epoch=copy.learn_epoch, reason=reason)
         )
 
     def damage(self, copy: CopyTask) -> None:
-        """Lose a copy's files: another store begins in its place."""
+        """Lose a copy's files; another store replaces it."""
         self.swap(copy)
         if copy.ready:
             self.spoil(copy, "damaged")
 
     def swap(self, copy: CopyTask) -> None:
-        """Begin another store in a copy's place, and say nothing of it but what follows from being behind."""
+        """Replace a copy's store without a report, except for its new lag."""
         copy.disk.wipe(self._store_uuid())
         copy.opened = False
         copy.said_ms = -READY_AGAIN_MS

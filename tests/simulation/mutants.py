@@ -1,7 +1,7 @@
-"""Rules removed one at a time: each mutant is caught by an invariant in the lifetime of the seed beside it.
+"""Mutants: each lacks one rule, and an invariant catches it at the given seed.
 
-A mutant replaces a function of the product, or a rule of the model worker, by one that does without it. A rule whose
-removal no lifetime notices is either not needed or not tested; `python -m tests.simulation --mutants` looks for seeds.
+A mutant replaces a function of the product or a rule of the model worker. If no lifetime notices,
+the rule is unnecessary or untested. `python -m tests.simulation --mutants` searches for seeds.
 """
 
 import sys
@@ -45,31 +45,24 @@ from tidewheel.rebalance.refine.refine_input import Readiness
 from tidewheel.state_stores import restore
 from tidewheel.streams.group import recovery
 
-#: An object, the name of what is replaced in it, and what it is replaced by.
+#: Object, attribute, replacement.
 Patch = tuple[Any, str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """What is removed, and the seed whose lifetime shows it.
+    """A removed rule, with a seed that shows it."""
 
-    Attributes:
-        rule: The hole or invariant, as the protocol numbers them.
-        what: What the mutant does without.
-        more: Faults that happen in the lifetime besides those of its seed, where the rule matters seldom.
-    """
-
-    rule: str
+    rule: str  # Hole or invariant number.
     what: str
     seed: int
-    more: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()  # Additional faults, for rules that rarely matter.
     rules: type[Rules] = Rules
     patches: tuple[Patch, ...] = ()
 
 
 @contextmanager
 def removed(mutant: Mutant) -> Iterator[None]:
-    """Do without a rule for a while."""
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in mutant.patches]
     for owner, name, value in mutant.patches:
         setattr(owner, name, value)
@@ -81,7 +74,7 @@ def removed(mutant: Mutant) -> Iterator[None]:
 
 
 def caught(mutant: Mutant, seed: int) -> str:
-    """Run a mutant's lifetime; return what was found wrong, "" for nothing."""
+    """Run a mutant's lifetime; return the violation, or ""."""
     with removed(mutant):
         try:
             Simulation(draw(seed, more=mutant.more), mutant.rules()).run()
@@ -91,7 +84,7 @@ def caught(mutant: Mutant, seed: int) -> str:
 
 
 def search(lifetimes: int) -> int:
-    """Print, for each mutant, the first seed that kills it; returns how many survive."""
+    """Print the first killing seed per mutant; return the number of survivors."""
     survivors = 0
     for mutant in MUTANTS:
         for seed in range(1, lifetimes + 1):
@@ -271,7 +264,7 @@ _owned = sticky._Kind._owned
 
 
 def _lets_one_go(self: sticky._Kind) -> dict[str, list[TaskId]]:
-    """Forget one task of a member that has several."""
+    """Drop one of a member's tasks."""
     owned = _owned(self)
     for tasks in owned.values():
         if len(tasks) > 1:
@@ -284,7 +277,7 @@ _write_step = task_moves._write_step
 
 
 def _keeps_while_fenced(draft: Draft, intermediate: Intermediate) -> None:
-    """Give each owner that is being fenced a copy of what it had."""
+    """Give fenced owners a copy of their tasks."""
     _write_step(draft, intermediate)
     step = draft.group.step
     standbys = dict(step.standbys)
@@ -414,7 +407,6 @@ _restore_start = restore.restore_start
 
 
 def _any_age(position: Any, *, now_ms: int, **given: Any) -> Any:
-    """Follow a position of any age."""
     return _restore_start(
         position, now_ms=now_ms if position is None else position.written_at_ms, **given
     )

@@ -1,4 +1,4 @@
-"""Members of the next version of the protocol: what they say that nobody here knows, and how all of a group become such (N14)."""
+"""Members of the next protocol version, and rolling upgrades to it and back (N14)."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,7 +16,7 @@ UNKNOWN_RECORD = b'{"kind":"FORECAST","leader_epoch":1,"v":2,"weather":{"deep":[
 
 
 def newer_form(data: bytes) -> bytes:
-    """Return a message or record as the next version of the protocol may write it: with fields that nobody here knows."""
+    """Return a message or record with unknown fields."""
     fields = msgspec.json.decode(data)
     fields["v"] = 2
     fields["mood"] = {"colour": "blue", "since": [1, 2, 3]}
@@ -24,37 +24,26 @@ def newer_form(data: bytes) -> bytes:
 
 
 class Rolled(Protocol):
-    """What rolling needs of its lifetime."""
-
     world: World
     log: LogInvariants
 
-    def restart_in_order(self, host: Host) -> None:
-        """A program restarts, and comes back."""
+    def restart_in_order(self, host: Host) -> None: ...
 
-    def disturb(self, length_ms: int) -> None:
-        """Something is wrong for so long."""
+    def disturb(self, length_ms: int) -> None: ...
 
 
 class Rolling:
-    """Who speaks the next version, and rolling restarts to and fro.
-
-    Attributes:
-        newer: Numbers of those who speak the next version.
-        rolled: Who has had his turn.
-    """
+    """Members of the next version, and rolling restarts."""
 
     def __init__(self, lifetime: Rolled, newer: Iterable[int]) -> None:
         self.lifetime = lifetime
-        self.newer = set(newer)
-        self.rolled: set[Host] = set()
+        self.newer = set(newer)  # Host numbers on the next version.
+        self.rolled: set[Host] = set()  # Hosts already restarted.
 
     def is_newer(self, process: Process | None) -> bool:
-        """Whether a process speaks the next version."""
         return isinstance(process, Host) and process.number in self.newer
 
     def begin(self, hosts: Iterable[Host], *, newer: bool) -> None:
-        """Restart one member after the other, in order, with the next version of everything or with this one."""
         self.rolled.clear()
         each_ms = 1_500
         for host in hosts:
@@ -73,7 +62,7 @@ class Rolling:
             self.lifetime.restart_in_order(host)
 
     def check_version(self) -> None:
-        """N14: at rest, the group speaks what all of its members speak."""
+        """N14: at rest, the group version suits all members."""
         about = self.lifetime.log.about
         version = 0 if about is None else about.group_version
         wanted = 2 if self.newer else 1

@@ -1,4 +1,4 @@
-"""What must hold of where tasks are (invariants 20 and 22 of the protocol), word for word; of values alone."""
+"""Placement invariants (20, 22), on values alone."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from tidewheel.rebalance.protocol.records import (
     TaskRecord,
 )
 
-#: Phases in which an incarnation's process goes on with it.
+#: Phases in which the process still works.
 _LIVES = ("ACTIVE", "LEAVING", "PARKED")
 
 
@@ -20,11 +20,11 @@ def needless_moves(
     tasks: Mapping[str, TaskRecord],
     threads: Mapping[str, int],
 ) -> str:
-    """Return what moves more than invariant 20 allows, "" for nothing: of two targets between which one member came or went.
+    """Return excess moves between two targets that differ by one member, or "" (20).
 
-    Adding one moves at most its share, ceil(tasks / members) where all have as many threads; removing one moves only its
-    tasks. What the group had not reached before it was to do something else says nothing: tasks are sticky to where they
-    are, and those of who restarts are elsewhere meanwhile.
+    An added member gets at most its share, ceil(tasks / members) for equal threads. A removed one
+    loses only its tasks. Unreached targets do not count: tasks stay where they are, and those of a
+    restarting member are elsewhere meanwhile.
     """
     old, new = set(before.owners.values()), set(after.owners.values())
     if before.owners.keys() != after.owners.keys() or len(old ^ new) != 1 or not old:
@@ -48,10 +48,10 @@ def _is_at_home(state: TaskRecord | None, owner: str) -> bool:
 def has_twice(
     step: StepRecord, tasks: Mapping[str, TaskRecord], members: Mapping[str, MemberRecord]
 ) -> str:
-    """Return who has a task in two roles by the log (invariant 22), "" for nobody.
+    """Return a member with two roles for one task, or "" (invariant 22).
 
-    One process has one directory of a task: whatever incarnations it has, and whatever the owner's phase. An owner that lets
-    go and is to keep a copy has that written with its REVOKE, and makes it of what it had.
+    A process has one directory per task, for all its incarnations and in every phase of the owner.
+    A copy that an owner keeps after release is written with its REVOKE.
     """
     for task in step.learners.keys() | step.standbys.keys():
         copies = [step.learners[task]] if task in step.learners else []
@@ -69,7 +69,7 @@ def has_twice(
 
 
 def _place(copy: Copy, members: Mapping[str, MemberRecord]) -> str:
-    """Return the process that an incarnation lives in; one that is over has none, only its name."""
+    """Return the process of an incarnation; an ended one has only its name."""
     record = members.get(copy.incarnation)
     if record is None or record.phase not in _LIVES:
         return copy.incarnation

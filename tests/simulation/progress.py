@@ -1,7 +1,7 @@
-"""Unaffected tasks never stop: what is processed is counted while tasks move around it (invariant 7 of the protocol).
+"""Progress invariant (7): unaffected tasks never stop.
 
-Written from the protocol's text: a task that has an owner which said that it runs, with nothing wrong around that owner, and
-with input before it, processes some of it in every window of more than two commit intervals.
+A task whose owner reported that it runs, in a healthy environment with input left, processes
+records in every window of more than two commit intervals.
 """
 
 from collections.abc import Iterable
@@ -13,26 +13,17 @@ from tests.simulation.workload import Workload
 from tests.simulation.world import World
 from tidewheel.rebalance.model import TaskPhase
 
-#: A worker's loop comes around this often, and the end of a transaction may be written so late.
+#: Loop interval, and maximum delay of transaction markers.
 SLICE_MS = 200
 LATE_MARKERS_MS = 200
-#: Once nothing is wrong around a member, a beat is sent and acknowledged within this time: it has a lease again.
+#: A healthy member's next beat is acknowledged within this time, which renews its lease.
 LEASE_AGAIN_MS = 1_500
 QUICK_MS = 10
-#: A member whose beats are lost with a smaller chance than this keeps its lease.
+#: Below this share of lost beats a member keeps its lease.
 LOSES_SELDOM = 0.1
 
 
 class ProgressInvariant:
-    """Follows what each task processes.
-
-    Args:
-        world: Tells the time, and fails.
-        workload: Knows how much input there is.
-        log: Knows who owns what.
-        commit_interval_ms: That of all workers.
-    """
-
     def __init__(
         self, world: World, workload: Workload, log: LogInvariants, commit_interval_ms: int
     ) -> None:
@@ -41,17 +32,15 @@ class ProgressInvariant:
         self.log = log
         self.window_ms = 2 * commit_interval_ms + SLICE_MS + LATE_MARKERS_MS
         self._positions: dict[tuple[str, int], int] = {}
-        #: Position, and since when it is that.
+        #: (position, time of its last change).
         self._still: dict[tuple[str, int], tuple[int, int]] = {}
         self._trouble_ms: dict[str, int] = {}
         self._all_trouble_ms = 0
 
     def processed(self, active: ActiveTask) -> None:
-        """Take in how far an owner is."""
         self._positions[active.names.text, active.order.task_epoch] = active.position
 
     def look(self, hosts: Iterable[Host], *, lose: float) -> None:
-        """Fail if a task stands still for no reason."""
         now = self.world.now
         hosts = list(hosts)
         if lose > LOSES_SELDOM or self._nobody_works(hosts):
@@ -69,7 +58,7 @@ class ProgressInvariant:
                 self._look_at(task, state.task_epoch, since_ms, state.owner or "")
 
     def _nobody_works(self, hosts: list[Host]) -> bool:
-        """Whether the network or the broker is slow or away, or nobody leads: leases may end."""
+        """Return True if leases may end: slow network or broker, or no leader."""
         world = self.world
         leads = any(
             host.leading is not None
@@ -80,7 +69,6 @@ class ProgressInvariant:
         return not leads or world.broker_paused or world.latency_ms[1] > QUICK_MS
 
     def _calm_ms(self, host: Host) -> int:
-        """Return since when nothing is wrong with a member."""
         if _troubled(host):
             self._trouble_ms[host.worker.incarnation] = self.world.now
         mine_ms = self._trouble_ms.setdefault(host.worker.incarnation, self.world.now)
@@ -100,7 +88,7 @@ class ProgressInvariant:
 
 
 def _troubled(host: Host) -> bool:
-    """Whether a member's processes are stopped, cut off, or its producer is being replaced (H8)."""
+    """Return True for a stopped, cut-off or producer-replacing (H8) member."""
     worker = host.worker
     return (
         not (host.up and worker.up)

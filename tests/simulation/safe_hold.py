@@ -1,7 +1,7 @@
-"""The control topics are deleted (H24): everybody holds still, and an operator sets the group up again (invariant 24).
+"""Deleted control topics (H24): members hold, and an operator recovers the group (24).
 
-The recovery is the product's (`tidewheel.streams.group.recovery`), carried out in one go on the model broker; that hosts hold still
-and go on is done by `Host`, as `tidewheel.rebalance.runtime.runtime` does it.
+The recovery is `streams/group/recovery.py`, executed at one moment on the model broker. `Host`
+models the hold as `rebalance/runtime/runtime.py` does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,39 +23,30 @@ from tidewheel.tasks.ports import CommittedOffset
 
 
 class Lifetime(Protocol):
-    """What is needed of the lifetime."""
-
     world: World
     log: LogInvariants
     workload: Workload
     hosts: list[Host]
     state_log: str
 
-    def disturb(self, length_ms: int) -> None:
-        """Something is wrong for so long."""
+    def disturb(self, length_ms: int) -> None: ...
 
-    def forget_log(self) -> None:
-        """The fold begins anew, with an empty log."""
+    def forget_log(self) -> None: ...
 
-    def state_marked(self) -> None:
-        """The group log has more to read."""
+    def state_marked(self) -> None: ...
 
 
 class SafeHold:
-    """The control topics of one lifetime: there, or gone.
-
-    Attributes:
-        life: Counts the topics' lives; 0 while they are gone.
-    """
+    """Control topics of one lifetime."""
 
     def __init__(self, lifetime: Lifetime) -> None:
         self.lifetime = lifetime
         self.world = lifetime.world
-        self.life = 1
+        self.life = 1  # Generation of the topics; 0 while deleted.
         self._lives = 1
 
     def lose(self, length_ms: int) -> None:
-        """Delete the topics; they are set up again after a while."""
+        """Delete the topics; recover later."""
         if not self.life:
             return
         self.world.note("the control topics are deleted")
@@ -68,7 +59,7 @@ class SafeHold:
         self.world.after(length_ms, self._recover)
 
     def took_input(self, worker: Process) -> None:
-        """Invariant 24, first half: whoever holds still takes no input once its lease is over."""
+        """Invariant 24: without a lease, held members take no input."""
         for host in self.lifetime.hosts:
             if host.worker is worker and host.held_ms is not None:
                 settings = host.settings
@@ -80,7 +71,6 @@ class SafeHold:
                     )
 
     def _recover(self) -> None:
-        """Do as an operator does: `tidewheel group recover`."""
         operator = _Operator(self.lifetime)
         workload = self.lifetime.workload
         names = list(workload.names.values())
@@ -110,7 +100,7 @@ class SafeHold:
 
 
 class _Operator:
-    """The cluster as a recovery sees it: its `Admin` and its `LogWriter`."""
+    """The cluster as seen by a recovery: its `Admin` and `LogWriter`."""
 
     def __init__(self, lifetime: Lifetime) -> None:
         self._lifetime = lifetime
@@ -121,11 +111,9 @@ class _Operator:
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"no recovery asks for {name}")
 
-    def create_topics(self, topics: Sequence[Any]) -> None:
-        """They are made with the recovery."""
+    def create_topics(self, topics: Sequence[Any]) -> None: ...
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Take ids over."""
         for each in transactional_ids:
             self._broker.init(each, self._world.wall_ms())
         self._lifetime.log.evidence.fenced_ids.update(transactional_ids)
@@ -133,7 +121,6 @@ class _Operator:
     def committed(
         self, application_id: str, partitions: Sequence[TopicPartition], *, stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return what is committed, once everything that is pending was decided."""
         del application_id
         assert stable, "what is pending counts"
         found: dict[TopicPartition, CommittedOffset] = {}
@@ -147,7 +134,7 @@ class _Operator:
         return found
 
     def _decide(self, partition: str) -> None:
-        """Wait for pending transactions: markers are written, and those without an end time out."""
+        """Finish pending transactions: write markers, or time out."""
         for transaction in list(self._broker.pending.get(partition, ())):
             if transaction.state is TransactionState.OPEN:
                 self._broker.init(transaction.transactional_id, self._world.wall_ms())
@@ -155,16 +142,13 @@ class _Operator:
                 self._broker.complete(transaction, self._world.wall_ms())
 
     def describe_topics(self, names: Sequence[str]) -> Mapping[str, Any]:
-        """Return the topics as they are now."""
         assert set(names) == {state_topic(APP), inbox_topic(APP)}
         return {name: SimpleNamespace(topic_id=bytes(16)) for name in names}
 
     def init(self) -> None:
-        """Fence whoever led before."""
         self._epoch = self._broker.init(LEADER_ID, self._world.wall_ms())
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Write the new log; what the old one said counts no more."""
         offsets = self._broker.offsets.values()
         epochs = [each.metadata.task_epoch for each in offsets if each.metadata is not None]
         self._lifetime.log.begin_anew(max(epochs, default=0))

@@ -1,4 +1,4 @@
-"""What a lifetime will be, from its seed alone: members, tasks, settings, and the faults with their times."""
+"""A lifetime's plan, from its seed: members, tasks, settings, faults."""
 
 import random
 from dataclasses import dataclass
@@ -8,68 +8,52 @@ from tests.simulation.host import MemberSettings
 from tests.simulation.toxics import FAULTS, GENTLE, ORDERLY, Toxic
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
 
-#: Members join in the first two seconds; faults happen from FAULTS_FROM_MS until FAULTS_UNTIL_MS.
+#: Members join in the first 2 s; faults start between these times.
 FAULTS_FROM_MS = 2_200
 FAULTS_UNTIL_MS = 8_500
-#: A fault that finds nothing to hit tries again until then; then what a lifetime still lacks is made up for.
+#: Retries of faults without a target end here; then missing faults are added.
 FAULTS_COUNTED_MS = 9_000
-#: Input stops then.
 INPUT_UNTIL_MS = 10_000
 
 
-#: What detecting, fencing and granting take at most: a claim with its rounds of candidates, one fence and its request, one
-#: transaction of the leader; and the decisions from a death to the grant of what was the dead one's (FENCING, FENCED and
-#: RELEASED, the look at copies, a target, STEP, GRANT).
+#: Maximum times of a claim with its election rounds, a fence, a leader transaction. `DECISIONS`
+#: counts those from a death to the next grant: FENCING, FENCED and RELEASED, checks, target, STEP,
+#: GRANT.
 CLAIM_MS = 1_000
 FENCE_MS = 700
 WRITE_MS = 60
 DECISIONS = 6
-#: An owner has opened its task and read its changelog: at 60 records a second, what is in the longest one, and as much again.
+#: Time to restore the longest changelog twice, at 60 records/s.
 OPENS_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One lifetime.
-
-    Attributes:
-        members: Those who are there from the beginning, and when they start.
-        spare: Settings of members that may join later.
-        stateful, stateless: Numbers of tasks.
-        rate_per_s: Input per task.
-        history: Records that were processed before.
-        restore_per_s: How fast a copy is restored.
-        together_ms: What leaders hear within this time they decide about together.
-        lose, repeat: Share of inbox messages that are lost, and that come twice.
-        newer: Members (by number) that speak the next version of the protocol; at the end all do.
-        rolls_back: Whether they then go back to this version.
-        faults: Whether more happens than that members come and go in order.
-        toxics: What goes wrong, in order of time.
-    """
+    """Plan of one lifetime."""
 
     seed: int
-    members: tuple[tuple[int, MemberSettings], ...]
-    spare: tuple[MemberSettings, ...]
+    members: tuple[tuple[int, MemberSettings], ...]  # Initial members with start times.
+    spare: tuple[MemberSettings, ...]  # Settings of members that may join later.
     settings: CoordinatorSettings
     stateful: int
     stateless: int
-    rate_per_s: float
-    history: int
-    restore_per_s: int
+    rate_per_s: float  # Input per task.
+    history: int  # Records processed before the start.
+    restore_per_s: int  # Restored records per second.
     commit_interval_ms: int
-    together_ms: int
+    together_ms: int  # Leaders decide messages of this window together.
+    #: Shares of lost and doubled inbox messages.
     lose: float
     repeat: float
-    newer: frozenset[int]
-    rolls_back: bool
+    newer: frozenset[int]  # Members of the next protocol version; at the end all are.
+    rolls_back: bool  # True if they return to this version.
     faults: bool
-    toxics: tuple[Toxic, ...]
+    toxics: tuple[Toxic, ...]  # Faults, in order of time.
 
     def limits(self) -> Limits:
-        """Return what invariants need to know of it."""
         settings = self.settings
         sessions = [each.session_timeout_ms for _, each in self.members]
-        # The leader was silent, another one claims and hears everybody; a member was silent.
+        # A silent leader's replacement, then a silent member's timeout.
         detect_ms = 2 * max(sessions) + 2 * CLAIM_MS
         rounds = -(-len(self.members + self.spare) // settings.fences_at_once)
         fence_ms = rounds * FENCE_MS
@@ -85,7 +69,6 @@ class Scenario:
         )
 
     def describe(self) -> str:
-        """Return the scenario as a few lines."""
         lines = [
             f"seed {self.seed}: {len(self.members)} members, {self.stateful}+{self.stateless} tasks, {self.settings}",
             f"rate {self.rate_per_s}/s, history {self.history}, restore {self.restore_per_s}/s, lose {self.lose}, repeat {self.repeat}",
@@ -98,7 +81,7 @@ class Scenario:
 def draw(
     seed: int, *, faults: bool = True, refine: bool = True, more: tuple[str, ...] = ()
 ) -> Scenario:
-    """Return the scenario of a seed; without `faults` members only come and go in order, with `more` these happen too."""
+    """Return a seed's plan; without `faults`, members only join and leave."""
     chance = random.Random(f"scenario {seed}")
     count = chance.randint(3, 8)
     tasks = chance.randint(12, chance.choice((24, 36, 60)))

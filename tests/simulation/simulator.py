@@ -1,4 +1,4 @@
-"""One lifetime of a group, from a seed: builds it, lets it happen, checks it after every event and at its end."""
+"""One lifetime of a group from a seed, checked after every event and at its end."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -34,20 +34,16 @@ from tidewheel.rebalance.protocol.records import AnyRecord, decode_record, encod
 from tidewheel.rebalance.runtime.log_keys import LogKeys
 
 STATE = "shop-group-state-0"
-#: Nothing unusual lasts longer than this once nothing is wrong any more.
+#: Maximum time to settle after the last disturbance.
 SETTLED_WITHIN_MS = 40_000
 LOOK_EACH_MS = 500
 PROGRESS_EACH_MS = 100
-#: Changelog records that an owner may write between the last look at a copy and its grant.
+#: Maximum changelog records written between a copy's check and its grant.
 WRITTEN_MEANWHILE = 25
 
 
 class Simulation:
-    """One lifetime. Hosts, workers and leaders see it as their surroundings.
-
-    Attributes:
-        kill_at: The kind of record after which the leader is to be killed, "" for none.
-    """
+    """One lifetime; environment of hosts, workers and leaders."""
 
     def __init__(self, scenario: Scenario, rules: Rules | None = None) -> None:
         self.scenario = scenario
@@ -75,7 +71,7 @@ class Simulation:
         self.metrics = Metrics()
         self.hosts: list[Host] = []
         self.spare = list(scenario.spare)
-        self.kill_at = ""
+        self.kill_at = ""  # Kill the leader after a record of this kind; "" for none.
         self.kill_after_records = 0
         self.kill_toxic: Toxic | None = None
         self.restart_when_closed: set[Host] = set()
@@ -95,7 +91,6 @@ class Simulation:
     # A lifetime.
 
     def run(self) -> Metrics:
-        """Live; raises Violation."""
         self.data.begin()
         for number, (start_ms, settings) in enumerate(self.scenario.members):
             host = self._add(settings, number)
@@ -130,7 +125,7 @@ class Simulation:
         self.progress.look(self.hosts, lose=self.inbox.lose)
 
     def _make_peace(self) -> None:
-        """Nothing goes wrong from here on; somebody is there."""
+        """End all faults; make sure a member remains."""
         world = self.world
         world.note("-- peace")
         self.inbox.lose, self.kill_at = 0.0, ""
@@ -147,7 +142,7 @@ class Simulation:
             self.rolling.begin(self.hosts, newer=True)
 
     def _let_somebody_come(self) -> None:
-        """If nobody stays, start one that is down; if all that may return are still leaving, one of them when it has left."""
+        """Start a member if none remains, after its earlier leave."""
         if any(each.up and each.worker.up and not each.worker.leaving for each in self.hosts):
             return
         may_return = [each for each in self.hosts if each not in self._no_return]
@@ -158,7 +153,7 @@ class Simulation:
             self.restart_when_closed.update(may_return[:1])
 
     def _settle(self) -> None:
-        """Let the group come to rest (invariants 19 and 23)."""
+        """Wait until the group is at rest (invariants 19, 23)."""
         until = self.world.now + SETTLED_WITHIN_MS
         quiet = 0
         while quiet < 2:
@@ -198,7 +193,7 @@ class Simulation:
         self._check_fold()
 
     def _decides(self) -> str:
-        """Return what a leader would still decide now, "" for nothing; a member may have joined a moment ago."""
+        """Return an undecided change, or ""; ignores a join of this moment."""
         for host in self.hosts:
             if host.leading is not None and host.leading.coordinator is not None:
                 records = twin(host.leading.coordinator).decide(self.world.now).records
@@ -214,7 +209,6 @@ class Simulation:
         return host
 
     def start_later(self, host: Host, delay_ms: int) -> None:
-        """Start a program again, on its disk."""
         self.world.after(delay_ms, self._start, host)
 
     def _start(self, host: Host) -> None:
@@ -223,7 +217,6 @@ class Simulation:
             host.start()
 
     def add_spare(self) -> Host | None:
-        """Let another member join; None if there are no more."""
         if not self.spare:
             return None
         host = self._add(self.spare.pop(0), len(self.hosts))
@@ -232,7 +225,6 @@ class Simulation:
         return host
 
     def add_twin(self, host: Host) -> None:
-        """Start another process under a host's member name."""
         twin = self._add(host.settings, len(self.hosts))
         twin.worker.incarnations = 100 * len(self.hosts)
         self.world.note(f"{twin.name} starts under the name of {host.name}")
@@ -240,7 +232,6 @@ class Simulation:
         twin.start()
 
     def add_misfit(self, settings: MemberSettings) -> None:
-        """Let somebody try to join who must be refused."""
         host = self._add(settings, len(self.hosts))
         self._misfits.add(settings.member)
         self._no_return.add(host)
@@ -248,7 +239,7 @@ class Simulation:
         host.start()
 
     def kill_for_good(self, host: Host) -> None:
-        """Let an ephemeral member vanish."""
+        """Kill an ephemeral member without a return."""
         self._no_return.add(host)
         if host.up:
             self.world.note(f"{host.name} vanishes")
@@ -258,28 +249,26 @@ class Simulation:
             self._let_somebody_come()
 
     def restart_in_order(self, host: Host) -> None:
-        """Let a member restart; also one whose name somebody else once had: it is the one who has it now, and comes back."""
+        """Restart a member, unless its settings must be refused."""
         if host.settings.member not in self._misfits:
             self._no_return.discard(host)
         host.worker.leave(rejoin=True, drain_ms=0)
         self.restart_when_closed.add(host)
 
     def closed(self, host: Host) -> None:
-        """A host program has ended by itself."""
         self.world.note(f"{host.name} has ended")
         if host in self.restart_when_closed:
             self.restart_when_closed.discard(host)
             self.start_later(host, 400)
 
     def disturb(self, length_ms: int) -> None:
-        """Something is wrong for so long: bounds of time don't hold meanwhile."""
+        """Suspend time bounds for a while."""
         evidence = self.log.evidence
         evidence.disturbed_until_ms = max(evidence.disturbed_until_ms, self.world.now + length_ms)
 
     # Faults.
 
     def pause(self, process: Any, length_ms: int) -> None:
-        """Stop a process with a signal, and let it go on later."""
         self.world.note(f"{process.name} is stopped for {length_ms} ms")
         process.paused = True
         self.world.after(length_ms, self._resume, process, process.life)
@@ -290,7 +279,6 @@ class Simulation:
             self.world.resume(process)
 
     def cut(self, host: Host, length_ms: int) -> None:
-        """Cut a host off from the broker for a while."""
         self.world.note(f"{host.name} is cut off for {length_ms} ms")
         host.cut = host.worker.cut = True
         self.disturb(length_ms)
@@ -301,7 +289,6 @@ class Simulation:
         self.world.heal()
 
     def pause_broker(self, length_ms: int) -> None:
-        """Stop the broker for a while."""
         self.world.note(f"the broker is stopped for {length_ms} ms")
         self.world.broker_paused = True
         self.disturb(length_ms)
@@ -317,7 +304,7 @@ class Simulation:
             host.healed()
 
     def compact(self, draw: float) -> None:
-        """Forget what former leaders wrote, compact what is legal, and compare."""
+        """Compact the log as a cleaner may, and compare the folds."""
         if not self.topics_life():
             return
         for host in self.hosts:
@@ -334,7 +321,7 @@ class Simulation:
         self._check_fold()
 
     def night(self, length_ms: int) -> None:
-        """Let hours pass, and the cleaner remove tombstones that no open store still has to read."""
+        """Pass hours; remove tombstones that no open store still needs."""
         open_at: dict[str, int] = {}
         for host in self.hosts:
             if host.worker.up:
@@ -353,7 +340,7 @@ class Simulation:
                 )
 
     def forge(self, record: AnyRecord) -> None:
-        """Write to the group log as somebody who may not."""
+        """Write a foreign record to the group log."""
         if not self.topics_life():
             return
         for _, key, value in self.state_records([record]):
@@ -361,7 +348,7 @@ class Simulation:
         self.state_marked()
 
     def grow(self, more: int) -> None:
-        """Add partitions to the topic with state; members find out one by one."""
+        """Add partitions to the stateful topic; members notice one by one."""
         self.workload.grow(0, more, self.world.now)
         self.world.note(f"{more} partitions more")
         self.disturb(4_000)
@@ -371,14 +358,12 @@ class Simulation:
     # What hosts, workers and leaders ask for.
 
     def ordered(self, host: Host, order: AnyOrder) -> None:
-        """A member orders."""
         self.world.note(host.worker.incarnation, "<-", order)
         self.log.ordered(host.worker.incarnation, order)
         if host.settings.member in self._misfits and not _is_end(order):
             self.world.fail(f"invariant 17: {host.settings.member} is told to {order}")
 
     def reported(self, host: Host, report: AnyReport) -> None:
-        """A worker reports."""
         if isinstance(report, TaskRunning):
             self.log.said_running(report.task, report.task_epoch)
             self.metrics.began(
@@ -388,18 +373,15 @@ class Simulation:
             )
 
     def opened(self, worker: CommittingWorker, active: ActiveTask) -> None:
-        """An owner begins."""
         self.log.open_once(worker.name, active.names.text, worker.active, worker.copies)
         self.data.opened(worker.incarnation, active)
         self.progress.processed(active)
 
     def processed(self, worker: CommittingWorker, active: ActiveTask) -> None:
-        """An owner has processed records."""
         self.safe_hold.took_input(worker)
         self.progress.processed(active)
 
     def applied(self, worker: CommittingWorker, names: TaskNames, disk: Disk) -> None:
-        """A store moves on."""
         self.log.open_once(worker.name, names.text, worker.active, worker.copies)
         self.data.applied(worker.incarnation, names, disk)
 
@@ -421,31 +403,25 @@ class Simulation:
             self.log.evidence.used_ids[incarnation].add(transactional_id)
 
     def fence_begun(self, leader: str, count: int) -> None:
-        """A leader fences so many at once."""
         self.log.fences_in_flight(count)
 
     def fence_done(self, leader: str, fence: Fence) -> None:
-        """A leader has taken over every id of an incarnation."""
         self.world.note(f"{leader} has fenced {', '.join(fence.transactional_ids)}")
         self.log.evidence.fenced_ids.update(fence.transactional_ids)
 
     def ends_asked(self, keys: Sequence[str]) -> dict[str, int]:
-        """Answer a leader."""
         ends = {key: self.broker.log(key).last_stable_offset for key in keys}
         self.log.ends_read(ends)
         return ends
 
     def assign(self, request: AssignmentRequest) -> tuple[Any, str]:
-        """Ask the assignor."""
         return builtin.resolve(request.assignor).assign(request), ""
 
     def decides(self, leading: Leading) -> None:
-        """A leader is about to decide."""
         if leading.leader_epoch == self.log.leader_epoch:
             self.log.evidence.leader.decide(self.world.now)
 
     def takes_over(self, leading: Leading) -> None:
-        """A claim is in the log."""
         self.metrics.newer_leaders += self.rolling.is_newer(leading.process)
         self.disturb(1_500)
 
@@ -454,7 +430,7 @@ class Simulation:
     def state_records(
         self, records: Sequence[AnyRecord], writer: Process | None = None
     ) -> list[tuple[str, Any, Any]]:
-        """Return records as they are written; one of the next version adds to each, and a kind of its own behind them."""
+        """Return encoded records; the next version adds fields and a kind of its own."""
         keys = record_forms.record_keys(records)
         written: list[tuple[str, Any, Any]] = [
             (STATE, key, encode_record(record)) for key, record in zip(keys, records, strict=True)
@@ -465,12 +441,11 @@ class Simulation:
         return written
 
     def state_marked(self) -> None:
-        """Tell every reader."""
         for host in self.hosts:
             host.state_grew()
 
     def fold(self) -> tuple[Group, int]:
-        """Return what the log says now; all who have read as far have the same."""
+        """Return the group and its log position, shared by all readers."""
         if not self.topics_life():
             raise BrokerError("UNKNOWN_TOPIC_OR_PARTITION")
         log = self.broker.log(STATE)
@@ -487,16 +462,15 @@ class Simulation:
         return self._folded, self._folded_to
 
     def topics_life(self) -> int:
-        """Return which life of the control topics this is, 0 while they are gone."""
         return self.safe_hold.life
 
     def forget_log(self) -> None:
-        """The fold begins anew, with an empty log, and nobody hears again what was said in the inbox before."""
+        """Restart with an empty log; earlier inbox messages can't return."""
         self._folded, self._folded_to, self._keys = Group(), 0, LogKeys()
         self.inbox.forget()
 
     def _check_fold(self) -> None:
-        """Invariant 6: whoever reads the log from its beginning, compacted as it is or more, has the same group."""
+        """Invariant 6: all readers of the log, however compacted, have the same group."""
         group, _ = self.fold()
         log = self.broker.log(STATE)
         for below in (0, log.start + (log.end - log.start) * 2 // 3, log.end):
@@ -515,19 +489,18 @@ class Simulation:
     # The inbox.
 
     def publish(self, sender: Process, message: AnyMessage) -> None:
-        """Take a message to the inbox, if nothing happens to it."""
         self.inbox.publish(sender, message)
 
     def observe(
         self, coordinator: Coordinator, message: AnyMessage, writing: Sequence[AnyRecord]
     ) -> None:
-        """Let a leader observe a message; one of an ended incarnation must change nothing (invariant 18)."""
+        """Deliver a message to a leader; see `Inbox.observe`."""
         self.inbox.observe(coordinator, message, writing)
 
 
 @lru_cache(maxsize=1 << 13)
 def _decoded(value: bytes | None) -> AnyRecord | None:
-    """Return a record of the log; it is read by the checkers, the fold and the looks at the whole log, and says the same."""
+    """Decode once for checkers, fold and full reads: the answers are equal."""
     return decode_record(value)
 
 

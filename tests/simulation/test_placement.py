@@ -1,4 +1,4 @@
-"""Invariants 20 and 22, word for word: what they let pass and what they don't, of values alone."""
+"""Placement invariants (20, 22): accepted and rejected cases."""
 
 from tests.simulation.placement import has_twice, needless_moves
 from tidewheel.rebalance.protocol.records import (
@@ -13,7 +13,6 @@ ONE_EACH = dict.fromkeys("abc", 1)
 
 
 def _target(owners: str) -> TargetRecord:
-    """Return a target in which the owner of task 0_n is the letter at n."""
     return TargetRecord(
         leader_epoch=1,
         group_epoch=1,
@@ -75,7 +74,7 @@ def _member(incarnation: str, phase: str, process: str) -> MemberRecord:
 
 
 def _twice(owner_phase: str, *copies: str) -> str:
-    """Judge task 0_0, which a.1 owns, with these copies; a.1, a.2 and a.3 share a process, and a.3 is over."""
+    """Judge task 0_0 of a.1; a.1, a.2 and ended a.3 share a process."""
     members = {
         "a.1": _member("a.1", "ACTIVE", "p"),
         "a.2": _member("a.2", "ACTIVE", "p"),

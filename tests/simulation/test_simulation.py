@@ -1,4 +1,4 @@
-"""Whole lifetimes of groups with faults of all kinds, checked after every event; each failure names the command that replays it."""
+"""Simulated lifetimes with faults; each failure names its replay command."""
 
 from collections import Counter
 from functools import cache
@@ -13,7 +13,7 @@ from tests.simulation.scenario import draw
 from tests.simulation.simulator import Simulation
 from tests.simulation.world import Violation
 
-#: Seeds that once found something; one a line, with what it was.
+#: Seeds with past failures, one per line.
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 #: `make simulate` has 4,000.
@@ -126,10 +126,10 @@ def test_a_failure_says_how_to_see_it_again() -> None:
 
 @pytest.mark.slow
 def test_H24_a_group_whose_topics_are_lost_holds_still_until_it_is_set_up_again() -> None:
-    """Lifetimes in which the control topics are deleted: nobody takes input without a log, and nothing is lost or repeated.
+    """Control topics are deleted: without a log no input is taken, no data lost or repeated.
 
-    In 76 a watchdog was replaced shortly before, and its worker works on with the lease that it had. In 15 and 77 a
-    stranger comes before the members that hold still, by its version and by its assignor (invariant 17).
+    In 76 a watchdog was replaced shortly before; its worker continues on the old lease. In 15 and
+    77 a stranger (by version, by assignor) comes before the held members (invariant 17).
     """
     for seed in (*range(1, 8), 15, 76, 77):
         simulation = Simulation(draw(seed, more=("lose_topics",)))

@@ -1,8 +1,4 @@
-"""What goes wrong: each kind of fault is a function of the lifetime; when and whom it hits is drawn from the seed.
-
-The names are those of the fault matrix: processes die, stop and hang, networks are cut, brokers pause, replies are lost,
-a transaction's end comes twice, messages are lost, repeated and replayed, disks fill and are damaged, hours pass.
-"""
+"""Faults: each kind is a function; the seed draws time and target."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +10,7 @@ from tests.simulation.workload import TOMBSTONE_RETENTION_MS
 from tests.simulation.world import Process, incarnation_name
 from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord, TaskRecord
 
-#: A fault that finds nothing to hit tries again after this long.
+#: Retry interval of faults without a target.
 STRIKE_AGAIN_MS = 200
 
 if TYPE_CHECKING:
@@ -23,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Toxic:
-    """One fault: when, what, whom (`draw`, 0 to 1), for how long."""
+    """One fault: time, kind, target (`draw`, 0 to 1), duration."""
 
     at_ms: int
     kind: str
@@ -33,21 +29,15 @@ class Toxic:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A kind of fault.
+    """A kind of fault."""
 
-    Attributes:
-        strike: Does it; returns whether there was something to hit.
-        weight: How often it is drawn.
-        waits: It only lies in wait, and is counted when it happens.
-    """
-
-    strike: Callable[["Simulation", Toxic], bool]
-    weight: int = 4
-    waits: bool = False
+    strike: Callable[["Simulation", Toxic], bool]  # Executes it; returns True if it had a target.
+    weight: int = 4  # Relative frequency.
+    waits: bool = False  # It strikes, and counts, only later.
 
 
 def pick(simulation: "Simulation", toxic: Toxic) -> Host | None:
-    """Return the host a fault hits: one that runs, if there are at least two."""
+    """Return the target: a running host, if there are at least two."""
     up = [each for each in simulation.hosts if each.up and each.worker.up]
     if len(up) < 2:
         return None
@@ -74,7 +64,6 @@ def _come_back(simulation: "Simulation", host: Host, toxic: Toxic) -> None:
 
 
 def kill_host(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A machine is lost, or a program and its watchdog are killed together."""
     host = pick(simulation, toxic)
     if host is not None:
         _kill(simulation, host, toxic)
@@ -82,7 +71,6 @@ def kill_host(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def kill_leader(simulation: "Simulation", toxic: Toxic) -> bool:
-    """The leader is killed."""
     host = _leader(simulation)
     if host is not None:
         _kill(simulation, host, toxic)
@@ -90,7 +78,7 @@ def kill_leader(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def kill_leader_at_a_bad_time(simulation: "Simulation", toxic: Toxic) -> bool:
-    """The leader is killed right after one of its next transactions, before it can do what it has just written."""
+    """Kill the leader after one of its next transactions, before it executes the effects."""
     simulation.kill_after_records = 1 + int(toxic.draw * 6)
     simulation.kill_toxic = toxic
     kind = ("FENCING", "FENCED", "TARGET", "STEP", "REVOKE", "RELEASED", "GRANT")
@@ -100,7 +88,7 @@ def kill_leader_at_a_bad_time(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def stop_leader(simulation: "Simulation", toxic: Toxic) -> bool:
-    """The leader's watchdog is stopped by a signal and goes on later."""
+    """Stop the leader's watchdog by a signal; it resumes later."""
     host = _leader(simulation)
     if host is not None:
         _pause(simulation, [host], max(toxic.length_ms, 2_000))
@@ -114,7 +102,7 @@ def _pause(simulation: "Simulation", processes: Sequence[Process], length_ms: in
 
 
 def stop_worker(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A worker is stopped, for a while or for longer than it may hang; then it goes on where it was."""
+    """Stop a worker, possibly beyond its hang timeout; it resumes."""
     host = pick(simulation, toxic)
     if host is not None:
         _pause(simulation, [host.worker], int(toxic.length_ms * 1.5))
@@ -122,7 +110,7 @@ def stop_worker(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def stop_watchdog(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A watchdog is stopped: its worker goes on until its lease ends."""
+    """Stop a watchdog; its worker runs until its lease ends."""
     host = pick(simulation, toxic)
     if host is not None:
         _pause(simulation, [host], toxic.length_ms)
@@ -130,7 +118,7 @@ def stop_watchdog(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def stop_host(simulation: "Simulation", toxic: Toxic) -> bool:
-    """Watchdog and worker are stopped together and come back as if no time had passed, the worker sooner."""
+    """Stop watchdog and worker together; the worker resumes first."""
     host = pick(simulation, toxic)
     if host is not None:
         _pause(simulation, [host.worker], toxic.length_ms)
@@ -139,7 +127,6 @@ def stop_host(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def kill_worker(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A worker is killed; its watchdog says so at once."""
     host = pick(simulation, toxic)
     if host is not None:
         simulation.world.note(f"{host.worker.name} is killed")
@@ -149,7 +136,6 @@ def kill_worker(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def kill_watchdog(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A watchdog is killed; its worker starts another."""
     host = pick(simulation, toxic)
     if host is not None:
         simulation.world.note(f"the watchdog of {host.name} is killed")
@@ -159,7 +145,6 @@ def kill_watchdog(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def cut_off(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A host and the broker can't talk for a while."""
     host = pick(simulation, toxic)
     if host is not None:
         simulation.cut(host, toxic.length_ms)
@@ -167,13 +152,11 @@ def cut_off(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def pause_broker(simulation: "Simulation", toxic: Toxic) -> bool:
-    """Nobody can talk to the broker for a while."""
     simulation.pause_broker(toxic.length_ms)
     return True
 
 
 def slow_network(simulation: "Simulation", toxic: Toxic) -> bool:
-    """Everything takes up to 80 ms for a while."""
     world = simulation.world
     world.latency_ms = (5, 80)
     world.after(toxic.length_ms, setattr, world, "latency_ms", (1, 9))
@@ -182,7 +165,7 @@ def slow_network(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def lose_reply(simulation: "Simulation", toxic: Toxic) -> bool:
-    """Nobody hears what became of a worker's next commit."""
+    """Lose the reply to a worker's next commit."""
     host = pick(simulation, toxic)
     if host is not None:
         host.worker.lose_replies += 1
@@ -190,7 +173,7 @@ def lose_reply(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def repeat_end(simulation: "Simulation", toxic: Toxic) -> bool:
-    """The ends of a worker's next transactions arrive again, late (F20)."""
+    """Repeat the ends of a worker's next transactions, late (F20)."""
     host = pick(simulation, toxic)
     if host is not None:
         host.worker.repeat_ends += 3
@@ -198,7 +181,7 @@ def repeat_end(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def lose_messages(simulation: "Simulation", toxic: Toxic) -> bool:
-    """For a while a third of what is said in the inbox is lost."""
+    """Lose a third of the inbox messages for a while."""
     inbox = simulation.inbox
     inbox.lose = 0.33
     simulation.world.after(toxic.length_ms, setattr, inbox, "lose", simulation.scenario.lose)
@@ -207,13 +190,13 @@ def lose_messages(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def replay_messages(simulation: "Simulation", toxic: Toxic) -> bool:
-    """What ended incarnations once said is said again, and so is what was said of former epochs."""
+    """Replay messages of ended incarnations and former epochs."""
     simulation.inbox.replay(toxic.draw)
     return True
 
 
 def drain(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A member leaves in order and takes its time (L4)."""
+    """A member leaves with a drain time (L4)."""
     host = pick(simulation, toxic)
     if host is None or host.worker.leaving or host.worker.paused:
         return False
@@ -224,7 +207,6 @@ def drain(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def leave(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A member leaves at once, in order."""
     host = pick(simulation, toxic)
     if host is None or host.worker.leaving or host.worker.paused:
         return False
@@ -247,7 +229,7 @@ def bounce(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def join(simulation: "Simulation", toxic: Toxic) -> bool:
-    """Another member joins, at times one that leaves again at once (N11)."""
+    """A member joins, sometimes to leave immediately (N11)."""
     host = simulation.add_spare()
     if host is not None:
         simulation.disturb(0)
@@ -257,7 +239,7 @@ def join(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def same_name(simulation: "Simulation", toxic: Toxic) -> bool:
-    """Another process with the same group_instance_id starts: the older one is fenced (S3)."""
+    """A process with the same group_instance_id starts: the older one is fenced (S3)."""
     host = pick(simulation, toxic)
     if host is not None:
         simulation.add_twin(host)
@@ -266,7 +248,7 @@ def same_name(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def misfit(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A member with another program, assignor or version tries to join, and is refused."""
+    """A member with another program, assignor or version is refused."""
     changed: dict[str, dict[str, object]] = {
         "program": {"topology_hash": "another"},
         "assignor": {"assignor": "round_robin"},
@@ -279,7 +261,6 @@ def misfit(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def slow_restore(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A host restores very slowly for a while."""
     host = pick(simulation, toxic)
     if host is not None:
         host.worker.slow_until_ms = simulation.world.now + toxic.length_ms
@@ -288,7 +269,6 @@ def slow_restore(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def disk_full(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A host can't open another store for a while."""
     host = pick(simulation, toxic)
     if host is not None:
         host.worker.no_disk_until_ms = simulation.world.now + toxic.length_ms
@@ -297,7 +277,7 @@ def disk_full(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def damage(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A copy's files are lost, at times when it has just said that it is ready (H13)."""
+    """Lose a copy's files, sometimes just after its READY (H13)."""
     copies: list[tuple[Host, CopyTask]] = [
         (host, copy)
         for host in simulation.hosts
@@ -312,7 +292,7 @@ def damage(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def swap_stores(simulation: "Simulation", toxic: Toxic) -> bool:
-    """Copies get other stores in their places, and nobody says that the old ones were lost."""
+    """Swap stores of copies without a report."""
     workers = [host.worker for host in simulation.hosts if host.up and host.worker.up]
     copies = [(worker, copy) for worker in workers for copy in worker.copies.values()]
     for worker, copy in copies:
@@ -321,19 +301,18 @@ def swap_stores(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def compact(simulation: "Simulation", toxic: Toxic) -> bool:
-    """The cleaner runs over the group log and the changelogs."""
     simulation.compact(toxic.draw)
     return True
 
 
 def long_night(simulation: "Simulation", toxic: Toxic) -> bool:
-    """Hours pass; the cleaner removes tombstones that no open store still has to read (H27)."""
+    """Pass hours; remove tombstones that no open store needs (H27)."""
     simulation.night(TOMBSTONE_RETENTION_MS + 60_000)
     return True
 
 
 def forged_record(simulation: "Simulation", toxic: Toxic) -> bool:
-    """Somebody writes records of a former epoch into the group log (fault 34)."""
+    """Write records of a former epoch into the group log (fault 34)."""
     log = simulation.log
     if log.leader_epoch < 2 or not log.tasks:
         return False
@@ -352,19 +331,19 @@ def forged_record(simulation: "Simulation", toxic: Toxic) -> bool:
 
 
 def forget_open_transactions(simulation: "Simulation", toxic: Toxic) -> bool:
-    """The broker ends transactions that are open for more than a moment, which fences their producers."""
+    """Expire open transactions, which fences their producers."""
     simulation.world.broker.expire(simulation.world.wall_ms(), 5)
     return True
 
 
 def grow(simulation: "Simulation", toxic: Toxic) -> bool:
-    """A topic gets more partitions (N8)."""
+    """Add partitions to a topic (N8)."""
     simulation.grow(1 + int(toxic.draw * 3))
     return True
 
 
 def lose_topics(simulation: "Simulation", toxic: Toxic) -> bool:
-    """The control topics are deleted, and set up again by an operator (H24)."""
+    """Delete the control topics; an operator recovers them (H24)."""
     simulation.safe_hold.lose(max(toxic.length_ms, 2_500))
     return True
 
@@ -404,16 +383,16 @@ FAULTS: dict[str, Fault] = {
     "lose_topics": Fault(lose_topics, 0),
 }
 
-#: What is no fault: members come and go in order.
+#: Not faults: members come and go in order.
 GENTLE = ("join", "drain", "leave", "bounce", "compact")
-#: What counts for nothing among a lifetime's faults.
+#: Not counted as faults.
 ORDERLY = {*GENTLE, "grow"}
-#: What always finds something to hit: it makes up for faults that found nobody.
+#: Always have a target: they replace missed faults.
 SURE = ("lose_messages", "slow_network", "pause_broker")
 
 
 def strike(simulation: "Simulation", toxic: Toxic, until_ms: int) -> None:
-    """Let a fault happen; if it finds nothing to hit, soon."""
+    """Strike; without a target, retry soon."""
     world = simulation.world
     world.note(f"-- {toxic.kind}")
     fault = FAULTS[toxic.kind]
@@ -424,7 +403,7 @@ def strike(simulation: "Simulation", toxic: Toxic, until_ms: int) -> None:
 
 
 def make_up(simulation: "Simulation", until_ms: int) -> None:
-    """Let happen what a lifetime lacks of what every one has: faults, and another leader."""
+    """Add missing faults, or another leader."""
     for kind in SURE:
         if simulation.metrics.lacks_faults():
             strike(simulation, Toxic(simulation.world.now, kind, 0.5, 200), until_ms)
@@ -433,7 +412,7 @@ def make_up(simulation: "Simulation", until_ms: int) -> None:
 
 
 def bad_time(simulation: "Simulation", records: Sequence[AnyRecord]) -> None:
-    """Kill the leader right after a record of the kind that was drawn."""
+    """Kill the leader after a record of the drawn kind."""
     toxic = simulation.kill_toxic
     if not simulation.kill_at or toxic is None:
         return

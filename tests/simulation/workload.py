@@ -1,7 +1,7 @@
-"""What the simulated application reads and computes: known in advance, so that every output can be checked.
+"""The simulated application: known input and counts, so every output can be checked.
 
-Each task has one input partition whose records are a function of their offsets, and counts them per key. A count that
-reaches `FULL` is forgotten (a tombstone in the changelog), so that state which should be gone would show.
+A task's input records are a function of their offsets; it counts them per key. A count that reaches
+`FULL` is deleted (tombstone), to expose state that should be gone.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ TOPIC_ID: Final = bytes(range(16))
 TOPOLOGY_HASH: Final = "abcdef01"
 ASSIGNOR: Final = "sticky"
 CHANGELOG: Final = "shop-counts-changelog"
-#: How long the changelog keeps tombstones: a minute beyond the margin that the code keeps.
+#: A minute beyond the margin in the code.
 TOMBSTONE_RETENTION_MS: Final = TOMBSTONE_MARGIN_MS + 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class TaskNames:
-    """Names of one task's partitions, as position keys."""
+    """One task's partitions, as position keys."""
 
     task: TaskId
     text: str
@@ -38,7 +38,7 @@ class TaskNames:
 
 
 def names_of(task: TaskId) -> TaskNames:
-    """Return the names of a task's partitions; sub-topology 0 has state, 1 has none."""
+    """Sub-topology 0 has state, 1 has none."""
     partition = TopicPartition(f"in{task.subtopology}", task.partition)
     stateful = task.subtopology == 0
     return TaskNames(
@@ -53,36 +53,28 @@ def names_of(task: TaskId) -> TaskNames:
 
 
 def key_of(task: TaskId, offset: int) -> int:
-    """Return the key of an input record."""
     mixed = (offset * 2_654_435_761 + task.partition * 97 + task.subtopology * 31) & 0xFFFFFFFF
     return (mixed >> 9) % KEYS
 
 
 def counted(store: Mapping[int, int], buffer: Mapping[int, int | None], key: int) -> int:
-    """Return the count of a key after one more record."""
     before = buffer[key] if key in buffer else store.get(key)
     return (before or 0) + 1
 
 
 def kept(count: int) -> int | None:
-    """Return what the store keeps of a count; None: the key is deleted."""
+    """Return the stored count; None: deleted."""
     return None if count >= FULL else count
 
 
 class Workload:
-    """The input of one lifetime.
-
-    Attributes:
-        names: By task; grows with the topics.
-        rate_per_s: Records per second and partition until `until_ms`.
-        history: Records per partition that were there, and were processed, before anything began.
-    """
+    """The input of one lifetime."""
 
     def __init__(self, *, stateful: int, stateless: int, rate_per_s: float, history: int) -> None:
-        self.names: dict[str, TaskNames] = {}
+        self.names: dict[str, TaskNames] = {}  # By task; grows with the topics.
         self.born_ms: dict[str, int] = {}
-        self.rate_per_s = rate_per_s
-        self.history = history
+        self.rate_per_s = rate_per_s  # Records per second and partition until `until_ms`.
+        self.history = history  # Records per partition processed before the start.
         self.until_ms = 1 << 60
         self._ends_ms = -1
         self._ends: dict[int, int] = {}
@@ -90,7 +82,6 @@ class Workload:
         self.grow(1, stateless, 0)
 
     def grow(self, subtopology: int, more: int, now_ms: int) -> None:
-        """Add partitions to a sub-topology's topic."""
         have = sum(each.task.subtopology == subtopology for each in self.names.values())
         for partition in range(have, have + more):
             names = names_of(TaskId(subtopology, partition))
@@ -98,7 +89,6 @@ class Workload:
             self.born_ms[names.text] = now_ms
 
     def input_end(self, task: str, now_ms: int) -> int:
-        """Return the end of a task's input partition at a time."""
         born_ms = self.born_ms[task]
         at_ms = min(now_ms, self.until_ms)
         if at_ms != self._ends_ms:
@@ -111,7 +101,6 @@ class Workload:
         return end
 
     def seen_tasks(self) -> tuple[SeenTask, ...]:
-        """Return the tasks as a member announces them."""
         return tuple(
             SeenTask(
                 task=each.text,
@@ -122,7 +111,6 @@ class Workload:
         )
 
     def partitions(self) -> dict[str, int]:
-        """Return the partition counts of the topics read."""
         counts: dict[str, int] = {}
         for each in self.names.values():
             counts[each.input.topic] = counts.get(each.input.topic, 0) + 1

@@ -1,8 +1,8 @@
-"""What a simulated lifetime runs on: one clock, one queue of events, one source of chance, processes and a network.
+"""Environment of a lifetime: one clock, one event queue, seeded randomness, processes, network.
 
-Everything that happens is an event with a time; nothing else passes time. Processes can be stopped (what arrives waits),
-killed (what arrives is lost) and cut off from the broker (what they send waits for the network). All chance comes from
-generators seeded by the lifetime's seed, so that a seed is a complete account of what happens.
+Only events pass time. Processes can be stopped (input waits), killed (input is lost) and cut off
+from the broker (output waits). All randomness comes from the seed, so a seed replays a lifetime
+exactly.
 """
 
 import random
@@ -17,8 +17,7 @@ import msgspec
 from tests.simulation.model_broker import BrokerError, ModelBroker
 from tidewheel.rebalance.producer_ids import INCARNATION_BYTES
 
-#: A request that the network or the broker holds for longer than this is answered to its sender as timed out, if its
-#: sender gives up at all.
+#: Requests delayed longer time out for senders that give up.
 REQUEST_TIMEOUT_MS = 2_000
 
 LINE_LENGTH = 300
@@ -27,40 +26,33 @@ _INCARNATION = re.compile(f"\\b[0-9a-f]{{{2 * INCARNATION_BYTES}}}\\b")
 
 
 class RequestTimedOut(Exception):  # noqa: N818 - an event of the network, named as one
-    """Nobody knows whether the broker has carried the request out."""
+    """The outcome of the request is unknown."""
 
 
 class Violation(AssertionError):  # noqa: N818 - what the checkers find is called that everywhere
-    """An invariant does not hold."""
+    ...
 
 
 class Process:
-    """Something that runs: a worker, or a watchdog.
-
-    Attributes:
-        up, paused: Whether it was killed, or stopped by a signal.
-        life: Counts starts; what was meant for an earlier life is lost.
-        cut: Whether the network between it and the broker is down.
-    """
+    """A worker or a watchdog."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        #: False after a kill; True while stopped by a signal.
         self.up = False
         self.paused = False
-        self.cut = False
-        self.life = 0
+        self.cut = False  # The network to the broker is down.
+        self.life = 0  # Number of starts; messages for an earlier life are lost.
         self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        #: Replies to decisions of transactions that the network will lose, and late copies that it will deliver.
+        #: Replies to transaction ends to lose, and late copies to deliver.
         self.lose_replies = 0
         self.repeat_ends = 0
 
     def begin(self) -> None:
-        """Start a new life."""
         self.up, self.paused, self.backlog = True, False, []
         self.life += 1
 
     def stop(self) -> None:
-        """Die."""
         self.up = False
         self.backlog = []
 
@@ -80,12 +72,11 @@ _Event = tuple[int, int, Process | None, int, Callable[..., None], tuple[Any, ..
 
 @dataclass(slots=True)
 class Trace:
-    """What happened, for people; and as one number, to compare two runs."""
+    """Events as text for people, and as a number to compare runs."""
 
     lines: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
 
     def text(self, last: int | None = None) -> str:
-        """Return the events as lines, oldest first."""
         chosen = self.lines if last is None else self.lines[-last:]
         return "\n".join(
             f"{time_ms / 1000:9.3f}  {' '.join(map(_readable, parts))}" for time_ms, parts in chosen
@@ -93,7 +84,7 @@ class Trace:
 
 
 def incarnation_name(member: str, number: int) -> str:
-    """Return the `number`th incarnation of a member, in the form of real ones: a recovery fences no other ids.
+    """Return an incarnation in the real form; a recovery fences no other ids.
 
     >>> incarnation_name("m1", 2)
     '6d312e32000000000000000000000000'
@@ -102,7 +93,7 @@ def incarnation_name(member: str, number: int) -> str:
 
 
 def _readable(part: Any) -> str:
-    """Return a part of a line; messages, orders and records without what is as usual, and cut."""
+    """Return readable text without default fields, truncated."""
     if isinstance(part, msgspec.Struct):
         text = _with_plain_incarnations(msgspec.json.encode(part).decode().replace('"', ""))
         return text if len(text) <= LINE_LENGTH else f"{text[:LINE_LENGTH]}..."
@@ -110,7 +101,7 @@ def _readable(part: Any) -> str:
 
 
 def _with_plain_incarnations(text: str) -> str:
-    """Return a text in which incarnations are called as people would.
+    """Return text with readable incarnation names.
 
     >>> _with_plain_incarnations(f"shop-{incarnation_name('m1', 2)}-0")
     'shop-m1.2-0'
@@ -124,12 +115,10 @@ def _plain_incarnation(found: re.Match[str]) -> str:
 
 
 class World:
-    """The clock, the events, the broker, the network."""
-
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.now = 0
-        #: Hours that passed outside the lifetime, on every wall clock.
+        #: Hours passed outside the lifetime, on every wall clock.
         self.wall_offset_ms = 1_700_000_000_000
         self.chance = random.Random(f"delays {seed}")
         self.broker = ModelBroker()
@@ -137,47 +126,42 @@ class World:
         self.latency_ms = (1, 9)
         self.trace = Trace()
         self.events = 0
-        #: When, which of all, in which life of which process (None: outside of all), what, with what.
+        #: (time, sequence, process, life, action, arguments).
         self._queue: list[_Event] = []
         self._number = 0
         self._held: list[_Request] = []
-        #: Which processes are cut off now; messages of these wait.
+        #: Called when the network recovers.
         self.healed: list[Callable[[], None]] = []
 
     def wall_ms(self) -> int:
-        """Return what wall clocks show."""
         return self.wall_offset_ms + self.now
 
     def note(self, *parts: Any) -> None:
-        """Write something down that happened: texts, messages, orders, records."""
         self.trace.lines.append((self.now, parts))
 
     def fail(self, what: str) -> None:
-        """Report that an invariant does not hold."""
         self.note(f"VIOLATION {what}")
         raise Violation(_with_plain_incarnations(what))
 
     # Events.
 
     def at(self, when_ms: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Let something happen at a time."""
         self._number += 1
         heappush(self._queue, (max(when_ms, self.now), self._number, None, 0, action, arguments))
 
     def after(self, delay_ms: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Let something happen later."""
         self.at(self.now + delay_ms, action, *arguments)
 
     def post(
         self, process: Process, delay_ms: int, action: Callable[..., None], *arguments: Any
     ) -> None:
-        """Let something happen inside a process, if it still lives then, as soon as it is not stopped."""
+        """Run an action in a process that is still alive, once it is not stopped."""
         self._number = number = self._number + 1
         when_ms = self.now + delay_ms if delay_ms > 0 else self.now
         heappush(self._queue, (when_ms, number, process, process.life, action, arguments))
 
     def resume(self, process: Process) -> None:
-        """Let a stopped process go on with what has arrived meanwhile."""
+        """Resume a stopped process with its waiting input."""
         if not (process.up and process.paused):
             return
         process.paused = False
@@ -186,7 +170,7 @@ class World:
             self.post(process, 0, action, *arguments)
 
     def run(self, until_ms: int) -> None:
-        """Let everything happen that is due until a time."""
+        """Run all events up to a time."""
         queue, events = self._queue, self.events
         while queue and queue[0][0] <= until_ms:
             self.now, _, process, life, action, arguments = heappop(queue)
@@ -203,12 +187,11 @@ class World:
     # The network.
 
     def delay_ms(self) -> int:
-        """Return how long the next message takes one way."""
+        """Return the one-way delay of the next message."""
         low, high = self.latency_ms
         return low + int(self.chance.random() * (high - low))
 
     def reachable(self, process: Process) -> bool:
-        """Whether a process and the broker can talk right now."""
         return not (process.cut or self.broker_paused)
 
     def request(
@@ -220,10 +203,9 @@ class World:
         gives_up: bool = False,
         takes_ms: int = 0,
     ) -> None:
-        """Ask the broker: `action` runs there, `reply` in the process, with its answer or its BrokerError.
+        """Call the broker: `action` runs there, `reply` here, with its answer or BrokerError.
 
-        With `gives_up`, the process is told `RequestTimedOut` if it takes too long; the request may still be carried
-        out later.
+        With `gives_up`, a slow request ends as `RequestTimedOut`, but may still be executed later.
         """
         request = _Request(process, process.life, action, reply, gives_up)
         self.after(self.delay_ms() + takes_ms, self._at_broker, request)
@@ -254,7 +236,7 @@ class World:
             self.post(request.process, delay_ms, request.reply, answer)
 
     def heal(self) -> None:
-        """Let what the network held go on; late requests arrive half of the time."""
+        """Deliver delayed requests; late ones arrive half of the time."""
         held, self._held = self._held, []
         for request in held:
             if not self.reachable(request.process):

@@ -1,4 +1,4 @@
-"""Loading a store: no member owns a task meanwhile, whoever leads."""
+"""Loading a store: no member owns a task meanwhile, under any leader."""
 
 import msgspec
 import pytest

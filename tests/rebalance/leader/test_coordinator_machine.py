@@ -120,7 +120,7 @@ class GroupMachine(RuleBasedStateMachine):
         found = self.table.workers.get(f"{name}-{self.lives[name]}")
         return [] if found is None else [found]
 
-    # -- what must hold: of each record ---------------------------------------------------------------------------------
+    # -- invariants of each record ---------------------------------------------------------------------------------
 
     def check_record(self, record: AnyRecord) -> None:
         before, self.before = self.before, self.table.group
@@ -185,7 +185,7 @@ class GroupMachine(RuleBasedStateMachine):
         if record.phase == MemberPhase.GONE:
             assert not before.owned(record.incarnation)
 
-    # -- what must hold: of the group at rest ---------------------------------------------------------------------------
+    # -- invariants of the group at rest ---------------------------------------------------------------------------
 
     @invariant()
     def workers_run_what_the_log_says(self) -> None:
