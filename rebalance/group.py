@@ -57,7 +57,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     basis: str = ""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class IntermediateAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """Copies that members keep now."""
 
     group_epoch: int = 0
@@ -82,7 +82,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: By incarnation; without GONE members, unless their tasks wait for them.
     members: Mapping[str, MemberRecord] = _NOTHING
     target: Target = Target()
-    step: Step = Step()
+    step: IntermediateAssignment = IntermediateAssignment()
     states: Mapping[TaskId, TaskRecord] = _NOTHING
     bootstraps: Mapping[str, BootstrapRecord | BootstrappedRecord] = _NOTHING
     pending: tuple[AnyRecord, ...] | None = None  # Records of an unfinished snapshot, or None.
@@ -220,7 +220,7 @@ def snapshot(group: Group, leader_epoch: int) -> list[AnyRecord]:
     return [SnapshotBegin(leader_epoch=leader_epoch), *items, end, *loads]
 
 
-def step_record(step: Step, leader_epoch: int, step_epoch: int) -> StepRecord:
+def step_record(step: IntermediateAssignment, leader_epoch: int, step_epoch: int) -> StepRecord:
     return StepRecord(
         leader_epoch=leader_epoch,
         group_epoch=step.group_epoch,
@@ -304,8 +304,8 @@ def _target(record: TargetRecord) -> Target:
     )
 
 
-def _step(record: StepRecord) -> Step:
-    return Step(
+def _step(record: StepRecord) -> IntermediateAssignment:
+    return IntermediateAssignment(
         group_epoch=record.group_epoch,
         step_epoch=record.step_epoch,
         learners={TaskId.parse(task): copy for task, copy in sorted(record.learners.items())},

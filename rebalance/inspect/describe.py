@@ -92,7 +92,7 @@ class LogFold:
             self.leader_since = since
             if since.known:
                 self.claims.append(since.at_ms)
-        self._note_changes(before, after, since)
+        self._track_changes(before, after, since)
         if (
             after.members is not before.members
             or after.about is not before.about
@@ -115,7 +115,7 @@ class LogFold:
         self.rejected_count += 1
         return False
 
-    def _note_changes(self, before: Group, after: Group, since: Since) -> None:
+    def _track_changes(self, before: Group, after: Group, since: Since) -> None:
         for task, state in after.states.items():
             old = before.states.get(task)
             if old is state:
@@ -128,7 +128,7 @@ class LogFold:
             if old_record is None or old_record.phase != record.phase:
                 self.member_since[incarnation] = since
             if old_record is None and since.known:
-                self._note_beginning(record.member, since.at_ms)
+                self._track_start(record.member, since.at_ms)
         if len(self.member_since) > len(after.members):
             for gone in self.member_since.keys() - after.members.keys():
                 del self.member_since[gone]
@@ -140,7 +140,7 @@ class LogFold:
             }
             self.copy_since = {each: self.copy_since.get(each, since) for each in sorted(kept)}
 
-    def _note_beginning(self, member: str, at_ms: int) -> None:
+    def _track_start(self, member: str, at_ms: int) -> None:
         self.begun.setdefault(member, deque(maxlen=_REMEMBERED)).append(at_ms)
         if len(self.begun) > _MEMBERS_REMEMBERED:
             oldest = min(self.begun, key=lambda each: self.begun[each][-1])

@@ -48,7 +48,7 @@ _AT_REST: Final = frozenset({GroupPhase.RUNNING, GroupPhase.EMPTY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class GroupEvent:
     """A membership change, new target or new leader."""
 
     offset: int
@@ -87,7 +87,7 @@ class Episode:
     began_ms: int
     ended_ms: int | None
     targets: tuple[int, ...]
-    happenings: tuple[Happening, ...]
+    happenings: tuple[GroupEvent, ...]
     moves: tuple[Move, ...]
     stayed: int  # Tasks that kept their owner.
 
@@ -139,18 +139,18 @@ def _title(episode: Episode) -> str:
     return f"{moved}, {duration_text(episode.ended_ms - episode.began_ms)}"
 
 
-class _Planted(NamedTuple):
+class _CopyStart(NamedTuple):
     role: str
     learn_epoch: int
     at_ms: int
 
 
 @dataclass(slots=True)
-class _Journey:
+class _TaskMove:
     """A task between two owners."""
 
     #: By incarnation; includes dropped ones, which may have become the owner.
-    copies: dict[str, _Planted] = field(default_factory=dict[str, _Planted])
+    copies: dict[str, _CopyStart] = field(default_factory=dict[str, _CopyStart])
     source: str = ""
     source_incarnation: str = ""
     stopped_ms: int | None = None
@@ -163,10 +163,10 @@ class Chronicle:
     def __init__(self, keep: int | None = None) -> None:
         self._fold = LogFold()
         self._done: deque[Episode] = deque(maxlen=keep)
-        self._journeys: dict[TaskId, _Journey] = {}
+        self._journeys: dict[TaskId, _TaskMove] = {}
         self._first: LogEntry | None = None
         self._owners: dict[TaskId, str] = {}
-        self._happenings: list[Happening] = []
+        self._happenings: list[GroupEvent] = []
         self._moves: list[Move] = []
         self._targets: list[int] = []
         self._dropped: list[tuple[TaskId, str, LogEntry]] = []
@@ -183,16 +183,16 @@ class Chronicle:
         after = self._fold.group
         told: list[tuple[str, str]] = []
         if after.pending is None and before.pending is None:
-            told = self._told(before, after, entry)
+            told = self._describe_entry(before, after, entry)
         if told or self._fold.phase not in _AT_REST:
             self._open(before, entry)
         self._happenings += [
-            Happening(offset=entry.offset, timestamp_ms=entry.timestamp_ms, kind=kind, text=text)
+            GroupEvent(offset=entry.offset, timestamp_ms=entry.timestamp_ms, kind=kind, text=text)
             for kind, text in told
         ]
-        self._note_copies(before, after, entry)
+        self._track_copies(before, after, entry)
         if after.pending is None and isinstance(entry.record, TaskRecord):
-            self._note_task(before, entry)
+            self._track_task(before, entry)
         self._last = entry
         if self._first is not None and self._fold.phase in _AT_REST and after.pending is None:
             self._close(entry)
@@ -211,15 +211,15 @@ class Chronicle:
     def _close(self, last: LogEntry) -> None:
         assert self._first is not None, "only an open episode is closed"
         self._done.append(self._episode(self._first, last, ended=True))
-        for task, incarnation, _ in self._in_vain():
-            self._journeys.setdefault(task, _Journey()).copies.pop(incarnation, None)
+        for task, incarnation, _ in self._dropped_learners():
+            self._journeys.setdefault(task, _TaskMove()).copies.pop(incarnation, None)
         self._first = None
         self._happenings, self._moves, self._targets, self._dropped = [], [], [], []
 
     def _episode(self, first: LogEntry, last: LogEntry, *, ended: bool) -> Episode:
         owners = _owners(self._fold.group)
         happenings = sorted(
-            self._happenings + self._learners_in_vain(), key=lambda each: each.offset
+            self._happenings + self._dropped_learner_happenings(), key=lambda each: each.offset
         )
         return Episode(
             first_offset=first.offset,
@@ -232,7 +232,9 @@ class Chronicle:
             stayed=sum(owners.get(task) == owner for task, owner in self._owners.items()),
         )
 
-    def _told(self, before: Group, after: Group, entry: LogEntry) -> list[tuple[str, str]]:
+    def _describe_entry(
+        self, before: Group, after: Group, entry: LogEntry
+    ) -> list[tuple[str, str]]:
         match entry.record:
             case LeaderClaim():
                 return [("leader", _leader_text(before, after))]
@@ -283,21 +285,23 @@ class Chronicle:
         ]
         return f"{record.member} is back after {duration_text(at_ms - away_ms)}{where}"
 
-    def _note_copies(self, before: Group, after: Group, entry: LogEntry) -> None:
+    def _track_copies(self, before: Group, after: Group, entry: LogEntry) -> None:
         if after.step is before.step:
             return
         for task in {*after.step.learners, *after.step.standbys}:
-            copies = self._journeys.setdefault(task, _Journey()).copies
+            copies = self._journeys.setdefault(task, _TaskMove()).copies
             for copy in reversed(after.step.copies(task)):
                 role = "learner" if after.step.learners.get(task) == copy else "standby"
                 known = copies.get(copy.incarnation)
                 if known is None or known.learn_epoch != copy.learn_epoch:
-                    copies[copy.incarnation] = _Planted(role, copy.learn_epoch, entry.timestamp_ms)
+                    copies[copy.incarnation] = _CopyStart(
+                        role, copy.learn_epoch, entry.timestamp_ms
+                    )
         for task, copy in sorted(before.step.learners.items()):
             if copy not in after.step.copies(task):
                 self._dropped.append((task, copy.incarnation, entry))
 
-    def _in_vain(self) -> list[tuple[TaskId, str, LogEntry]]:
+    def _dropped_learners(self) -> list[tuple[TaskId, str, LogEntry]]:
         """Return learners dropped without a grant, with the log entry."""
         granted = {(each.task, each.target) for each in self._moves}
         return [
@@ -306,22 +310,22 @@ class Chronicle:
             if (str(task), self._names.get(incarnation, incarnation)) not in granted
         ]
 
-    def _learners_in_vain(self) -> list[Happening]:
+    def _dropped_learner_happenings(self) -> list[GroupEvent]:
         return [
-            Happening(
+            GroupEvent(
                 offset=entry.offset,
                 timestamp_ms=entry.timestamp_ms,
                 kind="learner",
                 text=f"the learner of {task} at {self._names.get(incarnation, incarnation)} was dropped, the task stayed",
             )
-            for task, incarnation, entry in self._in_vain()
+            for task, incarnation, entry in self._dropped_learners()
         ]
 
-    def _note_task(self, before: Group, entry: LogEntry) -> None:
+    def _track_task(self, before: Group, entry: LogEntry) -> None:
         record = entry.record
         assert isinstance(record, TaskRecord), "the caller asked"
         task = TaskId.parse(record.task)
-        journey = self._journeys.setdefault(task, _Journey())
+        journey = self._journeys.setdefault(task, _TaskMove())
         old = before.states.get(task)
         match TaskPhase(record.phase):
             case TaskPhase.REVOKING | TaskPhase.FENCE_WAIT | TaskPhase.RELEASED | TaskPhase.UNOWNED:
@@ -335,7 +339,7 @@ class Chronicle:
                     self._granted(task, journey, record, entry)
 
     def _granted(
-        self, task: TaskId, journey: _Journey, record: TaskRecord, entry: LogEntry
+        self, task: TaskId, journey: _TaskMove, record: TaskRecord, entry: LogEntry
     ) -> None:
         owner = record.owner or ""
         planted = journey.copies.get(owner)
@@ -363,7 +367,7 @@ class Chronicle:
                 granted_ms=entry.timestamp_ms,
             )
         )
-        self._journeys[task] = _Journey()
+        self._journeys[task] = _TaskMove()
 
 
 def _owners(group: Group) -> dict[TaskId, str]:

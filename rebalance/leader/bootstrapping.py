@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tidewheel.rebalance.group import Group, Step, snapshot
+from tidewheel.rebalance.group import Group, IntermediateAssignment, snapshot
 from tidewheel.rebalance.model import BootstrapPhase, TaskPhase
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
@@ -94,7 +94,7 @@ def begun(group: Group, record: BootstrapRecord, claimant: Claimant) -> list[Any
     """
     waits = pending_in(group, record.store) is not None
     cleared = group if waits else _without_members(group)
-    return _step(
+    return _transaction(
         replace(
             cleared,
             about=replace(group.about, held=hold_text(record.store)),
@@ -110,9 +110,9 @@ def closed(group: Group, store: str, attempt: str, claimant: Claimant) -> list[A
     Raises:
         ValueError: The attempt is not the current one.
     """
-    record = _mine(group, store, attempt)
+    record = _current_attempt(group, store, attempt)
     last = replace(record, phase=BootstrapPhase.CLOSING.value)
-    return _step(replace(group, bootstraps={**group.bootstraps, store: last}), claimant)
+    return _transaction(replace(group, bootstraps={**group.bootstraps, store: last}), claimant)
 
 
 def over(group: Group, record: BootstrappedRecord, claimant: Claimant) -> list[AnyRecord]:
@@ -121,8 +121,8 @@ def over(group: Group, record: BootstrappedRecord, claimant: Claimant) -> list[A
     Raises:
         ValueError: The attempt is not the current one.
     """
-    _mine(group, record.store, record.attempt)
-    return _step(
+    _current_attempt(group, record.store, record.attempt)
+    return _transaction(
         replace(
             group,
             about=replace(group.about, held=""),
@@ -132,7 +132,7 @@ def over(group: Group, record: BootstrappedRecord, claimant: Claimant) -> list[A
     )
 
 
-def _mine(group: Group, store: str, attempt: str) -> BootstrapRecord:
+def _current_attempt(group: Group, store: str, attempt: str) -> BootstrapRecord:
     record = pending_in(group, store)
     if record is None or record.attempt != attempt:
         raise ValueError(
@@ -145,7 +145,7 @@ def _mine(group: Group, store: str, attempt: str) -> BootstrapRecord:
     return record
 
 
-def _step(group: Group, claimant: Claimant) -> list[AnyRecord]:
+def _transaction(group: Group, claimant: Claimant) -> list[AnyRecord]:
     epoch = group.leader_epoch + 1
     claim = LeaderClaim(
         leader_epoch=epoch,
@@ -158,7 +158,9 @@ def _step(group: Group, claimant: Claimant) -> list[AnyRecord]:
 
 def _without_members(group: Group) -> Group:
     ended = tuple(dict.fromkeys((*group.ended, *group.members)))
-    step = Step(group_epoch=group.step.group_epoch, step_epoch=group.step.step_epoch)
+    step = IntermediateAssignment(
+        group_epoch=group.step.group_epoch, step_epoch=group.step.step_epoch
+    )
     states = {task: _released(state) for task, state in group.states.items()}
     return replace(group, members={}, ended=ended, step=step, states=states)
 

@@ -17,19 +17,19 @@ from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.leader.decision import CoordinatorSettings, Decision, Fence
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.membership import (
-    admit,
-    bury,
-    choose_program,
+    admit_members,
     correct_members,
+    fence_dead_members,
     fences_due,
-    let_leave,
-    log_ids,
+    log_transactional_ids,
+    process_leaves,
+    release_acknowledged,
     shut_down,
-    take_acks,
+    update_program,
 )
 from tidewheel.rebalance.leader.observations import Observations
-from tidewheel.rebalance.leader.readiness import want_checks
-from tidewheel.rebalance.leader.targets import Assigning, ask_for_target, write_target
+from tidewheel.rebalance.leader.readiness import request_checks
+from tidewheel.rebalance.leader.targets import AssignorRequests, ask_for_target, write_target
 from tidewheel.rebalance.leader.task_moves import move_tasks
 from tidewheel.rebalance.model import TaskPhase
 from tidewheel.rebalance.protocol.messages import AnyMessage, LeaderBeat
@@ -76,13 +76,13 @@ class Coordinator:
             and state.phase in (TaskPhase.REVOKING, TaskPhase.RELEASED)
         )
         self._seen.moved_ms = now_ms
-        self._let_settle(now_ms)
-        self._assigning = Assigning()
+        self._restart_settling(now_ms)
+        self._assigning = AssignorRequests()
         self._refiner = Refiner()
         self._beats = 0
         self._beat_ms = now_ms
         self._dirty = True
-        self._look_ms = now_ms
+        self._decide_by_ms = now_ms
 
     @property
     def alarm(self) -> str:
@@ -92,7 +92,7 @@ class Coordinator:
     def observe(self, message: AnyMessage, now_ms: int) -> None:
         """Process an inbox message; other applications and old incarnations are dropped."""
         if message.app == self._app:
-            self._dirty = self._seen.note(message, self.group, now_ms) or self._dirty
+            self._dirty = self._seen.process(message, self.group, now_ms) or self._dirty
 
     def committed(self, records: Sequence[AnyRecord], now_ms: int) -> None:
         """Apply the last decision's records, now that they are in the log.
@@ -101,7 +101,7 @@ class Coordinator:
         decision.
         """
         self.group = replay(records, self.group)
-        self._note_moves(now_ms)
+        self._record_moves(now_ms)
         if not all(isinstance(record, StepRecord | TaskRecord) for record in records):
             self._dirty = True
 
@@ -111,7 +111,7 @@ class Coordinator:
 
     def ends_read(self, ends: Mapping[str, int], asked_ms: int, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
         """Record read-committed end offsets; `asked_ms` is this leader's clock at the request."""
-        self._seen.note_ends(ends, asked_ms, self.group.tasks)
+        self._seen.record_ends(ends, asked_ms, self.group.tasks)
         self._dirty = True
 
     def assigned(
@@ -122,32 +122,32 @@ class Coordinator:
         now_ms: int,
     ) -> None:
         """Process the assignor's answer; without a valid one the target stays and `alarm` has the reason."""
-        self._assigning.take(request, answer, error, now_ms)
+        self._assigning.accept(request, answer, error, now_ms)
         self._dirty = True
 
     def decide(self, now_ms: int) -> Decision:
         """Return the actions due now; without news only a beat."""
-        if not self._dirty and now_ms < self._look_ms:
+        if not self._dirty and now_ms < self._decide_by_ms:
             beats = self._beat_if_due(now_ms)
-            return Decision(messages=beats, wake_ms=min(self._look_ms, self._next_beat_ms))
+            return Decision(messages=beats, wake_ms=min(self._decide_by_ms, self._next_beat_ms))
         draft = Draft(group=self.group, seen=self._seen, settings=self._settings, now_ms=now_ms)
-        take_acks(draft)
-        refused = admit(draft, app=self._app, leader=self._leader)
+        release_acknowledged(draft)
+        refused = admit_members(draft, app=self._app, leader=self._leader)
         correct_members(draft)
-        log_ids(draft)
+        log_transactional_ids(draft)
         shut_down(draft)
-        bury(draft)
-        let_leave(draft)
-        choose_program(draft)
+        fence_dead_members(draft)
+        process_leaves(draft)
+        update_program(draft)
         write_target(draft, self._assigning)
         request = ask_for_target(draft, self._assigning)
-        want_checks(draft)
+        request_checks(draft)
         self._move(draft)
-        let_leave(draft)
+        process_leaves(draft)
         fences = tuple(fences_due(draft))
         self._seen.ends_asked_ms.update(dict.fromkeys(draft.ends_wanted, now_ms))
         self._dirty = False
-        self._look_ms = draft.wake_ms
+        self._decide_by_ms = draft.wake_ms
         messages: tuple[AnyMessage, ...] = (*refused, *self._beat_if_due(now_ms))
         return Decision(
             records=tuple(draft.records),
@@ -155,7 +155,7 @@ class Coordinator:
             fences=fences,
             read_ends=tuple(sorted(draft.ends_wanted)),
             assign=request,
-            wake_ms=now_ms if draft.records else min(self._look_ms, self._next_beat_ms),
+            wake_ms=now_ms if draft.records else min(self._decide_by_ms, self._next_beat_ms),
         )
 
     def _foreign_assignor(self) -> str:
@@ -172,14 +172,14 @@ class Coordinator:
         self._beat_ms = now_ms
         return self._beat(resigns=True)
 
-    def _let_settle(self, now_ms: int) -> None:
+    def _restart_settling(self, now_ms: int) -> None:
         """Restart settling for members without a task: the log does not record join times (N11)."""
         owners = {state.owner for state in self.group.states.values()}
         for incarnation in self.group.live():
             if incarnation not in owners:
                 self._seen.of(incarnation).admitted_ms = now_ms
 
-    def _note_moves(self, now_ms: int) -> None:
+    def _record_moves(self, now_ms: int) -> None:
         """Start the move interval once planned moves are granted in the log, even a slow one (N3)."""
         planned, tasks = self._seen.planned, self.group.tasks
         # the task's topic or program is gone
@@ -191,7 +191,9 @@ class Coordinator:
         if over:
             self._seen.planned -= over
             self._seen.moved_ms = now_ms
-            self._look_ms = min(self._look_ms, now_ms + self._settings.task_move_interval_ms)
+            self._decide_by_ms = min(
+                self._decide_by_ms, now_ms + self._settings.task_move_interval_ms
+            )
 
     def _move(self, draft: Draft) -> None:
         for _ in range(MOVE_PASSES_MAX):

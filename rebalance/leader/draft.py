@@ -12,7 +12,7 @@ from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord, TaskRe
 
 _OWNED: Final = (TaskPhase.RUNNING, TaskPhase.REVOKING, TaskPhase.FENCE_WAIT)
 
-LOOK_AGAIN_MS: Final = 60_000
+IDLE_MAX_MS: Final = 60_000
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -30,7 +30,7 @@ class Draft(msgspec.Struct, kw_only=True):
     _live_of: object = None
 
     def __post_init__(self) -> None:
-        self.wake_ms = self.now_ms + LOOK_AGAIN_MS
+        self.wake_ms = self.now_ms + IDLE_MAX_MS
 
     @property
     def epoch(self) -> int:
@@ -50,7 +50,7 @@ class Draft(msgspec.Struct, kw_only=True):
         self.records.append(record)
         self.group = apply(self.group, record)
 
-    def due(self, at_ms: int) -> bool:
+    def due_or_schedule(self, at_ms: int) -> bool:
         if self.now_ms >= at_ms:
             return True
         self.wake_ms = min(self.wake_ms, at_ms)

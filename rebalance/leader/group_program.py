@@ -114,7 +114,7 @@ def is_parked(epoch: int, group: Group, name: str) -> bool:
     )
 
 
-def program_of(join: Join, group: Group) -> GroupRecord:
+def adopted_program(join: Join, group: Group) -> GroupRecord:
     return GroupRecord(
         leader_epoch=group.leader_epoch,
         group_version=group.about.group_version,
@@ -127,7 +127,7 @@ def program_of(join: Join, group: Group) -> GroupRecord:
     )
 
 
-def program_with(group: Group, joins: Iterable[Join]) -> GroupRecord:
+def updated_program(group: Group, joins: Iterable[Join]) -> GroupRecord:
     """Return the group record with the tasks and partition counts that members see now (N8).
 
     Member metadata may be old. So a partition count shrinks, and a pattern's topic is deleted, only
@@ -195,10 +195,10 @@ def partition_problem(
 
 
 def is_assignable(record: MemberRecord) -> bool:
-    return record.phase == MemberPhase.ACTIVE or comes_back(record)
+    return record.phase == MemberPhase.ACTIVE or is_returning(record)
 
 
-def comes_back(record: MemberRecord) -> bool:
+def is_returning(record: MemberRecord) -> bool:
     """Return True if a member leaves or is gone, and its tasks wait for its return."""
     return record.rejoin_ms > 0 and record.phase not in (MemberPhase.ACTIVE, MemberPhase.PARKED)
 

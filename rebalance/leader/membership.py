@@ -9,11 +9,11 @@ from tidewheel.rebalance.group import LIVE
 from tidewheel.rebalance.leader.decision import Fence
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.group_program import (
+    adopted_program,
     is_awaited,
     is_parked,
-    program_of,
-    program_with,
     refusal,
+    updated_program,
 )
 from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase, TaskRole
 from tidewheel.rebalance.protocol.messages import Join, Leave, Refused
@@ -30,7 +30,7 @@ _UNHEARD_HEARTBEATS: Final = 10
 REJOIN_INHERITED_MS: Final = 60_000
 
 
-def admit(draft: Draft, *, app: str, leader: str) -> list[Refused]:
+def admit_members(draft: Draft, *, app: str, leader: str) -> list[Refused]:
     """Admit members; return refusals.
 
     A join fences an older incarnation of its name (S3), or returns from a restart (S1).
@@ -133,11 +133,11 @@ def _member_record(epoch: int, join: Join, phase: MemberPhase) -> MemberRecord:
     )
 
 
-def choose_program(draft: Draft) -> None:
+def update_program(draft: Draft) -> None:
     """Update program, tasks and version; activate members parked behind older topologies."""
     live = draft.live()
     looked_at = (draft.group.members, draft.seen.joins_noted)
-    if not live or draft.seen.program_looked_at == looked_at:
+    if not live or draft.seen.program_checked == looked_at:
         return
     about = draft.group.about
     joins = {each: heard.join for each in live if (heard := draft.seen.members.get(each))}
@@ -146,18 +146,18 @@ def choose_program(draft: Draft) -> None:
         == (about.topology_epoch, about.topology_hash, about.assignor)
         for record in live.values()
     ):
-        _change_program(draft, joins)
-    changed = program_with(draft.group, [join for join in joins.values() if join is not None])
+        _adopt_program(draft, joins)
+    changed = updated_program(draft.group, [join for join in joins.values() if join is not None])
     if changed != msgspec.structs.replace(draft.group.about, leader_epoch=draft.epoch):
         draft.seen.news.append("what there is to do changed")
         gone = [task for task in draft.group.tasks if str(task) not in changed.tasks]
         draft.write(changed)
         for task in gone:
             draft.forget_input(task)
-    draft.seen.program_looked_at = (draft.group.members, draft.seen.joins_noted)
+    draft.seen.program_checked = (draft.group.members, draft.seen.joins_noted)
 
 
-def _change_program(draft: Draft, joins: dict[str, Join | None]) -> None:
+def _adopt_program(draft: Draft, joins: dict[str, Join | None]) -> None:
     """Adopt the lowest other topology epoch: no member runs the group's any more."""
     candidates = [
         (join.topology_epoch, record.member, join)
@@ -167,7 +167,7 @@ def _change_program(draft: Draft, joins: dict[str, Join | None]) -> None:
     if not candidates:
         return  # a new leader must hear them first
     epoch, _, join = min(candidates, key=lambda each: each[:2])
-    draft.write(program_of(join, draft.group))
+    draft.write(adopted_program(join, draft.group))
     for record in list(draft.group.members.values()):
         if is_awaited(record) and record.topology_hash != join.topology_hash:
             _forget(draft, record, "its topology is not the group's any more")
@@ -176,7 +176,7 @@ def _change_program(draft: Draft, joins: dict[str, Join | None]) -> None:
             draft.seen.last_join_ms = draft.now_ms
 
 
-def take_acks(draft: Draft) -> None:
+def release_acknowledged(draft: Draft) -> None:
     for task, message in list(draft.seen.revoked.items()):
         state = draft.group.states.get(task)
         del draft.seen.revoked[task]
@@ -188,12 +188,12 @@ def take_acks(draft: Draft) -> None:
                 draft.forget_input(task)
 
 
-def bury(draft: Draft) -> None:
+def fence_dead_members(draft: Draft) -> None:
     for record in draft.live().values():
-        reason = _death(draft, record)
+        reason = _death_reason(draft, record)
         if reason:
             _begin_fence(draft, record, reason)
-    _bury_slow_owners(draft)
+    _fence_slow_owners(draft)
     for record in list(draft.group.members.values()):
         done = record.incarnation in draft.seen.fenced or record.phase == MemberPhase.FENCED
         if record.phase in (MemberPhase.FENCING, MemberPhase.FENCED) and done:
@@ -201,7 +201,7 @@ def bury(draft: Draft) -> None:
         elif is_awaited(record):
             since_ms = draft.seen.phase_ms.get(record.incarnation, draft.seen.claimed_ms)
             rejoin_ms = _rejoin_ms(draft, record)
-            if draft.due(since_ms + rejoin_ms):
+            if draft.due_or_schedule(since_ms + rejoin_ms):
                 _forget(draft, record, f"did not come back within {rejoin_ms} ms")
 
 
@@ -217,7 +217,7 @@ def _rejoin_ms(draft: Draft, record: MemberRecord) -> int:
     return min(record.rejoin_ms, max(asked, default=0) + REJOIN_INHERITED_MS)
 
 
-def _bury_slow_owners(draft: Draft) -> None:
+def _fence_slow_owners(draft: Draft) -> None:
     revoking, revoked_ms = TaskPhase.REVOKING, draft.seen.revoked_ms
     for task, state in draft.group.states.items():
         if state.phase != revoking:
@@ -230,12 +230,12 @@ def _bury_slow_owners(draft: Draft) -> None:
         # During a long call the worker can't release; such a call has its own limit.
         since_ms = max(since_ms, draft.seen.of(owner.incarnation).in_call_ms)
         deadline_ms = min(state.deadline_ms, draft.settings.revoke_timeout_ms)
-        if draft.due(since_ms + deadline_ms):
+        if draft.due_or_schedule(since_ms + deadline_ms):
             limit = f"did not let go of {task} within {deadline_ms} ms"
             _begin_fence(draft, owner, limit)
 
 
-def _death(draft: Draft, record: MemberRecord) -> str:
+def _death_reason(draft: Draft, record: MemberRecord) -> str:
     heard = draft.seen.of(record.incarnation)
     if heard.died:
         return heard.died
@@ -243,7 +243,7 @@ def _death(draft: Draft, record: MemberRecord) -> str:
     if draft.seen.is_unheard(record.incarnation):
         heartbeats_ms = _UNHEARD_HEARTBEATS * draft.settings.heartbeat_interval_ms
         timeout_ms = min(timeout_ms, max(UNHEARD_MAX_MS, heartbeats_ms))
-    if draft.due(heard.heard_ms + timeout_ms):
+    if draft.due_or_schedule(heard.heard_ms + timeout_ms):
         return f"no beat for {timeout_ms} ms"
     return ""
 
@@ -260,7 +260,7 @@ def _begin_fence(
     draft.seen.phase_ms[record.incarnation] = draft.now_ms
     draft.seen.news.append(f"{record.member} died")
     for task in draft.group.owned(record.incarnation):
-        committed = _said_committed(draft, record, task)
+        committed = _reported_offsets(draft, record, task)
         draft.await_fence(task, f"{record.member}: {reason}", committed)
 
 
@@ -274,7 +274,7 @@ def _end_fence(draft: Draft, record: MemberRecord) -> None:
         _await_return(draft, fenced, record.reason)
 
 
-def _said_committed(draft: Draft, owner: MemberRecord, task: TaskId) -> Positions:
+def _reported_offsets(draft: Draft, owner: MemberRecord, task: TaskId) -> Positions:
     """Return the offsets that the owner's beats reported as committed under its task epoch."""
     row = draft.seen.of(owner.incarnation).rows.get(task)
     if row is None or (row.role, row.epoch) != (
@@ -294,7 +294,7 @@ def fences_due(draft: Draft) -> Iterator[Fence]:
         if record.phase != MemberPhase.FENCING:
             continue
         since_ms = asked.get(incarnation)
-        if since_ms is not None and not draft.due(since_ms + FENCE_AGAIN_MS):
+        if since_ms is not None and not draft.due_or_schedule(since_ms + FENCE_AGAIN_MS):
             under_way += 1
         else:
             waiting.append((not draft.group.owned(incarnation), incarnation))
@@ -304,9 +304,9 @@ def fences_due(draft: Draft) -> Iterator[Fence]:
         yield Fence(incarnation=incarnation, transactional_ids=ids)
 
 
-def let_leave(draft: Draft) -> None:
+def process_leaves(draft: Draft) -> None:
     for record in draft.live().values():
-        wish = _wish(draft, record)
+        wish = _pending_leave(draft, record)
         if wish is not None:
             _begin_leave(draft, record, wish)
     for record in draft.live().values():
@@ -331,7 +331,7 @@ def shut_down(draft: Draft) -> None:
                 )
 
 
-def _wish(draft: Draft, record: MemberRecord) -> Leave | None:
+def _pending_leave(draft: Draft, record: MemberRecord) -> Leave | None:
     heard = draft.seen.of(record.incarnation)
     drain = draft.seen.drains.get(record.incarnation)
     wish = heard.leave
@@ -363,7 +363,7 @@ def _begin_leave(draft: Draft, record: MemberRecord, wish: Leave) -> None:
     draft.seen.drains.pop(record.incarnation, None)
 
 
-def log_ids(draft: Draft) -> None:
+def log_transactional_ids(draft: Draft) -> None:
     """Log transactional ids before their first use (H8)."""
     for incarnation, record in draft.live().items():
         wanted = draft.seen.of(incarnation).ids_wanted

@@ -57,7 +57,7 @@ FAILURE_BACK_OFF_MS_MAX: Final = 60_000
 TRANSACTIONAL_IDS_MAX: Final = 1_000
 
 #: Announcements kept per copy: an end-offset answer must match one sent before the question.
-SAID_MAX: Final = 8
+ANNOUNCEMENTS_MAX: Final = 8
 
 #: Disk state older than this is stale: changelogs move on, or the member opens it.
 DISK_FRESH_MS: Final = 10_000
@@ -76,7 +76,7 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int  # First announcement of this store without regress.
     heard_ms: int
     #: Last announcements as (time, positions), this one included.
-    said: tuple[tuple[int, Mapping[str, int]], ...] = ()
+    history: tuple[tuple[int, Mapping[str, int]], ...] = ()
     checked_ms: int | None = None  # Request time of the checked end offsets; None: unchecked.
     lag: int = -1  # Records behind those; -1 if unchecked.
 
@@ -95,7 +95,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: int
 
 
-class Heard(msgspec.Struct, kw_only=True):
+class MemberObservations(msgspec.Struct, kw_only=True):
     """Observations of one incarnation."""
 
     heard_ms: int  # Last sign of life; initially the leader's claim.
@@ -118,7 +118,9 @@ class Observations(msgspec.Struct, kw_only=True):
 
     claimed_ms: int
     ready_lag_max: int
-    members: dict[str, Heard] = msgspec.field(default_factory=dict[str, Heard])
+    members: dict[str, MemberObservations] = msgspec.field(
+        default_factory=dict[str, MemberObservations]
+    )
     ended: dict[str, None] = msgspec.field(default_factory=dict[str, None])
     #: Ended incarnations with an unanswered join.
     returned: list[str] = msgspec.field(default_factory=list[str])
@@ -142,7 +144,7 @@ class Observations(msgspec.Struct, kw_only=True):
     revoked_ms: dict[TaskId, int] = msgspec.field(default_factory=dict[TaskId, int])
     joins_noted: int = 0
     #: (members, joins_noted) at the last check of the group's program and of the member records.
-    program_looked_at: tuple[Mapping[str, MemberRecord], int] | None = None
+    program_checked: tuple[Mapping[str, MemberRecord], int] | None = None
     corrected: tuple[Mapping[str, MemberRecord], int] | None = None
     last_join_ms: int | None = None
     first_join_ms: int | None = None
@@ -160,10 +162,10 @@ class Observations(msgspec.Struct, kw_only=True):
     set_aside: dict[TaskId, str] = msgspec.field(default_factory=dict[TaskId, str])
     suspected: bool = False
 
-    def of(self, incarnation: str) -> Heard:
+    def of(self, incarnation: str) -> MemberObservations:
         heard = self.members.get(incarnation)
         if heard is None:
-            heard = self.members[incarnation] = Heard(heard_ms=self.claimed_ms)
+            heard = self.members[incarnation] = MemberObservations(heard_ms=self.claimed_ms)
         return heard
 
     def is_unheard(self, incarnation: str) -> bool:
@@ -177,7 +179,7 @@ class Observations(msgspec.Struct, kw_only=True):
             if heard.join is not None and incarnation not in group.members
         ]
 
-    def note(self, message: AnyMessage, group: Group, now_ms: int) -> bool:
+    def process(self, message: AnyMessage, group: Group, now_ms: int) -> bool:
         """Process a message; return True if it can change a decision."""
         match message:
             case Join():
@@ -193,10 +195,10 @@ class Observations(msgspec.Struct, kw_only=True):
                 changed = False  # for other leaders, or between an operator and an owner
             case _:
                 live = _is_live(group, message.incarnation)
-                changed = live and self._note_of_member(message, group, now_ms)
+                changed = live and self._process_of_member(message, group, now_ms)
         return changed
 
-    def _note_of_member(self, message: _OfMember, group: Group, now_ms: int) -> bool:
+    def _process_of_member(self, message: _OfMember, group: Group, now_ms: int) -> bool:
         match message:
             case Beat():
                 changed = self._beat(message, now_ms)
@@ -251,7 +253,7 @@ class Observations(msgspec.Struct, kw_only=True):
     def _sharing(self, join: Join) -> Join:
         """Return the join sharing an equal task tuple of another join.
 
-        Nearly all members see the same tasks; `program_with` then reads them once.
+        Nearly all members see the same tasks; `updated_program` then reads them once.
         """
         others = (each.join for each in self.members.values() if each.join is not None)
         for other in others:
@@ -307,14 +309,14 @@ class Observations(msgspec.Struct, kw_only=True):
             positions=message.positions,
             since_ms=now_ms,
             heard_ms=now_ms,
-            said=((now_ms, message.positions),),
+            history=((now_ms, message.positions),),
         )
-        goes_on = before is not None and _goes_on(before, announced)
+        goes_on = before is not None and _continues(before, announced)
         if before is not None and goes_on:
             announced = replace(
                 announced,
                 since_ms=before.since_ms,
-                said=(*before.said, *announced.said)[-SAID_MAX:],
+                history=(*before.history, *announced.history)[-ANNOUNCEMENTS_MAX:],
                 checked_ms=before.checked_ms,
                 lag=before.lag,
             )
@@ -372,7 +374,7 @@ class Observations(msgspec.Struct, kw_only=True):
         wanted[message.number] = message.transactional_id
         return True
 
-    def note_ends(
+    def record_ends(
         self, ends: Mapping[str, int], asked_ms: int, tasks: Mapping[TaskId, TaskShape]
     ) -> None:
         """Record end offsets and check announcements sent before the request against them (H13)."""
@@ -386,7 +388,7 @@ class Observations(msgspec.Struct, kw_only=True):
             if not keys or not ends.keys() >= set(keys):
                 continue
             for incarnation, announced in copies.items():
-                older = [positions for at_ms, positions in announced.said if at_ms <= asked_ms]
+                older = [positions for at_ms, positions in announced.history if at_ms <= asked_ms]
                 if older:
                     lag = lag_of(older[-1], ends, keys)
                     copies[incarnation] = replace(announced, checked_ms=asked_ms, lag=lag)
@@ -425,7 +427,7 @@ def _is_copy(group: Group, task: TaskId, incarnation: str, learn_epoch: int) -> 
     return copy in group.step.copies(task)
 
 
-def _goes_on(before: Announced, now: Announced) -> bool:
+def _continues(before: Announced, now: Announced) -> bool:
     """Return True for the same copy and store without regress: an earlier check still holds."""
     return (
         before.learn_epoch == now.learn_epoch

@@ -7,7 +7,7 @@ from tidewheel.rebalance.leader.observations import DISK_FRESH_MS, Announced, ch
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
 from tidewheel.rebalance.protocol.messages import Join
 from tidewheel.rebalance.protocol.records import Copy, TaskRecord
-from tidewheel.rebalance.refine.refine_input import CopyNow, Readiness
+from tidewheel.rebalance.refine.refine_input import CurrentCopy, Readiness
 
 # Bound once: enum member lookups are slow.
 _ACTIVE: Final = TaskRole.ACTIVE
@@ -28,7 +28,7 @@ ENDS_AGAIN_MS: Final = 2_000
 CHECK_WAIT_MS: Final = 1_000
 
 
-def copies_now(draft: Draft, task: TaskId) -> tuple[CopyNow, ...]:
+def current_copies(draft: Draft, task: TaskId) -> tuple[CurrentCopy, ...]:
     group = draft.group
     copies = group.step.copies(task)
     if not copies:
@@ -38,14 +38,14 @@ def copies_now(draft: Draft, task: TaskId) -> tuple[CopyNow, ...]:
     state = group.states.get(task)
     # A copy that the owner keeps after its release does not exist yet.
     owner = None if state is None else state.owner
-    found: list[CopyNow] = []
+    found: list[CurrentCopy] = []
     for copy in copies:
         record = live.get(copy.incarnation)
         if record is None or copy.incarnation == owner or has_failed(draft, task, copy):
             continue
         role = _LEARNER if copy == learner else _STANDBY
         readiness = _readiness(draft, task, copy)
-        found.append(CopyNow(member=record.member, role=role, readiness=readiness))
+        found.append(CurrentCopy(member=record.member, role=role, readiness=readiness))
     return tuple(found)
 
 
@@ -54,12 +54,12 @@ def has_failed(draft: Draft, task: TaskId, copy: Copy) -> bool:
     return bool(failed) and failed.get((task, copy.incarnation)) == copy.learn_epoch
 
 
-def announced_by(draft: Draft, task: TaskId, copy: Copy) -> Announced | None:
+def find_announcement(draft: Draft, task: TaskId, copy: Copy) -> Announced | None:
     found = draft.seen.announced.get(task, {}).get(copy.incarnation)
     return found if found is not None and found.learn_epoch == copy.learn_epoch else None
 
 
-def passes(draft: Draft, announced: Announced) -> bool:
+def is_caught_up(draft: Draft, announced: Announced) -> bool:
     """Return True if the announcement is checked and within the lag; unknown never passes."""
     return (
         announced.checked_ms is not None
@@ -68,9 +68,9 @@ def passes(draft: Draft, announced: Announced) -> bool:
 
 
 def _readiness(draft: Draft, task: TaskId, copy: Copy) -> Readiness:
-    announced = announced_by(draft, task, copy)
+    announced = find_announcement(draft, task, copy)
     if announced is not None:
-        return _READY if passes(draft, announced) else _PROGRESSING
+        return _READY if is_caught_up(draft, announced) else _PROGRESSING
     heard = draft.seen.members.get(copy.incarnation)
     row = heard.rows.get(task) if heard is not None else None
     if row is None or row.epoch != copy.learn_epoch or row.role == _ACTIVE:
@@ -78,7 +78,7 @@ def _readiness(draft: Draft, task: TaskId, copy: Copy) -> Readiness:
     return _PROGRESSING if any(row.changelog.values()) else _NOTHING
 
 
-def want_checks(draft: Draft) -> None:
+def request_checks(draft: Draft) -> None:
     for task, copies in draft.seen.announced.items():
         state = draft.group.states.get(task)
         orphaned = state is not None and state.phase == _FENCE_WAIT
@@ -86,38 +86,38 @@ def want_checks(draft: Draft) -> None:
             checked_ms = announced.checked_ms
             if checked_ms is None:
                 wanted = True
-            elif not passes(draft, announced):
+            elif not is_caught_up(draft, announced):
                 wanted = announced.heard_ms > checked_ms
             else:
                 wanted = orphaned and draft.now_ms - checked_ms > CHECK_FRESH_MS
             if wanted:
-                want_ends(draft, task, announced.since_ms)
+                request_ends(draft, task, announced.since_ms)
     for heard in draft.seen.members.values():
-        if heard.join is not None and not draft.due(heard.joined_ms + DISK_FRESH_MS):
-            _want_ends_of_disk(draft, heard.join, heard.joined_ms)
+        if heard.join is not None and not draft.due_or_schedule(heard.joined_ms + DISK_FRESH_MS):
+            _request_disk_ends(draft, heard.join, heard.joined_ms)
 
 
-def _want_ends_of_disk(draft: Draft, join: Join, joined_ms: int) -> None:
+def _request_disk_ends(draft: Draft, join: Join, joined_ms: int) -> None:
     for copy in join.on_disk:
         for key in copy.positions:
             end = draft.seen.ends.get(key)
             is_read = end is not None and end.asked_ms >= joined_ms
-            if not is_read and not _under_way(draft, key, joined_ms):
+            if not is_read and not _is_requested(draft, key, joined_ms):
                 draft.ends_wanted.add(key)
 
 
-def want_ends(draft: Draft, task: TaskId, not_before_ms: int) -> None:
+def request_ends(draft: Draft, task: TaskId, not_before_ms: int) -> None:
     """Request a task's changelog ends, unless a request since `not_before_ms` is open."""
     for key in changelog_keys(task, draft.group.tasks.get(task)):
-        if not _under_way(draft, key, not_before_ms):
+        if not _is_requested(draft, key, not_before_ms):
             draft.ends_wanted.add(key)
 
 
-def _under_way(draft: Draft, key: str, not_before_ms: int) -> bool:
+def _is_requested(draft: Draft, key: str, not_before_ms: int) -> bool:
     asked_ms = draft.seen.ends_asked_ms.get(key)
     if asked_ms is None or asked_ms < not_before_ms:
         return False
-    return not draft.due(asked_ms + ENDS_AGAIN_MS)
+    return not draft.due_or_schedule(asked_ms + ENDS_AGAIN_MS)
 
 
 def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bool:
@@ -133,15 +133,17 @@ def waits_for_checks(draft: Draft, task: TaskId, state: TaskRecord | None) -> bo
     copies = tuple(copy for copy in copies if copy.incarnation in live)
     waits = False
     for copy in copies:
-        announced = announced_by(draft, task, copy)
+        announced = find_announcement(draft, task, copy)
         if announced is not None:
-            if passes(draft, announced):
+            if is_caught_up(draft, announced):
                 return False
             open_check = announced.checked_ms is None
-            waits = waits or (open_check and not draft.due(announced.since_ms + CHECK_WAIT_MS))
+            waits = waits or (
+                open_check and not draft.due_or_schedule(announced.since_ms + CHECK_WAIT_MS)
+            )
         else:
             hearing_ms = draft.seen.claimed_ms + 2 * draft.settings.heartbeat_interval_ms
-            waits = waits or not draft.due(hearing_ms)
+            waits = waits or not draft.due_or_schedule(hearing_ms)
     return waits
 
 
@@ -152,5 +154,5 @@ def is_fresh(draft: Draft, task: TaskId, incarnation: str) -> bool:
         return True
     if draft.now_ms - announced.checked_ms <= CHECK_FRESH_MS:
         return True
-    want_ends(draft, task, draft.now_ms - CHECK_FRESH_MS)
+    request_ends(draft, task, draft.now_ms - CHECK_FRESH_MS)
     return False

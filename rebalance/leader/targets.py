@@ -14,7 +14,7 @@ from tidewheel.rebalance.assignors.task_assignor import (
 )
 from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.leader.draft import Draft
-from tidewheel.rebalance.leader.group_program import comes_back, is_assignable
+from tidewheel.rebalance.leader.group_program import is_assignable, is_returning
 from tidewheel.rebalance.leader.observations import DISK_FRESH_MS, changelog_keys, lag_of
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
 from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord
@@ -27,17 +27,17 @@ ASK_AGAIN_MS_MAX = 60_000
 _STANDBYS = "/"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An open request, with the basis of the group at that time."""
 
     request: AssignmentRequest
     basis: str
 
 
-class Assigning(msgspec.Struct, kw_only=True):
+class AssignorRequests(msgspec.Struct, kw_only=True):
     """State of the leader's requests to its assignor."""
 
-    asked: Asked | None = None
+    asked: OpenRequest | None = None
     answer: Assignment | None = None  # Not written yet.
     number: int = 0  # Of the last request.
     #: Consecutive failures, and the next allowed request.
@@ -69,7 +69,7 @@ class Assigning(msgspec.Struct, kw_only=True):
             self._possible_of, self._is_possible = now, _is_possible(group)
         return self._is_possible
 
-    def take(
+    def accept(
         self, request: AssignmentRequest, answer: Assignment | None, error: str, now_ms: int
     ) -> None:
         """Process an answer; an outdated one is dropped, an invalid one keeps the target."""
@@ -90,7 +90,7 @@ class Assigning(msgspec.Struct, kw_only=True):
         self.again_ms = now_ms + pause_ms
 
 
-def write_target(draft: Draft, assigning: Assigning) -> None:
+def write_target(draft: Draft, assigning: AssignorRequests) -> None:
     """Write the answer as the target, unless a member it names has gone."""
     asked, answer = assigning.asked, assigning.answer
     if asked is None or answer is None:
@@ -114,7 +114,7 @@ def write_target(draft: Draft, assigning: Assigning) -> None:
     )
 
 
-def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | None:
+def ask_for_target(draft: Draft, assigning: AssignorRequests) -> AssignmentRequest | None:
     """Return a request if the target is outdated and the group is quiet."""
     members = _assignable(draft.group)
     if not members or not draft.group.tasks or draft.group.about.held:
@@ -127,7 +127,7 @@ def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | No
         draft.seen.news.clear()
         draft.seen.first_join_ms = None
         return None
-    if not draft.due(assigning.again_ms) or not _is_quiet(draft, members):
+    if not draft.due_or_schedule(assigning.again_ms) or not _is_quiet(draft, members):
         return None
     assigning.number += 1
     homes, copies = _homes(draft.group), _copies(draft.group)
@@ -148,7 +148,7 @@ def ask_for_target(draft: Draft, assigning: Assigning) -> AssignmentRequest | No
         # Never a name from the log: anyone may have written it.
         assignor=draft.settings.assignor or draft.group.about.assignor,
     )
-    assigning.asked = Asked(request=request, basis=basis)
+    assigning.asked = OpenRequest(request=request, basis=basis)
     return request
 
 
@@ -209,7 +209,7 @@ def _is_quiet(draft: Draft, members: list[MemberRecord]) -> bool:
     until_ms = seen.last_join_ms + quiet_ms
     if seen.first_join_ms is not None:
         until_ms = min(until_ms, seen.first_join_ms + settings.join_wait_max_ms)
-    return draft.due(until_ms)
+    return draft.due_or_schedule(until_ms)
 
 
 def _member(
@@ -269,7 +269,7 @@ def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
     if heard is None or heard.join is None:
         return
     ends = draft.seen.ends
-    is_known = not draft.due(heard.joined_ms + DISK_FRESH_MS)
+    is_known = not draft.due_or_schedule(heard.joined_ms + DISK_FRESH_MS)
     for copy in heard.join.on_disk:
         try:
             task = TaskId.parse(copy.task)
@@ -288,4 +288,4 @@ def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
 
 
 def awaited_names(group: Group) -> frozenset[str]:
-    return frozenset(record.member for record in group.members.values() if comes_back(record))
+    return frozenset(record.member for record in group.members.values() if is_returning(record))

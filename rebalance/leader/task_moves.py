@@ -8,20 +8,25 @@ from typing import Final
 
 import msgspec
 
-from tidewheel.rebalance.group import Step, step_record
+from tidewheel.rebalance.group import IntermediateAssignment, step_record
 from tidewheel.rebalance.leader.draft import Draft
-from tidewheel.rebalance.leader.readiness import copies_now, has_failed, is_fresh, waits_for_checks
+from tidewheel.rebalance.leader.readiness import (
+    current_copies,
+    has_failed,
+    is_fresh,
+    waits_for_checks,
+)
 from tidewheel.rebalance.leader.reconcile import MemberAssignment, MemberState, reconcile
 from tidewheel.rebalance.leader.targets import awaited_names, disk_lags
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
 from tidewheel.rebalance.protocol.records import Copy, MemberRecord, TaskRecord
-from tidewheel.rebalance.refine.refine import Intermediate, Refiner
+from tidewheel.rebalance.refine.refine import Refinement, Refiner
 from tidewheel.rebalance.refine.refine_input import (
-    CopyNow,
-    MemberNow,
+    CurrentCopy,
+    CurrentMember,
+    CurrentTask,
     Readiness,
     RefineInput,
-    TaskNow,
 )
 
 # Bound once: enum member lookups are slow.
@@ -46,7 +51,7 @@ def move_tasks(draft: Draft, refiner: Refiner) -> None:
         phase = draft.group.phase_of(change.task)
         if phase in (_FREE if change.grant else (_RUNNING,)):
             draft.seen.set_aside.pop(change.task, None)
-            _carry_out(draft, change, intermediate)
+            _apply_change(draft, change, intermediate)
         else:
             verb = "granted to" if change.grant else "revoked from"
             draft.set_aside(
@@ -63,7 +68,7 @@ def _expelled(draft: Draft) -> frozenset[str]:
     for record in live:
         if record.phase == MemberPhase.LEAVING:
             since_ms = draft.seen.phase_ms.get(record.incarnation, draft.seen.claimed_ms)
-            if nobody_left or draft.due(since_ms + record.drain_ms):
+            if nobody_left or draft.due_or_schedule(since_ms + record.drain_ms):
                 found.add(record.member)
     return frozenset(found)
 
@@ -76,7 +81,7 @@ def _spared_owners(draft: Draft) -> dict[TaskId, str]:
     owners = dict(draft.group.target.owners)
     spared: dict[TaskId, set[str]] = {}
     for (task, name), failure in draft.seen.failures.items():
-        if not draft.due(failure.until_ms):
+        if not draft.due_or_schedule(failure.until_ms):
             spared.setdefault(task, set()).add(name)
     if not spared:
         return owners
@@ -107,7 +112,7 @@ def _refine_input(
 ) -> RefineInput:
     group, settings = draft.group, draft.settings
     members = tuple(
-        MemberNow(
+        CurrentMember(
             name=record.member,
             threads=record.threads,
             settled=_is_settled(draft, record),
@@ -118,14 +123,16 @@ def _refine_input(
         if record.phase != MemberPhase.PARKED
     )
     failing = {
-        key for key, failure in draft.seen.failures.items() if not draft.due(failure.until_ms)
+        key
+        for key, failure in draft.seen.failures.items()
+        if not draft.due_or_schedule(failure.until_ms)
     }
     return RefineInput(
         tasks=group.tasks,
         owners=owners,
         standbys=group.target.standbys if not failing else _without(group.target.standbys, failing),
         members=members,
-        states=_tasks_now(draft, failing),
+        states=_current_tasks(draft, failing),
         waiting=awaited_names(group),
         max_warmup_replicas=settings.max_warmup_replicas,
         acceptable_recovery_lag=settings.acceptable_recovery_lag,
@@ -154,14 +161,16 @@ def _is_settled(draft: Draft, record: MemberRecord) -> bool:
         return True
     if heard.admitted_ms is None:
         heard.awaited = heard.heard_ms <= draft.seen.claimed_ms
-    elif draft.due(heard.admitted_ms + settling_ms):
+    elif draft.due_or_schedule(heard.admitted_ms + settling_ms):
         heard.awaited = heard.heard_ms < heard.admitted_ms + settling_ms
     else:
         return False
     return not heard.awaited
 
 
-def _tasks_now(draft: Draft, failing: AbstractSet[tuple[TaskId, str]]) -> dict[TaskId, TaskNow]:
+def _current_tasks(
+    draft: Draft, failing: AbstractSet[tuple[TaskId, str]]
+) -> dict[TaskId, CurrentTask]:
     """Return each task's placement; `failing` pairs are left out of disk state."""
     group, live = draft.group, draft.live()
     on_disk: dict[TaskId, dict[str, int]] = {}
@@ -169,20 +178,20 @@ def _tasks_now(draft: Draft, failing: AbstractSet[tuple[TaskId, str]]) -> dict[T
         for task, lag in disk_lags(draft, incarnation):
             if (task, record.member) not in failing:
                 on_disk.setdefault(task, {})[record.member] = lag
-    found: dict[TaskId, TaskNow] = {}
+    found: dict[TaskId, CurrentTask] = {}
     states, step = group.states, group.step
     for task in group.tasks:
         state = states.get(task)
         copied = task in step.standbys or task in step.learners
-        copies = copies_now(draft, task) if copied else ()
+        copies = current_copies(draft, task) if copied else ()
         disk = on_disk.get(task, _NO_DISK)
         if state is None:
             if copies or disk:
-                found[task] = TaskNow(copies=copies, on_disk=_closed(disk, copies, None))
+                found[task] = CurrentTask(copies=copies, on_disk=_closed(disk, copies, None))
             continue
         owner = live.get(state.owner or "")
         holder = None if owner is None else owner.member
-        found[task] = TaskNow(
+        found[task] = CurrentTask(
             phase=_PHASES[state.phase],
             owner=None if state.phase == _FENCE_WAIT else holder,
             next_member=_next_member(draft, task, state),
@@ -197,7 +206,7 @@ _NO_DISK: Mapping[str, int] = MappingProxyType({})
 
 
 def _closed(
-    disk: Mapping[str, int], copies: tuple[CopyNow, ...], holder: str | None
+    disk: Mapping[str, int], copies: tuple[CurrentCopy, ...], holder: str | None
 ) -> dict[str, int]:
     """Return disk state on members that don't have the task open."""
     open_at = {holder, *(copy.member for copy in copies)}
@@ -210,7 +219,7 @@ def _next_member(draft: Draft, task: TaskId, state: TaskRecord) -> str | None:
     if name is None:
         return None
     failure = draft.seen.failures.get((task, name))
-    return name if failure is None or draft.due(failure.until_ms) else None
+    return name if failure is None or draft.due_or_schedule(failure.until_ms) else None
 
 
 def _owner_state(draft: Draft, task: TaskId, state: TaskRecord) -> Readiness:
@@ -245,7 +254,7 @@ class _Wanted(msgspec.Struct, kw_only=True):
     waiting: set[TaskId] = msgspec.field(default_factory=set[TaskId])
 
 
-def _wanted(draft: Draft, intermediate: Intermediate, expelled: frozenset[str]) -> _Wanted:
+def _wanted(draft: Draft, intermediate: Refinement, expelled: frozenset[str]) -> _Wanted:
     wanted = _Wanted(owners=dict(intermediate.owners))
     live, incarnations = draft.live(), draft.incarnations()
     for task, state in draft.group.states.items():
@@ -272,14 +281,16 @@ def _may_move(draft: Draft, wanted: _Wanted, task: TaskId, incarnation: str) -> 
     record = draft.live()[draft.group.states[task].owner or ""]
     interval_ms = draft.settings.task_move_interval_ms
     if interval_ms > 0 and record.phase != MemberPhase.LEAVING:
-        if wanted.planned or _is_under_way(draft, wanted):
+        if wanted.planned or _is_move_open(draft, wanted):
             return False
-        if draft.seen.moved_ms is not None and not draft.due(draft.seen.moved_ms + interval_ms):
+        if draft.seen.moved_ms is not None and not draft.due_or_schedule(
+            draft.seen.moved_ms + interval_ms
+        ):
             return False
     return is_fresh(draft, task, incarnation)
 
 
-def _is_under_way(draft: Draft, wanted: _Wanted) -> bool:
+def _is_move_open(draft: Draft, wanted: _Wanted) -> bool:
     """Return True if a planned move waits for its grant, other than for a returning member (S1)."""
     planned = draft.seen.planned - wanted.owners.keys()
     if len(planned) < len(draft.seen.planned):
@@ -288,7 +299,7 @@ def _is_under_way(draft: Draft, wanted: _Wanted) -> bool:
     return any(belongs.get(task) not in awaited for task in planned)
 
 
-class _Change(msgspec.Struct, frozen=True, kw_only=True):
+class _OwnershipChange(msgspec.Struct, frozen=True, kw_only=True):
     """A grant or revocation of one task."""
 
     task: TaskId
@@ -297,7 +308,7 @@ class _Change(msgspec.Struct, frozen=True, kw_only=True):
     planned: bool = False
 
 
-def _changes(draft: Draft, wanted: _Wanted) -> list[_Change]:
+def _changes(draft: Draft, wanted: _Wanted) -> list[_OwnershipChange]:
     """Return the changes from current to next assignment; revocations first."""
     running: dict[str, set[TaskId]] = {}
     revoking: dict[str, set[TaskId]] = {}
@@ -313,7 +324,7 @@ def _changes(draft: Draft, wanted: _Wanted) -> list[_Change]:
     def unreleased(task: TaskId) -> bool:
         return draft.group.phase_of(task) not in _FREE or task in wanted.waiting
 
-    changes: list[_Change] = []
+    changes: list[_OwnershipChange] = []
     for incarnation, record in draft.live().items():
         assigned = frozenset(running.get(incarnation, ()))
         pending = frozenset(revoking.get(incarnation, ()))
@@ -336,14 +347,14 @@ def _changes(draft: Draft, wanted: _Wanted) -> list[_Change]:
         revoked = following.pending_revocation - pending
         granted = following.assigned - assigned
         changes += [
-            _Change(task=task, member=record, grant=False, planned=task in wanted.planned)
+            _OwnershipChange(task=task, member=record, grant=False, planned=task in wanted.planned)
             for task in revoked
         ]
-        changes += [_Change(task=task, member=record, grant=True) for task in granted]
+        changes += [_OwnershipChange(task=task, member=record, grant=True) for task in granted]
     return sorted(changes, key=lambda change: (change.grant, change.task))
 
 
-def _carry_out(draft: Draft, change: _Change, intermediate: Intermediate) -> None:
+def _apply_change(draft: Draft, change: _OwnershipChange, intermediate: Refinement) -> None:
     seen, task = draft.seen, change.task
     reason = intermediate.reasons.get(task, "")
     if not change.grant:
@@ -357,7 +368,7 @@ def _carry_out(draft: Draft, change: _Change, intermediate: Intermediate) -> Non
         if change.planned:
             seen.planned.add(task)
         return
-    copies = {copy.member: copy.readiness for copy in copies_now(draft, task)}
+    copies = {copy.member: copy.readiness for copy in current_copies(draft, task)}
     readiness = copies.get(change.member.member)
     if task in seen.planned:
         reason = draft.group.states[task].reason  # the reason of its revocation
@@ -370,7 +381,7 @@ def _carry_out(draft: Draft, change: _Change, intermediate: Intermediate) -> Non
         seen.cold[task] = (draft.group.states[task].task_epoch, some)
 
 
-def _write_step(draft: Draft, intermediate: Intermediate) -> None:
+def _write_step(draft: Draft, intermediate: Refinement) -> None:
     """Write the copies as a step if they changed; new copies get the step's learn epoch.
 
     A copy that an owner keeps after release is written together with its REVOKE: the state stays
@@ -393,7 +404,7 @@ def _write_step(draft: Draft, intermediate: Intermediate) -> None:
         if state is not None and state.owner is not None and state.phase == TaskPhase.REVOKING:
             own = _copy(draft, task, state.owner, step_epoch)
             standbys[task] = (*standbys.get(task, ()), own)
-    fresh = Step(
+    fresh = IntermediateAssignment(
         group_epoch=group.target.group_epoch,
         step_epoch=group.step.step_epoch,
         learners=learners,

@@ -100,19 +100,19 @@ class Member:
         self._rows = StatusRows()
         self._alive, self._in_call = True, False
         self._call: RunningCall | None = None
-        self._was_in = False
+        self._was_admitted = False
         self._leaving = False
         self._left = False
         self._closed = False
         self._death: str | None = None
-        self._death_said = False
+        self._is_death_sent = False
         self._over = False
         # Messages to send once, then messages to repeat until logged.
-        self._now: list[AnyMessage] = []
-        self._again: dict[tuple[str, TaskId], Ready | Revoked | TaskFailed] = {}
+        self._outgoing: list[AnyMessage] = []
+        self._repeated: dict[tuple[str, TaskId], Ready | Revoked | TaskFailed] = {}
         self._leave: WorkerLeaves | None = None
         self._shutdown: WantShutdown | None = None
-        self._shutdown_told = False
+        self._is_shutdown_ordered = False
         self._ids: dict[int, str] = {}
         self._orders: list[AnyOrder] = []
         # The leader drops beats that are not newer. A successor on the same machine continues
@@ -132,9 +132,9 @@ class Member:
         self._group = group
         record = self._record()
         if record is not None:
-            self._obey(record, now_ms)
-        elif self._was_in or self._join.incarnation in group.members:
-            self._put_out()
+            self._apply_record(record, now_ms)
+        elif self._was_admitted or self._join.incarnation in group.members:
+            self._handle_removal()
 
     def hear(self, message: AnyMessage, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
         mine = self._join.incarnation
@@ -144,7 +144,9 @@ class Member:
             sent_ms = self._sent_ms.get(message.seen.get(mine, -1))
             if sent_ms is not None:
                 self._acked_ms = max(sent_ms, self._acked_ms or sent_ms)
-        elif isinstance(message, Refused) and message.incarnation == mine and not self._was_in:
+        elif (
+            isinstance(message, Refused) and message.incarnation == mine and not self._was_admitted
+        ):
             self._end(message.reason, final=message.code != "FENCED", code=message.code)
         elif isinstance(message, EraseKey):
             self._erase(message)
@@ -171,7 +173,7 @@ class Member:
             case TaskRunning() | TaskReleased() | CopyReady() | CopyNotReady() | TaskBroken():
                 self._announce(report)
             case RowsErased():
-                self._now.append(
+                self._outgoing.append(
                     KeyErased(
                         **self._sender(),
                         request=report.request,
@@ -183,11 +185,11 @@ class Member:
                     )
                 )
             case WorkerStatus() | WorkerInCall():
-                self._see(report)
+                self._process_status(report)
             case WantTransactionalId():
                 name = group_id(self._join.app, self._join.incarnation, report.number)
                 self._ids[report.number] = name
-                self._now.append(self._id_wanted(report.number))
+                self._outgoing.append(self._id_wanted(report.number))
             case TasksSeen():
                 seen = tuple(
                     SeenTask(task=task, stateful=stateful, changelogs=changelogs)
@@ -196,7 +198,7 @@ class Member:
                 self._join = msgspec.structs.replace(
                     self._join, tasks=seen, partitions=report.partitions
                 )
-                self._now.append(self._join)
+                self._outgoing.append(self._join)
             case WorkerLeaves():
                 self._leave = report
                 self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
@@ -207,7 +209,7 @@ class Member:
                 self._closed = True
                 self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
 
-    def _see(self, report: WorkerStatus | WorkerInCall) -> None:
+    def _process_status(self, report: WorkerStatus | WorkerInCall) -> None:
         if isinstance(report, WorkerInCall):
             self._call = report.call
             return
@@ -215,7 +217,7 @@ class Member:
         if self._record() is not None:
             self._orders += self._book.corrections(self._group, report.tasks)
 
-    def vouch(self, alive: bool, now_ms: int, *, in_call: bool = False) -> None:  # noqa: ARG002 - every input has its moment; the verb says what it is
+    def set_health(self, alive: bool, now_ms: int, *, in_call: bool = False) -> None:  # noqa: ARG002 - every input has its moment; the verb says what it is
         """Set the worker's health; a dead worker sends nothing.
 
         It is alive while its loop advances, or during a long call of user code within its limit.
@@ -231,9 +233,9 @@ class Member:
         messages: list[AnyMessage] = []
         speaks = (self._alive or self._death is not None) and not self._over and not self._left
         if speaks:
-            messages, self._now = self._now, []
+            messages, self._outgoing = self._outgoing, []
             if now_ms >= self._heartbeat_due_ms:
-                self._wake_up(now_ms)
+                self._end_after_pause(now_ms)
                 self._heartbeat_due_ms = now_ms + self._heartbeat_ms
                 if not self._over:
                     messages += self._heartbeat(now_ms)
@@ -250,13 +252,13 @@ class Member:
             over=self._over or self._is_done(),
         )
 
-    def _wake_up(self, now_ms: int) -> None:
+    def _end_after_pause(self, now_ms: int) -> None:
         """End an incarnation whose process paused for a session while joining.
 
         The group may have admitted and fenced it meanwhile; its id must not be reused.
         """
         slept_ms = now_ms - self._heartbeat_due_ms
-        if self._heartbeats and not self._was_in and slept_ms >= self._session_ms:
+        if self._heartbeats and not self._was_admitted and slept_ms >= self._session_ms:
             self._end(
                 f"stood still for {slept_ms} ms while it was joining", final=False, code="FENCED"
             )
@@ -264,14 +266,14 @@ class Member:
     def _is_done(self) -> bool:
         """Return True if the worker is gone and its death is announced where needed."""
         if self._record() is None:
-            return self._death_said or ((self._left or self._death is None) and self._closed)
+            return self._is_death_sent or ((self._left or self._death is None) and self._closed)
         return self._closed and self._death is None and not self._owns()
 
     def _heartbeat(self, now_ms: int) -> Iterator[AnyMessage]:
         record = self._record()
         death = self._death or ("closed without letting go of its tasks" if self._closed else None)
         if death is not None:
-            self._death_said = self._death is not None
+            self._is_death_sent = self._death is not None
             yield MemberDied(**self._sender(), reason=death)
             return
         self._heartbeats += 1
@@ -279,40 +281,40 @@ class Member:
             self._joined_ms = now_ms if self._joined_ms is None else self._joined_ms
             yield self._join
             return
-        if self._heartbeats % JOIN_AGAIN_HEARTBEATS == 0 and self._must_say_join(record):
+        if self._heartbeats % JOIN_AGAIN_HEARTBEATS == 0 and self._needs_join(record):
             yield self._join
         yield self._beat(now_ms)
-        yield from self._said_again()
+        yield from self._repeated_messages()
         yield from map(self._id_wanted, sorted(self._ids))
         leave = self._leave
-        if leave is not None and not _shows(record, leave):
+        if leave is not None and not _reflects_leave(record, leave):
             yield Leave(**self._sender(), rejoin=leave.rejoin, drain_ms=leave.drain_ms)
         if self._shutdown is not None and not record.shutdown:
             yield ShutDown(**self._sender(), reason=self._shutdown.reason)
 
-    def _said_again(self) -> list[Ready | Revoked | TaskFailed]:
+    def _repeated_messages(self) -> list[Ready | Revoked | TaskFailed]:
         """Return announcements to repeat now; in turns if readers would drop some (H23).
 
         Messages that the group waits for come before READY copies.
         """
         most = max(self._heartbeat_ms * PER_SECOND // 2_000, 1)
-        if len(self._again) <= most:
-            return list(self._again.values())
-        waited_for = [key for key, each in self._again.items() if not isinstance(each, Ready)]
-        others = [key for key, each in self._again.items() if isinstance(each, Ready)]
+        if len(self._repeated) <= most:
+            return list(self._repeated.values())
+        waited_for = [key for key, each in self._repeated.items() if not isinstance(each, Ready)]
+        others = [key for key, each in self._repeated.items() if isinstance(each, Ready)]
         keys = [*waited_for, *others][:most]
-        said = {key: self._again.pop(key) for key in keys}
-        self._again |= said
+        said = {key: self._repeated.pop(key) for key in keys}
+        self._repeated |= said
         return list(said.values())
 
-    def _must_say_join(self, record: MemberRecord) -> bool:
+    def _needs_join(self, record: MemberRecord) -> bool:
         about = self._group.about
         named = {each.task for each in self._join.tasks}
         unknown = not about.tasks.keys() >= named
         if record.topology_hash == about.topology_hash:
             unknown |= not named >= about.tasks.keys()
         is_parked = record.phase == MemberPhase.PARKED
-        unknown |= not runs(self._join, about) or not _shows_join(record, self._join)
+        unknown |= not runs(self._join, about) or not _reflects_join(record, self._join)
         return is_parked or bool(about.held) or unknown or record.assignor != about.assignor
 
     def _beat(self, now_ms: int) -> Beat:
@@ -348,9 +350,9 @@ class Member:
     def _owns(self) -> bool:
         return bool(self._group.owned(self._join.incarnation))
 
-    def _obey(self, record: MemberRecord, now_ms: int) -> None:
-        if not self._was_in:
-            self._was_in = True
+    def _apply_record(self, record: MemberRecord, now_ms: int) -> None:
+        if not self._was_admitted:
+            self._was_admitted = True
             # Disk positions change from now on; a repeated join must not contain old ones.
             on_disk = tuple(DiskCopy(task=each.task) for each in self._join.on_disk)
             self._join = msgspec.structs.replace(self._join, on_disk=on_disk)
@@ -364,18 +366,20 @@ class Member:
             if name in record.transactional_ids:
                 del self._ids[number]
                 self._orders.append(UseTransactionalId(number=number, transactional_id=name))
-        if record.shutdown and not self._shutdown_told:
-            self._shutdown_told = True
+        if record.shutdown and not self._is_shutdown_ordered:
+            self._is_shutdown_ordered = True
             self._orders.append(EndApplication(reason=record.shutdown))
         self._orders += self._book.orders(self._group)
-        self._again = {
-            key: message for key, message in self._again.items() if self._is_news(message, key[1])
+        self._repeated = {
+            key: message
+            for key, message in self._repeated.items()
+            if self._is_pending(message, key[1])
         }
         self._leaving = record.phase == MemberPhase.LEAVING
         if self._leaving and not self._owns():
-            self._let_go()
+            self._permit_closing()
 
-    def _is_news(self, message: Ready | Revoked | TaskFailed, task: TaskId) -> bool:
+    def _is_pending(self, message: Ready | Revoked | TaskFailed, task: TaskId) -> bool:
         """Return True if the announcement can still change the log."""
         mine = self._join.incarnation
         state = self._group.states.get(task)
@@ -389,19 +393,19 @@ class Member:
         copy = Copy(incarnation=mine, learn_epoch=epoch)
         return copy in self._group.step.copies(task)
 
-    def _put_out(self) -> None:
+    def _handle_removal(self) -> None:
         gone = self._group.members.get(self._join.incarnation)
         fenced = gone is not None and gone.phase in (MemberPhase.FENCING, MemberPhase.FENCED)
         # Without tasks it leaves in one decision, without LEAVING.
         wants_to_leave = self._leaving or self._leave is not None
         if self._left or (not fenced and wants_to_leave):
-            self._let_go()
+            self._permit_closing()
             return
         replaced = self._group.incarnation_of(self._join.member) is not None
         reason = gone.reason if gone is not None else "the group has gone on without it"
         self._end(reason, final=replaced, code="FENCED_INSTANCE" if replaced else "FENCED")
 
-    def _let_go(self) -> None:
+    def _permit_closing(self) -> None:
         if not self._left:
             self._left = True
             self._orders.append(Leaveable())
@@ -460,17 +464,17 @@ class Member:
                     detail=report.detail,
                 )
         if isinstance(message, NotReady):
-            self._again.pop(("Ready", task), None)
+            self._repeated.pop(("Ready", task), None)
         elif not isinstance(message, GrantedOk):
             key = (type(message).__name__, task)
-            before = self._again.get(key)
-            self._again[key] = message
-            if _goes_on(before, message):
+            before = self._repeated.get(key)
+            self._repeated[key] = message
+            if _is_newer_position(before, message):
                 return
-        self._now.append(message)
+        self._outgoing.append(message)
 
 
-def _goes_on(before: AnyMessage | None, message: AnyMessage) -> bool:
+def _is_newer_position(before: AnyMessage | None, message: AnyMessage) -> bool:
     """Return True for a newer position of the same announced copy."""
     if not isinstance(before, Ready) or not isinstance(message, Ready):
         return False
@@ -485,12 +489,12 @@ _JOINED: Final = tuple(
 )
 
 
-def _shows_join(record: MemberRecord, join: Join) -> bool:
+def _reflects_join(record: MemberRecord, join: Join) -> bool:
     """Return True if the record matches the join; only foreign writers break that."""
     return all(getattr(record, name) == getattr(join, name) for name in _JOINED)
 
 
-def _shows(record: MemberRecord, leave: WorkerLeaves) -> bool:
+def _reflects_leave(record: MemberRecord, leave: WorkerLeaves) -> bool:
     if record.phase != MemberPhase.LEAVING:
         return False
     return not record.drain_ms if leave.rejoin or not leave.drain_ms else True

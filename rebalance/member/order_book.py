@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from tidewheel.rebalance.group import Group, Step
+from tidewheel.rebalance.group import Group, IntermediateAssignment
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
 from tidewheel.rebalance.protocol.orders import AnyOrder, DropCopy, KeepCopy, ReleaseTask, RunTask
 from tidewheel.rebalance.protocol.records import Copy, TaskRecord
@@ -23,7 +23,7 @@ class OrderBook:
         self._incarnation = incarnation
         self._given: dict[TaskId, RunTask | ReleaseTask | KeepCopy] = {}
         #: Log state behind the given orders: same objects, no new orders.
-        self._given_of: tuple[Step, Mapping[TaskId, TaskRecord]] | None = None
+        self._given_of: tuple[IntermediateAssignment, Mapping[TaskId, TaskRecord]] | None = None
 
     def orders(self, group: Group) -> Iterator[AnyOrder]:
         if self._is_given(group):

@@ -51,7 +51,7 @@ class _Header(msgspec.Struct):
     v: int = 1
 
 
-class Door(Generic[_T]):
+class RecordDecoder(Generic[_T]):
     """Decoder of a union of record kinds.
 
     Larger inputs than `bytes_max` are rejected unread. `check` validates fields against each other;

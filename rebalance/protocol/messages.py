@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from tidewheel.rebalance.producer_ids import is_group_id
-from tidewheel.rebalance.protocol.decoding import Door, Rejection
+from tidewheel.rebalance.protocol.decoding import RecordDecoder, Rejection
 from tidewheel.rebalance.protocol.field_types import (
     PARTITIONS_MAX,
     Count,
@@ -280,7 +280,7 @@ def read_message(data: bytes | None) -> AnyMessage | Rejection | None:
     """
     if data is None:
         return Rejection("message", "is null")
-    return _DOOR.read(data)
+    return _DECODER.read(data)
 
 
 def decode_message(data: bytes) -> AnyMessage | None:
@@ -306,7 +306,7 @@ def _problem(message: AnyMessage) -> Rejection | None:
     return Rejection(field, "is not an id of this member: <application id>-<incarnation>-<number>")
 
 
-_DOOR: Final[Door[AnyMessage]] = Door(
+_DECODER: Final[RecordDecoder[AnyMessage]] = RecordDecoder(
     AnyMessage,
     noun="message",
     bytes_max=MESSAGE_BYTES_MAX,

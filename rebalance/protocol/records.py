@@ -11,7 +11,7 @@ from zlib import crc32
 
 import msgspec
 
-from tidewheel.rebalance.protocol.decoding import Door, Rejection
+from tidewheel.rebalance.protocol.decoding import RecordDecoder, Rejection
 from tidewheel.rebalance.protocol.field_types import (
     PARTITIONS_MAX,
     BootstrapPhaseText,
@@ -289,7 +289,7 @@ def read_record(data: bytes | None) -> AnyRecord | Rejection | None:
     >>> str(read_record(b'{"kind":"TASK","leader_epoch":1,"task":"x","phase":"RUNNING","task_epoch":1}'))
     'field task: is not a task id, such as 0_1 (sub-topology, partition)'
     """
-    return None if data is None else _DOOR.read(data)
+    return None if data is None else _DECODER.read(data)
 
 
 def decode_record(data: bytes | None) -> AnyRecord | None:
@@ -345,7 +345,7 @@ _HAS_OWNER: Final = {
     "RELEASED": False,
 }
 
-_DOOR: Final[Door[AnyRecord]] = Door(
+_DECODER: Final[RecordDecoder[AnyRecord]] = RecordDecoder(
     AnyRecord,
     noun="record",
     bytes_max=RECORD_BYTES_MAX,

@@ -25,7 +25,7 @@ _READY: Final = Readiness.READY
 _UNKNOWN: Final = Readiness.UNKNOWN
 
 
-class Intermediate(msgspec.Struct, frozen=True, kw_only=True):
+class Refinement(msgspec.Struct, frozen=True, kw_only=True):
     """Intermediate assignment, by names of live members."""
 
     #: Owner per task. If it differs from the running owner, the task is revoked for it. A missing
@@ -45,15 +45,15 @@ class Refiner:
     """Caches the last answer of `refine`: most messages a leader receives change no input of it."""
 
     def __init__(self) -> None:
-        self._last: tuple[RefineInput, Intermediate] | None = None
+        self._last: tuple[RefineInput, Refinement] | None = None
 
-    def refine(self, given: RefineInput) -> Intermediate:
+    def refine(self, given: RefineInput) -> Refinement:
         if self._last is None or self._last[0] != given:
             self._last = given, refine(given)
         return self._last[1]
 
 
-def refine(given: RefineInput) -> Intermediate:
+def refine(given: RefineInput) -> Refinement:
     index = index_of(given)
     verdicts = [analyse(index, task) for task in sorted(given.tasks)]
     moving = [each for each in verdicts if each.reason]
@@ -77,27 +77,29 @@ def _filter_standbys(index: Index, verdict: Verdict, plan: WarmupPlan) -> tuple[
     if not wanted and task not in index.copies:
         return ()
     at_rest = not verdict.reason and verdict.owner not in wanted
-    if at_rest and index.open.issuperset(wanted):
+    if at_rest and index.receiving.issuperset(wanted):
         keepers = set(wanted)
         if index.copies_of(task).keys() <= keepers:
             return tuple(sorted(keepers))
-    occupant = index.occupant(task)
-    busy = {occupant, verdict.owner, plan.learners.get(task)}
-    placed = {name for name in wanted if name not in busy and index.usable(name)}
+    current_owner = index.current_owner(task)
+    busy = {current_owner, verdict.owner, plan.learners.get(task)}
+    placed = {name for name in wanted if name not in busy and index.can_receive(name)}
     free = plan.free.get(task)
     if free is not None:
         new = sorted(name for name in placed - {free} if index.copy_on(task, name) is None)
         if len(placed | {free}) > len(wanted) and new:
             placed.discard(new[0])
         placed.add(free)
-    placed |= _bridging(index, task, placed, busy)
+    placed |= _surplus_copies(index, task, placed, busy)
     promoted = verdict.owner
-    if promoted is not None and promoted != occupant and task not in plan.promoted:
+    if promoted is not None and promoted != current_owner and task not in plan.promoted:
         placed |= {promoted} if index.copy_on(task, promoted) is not None else set()
     return tuple(sorted(placed))
 
 
-def _bridging(index: Index, task: TaskId, placed: set[str], busy: set[str | None]) -> set[str]:
+def _surplus_copies(
+    index: Index, task: TaskId, placed: set[str], busy: set[str | None]
+) -> set[str]:
     """Return surplus copies to keep until as many of the target's standbys are ready.
 
     Includes copies of unknown readiness: a new leader drops no copy before it has heard its member.
@@ -121,9 +123,9 @@ def _assemble(
     moving: list[Verdict],
     plan: WarmupPlan,
     standbys: Mapping[TaskId, tuple[str, ...]],
-) -> Intermediate:
+) -> Refinement:
     wanted = index.given.standbys
-    return Intermediate(
+    return Refinement(
         owners={each.task: each.owner for each in verdicts if each.owner is not None},
         learners=dict(sorted({**plan.promoted, **plan.learners}.items())),
         standbys={task: members for task, members in standbys.items() if members},
@@ -131,9 +133,9 @@ def _assemble(
             each.task
             for each in moving
             if each.task in wanted
-            and (occupant := index.occupant(each.task)) != each.owner
-            and occupant in wanted[each.task]
-            and index.usable(occupant)
+            and (current_owner := index.current_owner(each.task)) != each.owner
+            and current_owner in wanted[each.task]
+            and index.can_receive(current_owner)
         ),
         parked=plan.parked,
         reasons={each.task: each.reason for each in moving},

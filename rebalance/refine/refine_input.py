@@ -29,7 +29,7 @@ class Readiness(StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
-class MemberNow(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentMember(msgspec.Struct, frozen=True, kw_only=True):
     """A live member (one incarnation of each name)."""
 
     name: str
@@ -40,7 +40,7 @@ class MemberNow(msgspec.Struct, frozen=True, kw_only=True):
     expelled: bool = False  # Its deadline has passed: its tasks are revoked without a learner.
 
 
-class CopyNow(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentCopy(msgspec.Struct, frozen=True, kw_only=True):
     """A standby or learner on a live member."""
 
     member: str
@@ -48,7 +48,7 @@ class CopyNow(msgspec.Struct, frozen=True, kw_only=True):
     readiness: Readiness = Readiness.UNKNOWN
 
 
-class TaskNow(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentTask(msgspec.Struct, frozen=True, kw_only=True):
     """Current placement of a task."""
 
     phase: TaskPhase = TaskPhase.UNOWNED
@@ -57,7 +57,7 @@ class TaskNow(msgspec.Struct, frozen=True, kw_only=True):
     #: READY if the owner processes or its progress is unknown (the safe side: the task is
     #: protected), else its restore progress.
     owner_state: Readiness = Readiness.READY
-    copies: tuple[CopyNow, ...] = ()
+    copies: tuple[CurrentCopy, ...] = ()
     #: Lag in changelog records, -1 unknown, of live members with state on disk only.
     on_disk: Mapping[str, int] = _NOTHING
 
@@ -69,8 +69,8 @@ class RefineInput(msgspec.Struct, frozen=True, kw_only=True):
     #: The target by member name; names may be gone.
     owners: Mapping[TaskId, str]
     standbys: Mapping[TaskId, tuple[str, ...]] = msgspec.field(default_factory=lambda: _NOTHING)
-    members: tuple[MemberNow, ...]
-    states: Mapping[TaskId, TaskNow] = msgspec.field(default_factory=lambda: _NOTHING)
+    members: tuple[CurrentMember, ...]
+    states: Mapping[TaskId, CurrentTask] = msgspec.field(default_factory=lambda: _NOTHING)
     #: Names that are gone but expected back: their tasks stay unowned unless a ready copy exists.
     waiting: frozenset[str] = frozenset()
     #: Learners in the whole group; at least two while a member leaves, and the additional ones are
@@ -85,24 +85,24 @@ class Index(msgspec.Struct, frozen=True):
     """`RefineInput`, indexed."""
 
     given: RefineInput
-    states: Mapping[TaskId, TaskNow]
-    members: Mapping[str, MemberNow]
-    open: frozenset[str]
-    copies: Mapping[TaskId, Mapping[str, CopyNow]]
+    states: Mapping[TaskId, CurrentTask]
+    members: Mapping[str, CurrentMember]
+    receiving: frozenset[str]
+    copies: Mapping[TaskId, Mapping[str, CurrentCopy]]
     load: Mapping[str, float]
 
-    def now(self, task: TaskId) -> TaskNow:
+    def task(self, task: TaskId) -> CurrentTask:
         return self.states.get(task, _UNOWNED)
 
-    def usable(self, member: str | None) -> bool:
-        return member in self.open
+    def can_receive(self, member: str | None) -> bool:
+        return member in self.receiving
 
-    def occupant(self, task: TaskId) -> str | None:
+    def current_owner(self, task: TaskId) -> str | None:
         """Return the live member that has the task open as owner, even if it is being revoked."""
         owner = self.states.get(task, _UNOWNED).owner
         return owner if owner in self.members else None
 
-    def holder(self, task: TaskId) -> str | None:
+    def staying_owner(self, task: TaskId) -> str | None:
         """Return the owner if it can keep the task: not being revoked, not expelled."""
         state = self.states.get(task, _UNOWNED)
         member = self.members.get(state.owner or "")
@@ -110,15 +110,15 @@ class Index(msgspec.Struct, frozen=True):
             return None
         return member.name
 
-    def copy_on(self, task: TaskId, member: str | None) -> CopyNow | None:
+    def copy_on(self, task: TaskId, member: str | None) -> CurrentCopy | None:
         return self.copies.get(task, _NO_COPIES).get(member or "")
 
-    def copies_of(self, task: TaskId) -> Mapping[str, CopyNow]:
+    def copies_of(self, task: TaskId) -> Mapping[str, CurrentCopy]:
         return self.copies.get(task, _NO_COPIES)
 
 
-_NO_COPIES: Mapping[str, CopyNow] = MappingProxyType({})
-_UNOWNED: Final = TaskNow()
+_NO_COPIES: Mapping[str, CurrentCopy] = MappingProxyType({})
+_UNOWNED: Final = CurrentTask()
 
 
 def index_of(given: RefineInput) -> Index:
@@ -127,7 +127,7 @@ def index_of(given: RefineInput) -> Index:
         name for name, each in members.items() if not (each.leaving or each.expelled)
     )
     count = dict.fromkeys(members, 0)
-    copies: dict[TaskId, dict[str, CopyNow]] = {}
+    copies: dict[TaskId, dict[str, CurrentCopy]] = {}
     for task, state in given.states.items():
         shape = given.tasks.get(task)
         if shape is None or not shape.stateful:

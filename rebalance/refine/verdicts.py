@@ -18,13 +18,13 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def analyse(index: Index, task: TaskId) -> Verdict:
-    target, holder = index.given.owners.get(task), index.holder(task)
+    target, holder = index.given.owners.get(task), index.staying_owner(task)
     if holder is not None and target in (holder, None):
         return Verdict(task, holder)
     handed_over = _handed_over(index, task)
     if handed_over is not None:
         return handed_over
-    if target is None or not index.usable(target):
+    if target is None or not index.can_receive(target):
         return _without_target(index, task, holder, target or "its next owner")
     if not index.given.tasks[task].stateful:
         return _stateless(index, task, holder, target)
@@ -35,16 +35,16 @@ def analyse(index: Index, task: TaskId) -> Verdict:
 
 def _handed_over(index: Index, task: TaskId) -> Verdict | None:
     """Finish a revocation in progress; never reverse it, even if the target has changed since."""
-    state = index.now(task)
-    if state.phase == TaskPhase.RELEASED and index.usable(state.next_member):
+    state = index.task(task)
+    if state.phase == TaskPhase.RELEASED and index.can_receive(state.next_member):
         ready = _copies(index, task, Readiness.READY)
         if state.next_member in ready or not ready:
             return Verdict(task, state.next_member, reason="was revoked for it")
     if state.phase != TaskPhase.REVOKING:
         return None
-    if index.usable(state.next_member):
+    if index.can_receive(state.next_member):
         return Verdict(task, state.next_member, reason="is being revoked")
-    if index.usable(state.owner):
+    if index.can_receive(state.owner):
         return Verdict(task, state.owner, reason="goes back: who was to have it is gone")
     return None
 
@@ -72,7 +72,7 @@ def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
     if not index.given.enabled:
         owner = target if may_take else holder
         return Verdict(task, owner, staged=not may_take, cold=may_take, reason="no learners")
-    copy, owner_state = index.copy_on(task, target), index.now(task).owner_state
+    copy, owner_state = index.copy_on(task, target), index.task(task).owner_state
     if copy is not None and copy.readiness == Readiness.READY:
         if may_take:
             return Verdict(task, target, reason="its copy is ready")
@@ -108,8 +108,8 @@ def _with_state(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
     """Return members with state of this readiness: open copies before disk state, best first."""
     disk = {
         name: lag if lag >= 0 else float("inf")
-        for name, lag in index.now(task).on_disk.items()
-        if index.usable(name)
+        for name, lag in index.task(task).on_disk.items()
+        if index.can_receive(name)
     }
     fresh = {name for name, lag in disk.items() if lag <= index.given.acceptable_recovery_lag}
     on_disk = {Readiness.READY: fresh, Readiness.UNKNOWN: disk.keys() - fresh}
@@ -131,6 +131,6 @@ def _copies(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
     found = [
         name
         for name, copy in index.copies_of(task).items()
-        if copy.readiness == readiness and index.usable(name)
+        if copy.readiness == readiness and index.can_receive(name)
     ]
     return sorted(found, key=lambda name: (name in wanted, index.load[name], name))

@@ -18,12 +18,12 @@ _READY: Final = Readiness.READY
 _WARMUPS_WHILE_LEAVING: Final = 2
 
 
-class _Warming(StrEnum):
+class _LearnerCost(StrEnum):
     """Cost of a staged move in learners."""
 
     FREE = "FREE"  # a standby on the target owner, or one in place of a waiting standby
-    KEEP = "KEEP"
-    PLANT = "PLANT"
+    EXISTING = "EXISTING"
+    NEW = "NEW"
 
 
 class WarmupPlan(msgspec.Struct, frozen=True):
@@ -38,21 +38,21 @@ class WarmupPlan(msgspec.Struct, frozen=True):
 def plan_warmups(index: Index, verdicts: list[Verdict], moving: list[Verdict]) -> WarmupPlan:
     staged = [each for each in moving if each.staged and _is_stateful(index, each.task)]
     warmed = {each.task: each for each in staged if each.warmed is not None}
-    needs = {task: _warming(index, each) for task, each in warmed.items()}
+    needs = {task: _learner_cost(index, each) for task, each in warmed.items()}
     free = {
-        task: each.warmed or "" for task, each in warmed.items() if needs[task] == _Warming.FREE
+        task: each.warmed or "" for task, each in warmed.items() if needs[task] == _LearnerCost.FREE
     }
     candidates = {task: each for task, each in warmed.items() if task not in free}
     promoted = {
         each.task: each.owner
         for each in moving
         if each.owner is not None
-        and each.owner != index.occupant(each.task)
+        and each.owner != index.current_owner(each.task)
         and each.task not in candidates
         and (copy := index.copy_on(each.task, each.owner)) is not None
         and copy.role == TaskRole.LEARNER
     }
-    learners = _funded(index, candidates, needs, verdicts, _budget(index, promoted))
+    learners = _select_learners(index, candidates, needs, verdicts, _budget(index, promoted))
     parked = frozenset(each.task for each in staged) - free.keys() - learners.keys()
     return WarmupPlan(learners, free, parked, promoted)
 
@@ -70,13 +70,13 @@ def _budget(index: Index, promoted: Mapping[TaskId, str]) -> _Budget:
     if any(member.leaving for member in index.members.values()):
         most = max(allowed, _WARMUPS_WHILE_LEAVING)
     staying = sum(
-        index.occupant(task) is not None and not _is_left(index, task) for task in promoted
+        index.current_owner(task) is not None and not _is_left(index, task) for task in promoted
     )
     return _Budget(most - len(promoted), allowed - staying)
 
 
 def _is_left(index: Index, task: TaskId) -> bool:
-    member = index.members.get(index.occupant(task) or "")
+    member = index.members.get(index.current_owner(task) or "")
     return member is not None and member.leaving
 
 
@@ -84,7 +84,7 @@ def _is_stateful(index: Index, task: TaskId) -> bool:
     return index.given.tasks[task].stateful
 
 
-def _warming(index: Index, verdict: Verdict) -> _Warming:
+def _learner_cost(index: Index, verdict: Verdict) -> _LearnerCost:
     """Return a move's cost.
 
     If a target standby must wait because its member still runs the task, the target owner's copy
@@ -93,16 +93,16 @@ def _warming(index: Index, verdict: Verdict) -> _Warming:
     task, warmed = verdict.task, verdict.warmed or ""
     copy = index.copy_on(task, warmed)
     if copy is not None and copy.role == TaskRole.STANDBY:
-        return _Warming.FREE
+        return _LearnerCost.FREE
     if verdict.owner in index.given.standbys.get(task, ()):
-        return _Warming.FREE
-    return _Warming.PLANT if copy is None else _Warming.KEEP
+        return _LearnerCost.FREE
+    return _LearnerCost.NEW if copy is None else _LearnerCost.EXISTING
 
 
-def _funded(
+def _select_learners(
     index: Index,
     candidates: Mapping[TaskId, Verdict],
-    warmings: Mapping[TaskId, _Warming],
+    costs: Mapping[TaskId, _LearnerCost],
     verdicts: list[Verdict],
     budget: _Budget,
 ) -> dict[TaskId, str]:
@@ -113,16 +113,16 @@ def _funded(
     if not candidates:
         return {}
     restoring = _restoring(index, verdicts)
-    planted = dict.fromkeys(index.members, 0)
+    added = dict.fromkeys(index.members, 0)
 
     def rank(task: TaskId) -> tuple[bool, int, bool, float, float, TaskId]:
         verdict = candidates[task]
         target, source = index.members[verdict.warmed or ""], verdict.owner or ""
         return (
             not target.settled,  # an unsettled member may vanish: it takes no place from others
-            _tier(index, verdict, warmings[task], restoring),
+            _priority(index, verdict, costs[task], restoring),
             not index.members[source].leaving,
-            index.load[target.name] + planted[target.name] / target.threads,
+            index.load[target.name] + added[target.name] / target.threads,
             -index.load[source],
             task,
         )
@@ -142,7 +142,7 @@ def _funded(
             continue
         staying += not is_left
         learners[task] = candidates[task].warmed or ""
-        planted[learners[task]] += warmings[task] == _Warming.PLANT
+        added[learners[task]] += costs[task] == _LearnerCost.NEW
     return learners
 
 
@@ -150,19 +150,19 @@ def _restoring(index: Index, verdicts: list[Verdict]) -> set[str]:
     """Return members that restore a stopped task: a learner on them makes little progress."""
     restoring = {each.owner for each in verdicts if each.owner is not None and each.cold}
     for task, state in index.given.states.items():
-        if state.owner_state != _READY and (holder := index.holder(task)) is not None:
+        if state.owner_state != _READY and (holder := index.staying_owner(task)) is not None:
             restoring.add(holder)
     return restoring
 
 
-def _tier(index: Index, verdict: Verdict, warming: _Warming, restoring: set[str]) -> int:
+def _priority(index: Index, verdict: Verdict, cost: _LearnerCost, restoring: set[str]) -> int:
     """Return the priority class of a move; the lowest number comes first.
 
     A target member has prospects if it restores no stopped task. Classes: learners with progress or
     prospects (0), new learners with prospects (1), other learners (2), other new learners (3).
     """
     prospects = verdict.warmed not in restoring
-    if warming == _Warming.PLANT:
+    if cost == _LearnerCost.NEW:
         return 1 if prospects else 3
     copy = index.copy_on(verdict.task, verdict.warmed or "")
     begun = copy is not None and copy.readiness in (Readiness.READY, Readiness.PROGRESSING)

@@ -42,13 +42,13 @@ _log: Final = logging.getLogger("tidewheel.group")
 _T = TypeVar("_T")
 
 #: Tombstones per transaction, and interval: small, because decisions wait for it.
-_FORGET_AT_ONCE: Final = 200
-_FORGET_EACH_MS: Final = 10_000
+_STALE_KEYS_MAX: Final = 200
+_STALE_KEYS_EACH_MS: Final = 10_000
 
 #: Checks for foreign committed offsets (H18): after a claim, regularly, and after a hit.
-SAMPLE_FIRST_MS: Final = 60_000
-SAMPLE_EACH_MS: Final = 3_600_000
-SAMPLE_AGAIN_MS: Final = 60_000
+OFFSETS_CHECK_FIRST_MS: Final = 60_000
+OFFSETS_CHECK_EACH_MS: Final = 3_600_000
+OFFSETS_CHECK_AGAIN_MS: Final = 60_000
 _NAMED: Final = 8
 _OFFSETS: Final = "offsets"
 _INBOX: Final = "inbox"
@@ -63,9 +63,9 @@ AUDIT_EACH_MS: Final = 5_000
 _BLIND_HEARTBEATS: Final = 2.5
 
 #: Announcements without endless repetition: a new coordinator receives recent ones.
-_KEPT: Final = (MemberDied, Leave, DrainMember, ShutDown)
-_KEPT_MS: Final = 10_000
-_KEPT_MAX: Final = 1_000
+_REPLAYED: Final = (MemberDied, Leave, DrainMember, ShutDown)
+_REPLAYED_MS: Final = 10_000
+_REPLAYED_MAX: Final = 1_000
 _SENDERS_MAX: Final = 10_000
 
 Posted = Callable[[int], None]
@@ -126,8 +126,8 @@ class Leadership:
         self._heard_ms = 0
         self._busy = False
         self._fencing: set[str] = set()
-        self._forget_ms = 0
-        self._sample_ms = 0
+        self._stale_keys_ms = 0
+        self._offsets_check_ms = 0
         self._audit_ms = 0
         self._led_ms = 0
         #: Decided group that differed from the log at the last audit.
@@ -136,7 +136,7 @@ class Leadership:
         self._is_damaged = False
         self._dropped_ms = 0
         self._out: list[AnyMessage] = []
-        self._kept: deque[tuple[int, AnyMessage]] = deque(maxlen=_KEPT_MAX)
+        self._announcements: deque[tuple[int, AnyMessage]] = deque(maxlen=_REPLAYED_MAX)
         #: While another process leads: last beat per incarnation, and last sign of life of any.
         self._beats: dict[str, tuple[int, Beat]] = {}
         self._listened_ms = 0
@@ -160,14 +160,14 @@ class Leadership:
             if isinstance(message, LeaderBeat) and message.incarnation == self._leader:
                 self._heard_ms = now_ms
             return
-        self._listen(now_ms)
+        self._record_activity(now_ms)
         if isinstance(message, Beat):
             self._beats.pop(message.incarnation, None)
             self._beats[message.incarnation] = (now_ms, message)
             while len(self._beats) > _SENDERS_MAX:
                 del self._beats[next(iter(self._beats))]
-        elif isinstance(message, _KEPT):
-            self._kept.append((now_ms, message))
+        elif isinstance(message, _REPLAYED):
+            self._announcements.append((now_ms, message))
 
     def rejected(self, records: Sequence[RejectedRecord], now_ms: int, *, in_log: bool) -> None:
         if in_log:
@@ -251,8 +251,8 @@ class Leadership:
         self.state = TermState.LEADING
         self._led_ms = now_ms
         self._heard_ms = now_ms
-        self._forget_ms = now_ms + _FORGET_EACH_MS
-        self._sample_ms = now_ms + SAMPLE_FIRST_MS
+        self._stale_keys_ms = now_ms + _STALE_KEYS_EACH_MS
+        self._offsets_check_ms = now_ms + OFFSETS_CHECK_FIRST_MS
         self._audit_ms = now_ms + AUDIT_EACH_MS
         self._is_damaged, self._differing = False, None
         self._coordinator = Coordinator(
@@ -272,7 +272,7 @@ class Leadership:
             warning = f"the group log contradicted itself, and was mended: {shown}; find out who may write to that topic"
             _log.warning("group %s: %s", self._app, warning)
             self._coordinator.warnings[_LOG] = warning
-        self._tell_what_was_heard(self._coordinator, now_ms)
+        self._replay_observations(self._coordinator, now_ms)
 
     def _is_blind(self, now_ms: int) -> bool:
         """Return True if the leader receives nothing and would bury live members.
@@ -281,25 +281,25 @@ class Leadership:
         """
         return now_ms - self._heard_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms
 
-    def _listen(self, now_ms: int) -> None:
+    def _record_activity(self, now_ms: int) -> None:
         """Record a sign of life; after a gap, older beats prove nothing."""
         if now_ms - self._listened_ms > _BLIND_HEARTBEATS * self._settings.heartbeat_interval_ms:
             self._beats.clear()
         self._listened_ms = now_ms
 
-    def _tell_what_was_heard(self, coordinator: Coordinator, now_ms: int) -> None:
+    def _replay_observations(self, coordinator: Coordinator, now_ms: int) -> None:
         """Pass observations from before the term to a new coordinator.
 
         Beats keep their local receive time: a member that died with the old leader gets no extra
         session. Unheard members get a full one (H5); after a gap, all do.
         """
-        self._listen(now_ms)
+        self._record_activity(now_ms)
         heard: list[tuple[int, AnyMessage]] = [*self._beats.values()]
-        heard += [each for each in self._kept if now_ms - each[0] <= _KEPT_MS]
+        heard += [each for each in self._announcements if now_ms - each[0] <= _REPLAYED_MS]
         for heard_ms, message in sorted(heard, key=lambda each: each[0]):
             coordinator.observe(message, heard_ms)
         self._beats.clear()
-        self._kept.clear()
+        self._announcements.clear()
 
     @property
     def _epoch(self) -> int:
@@ -311,14 +311,14 @@ class Leadership:
         if decision.records:
             self._append(decision)
         else:
-            self._carry_out(decision, now_ms)
+            self._execute(decision, now_ms)
             if self._must_restate(group, now_ms):
                 self._restate()
-            elif now_ms >= self._forget_ms:
-                self._forget(keys, now_ms)
-            if now_ms >= self._sample_ms:
-                self._sample_offsets(self._coordinator, now_ms)
-        return min(decision.wake_ms, self._forget_ms, self._sample_ms, self._audit_ms)
+            elif now_ms >= self._stale_keys_ms:
+                self._delete_stale_keys(keys, now_ms)
+            if now_ms >= self._offsets_check_ms:
+                self._check_offsets(self._coordinator, now_ms)
+        return min(decision.wake_ms, self._stale_keys_ms, self._offsets_check_ms, self._audit_ms)
 
     def _must_restate(self, group: Group, now_ms: int) -> bool:
         """Return True if the leader must rewrite the group.
@@ -360,11 +360,11 @@ class Leadership:
             assert self._coordinator is not None, "results of an earlier term are dropped"
             self._busy = False
             self._coordinator.committed(decision.records, now_ms)
-            self._carry_out(decision, now_ms)
+            self._execute(decision, now_ms)
 
         self._run(self._ports.executors.leader, lambda: log.append(decision.records), committed)
 
-    def _carry_out(self, decision: Decision, now_ms: int) -> None:
+    def _execute(self, decision: Decision, now_ms: int) -> None:
         self._out += decision.messages
         for fence in decision.fences:
             self._fence(fence)
@@ -419,11 +419,11 @@ class Leadership:
 
         self._run(self._ports.executors.asks, lambda: self._ports.assign(request), answered, failed)
 
-    def _forget(self, keys: LogKeys, now_ms: int) -> None:
+    def _delete_stale_keys(self, keys: LogKeys, now_ms: int) -> None:
         log, coordinator = self._log, self._coordinator
         assert log is not None and coordinator is not None, "asked while leading only"  # noqa: PT018 - one statement of one state
-        stale = keys.stale(coordinator.group, limit=_FORGET_AT_ONCE)
-        self._forget_ms = now_ms + (_FORGET_EACH_MS if len(stale) < _FORGET_AT_ONCE else 0)
+        stale = keys.stale(coordinator.group, limit=_STALE_KEYS_MAX)
+        self._stale_keys_ms = now_ms + (_STALE_KEYS_EACH_MS if len(stale) < _STALE_KEYS_MAX else 0)
         if not stale:
             return
         self._busy = True
@@ -433,9 +433,9 @@ class Leadership:
 
         self._run(self._ports.executors.leader, lambda: log.forget(stale), forgotten)
 
-    def _sample_offsets(self, coordinator: Coordinator, now_ms: int) -> None:
+    def _check_offsets(self, coordinator: Coordinator, now_ms: int) -> None:
         """Check for foreign committed offsets: brokers accept any in a group without members (H18)."""
-        self._sample_ms = now_ms + SAMPLE_EACH_MS
+        self._offsets_check_ms = now_ms + OFFSETS_CHECK_EACH_MS
         partitions = dict(coordinator.group.about.partitions)
 
         def found(foreign: tuple[str, ...], now_ms: int) -> None:
@@ -445,12 +445,12 @@ class Leadership:
             before = coordinator.warnings.pop(_OFFSETS, "")
             if foreign:
                 coordinator.warnings[_OFFSETS] = warning
-                self._sample_ms = now_ms + SAMPLE_AGAIN_MS
+                self._offsets_check_ms = now_ms + OFFSETS_CHECK_AGAIN_MS
                 if warning != before:
                     _log.warning("group %s: %s", self._app, warning)
 
         def failed(error: Exception, now_ms: int) -> None:
-            self._sample_ms = now_ms + SAMPLE_AGAIN_MS
+            self._offsets_check_ms = now_ms + OFFSETS_CHECK_AGAIN_MS
             _log.warning("reading the committed offsets failed; trying again: %s", error)
 
         self._run(

@@ -26,7 +26,7 @@ _log: Final = logging.getLogger("tidewheel.group")
 
 _AGAIN_MS: Final = 100
 _AGAIN_MAX_MS: Final = 5_000
-_HELD_LOOK_MS: Final = 1_000
+_HELD_CHECK_MS: Final = 1_000
 
 
 class LogOpened(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ Followed = LogOpened | LogHeld | LogRead
 class LogFollower:
     """Follows a group's log; one thread calls `once`.
 
-    `make_log` returns an unopened log; `tell` receives the events.
+    `make_log` returns an unopened log; `deliver` receives the events.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class LogFollower:
         *,
         inbox_back_ms: int,
         clock: Clock,
-        tell: Callable[[Followed], None],
+        deliver: Callable[[Followed], None],
     ) -> None:
         self._make_log = make_log
         self._inbox_back_ms = inbox_back_ms
         self._clock = clock
-        self._tell = tell
+        self._deliver = deliver
         self._log: GroupLog | None = None
         self._held = ""
         #: Set by the runtime's thread: reason to hold.
@@ -101,10 +101,10 @@ class LogFollower:
     def _hold(self, reason: str) -> None:
         self._hold_wanted = ""
         self.close()
-        self._due_ms = self._clock.now_ms() + _HELD_LOOK_MS
+        self._due_ms = self._clock.now_ms() + _HELD_CHECK_MS
         if not self._held:
             self._held = reason
-            self._tell(LogHeld(reason))
+            self._deliver(LogHeld(reason))
 
     def close(self) -> None:
         log, self._log = self._log, None
@@ -118,7 +118,7 @@ class LogFollower:
             end = log.state_end()
             if self._held and not self._recovered(log, topic_ids, end):
                 log.close()
-                self._due_ms = self._clock.now_ms() + _HELD_LOOK_MS
+                self._due_ms = self._clock.now_ms() + _HELD_CHECK_MS
                 return None
             if self._held:  # opened again, because the check consumed its records
                 log.close()
@@ -129,7 +129,7 @@ class LogFollower:
             raise
         self._held = ""
         self._offset = -1
-        self._tell(LogOpened(log, dict(topic_ids), end))
+        self._deliver(LogOpened(log, dict(topic_ids), end))
         return log
 
     def _recovered(self, log: GroupLog, topic_ids: Mapping[str, str], end: int) -> bool:
@@ -145,4 +145,4 @@ class LogFollower:
         read = log.poll(timeout_s)
         if read.records or read.messages or read.dropped or read.state_offset != self._offset:
             self._offset = read.state_offset
-            self._tell(read)
+            self._deliver(read)

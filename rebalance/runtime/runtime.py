@@ -41,7 +41,7 @@ _log: Final = logging.getLogger("tidewheel.group")
 
 _T = TypeVar("_T")
 
-_LOOK_MS: Final = 250
+_TURN_MAX_MS: Final = 250
 _POLL_S: Final = 0.5
 _TOPIC_CHECK_MS: Final = 5_000
 _REPORTED_MAX: Final = 10
@@ -62,7 +62,7 @@ class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: CoordinatorSettings = msgspec.field(default_factory=CoordinatorSettings)
 
 
-class _Hosted:
+class _LocalMember:
     """A local member with the connection to its worker."""
 
     def __init__(
@@ -82,27 +82,27 @@ class _Hosted:
         self.member: Member | None = None
         #: The leaving worker has permission to close.
         self.may_leave = False
-        self._said: dict[type[AnyReport], AnyReport] = {}
+        self._lasting: dict[type[AnyReport], AnyReport] = {}
         self._death: str | None = None
         self._hang_timeout_ms = hang_timeout_ms
         self._max_call_ms = max_call_ms
-        self._told_of_call = False
+        self._is_call_reported = False
         self.in_call = False
         self._progress = -1
         self._moved_ms = 0
         self._lease_ms: int | None = None
 
     @property
-    def leaves(self) -> bool:
-        return WorkerLeaves in self._said
+    def wants_to_leave(self) -> bool:
+        return WorkerLeaves in self._lasting
 
     @property
-    def gone(self) -> bool:
-        return self._death is not None or WorkerClosed in self._said
+    def is_gone(self) -> bool:
+        return self._death is not None or WorkerClosed in self._lasting
 
     def report(self, report: AnyReport, now_ms: int) -> None:
         if isinstance(report, LASTING):
-            self._said[type(report)] = report
+            self._lasting[type(report)] = report
         if self.member is not None:
             self.member.report(report, now_ms)
 
@@ -111,7 +111,7 @@ class _Hosted:
         if self.member is not None:
             self.member.died(reason, now_ms)
 
-    def begin(self, group: Group, state_offset: int, now_ms: int) -> Member:
+    def create_member(self, group: Group, state_offset: int, now_ms: int) -> Member:
         self.member = member = Member(
             self.join,
             heartbeat_interval_ms=self.heartbeat_interval_ms,
@@ -120,8 +120,8 @@ class _Hosted:
         )
         member.follow(group, state_offset, now_ms)
         for kind in LASTING:
-            if kind in self._said:
-                member.report(self._said[kind], now_ms)
+            if kind in self._lasting:
+                member.report(self._lasting[kind], now_ms)
         if self._death is not None:
             member.died(self._death, now_ms)
         return member
@@ -136,7 +136,7 @@ class _Hosted:
             self._progress = progress
             self._moved_ms = now_ms
         if now_ms - self._moved_ms < self._hang_timeout_ms:
-            self._told_of_call = self.in_call = False
+            self._is_call_reported = self.in_call = False
             return True
         since_ms = self.line.call_since_ms(self._hang_timeout_ms // 2)
         self.in_call = since_ms is not None
@@ -144,8 +144,8 @@ class _Hosted:
             return False
         if self._max_call_ms is None or now_ms - since_ms < self._max_call_ms or alone():
             return True
-        if not self._told_of_call:
-            self._told_of_call = True
+        if not self._is_call_reported:
+            self._is_call_reported = True
             _log.error(
                 "member %s is in a call of user code for %d s, longer than max_call_ms (%d ms): its tasks move to other members, "
                 "which begin the record again; its own log names the function and the record",
@@ -187,7 +187,7 @@ class GroupRuntime:
             make_log,
             inbox_back_ms=2 * settings.session_timeout_ms,
             clock=clock,
-            tell=lambda told: self._calls.put(partial(self._follow, told)),
+            deliver=lambda event: self._calls.put(partial(self._follow, event)),
         )
         self._leadership = Leadership(
             app=settings.app,
@@ -197,18 +197,18 @@ class GroupRuntime:
             post=self._calls.put,
         )
         self._limit = InboxLimit()
-        self._hosted: dict[str, _Hosted] = {}
+        self._hosted: dict[str, _LocalMember] = {}
         self._stopping = threading.Event()
         self._finish_ms: int | None = None
         self._log: GroupLog | None = None
         self._topic_ids: dict[str, str] = {}
         self._held = ""
         self._first_claim_allowed: bool | None = None
-        self._asked = False
+        self._is_call_open = False
         self._topic_check_ms = 0
         self._dropped = 0
         self._rejections = 0
-        self._begin_anew(0)
+        self._reset_log_state(0)
 
     def add(
         self,
@@ -226,7 +226,7 @@ class GroupRuntime:
         unlimited). With `welcomed`, the log once had this incarnation: if it is absent now, it is
         over.
         """
-        hosted = _Hosted(
+        hosted = _LocalMember(
             # The election knows candidates by their members' process id.
             msgspec.structs.replace(join, process_id=self._settings.process_id),
             line,
@@ -273,7 +273,7 @@ class GroupRuntime:
         while True:
             left_ms = max(wake_ms - self._clock.now_ms(), 0)
             with contextlib.suppress(queue.Empty):
-                self._take_calls(self._calls.get(timeout=left_ms / 1000))
+                self._run_calls(self._calls.get(timeout=left_ms / 1000))
             wake_ms = self.turn()
             if self._is_finished():
                 break
@@ -284,7 +284,7 @@ class GroupRuntime:
         """Read, process and decide once; return the next wake time."""
         self._follower.once(0)
         while not self._calls.empty():
-            self._take_calls(self._calls.get())
+            self._run_calls(self._calls.get())
         return self.turn()
 
     def _read(self) -> None:
@@ -296,7 +296,7 @@ class GroupRuntime:
                 self._stopping.wait(1.0)
         self._follower.close()
 
-    def _take_calls(self, call: Posted) -> None:
+    def _run_calls(self, call: Posted) -> None:
         now_ms = self._clock.now_ms()
         with contextlib.suppress(queue.Empty):
             while True:
@@ -306,12 +306,12 @@ class GroupRuntime:
     def turn(self) -> int:
         now_ms = self._clock.now_ms()
         if self._held:
-            self._let_go()
+            self._permit_leaves()
         log = self._log
         if log is None or not self._is_read:
-            return now_ms + _LOOK_MS
+            return now_ms + _TURN_MAX_MS
         said: list[AnyMessage] = []
-        wake_ms = now_ms + _LOOK_MS
+        wake_ms = now_ms + _TURN_MAX_MS
         for incarnation in list(self._hosted):
             wake_ms = min(wake_ms, self._turn_member(incarnation, said, now_ms))
         election = self._election.decide(now_ms)
@@ -331,9 +331,9 @@ class GroupRuntime:
         hosted = self._hosted[incarnation]
         member = self._member(incarnation, now_ms)
         if member is None:
-            return now_ms + _LOOK_MS
+            return now_ms + _TURN_MAX_MS
         alive = hosted.is_alive(now_ms, alone=lambda: self._group.live().keys() <= {incarnation})
-        member.vouch(alive, now_ms, in_call=hosted.in_call)
+        member.set_health(alive, now_ms, in_call=hosted.in_call)
         decision = member.decide(now_ms)
         said += decision.messages
         hosted.lease(decision.lease_until_ms)  # lease first: orders need one
@@ -353,7 +353,7 @@ class GroupRuntime:
             )
             del self._hosted[incarnation]
             return None
-        return hosted.begin(self._group, self._state_offset, now_ms)
+        return hosted.create_member(self._group, self._state_offset, now_ms)
 
     @property
     def _state_topic(self) -> str:
@@ -363,7 +363,7 @@ class GroupRuntime:
     def _is_read(self) -> bool:
         return self._log is not None and self._state_offset >= self._needed_offset
 
-    def _begin_anew(self, now_ms: int) -> None:
+    def _reset_log_state(self, now_ms: int) -> None:
         self._group = Group()
         self._keys = LogKeys()
         self._state_offset = 0
@@ -376,14 +376,14 @@ class GroupRuntime:
             now_ms=now_ms,
         )
 
-    def _follow(self, told: Followed, now_ms: int) -> None:
-        match told:
+    def _follow(self, event: Followed, now_ms: int) -> None:
+        match event:
             case LogOpened():
-                self._opened(told, now_ms)
+                self._opened(event, now_ms)
             case LogHeld():
-                self._hold(told.reason)
+                self._hold(event.reason)
             case LogRead():
-                self._take_in(told, now_ms)
+                self._process_read(event, now_ms)
 
     def _opened(self, opened: LogOpened, now_ms: int) -> None:
         if self._held:
@@ -394,7 +394,7 @@ class GroupRuntime:
             hosted.member = None
         self._held = ""
         self._leadership.drop("the log was reopened")
-        self._begin_anew(now_ms)
+        self._reset_log_state(now_ms)
         self._log = opened.log
         self._topic_ids = dict(opened.topic_ids)
         self._needed_offset = opened.end
@@ -408,21 +408,21 @@ class GroupRuntime:
         self._leadership.drop(reason)
         self._log = None
 
-    def _let_go(self) -> None:
+    def _permit_leaves(self) -> None:
         """Permit requested leaves while held: no other member can take the tasks."""
         for incarnation, hosted in list(self._hosted.items()):
-            if hosted.gone:
+            if hosted.is_gone:
                 del self._hosted[incarnation]
-            elif hosted.leaves and not hosted.may_leave:
+            elif hosted.wants_to_leave and not hosted.may_leave:
                 hosted.may_leave = True
                 hosted.line.order([Leaveable()])
 
-    def _take_in(self, read: LogRead, now_ms: int) -> None:
+    def _process_read(self, read: LogRead, now_ms: int) -> None:
         group = self._group
         for logged in read.records:
             group = self._fold(group, logged, now_ms)
         moved = group is not self._group or read.state_offset != self._state_offset
-        self._tell_hold(group)
+        self._log_hold(group)
         self._group = group
         self._state_offset = read.state_offset
         if moved:
@@ -431,7 +431,7 @@ class GroupRuntime:
                 if hosted.member is not None:
                     hosted.member.follow(group, self._state_offset, now_ms)
         for message in read.messages:
-            self._hear(message, now_ms)
+            self._deliver(message, now_ms)
         if read.rejected:
             self._reject(read.rejected, now_ms, in_log=False)
         if read.dropped > len(read.rejected):
@@ -450,7 +450,7 @@ class GroupRuntime:
             self._reject([rejected], now_ms, in_log=True)
         return group if record is None else apply(group, record)
 
-    def _tell_hold(self, group: Group) -> None:
+    def _log_hold(self, group: Group) -> None:
         held = group.about.held
         if held == self._group.about.held:
             return
@@ -459,7 +459,7 @@ class GroupRuntime:
         else:
             _log.info("group %s decides again", self._settings.app)
 
-    def _hear(self, message: AnyMessage, now_ms: int) -> None:
+    def _deliver(self, message: AnyMessage, now_ms: int) -> None:
         if message.app != self._settings.app:
             return
         if not self._limit.admits(message.incarnation, now_ms):
@@ -499,41 +499,41 @@ class GroupRuntime:
     def _claim(self, log: GroupLog) -> None:
         if self._group.leader_epoch > 0 or self._first_claim_allowed:
             self._leadership.claim(log, self._topic_ids)
-        elif self._first_claim_allowed is None and not self._asked:
-            self._asked = True
-            self._ask(self._was_used, self._judge_first_claim)
+        elif self._first_claim_allowed is None and not self._is_call_open:
+            self._is_call_open = True
+            self._call_cluster(self._was_used, self._judge_first_claim)
 
     def _judge_first_claim(self, used: bool) -> None:
         self._first_claim_allowed = not used
         if used and self._group.leader_epoch == 0:
-            self._give_up_log(
+            self._hold_log(
                 "the group's log is empty, but the application has committed as a group before: the log was deleted"
             )
         elif self._log is not None:
             self._claim(self._log)
 
     def _check_topics(self, log: GroupLog, now_ms: int) -> None:
-        if now_ms < self._topic_check_ms or self._asked:
+        if now_ms < self._topic_check_ms or self._is_call_open:
             return
         self._topic_check_ms = now_ms + _TOPIC_CHECK_MS
-        self._asked = True
-        self._ask(lambda: dict(log.topic_ids()), self._judge_topics)
+        self._is_call_open = True
+        self._call_cluster(lambda: dict(log.topic_ids()), self._judge_topics)
 
     def _judge_topics(self, found: Mapping[str, str]) -> None:
         if self._log is not None and found != self._topic_ids:
-            self._give_up_log(_changed(self._topic_ids, found))
+            self._hold_log(_changed(self._topic_ids, found))
 
     def _compare_ids(self) -> None:
         """Hold if the log was written in other topics (restored or renamed)."""
         claimed = dict(self._group.topic_ids)
         if self._is_read and claimed and claimed != self._topic_ids:
-            self._give_up_log(_changed(claimed, self._topic_ids))
+            self._hold_log(_changed(claimed, self._topic_ids))
 
-    def _give_up_log(self, reason: str) -> None:
+    def _hold_log(self, reason: str) -> None:
         self._hold(reason)  # now: queued reads no longer count
         self._follower.hold_soon(reason)
 
-    def _ask(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
+    def _call_cluster(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
         """Run a cluster call on an executor; a failure is logged and retried later."""
 
         def run() -> None:
@@ -548,7 +548,7 @@ class GroupRuntime:
                 return
 
             def answered(_: int) -> None:
-                self._asked = False
+                self._is_call_open = False
                 done(answer)
 
             self._calls.put(answered)

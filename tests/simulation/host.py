@@ -268,7 +268,7 @@ class Host(Process):
             self._seen_progress = (self.worker.progress, now)
         alive = self.worker.progress != progress or now - since <= self.settings.hang_timeout_ms
         if self.member is not None:
-            self.member.vouch(alive, now)
+            self.member.set_health(alive, now)
             self._wake(now)
 
     # The control topics.

@@ -40,7 +40,7 @@ from tidewheel.rebalance.protocol.records import (
     TaskRecord,
     record_key,
 )
-from tidewheel.rebalance.refine.refine import Intermediate
+from tidewheel.rebalance.refine.refine import Refinement
 from tidewheel.rebalance.refine.refine_input import Readiness
 from tidewheel.state_stores import restore
 from tidewheel.streams.group import recovery
@@ -149,7 +149,7 @@ def _being_fenced(group: Group) -> set[str]:
     return {each for each, record in group.members.items() if record.phase == MemberPhase.FENCING}
 
 
-_bury = membership.bury
+_bury = membership.fence_dead_members
 
 
 def _bury_unfenced(draft: Draft) -> None:
@@ -204,7 +204,7 @@ def _fence_forgets_floor(
     _release_task(self, before, source, committed, changelog_end)
 
 
-_let_leave = membership.let_leave
+_let_leave = membership.process_leaves
 
 
 def _leave_at_once(draft: Draft) -> None:
@@ -276,7 +276,7 @@ def _lets_one_go(self: sticky._Kind) -> dict[str, list[TaskId]]:
 _write_step = task_moves._write_step
 
 
-def _keeps_while_fenced(draft: Draft, intermediate: Intermediate) -> None:
+def _keeps_while_fenced(draft: Draft, intermediate: Refinement) -> None:
     """Give fenced owners a copy of their tasks."""
     _write_step(draft, intermediate)
     step = draft.group.step
@@ -439,7 +439,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "H6", "a dead owner's tasks wait for its fence", 1,
-        patches=(_patch(coordinator_module, "bury", _bury_unfenced),),
+        patches=(_patch(coordinator_module, "fence_dead_members", _bury_unfenced),),
     ),
     Mutant(
         "H6-takeover", "a new leader fences again who is FENCING", 5, more=("kill_leader_at_a_bad_time",) * 3 + ("kill_worker",) * 3,
@@ -449,13 +449,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("H8", "a producer with a suspicious commit is retired", 23, more=("repeat_end",) * 4, rules=_NeverRetires),
     Mutant(
         "H13", "the leader looks at end offsets itself", 1,
-        patches=(_patch(readiness, "passes", _believed),),
+        patches=(_patch(readiness, "is_caught_up", _believed),),
     ),
     Mutant(
         "H13-epoch", "a READY counts for its learn epoch only", 2, more=("replay_messages",) * 4 + ("damage",) * 2,
         patches=(
             _patch(observations, "_is_copy", _copy_of_any_epoch),
-            _patch(readiness, "announced_by", _announced_under_any_epoch),
+            _patch(readiness, "find_announcement", _announced_under_any_epoch),
         ),
     ),
     Mutant("H14", "a new owner reads the changelog to its end", 1, rules=_DoesNotReadOn),
@@ -469,7 +469,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "H20", "an acknowledgement counts for its incarnation and epoch only", 3, more=("replay_messages",) * 8 + ("join",) * 2,
         patches=(
             _patch(Observations, "_task", _note_task_of_anybody),
-            _patch(coordinator_module, "take_acks", _take_any_acks),
+            _patch(coordinator_module, "release_acknowledged", _take_any_acks),
         ),
     ),
     Mutant(
@@ -484,7 +484,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("invariant 2", "who has let go does not go on", 1, rules=_GoesOnAfterRelease),
     Mutant(
         "invariant 3", "a task is released when its owner says so", 1,
-        patches=(_patch(coordinator_module, "take_acks", _release_unasked),),
+        patches=(_patch(coordinator_module, "release_acknowledged", _release_unasked),),
     ),
     Mutant(
         "invariant 4", "every grant has a new epoch", 1,
@@ -509,18 +509,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "invariant 9", "a learner's death changes nothing for the owner", 8, more=("join",) * 2 + ("kill_worker",) * 4,
-        patches=(_patch(coordinator_module, "bury", _bury_with_owners),),
+        patches=(_patch(coordinator_module, "fence_dead_members", _bury_with_owners),),
     ),
     Mutant("invariant 11", "committed offsets follow the outputs", 1, rules=_CommitsWhereItWas),
     Mutant("invariant 12", "an owner commits before it lets go", 1, rules=_ReleasesUncommitted),
     Mutant("invariant 14", "stores are written after the commit", 27, more=("kill_worker",) * 3 + ("cut_off",) * 2, rules=_AppliesBeforeCommit),
     Mutant(
         "invariant 16", "who leaves stays until its tasks are released", 1,
-        patches=(_patch(coordinator_module, "let_leave", _leave_at_once),),
+        patches=(_patch(coordinator_module, "process_leaves", _leave_at_once),),
     ),
     Mutant(
         "invariant 16-fence", "who leaves is drained, not fenced", 1, more=("drain",) * 2,
-        patches=(_patch(coordinator_module, "let_leave", _leave_by_fence),),
+        patches=(_patch(coordinator_module, "process_leaves", _leave_by_fence),),
     ),
     Mutant(
         "invariant 16-cold", "who drains keeps its tasks until others are ready", 1, more=("drain",) * 2,

@@ -213,7 +213,7 @@ class RoundTable:
         moved = False
         for incarnation, worker in list(self.workers.items()):
             worker.member.follow(self.group, len(self.log), self.now_ms)
-            worker.member.vouch(True, self.now_ms, in_call=worker.in_call)
+            worker.member.set_health(True, self.now_ms, in_call=worker.in_call)
             decision: MemberDecision = worker.member.decide(self.now_ms)
             for order in decision.orders:
                 moved = True

@@ -16,7 +16,7 @@ from tidewheel.rebalance.inspect.describe import (
     fold_log,
     phase_of,
 )
-from tidewheel.rebalance.leader.group_program import is_parked, program_with, refusal
+from tidewheel.rebalance.leader.group_program import is_parked, refusal, updated_program
 from tidewheel.rebalance.model import TaskId, TaskShape
 from tidewheel.rebalance.protocol.messages import SeenTask
 from tidewheel.rebalance.protocol.orders import TasksSeen, WorkerClosed, WorkerLeaves
@@ -275,7 +275,7 @@ def test_N12_a_task_is_gone_only_when_everybody_who_runs_the_program_lacks_it(
         for n, (count, each) in enumerate(sights)
         if n not in unheard
     ]
-    found = program_with(Group(leader_epoch=1, about=about, members=members), joins)
+    found = updated_program(Group(leader_epoch=1, about=about, members=members), joins)
     seen = {each.task for given in joins if given.topology_hash == "h" for each in given.tasks}
     doubt = any(each == "h" and n in unheard for n, (_, each) in enumerate(sights))
     if found.held or doubt:

@@ -90,13 +90,13 @@ FAILED_COPY = msgspec.structs.replace(FAILED, task="0_2", epoch=5, role="learner
 
 def test_rows_of_beats_replace_each_other_and_a_full_beat_all() -> None:
     seen = fresh()
-    seen.note(beat(1, row("0_1"), row("0_3"), row("nonsense")), group(), 100)
-    seen.note(beat(2, row("0_1")), group(), 200)
+    seen.process(beat(1, row("0_1"), row("0_3"), row("nonsense")), group(), 100)
+    seen.process(beat(2, row("0_1")), group(), 200)
     assert seen.of("a-1").rows.keys() == {TASK, TaskId(0, 3)}
     assert seen.of("a-1").heard_ms == 200
-    seen.note(beat(3, row("0_1"), full=True), group(), 300)
+    seen.process(beat(3, row("0_1"), full=True), group(), 300)
     assert seen.of("a-1").rows.keys() == {TASK}
-    seen.note(beat(3, row("0_9")), group(), 400)
+    seen.process(beat(3, row("0_9")), group(), 400)
     assert seen.of("a-1").heard_ms == 300
 
 
@@ -121,42 +121,42 @@ def test_H20_what_does_not_fit_the_log_is_not_noted(
         if name in message.__struct_fields__ or epoch in message.__struct_fields__
     }
     seen = fresh()
-    assert not seen.note(msgspec.structs.replace(message, **fields), group(), 100)
+    assert not seen.process(msgspec.structs.replace(message, **fields), group(), 100)
     assert not any((seen.announced.get(TaskId(0, 2)), seen.revoked, seen.running, seen.failures))
-    assert seen.note(message, group(), 100)
+    assert seen.process(message, group(), 100)
 
 
 def test_a_revocation_is_acknowledged_only_while_it_is_asked_for() -> None:
     seen = fresh()
-    assert not seen.note(REVOKED, group("RUNNING"), 100)
-    assert seen.note(REVOKED, group(), 100)
+    assert not seen.process(REVOKED, group("RUNNING"), 100)
+    assert seen.process(REVOKED, group(), 100)
 
 
 def test_only_news_is_news() -> None:
     seen = fresh()
     leave = Leave(**OF_A, drain_ms=5)  # type: ignore[arg-type]  # its sender
     for message in (leave, GRANTED, FAILED, FAILED_COPY, READY):
-        assert seen.note(message, group(), 100)
-        assert not seen.note(message, group(), 200)
+        assert seen.process(message, group(), 100)
+        assert not seen.process(message, group(), 200)
 
 
 def test_H13_an_announcement_is_held_against_ends_that_were_asked_for_after_it() -> None:
     seen = fresh()
     tasks = {TaskId(0, 2): TaskShape(stateful=True, changelogs=("c",))}
-    seen.note(READY, group(), 100)
-    seen.note_ends({"c-2": 30}, 99, tasks)
+    seen.process(READY, group(), 100)
+    seen.record_ends({"c-2": 30}, 99, tasks)
     assert seen.announced[TaskId(0, 2)]["a-1"].checked_ms is None
-    seen.note_ends({"c-9": 30}, 150, tasks)
+    seen.record_ends({"c-9": 30}, 150, tasks)
     assert seen.announced[TaskId(0, 2)]["a-1"].checked_ms is None
-    seen.note_ends({"c-2": 30}, 150, tasks)
+    seen.record_ends({"c-2": 30}, 150, tasks)
     assert seen.announced[TaskId(0, 2)]["a-1"].lag == 23
     onward = msgspec.structs.replace(READY, positions={"c-2": 29})
-    assert seen.note(onward, group(), 200), "it was too far behind: it is worth another look"
+    assert seen.process(onward, group(), 200), "it was too far behind: it is worth another look"
     found = seen.announced[TaskId(0, 2)]["a-1"]
     assert (found.lag, found.checked_ms, found.since_ms, found.heard_ms) == (23, 150, 100, 200)
     for other in ({"store_uuid": "v"}, {"positions": {"c-2": 28}}):
-        seen.note(onward, group(), 300)
-        seen.note(msgspec.structs.replace(onward, **other), group(), 400)
+        seen.process(onward, group(), 300)
+        seen.process(msgspec.structs.replace(onward, **other), group(), 400)
         found = seen.announced[TaskId(0, 2)]["a-1"]
         assert (found.lag, found.checked_ms, found.since_ms) == (-1, None, 400)
 
@@ -164,18 +164,18 @@ def test_H13_an_announcement_is_held_against_ends_that_were_asked_for_after_it()
 def test_H13_ends_are_held_against_what_was_announced_before_they_were_asked_for() -> None:
     seen = fresh()
     tasks = {TaskId(0, 2): TaskShape(stateful=True, changelogs=("c",))}
-    seen.note(READY, group(), 100)
-    seen.note(msgspec.structs.replace(READY, positions={"c-2": 30}), group(), 160)
-    seen.note_ends({"c-2": 30}, 150, tasks)
+    seen.process(READY, group(), 100)
+    seen.process(msgspec.structs.replace(READY, positions={"c-2": 30}), group(), 160)
+    seen.record_ends({"c-2": 30}, 150, tasks)
     assert seen.announced[TaskId(0, 2)]["a-1"].lag == 23, "by then the end may be further, too"
-    seen.note_ends({"c-2": 31}, 161, tasks)
+    seen.record_ends({"c-2": 31}, 161, tasks)
     assert seen.announced[TaskId(0, 2)]["a-1"].lag == 1
 
 
 def test_older_ends_do_not_replace_newer_ones() -> None:
     seen = fresh()
-    seen.note_ends({"c-2": 30}, 150, {})
-    seen.note_ends({"c-2": 20}, 140, {})
+    seen.record_ends({"c-2": 30}, 150, {})
+    seen.record_ends({"c-2": 20}, 140, {})
     assert seen.ends["c-2"].offset == 30
 
 
@@ -184,21 +184,21 @@ def test_failures_in_a_row_are_spared_longer_and_longer() -> None:
     pauses: list[int] = []
     for number in range(8):
         seen.failed_copies.clear()
-        seen.note(FAILED_COPY, group(), 1_000 * number)
+        seen.process(FAILED_COPY, group(), 1_000 * number)
         pauses.append(seen.failures[TaskId(0, 2), "a"].until_ms - 1_000 * number)
     assert pauses[:3] == [FAILURE_BACK_OFF_MS, 2 * FAILURE_BACK_OFF_MS, 4 * FAILURE_BACK_OFF_MS]
     assert pauses[-1] == FAILURE_BACK_OFF_MS_MAX
-    seen.note(READY, group(), 9_000)
+    seen.process(READY, group(), 9_000)
     assert (TaskId(0, 2), "a") not in seen.failures
 
 
 def test_a_join_that_is_taken_back_is_forgotten() -> None:
     seen = fresh()
-    seen.note(join("b"), group(), 100)
+    seen.process(join("b"), group(), 100)
     assert [each.incarnation for each in seen.pending(group())] == ["b-1"]
-    seen.note(MemberDied(app=APP, member="b", incarnation="b-1"), group(), 200)
+    seen.process(MemberDied(app=APP, member="b", incarnation="b-1"), group(), 200)
     assert not seen.pending(group())
-    assert seen.note(join("b"), group(), 300), "it is to be told"
+    assert seen.process(join("b"), group(), 300), "it is to be told"
     assert seen.returned == ["b-1"]
     assert not seen.pending(group())
 
@@ -208,9 +208,9 @@ def test_an_operator_drains_who_is_there() -> None:
     leaving = replay(
         [MemberRecord(leader_epoch=1, member="a", incarnation="a-1", phase="LEAVING")], group()
     )
-    assert not fresh().note(wish, leaving, 100)
-    assert not fresh().note(msgspec.structs.replace(wish, target="z"), group(), 100)
-    assert fresh().note(wish, group(), 100)
+    assert not fresh().process(wish, leaving, 100)
+    assert not fresh().process(msgspec.structs.replace(wish, target="z"), group(), 100)
+    assert fresh().process(wish, group(), 100)
 
 
 def test_H23_nobody_fills_the_log_with_transactional_ids() -> None:
@@ -219,8 +219,8 @@ def test_H23_nobody_fills_the_log_with_transactional_ids() -> None:
         leader_epoch=1, member="a", incarnation="a-1", phase="ACTIVE", transactional_ids=ids
     )
     wanted = TransactionalIdWanted(**OF_A, number=1, transactional_id="more")  # type: ignore[arg-type]  # its sender
-    assert fresh().note(wanted, group(), 100)
-    assert not fresh().note(wanted, replay([full], group()), 100)
+    assert fresh().process(wanted, group(), 100)
+    assert not fresh().process(wanted, replay([full], group()), 100)
 
 
 def test_who_is_over_is_remembered_but_not_for_ever() -> None:
@@ -233,7 +233,7 @@ def test_who_is_over_is_remembered_but_not_for_ever() -> None:
 def test_what_failed_is_forgotten_with_the_incarnation() -> None:
     seen = fresh()
     failed = TaskFailed(**OF_A, task="0_2", epoch=5, role="learner", detail="no space")  # type: ignore[arg-type]  # its sender
-    assert seen.note(failed, group(), 100)
+    assert seen.process(failed, group(), 100)
     assert seen.failed_copies
     seen.forget("a-1")
     assert not seen.failed_copies

@@ -72,7 +72,7 @@ def test_H5_what_the_old_leader_heard_makes_nobody_ready() -> None:
     b = table.start("b")
     table.run(3_000)
     assert b.copies
-    b.member._again.clear()
+    b.member._repeated.clear()
     table.lead("p1")
     table.run(10_000)
     assert not b.running
@@ -125,7 +125,7 @@ def test_a_revocation_under_way_ends_under_a_new_leader() -> None:
             task=task, task_epoch=1, input={}, changelog_end=dict.fromkeys(keys_of(task), 1_000)
         )
         a.member.report(released, table.now_ms)
-        a.member._now.clear()
+        a.member._outgoing.clear()
     table.lead("p1")
     table.run(1_000)
     assert sorted(b.running) == revoking

@@ -195,7 +195,7 @@ def test_H13_ready_is_taken_back() -> None:
             reason="fell behind",
         )
         table.hear(said)
-        b.member._again.clear()
+        b.member._repeated.clear()
     table.run(5_000)
     assert not grants(table, "b-1")
 
@@ -206,7 +206,7 @@ def test_H13_another_store_under_the_same_learn_epoch_is_looked_at_anew() -> Non
     table.run(3_000)
     (task, *_) = sorted(b.copies)
     other = ready(b, task, store_uuid="new", positions={keys_of(task)[0]: 10})
-    b.member._again.clear()
+    b.member._repeated.clear()
     for _ in range(8):
         table.hear(other)
         table.run(500)

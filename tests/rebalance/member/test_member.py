@@ -195,10 +195,10 @@ def test_who_is_let_in_has_a_lease_from_its_first_join_on() -> None:
 
 def test_a_worker_that_stands_still_is_not_vouched_for() -> None:
     member = admitted(task())
-    member.vouch(False, START_MS + 500)
+    member.set_health(False, START_MS + 500)
     member.report(TaskRunning(task="0_1", task_epoch=3, input={}), START_MS + 500)
     assert member.decide(START_MS + 600).messages == ()
-    member.vouch(True, START_MS + 5_000)
+    member.set_health(True, START_MS + 5_000)
     decision = member.decide(START_MS + 5_000)
     assert said(decision, Beat)
     assert said(decision, GrantedOk)
@@ -333,7 +333,7 @@ def test_who_slept_through_its_end_may_come_back_as_a_new_incarnation() -> None:
 
 def test_who_has_nothing_to_say_is_not_asked_again_and_again() -> None:
     hangs, goes = admitted(task()), admitted()
-    hangs.vouch(False, START_MS + 100)
+    hangs.set_health(False, START_MS + 100)
     goes.report(WorkerLeaves(), START_MS + 100)
     goes.follow(group(me("GONE")), 12, START_MS + 100)
     assert goes.decide(START_MS + 100).orders == (Leaveable(),)
@@ -343,7 +343,7 @@ def test_who_has_nothing_to_say_is_not_asked_again_and_again() -> None:
         assert not decision.messages
         assert not decision.over
         assert decision.wake_ms >= now_ms + HEARTBEAT_MS
-    hangs.vouch(True, now_ms + 1)
+    hangs.set_health(True, now_ms + 1)
     assert said(hangs.decide(now_ms + 1), Beat)
 
 

@@ -14,13 +14,13 @@ from tidewheel.rebalance.assignors.task_assignor import (
     validated,
 )
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole, TaskShape
-from tidewheel.rebalance.refine.refine import Intermediate, refine
+from tidewheel.rebalance.refine.refine import Refinement, refine
 from tidewheel.rebalance.refine.refine_input import (
-    CopyNow,
-    MemberNow,
+    CurrentCopy,
+    CurrentMember,
+    CurrentTask,
     Readiness,
     RefineInput,
-    TaskNow,
 )
 
 Key = TypeVar("Key")
@@ -31,41 +31,41 @@ STATELESS = TaskShape(stateful=False)
 T0, T1, T2, T3 = (TaskId(0, partition) for partition in range(4))
 
 
-def learner(member: str, readiness: Readiness = Readiness.PROGRESSING) -> CopyNow:
-    return CopyNow(member=member, role=TaskRole.LEARNER, readiness=readiness)
+def learner(member: str, readiness: Readiness = Readiness.PROGRESSING) -> CurrentCopy:
+    return CurrentCopy(member=member, role=TaskRole.LEARNER, readiness=readiness)
 
 
-def standby(member: str, readiness: Readiness = Readiness.PROGRESSING) -> CopyNow:
-    return CopyNow(member=member, role=TaskRole.STANDBY, readiness=readiness)
+def standby(member: str, readiness: Readiness = Readiness.PROGRESSING) -> CurrentCopy:
+    return CurrentCopy(member=member, role=TaskRole.STANDBY, readiness=readiness)
 
 
-def running(owner: str, *copies: CopyNow, state: Readiness = Readiness.READY) -> TaskNow:
-    return TaskNow(phase=TaskPhase.RUNNING, owner=owner, copies=copies, owner_state=state)
+def running(owner: str, *copies: CurrentCopy, state: Readiness = Readiness.READY) -> CurrentTask:
+    return CurrentTask(phase=TaskPhase.RUNNING, owner=owner, copies=copies, owner_state=state)
 
 
-def unowned(*copies: CopyNow, on_disk: Mapping[str, int] | None = None) -> TaskNow:
-    return TaskNow(phase=TaskPhase.RELEASED, copies=copies, on_disk=on_disk or {})
+def unowned(*copies: CurrentCopy, on_disk: Mapping[str, int] | None = None) -> CurrentTask:
+    return CurrentTask(phase=TaskPhase.RELEASED, copies=copies, on_disk=on_disk or {})
 
 
-def revoking(owner: str, following: str | None, *copies: CopyNow) -> TaskNow:
-    return TaskNow(phase=TaskPhase.REVOKING, owner=owner, next_member=following, copies=copies)
+def revoking(owner: str, following: str | None, *copies: CurrentCopy) -> CurrentTask:
+    return CurrentTask(phase=TaskPhase.REVOKING, owner=owner, next_member=following, copies=copies)
 
 
-def members(names: str, **flags: bool) -> tuple[MemberNow, ...]:
-    return tuple(MemberNow(name=name, **flags) for name in names.split())
+def members(names: str, **flags: bool) -> tuple[CurrentMember, ...]:
+    return tuple(CurrentMember(name=name, **flags) for name in names.split())
 
 
 def step(
-    states: Mapping[TaskId, TaskNow],
+    states: Mapping[TaskId, CurrentTask],
     owners: Mapping[TaskId, str],
     *,
-    present: tuple[MemberNow, ...] = members("a b c"),
+    present: tuple[CurrentMember, ...] = members("a b c"),
     standbys: Mapping[TaskId, tuple[str, ...]] | None = None,
     warmups: int = 2,
     waiting: str = "",
     enabled: bool = True,
     stateless: tuple[TaskId, ...] = (),
-) -> Intermediate:
+) -> Refinement:
     """Return the step from these states towards a target."""
     tasks = {task: STATELESS if task in stateless else STATEFUL for task in {*states, *owners}}
     return refine(
@@ -129,11 +129,11 @@ class SmallGroup:
 
     def given(self, target: Assignment) -> RefineInput:
         states = {
-            task: TaskNow(
+            task: CurrentTask(
                 phase=TaskPhase.RUNNING if task in self.owners else TaskPhase.RELEASED,
                 owner=self.owners.get(task),
                 copies=tuple(
-                    CopyNow(member=name, role=role, readiness=Readiness.READY)
+                    CurrentCopy(member=name, role=role, readiness=Readiness.READY)
                     for (of, name), role in self.copies.items()
                     if of == task
                 ),
@@ -145,7 +145,7 @@ class SmallGroup:
             tasks=self.tasks,
             owners=target.owners,
             standbys=target.standbys,
-            members=tuple(MemberNow(name=name) for name in sorted(self.names)),
+            members=tuple(CurrentMember(name=name) for name in sorted(self.names)),
             states=states,
             max_warmup_replicas=self.max_warmup_replicas,
         )
@@ -167,7 +167,7 @@ class SmallGroup:
                 return steps
         raise AssertionError(f"has not converged after {limit} steps")
 
-    def move(self, answer: Intermediate) -> bool:
+    def move(self, answer: Refinement) -> bool:
         moves = [
             (task, owner) for task, owner in answer.owners.items() if self.owners.get(task) != owner
         ]
@@ -181,7 +181,7 @@ class SmallGroup:
                 self.copies[task, held] = TaskRole.STANDBY
         return bool(moves)
 
-    def keep_copies(self, answer: Intermediate) -> None:
+    def keep_copies(self, answer: Refinement) -> None:
         wanted = [(task, name, TaskRole.LEARNER) for task, name in answer.learners.items()]
         for task, names in answer.standbys.items():
             wanted += [(task, name, TaskRole.STANDBY) for name in names]

@@ -16,7 +16,7 @@ from tests.rebalance.refine.refining import (
     unowned,
 )
 from tidewheel.rebalance.model import TaskId
-from tidewheel.rebalance.refine.refine_input import MemberNow, Readiness
+from tidewheel.rebalance.refine.refine_input import CurrentMember, Readiness
 
 READY, NOTHING, UNKNOWN = Readiness.READY, Readiness.NOTHING, Readiness.UNKNOWN
 
@@ -132,7 +132,7 @@ def test_a_new_leader_throws_away_no_copy_before_it_has_heard_of_it() -> None:
 def test_a_ready_learner_is_not_counted_as_a_spare_standby() -> None:
     states, wanted = {T0: running("a", learner("b", READY))}, {T0: ("c",)}
     for settled in (False, True):
-        present = (*members("a c"), MemberNow(name="b", settled=settled))
+        present = (*members("a c"), CurrentMember(name="b", settled=settled))
         answer = step(states, {T0: "b"}, present=present, standbys=wanted)
         assert answer.learners == {T0: "b"}
         assert answer.standbys == {T0: ("c",)}
@@ -146,7 +146,7 @@ def test_no_standby_is_planted_where_the_task_is_about_to_run() -> None:
 
 
 def test_a_member_whose_time_is_up_keeps_no_copy_for_others() -> None:
-    present = (*members("a c"), MemberNow(name="b", leaving=True, expelled=True))
+    present = (*members("a c"), CurrentMember(name="b", leaving=True, expelled=True))
     state = running("a", standby("b", READY))
     assert step({T0: state}, {T0: "a"}, present=present, standbys={T0: ("c",)}).standbys == {
         T0: ("c",)
@@ -154,7 +154,7 @@ def test_a_member_whose_time_is_up_keeps_no_copy_for_others() -> None:
 
 
 def test_N11_a_member_that_has_just_come_learns_but_takes_nothing_from_others() -> None:
-    newcomer = (*members("a"), MemberNow(name="b", settled=False))
+    newcomer = (*members("a"), CurrentMember(name="b", settled=False))
     states = {T0: running("a", learner("b", READY)), T1: running("a"), T2: running("a")}
     answer = step(states, dict.fromkeys(states, "b"), present=newcomer, stateless=(T2,))
     assert answer.owners == dict.fromkeys(states, "a")
@@ -162,19 +162,19 @@ def test_N11_a_member_that_has_just_come_learns_but_takes_nothing_from_others() 
 
 
 def test_N11_a_member_that_has_just_come_is_given_what_nobody_runs() -> None:
-    newcomer = (MemberNow(name="b", settled=False),)
+    newcomer = (CurrentMember(name="b", settled=False),)
     assert step({T0: unowned()}, {T0: "b"}, present=newcomer).owners == {T0: "b"}
 
 
 def test_N11_who_has_settled_comes_first_for_a_place_among_the_learners() -> None:
     states = {T0: running("a", learner("b")), T1: running("a")}
-    present = (*members("a c"), MemberNow(name="b", settled=False))
+    present = (*members("a c"), CurrentMember(name="b", settled=False))
     answer = step(states, {T0: "b", T1: "c"}, present=present, warmups=1)
     assert answer.learners == {T1: "c"}
 
 
 def test_L4_tasks_of_a_leaving_member_move_behind_learners() -> None:
-    present = (MemberNow(name="a", leaving=True), MemberNow(name="b", settled=False))
+    present = (CurrentMember(name="a", leaving=True), CurrentMember(name="b", settled=False))
     states = {T0: running("a"), T1: running("a", learner("b", READY)), T2: running("a")}
     answer = step(states, dict.fromkeys(states, "b"), present=present, warmups=1)
     assert answer.owners == {T0: "a", T1: "b", T2: "a"}
@@ -183,7 +183,7 @@ def test_L4_tasks_of_a_leaving_member_move_behind_learners() -> None:
 
 
 def test_L4_when_its_time_is_up_everything_is_taken_from_a_leaving_member() -> None:
-    present = (MemberNow(name="a", leaving=True, expelled=True), *members("b c"))
+    present = (CurrentMember(name="a", leaving=True, expelled=True), *members("b c"))
     states = {T0: running("a", standby("c", READY)), T1: running("a")}
     answer = step(states, {T0: "b", T1: "b"}, present=present)
     assert answer.owners == {T0: "c", T1: "b"}
@@ -192,7 +192,7 @@ def test_L4_when_its_time_is_up_everything_is_taken_from_a_leaving_member() -> N
 
 
 def test_L4_the_last_member_lets_go_without_a_successor() -> None:
-    present = (MemberNow(name="a", leaving=True, expelled=True),)
+    present = (CurrentMember(name="a", leaving=True, expelled=True),)
     assert step({T0: running("a")}, {T0: "a"}, present=present).owners == {}
 
 
@@ -309,7 +309,7 @@ def test_without_refining_every_move_is_cold() -> None:
 
 
 def test_who_leaves_is_relieved_first() -> None:
-    present = (*members("a c d"), MemberNow(name="b", leaving=True))
+    present = (*members("a c d"), CurrentMember(name="b", leaving=True))
     states = {T0: running("a"), T1: running("a"), T2: running("b"), T3: running("b")}
     answer = step(states, {T0: "c", T1: "c", T2: "c", T3: "d"}, present=present)
     assert answer.learners == {T2: "c", T3: "d"}

@@ -18,13 +18,13 @@ from tests.rebalance.refine.refining import (
     step,
 )
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
-from tidewheel.rebalance.refine.refine import Intermediate, refine
+from tidewheel.rebalance.refine.refine import Refinement, refine
 from tidewheel.rebalance.refine.refine_input import (
-    CopyNow,
-    MemberNow,
+    CurrentCopy,
+    CurrentMember,
+    CurrentTask,
     Readiness,
     RefineInput,
-    TaskNow,
 )
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -52,7 +52,7 @@ class Choices:
 CHOICES = st.integers(0, 2**64 - 1).map(Choices)
 
 
-def task_state(choices: Choices) -> TaskNow:
+def task_state(choices: Choices) -> CurrentTask:
     """Draw a task in any phase: copies off the owner, one per member, at most one learner."""
     phase = choices.of([*TaskPhase])
     owned = phase in (TaskPhase.RUNNING, TaskPhase.REVOKING)
@@ -60,7 +60,7 @@ def task_state(choices: Choices) -> TaskNow:
     free = [name for name in NAMES if name != owner]
     learner = choices.of([None, *free])
     copies = tuple(
-        CopyNow(
+        CurrentCopy(
             member=name,
             role=TaskRole.LEARNER if name == learner else TaskRole.STANDBY,
             readiness=choices.of([*Readiness]),
@@ -69,7 +69,7 @@ def task_state(choices: Choices) -> TaskNow:
         if name == learner or choices.of([False, False, True])
     )
     closed = choices.some([name for name in free if name not in {copy.member for copy in copies}])
-    return TaskNow(
+    return CurrentTask(
         phase=phase,
         owner=owner,
         next_member=choices.of([*free, *GHOSTS, None]) if phase == TaskPhase.REVOKING else None,
@@ -86,7 +86,7 @@ def inputs(draw: st.DrawFn) -> RefineInput:
         TaskId(index % 2, index // 2): STATELESS if index % 2 else STATEFUL
         for index in range(len(numbers))
     }
-    states: dict[TaskId, TaskNow] = {}
+    states: dict[TaskId, CurrentTask] = {}
     owners: dict[TaskId, str] = {}
     standbys: dict[TaskId, tuple[str, ...]] = {}
     for (task, shape), choices in zip(tasks.items(), numbers, strict=True):
@@ -103,7 +103,7 @@ def inputs(draw: st.DrawFn) -> RefineInput:
             states[task] = state
     choices = draw(CHOICES)
     members = tuple(
-        MemberNow(
+        CurrentMember(
             name=name,
             threads=choices.of([1, 2]),
             settled=choices.of([True, False]),
@@ -124,12 +124,12 @@ def inputs(draw: st.DrawFn) -> RefineInput:
     )
 
 
-def occupant(case: RefineInput, task: TaskId) -> str | None:
-    owner = case.states.get(task, TaskNow()).owner
+def current_owner(case: RefineInput, task: TaskId) -> str | None:
+    owner = case.states.get(task, CurrentTask()).owner
     return owner if owner in {member.name for member in case.members} else None
 
 
-def copies_of(answer: Intermediate, task: TaskId) -> list[str]:
+def copies_of(answer: Refinement, task: TaskId) -> list[str]:
     learner = answer.learners.get(task)
     return ([] if learner is None else [learner]) + list(answer.standbys.get(task, ()))
 
@@ -141,7 +141,7 @@ def test_no_member_ever_has_two_copies_of_a_task(case: RefineInput) -> None:
     for task in case.tasks:
         copies = copies_of(answer, task)
         assert len(copies) == len(set(copies))
-        assert occupant(case, task) not in copies
+        assert current_owner(case, task) not in copies
         assert set(copies) <= alive
         assert answer.owners.get(task) in {*alive, None}
     assert {*answer.owners, *answer.learners, *answer.standbys} <= case.tasks.keys()
@@ -152,7 +152,7 @@ def test_a_running_task_is_handed_to_nobody_but_a_ready_copy(case: RefineInput) 
     answer = refine(case)
     flags = {member.name: member for member in case.members}
     for task, state in case.states.items():
-        owner = occupant(case, task)
+        owner = current_owner(case, task)
         if state.phase != TaskPhase.RUNNING or owner is None or flags[owner].expelled:
             continue
         now = answer.owners.get(task)
@@ -170,7 +170,7 @@ def test_N11_nobody_loses_a_task_to_a_member_that_has_not_settled(case: RefineIn
     answer = refine(case)
     flags = {member.name: member for member in case.members}
     for task, state in case.states.items():
-        owner, now = occupant(case, task), answer.owners.get(task)
+        owner, now = current_owner(case, task), answer.owners.get(task)
         if state.phase != TaskPhase.RUNNING or owner is None or now in (owner, None):
             continue
         going = flags[owner].leaving or flags[owner].expelled
@@ -207,7 +207,7 @@ def test_what_is_warmed_up_beyond_the_budget_is_of_who_leaves(
             for task, (owner, target, begun) in zip(tasks, moves, strict=True)
         },
         {task: target for task, (_, target, _) in zip(tasks, moves, strict=True)},
-        present=(MemberNow(name="a", leaving=True), *members("b c d")),
+        present=(CurrentMember(name="a", leaving=True), *members("b c d")),
         warmups=allowed,
     )
     stayers = min(allowed, len(moves) - len(leavers))
@@ -220,10 +220,10 @@ def test_nobody_who_leaves_is_given_anything(case: RefineInput) -> None:
     going = {member.name for member in case.members if member.leaving or member.expelled}
     answer = refine(case)
     for task, owner in answer.owners.items():
-        assert owner not in going or owner == occupant(case, task)
+        assert owner not in going or owner == current_owner(case, task)
     assert going.isdisjoint(answer.learners.values())
     for task, standbys in answer.standbys.items():
-        had = {copy.member for copy in case.states.get(task, TaskNow()).copies}
+        had = {copy.member for copy in case.states.get(task, CurrentTask()).copies}
         assert going & set(standbys) <= had
 
 
@@ -235,7 +235,7 @@ def test_invariant_21_no_task_is_left_without_an_owner_while_its_target_owner_li
     answer = refine(case)
     for task, target in case.owners.items():
         if target in able:
-            assert answer.owners.get(task) in able | {occupant(case, task)}
+            assert answer.owners.get(task) in able | {current_owner(case, task)}
             assert answer.owners.get(task) is not None
 
 
@@ -244,15 +244,15 @@ def test_L5_a_learner_is_there_for_a_move_that_the_target_wants(case: RefineInpu
     answer = refine(case)
     for task, name in answer.learners.items():
         assert name in (case.owners[task], answer.owners.get(task))
-        assert name != occupant(case, task)
+        assert name != current_owner(case, task)
 
 
 @given(inputs())
 def test_a_step_on_the_way_keeps_the_copy_it_will_promote(case: RefineInput) -> None:
     answer = refine(case)
     for task, owner in answer.owners.items():
-        had = {copy.member for copy in case.states.get(task, TaskNow()).copies}
-        if owner in had and owner != occupant(case, task):
+        had = {copy.member for copy in case.states.get(task, CurrentTask()).copies}
+        if owner in had and owner != current_owner(case, task):
             assert owner in copies_of(answer, task)
 
 
@@ -264,7 +264,7 @@ def test_every_move_that_waits_is_parked_or_warmed_up(case: RefineInput) -> None
         if now == target:
             continue
         assert answer.reasons[task]
-        on_its_way = case.states.get(task, TaskNow()).phase == TaskPhase.REVOKING
+        on_its_way = case.states.get(task, CurrentTask()).phase == TaskPhase.REVOKING
         if case.tasks[task].stateful and not on_its_way:
             assert (task in answer.parked) != (target in copies_of(answer, task))
 
@@ -284,11 +284,11 @@ def test_a_group_at_its_target_is_left_alone(case: RefineInput) -> None:
         if shape.stateful and len(alive) > 1
     }
     states = {
-        task: TaskNow(
+        task: CurrentTask(
             phase=TaskPhase.RUNNING,
             owner=owners[task],
             copies=tuple(
-                CopyNow(member=name, role=TaskRole.STANDBY, readiness=Readiness.READY)
+                CurrentCopy(member=name, role=TaskRole.STANDBY, readiness=Readiness.READY)
                 for name in standbys.get(task, ())
             ),
         )
@@ -299,11 +299,11 @@ def test_a_group_at_its_target_is_left_alone(case: RefineInput) -> None:
             tasks=case.tasks,
             owners=owners,
             standbys=standbys,
-            members=tuple(MemberNow(name=name) for name in alive),
+            members=tuple(CurrentMember(name=name) for name in alive),
             states=states,
         )
     )
-    assert answer == Intermediate(
+    assert answer == Refinement(
         owners=owners,
         learners={},
         standbys=standbys,
