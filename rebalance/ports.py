@@ -47,7 +47,7 @@ class GroupLog(Protocol):
     """The two control topics of an application.
 
     Threads: one calls `open` and `poll`, one the leader's methods (`claim`, `append`, `forget`,
-    `resign`), one `say`. Methods raise `GroupLogAwayError` if a retry can help.
+    `resign`), one `send`. Methods raise `GroupLogAwayError` if a retry can help.
     """
 
     def open(self, *, create: bool, inbox_back_ms: int) -> Mapping[str, str]:
@@ -68,7 +68,7 @@ class GroupLog(Protocol):
         """Return current topic ids, without missing topics."""
         ...
 
-    def say(self, messages: Sequence[AnyMessage]) -> None:
+    def send(self, messages: Sequence[AnyMessage]) -> None:
         """Send messages in order without waiting; drop those undelivered for seconds."""
         ...
 
@@ -116,13 +116,13 @@ class EndsReader(Protocol):
         ...
 
 
-class Clock(Protocol):
+class MonotonicClock(Protocol):
     """A monotonic clock."""
 
     def now_ms(self) -> int: ...
 
 
-class MemberLine(Protocol):
+class WorkerConnection(Protocol):
     """Connection to a member's worker. Methods never block or raise."""
 
     def order(self, orders: Sequence[AnyOrder]) -> None: ...

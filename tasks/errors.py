@@ -48,7 +48,7 @@ class FencedError(StreamsError):
     """This worker's time is over: another took over its transactional id, or the group has said so. Never retried.
 
     `final` says that the process must not join its group again by itself; `code` is why, as in
-    `tidewheel.rebalance.protocol.messages.Refused`, or "FENCED".
+    `tidewheel.rebalance.protocol.messages.JoinRefused`, or "FENCED".
 
     >>> raise FencedError('producer shop-fixed-0: commit: _FENCED: a newer producer of this id exists')
     Traceback (most recent call last):

@@ -18,7 +18,7 @@ from tidewheel.rebalance.protocol.decoding import Rejection
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
-    Join,
+    JoinGroup,
     LeaderBeat,
     SeenTask,
     encode_message,
@@ -190,7 +190,7 @@ class SimulatedGroup:
 
     def start(self, name: str) -> None:
         """Let a member join."""
-        hello = Join(
+        hello = JoinGroup(
             app=APP,
             member=name,
             incarnation=f"{name}-1",
@@ -296,7 +296,7 @@ class SimulatedGroup:
         for answer in decision.messages:
             self._encoded(answer)
             for worker in self._workers.values():
-                worker.member.hear(answer, self._now_ms)
+                worker.member.receive(answer, self._now_ms)
         for fence in decision.fences:
             self._coordinator.fenced(fence.incarnation, self._now_ms)
         if decision.read_ends:

@@ -75,7 +75,7 @@ class LogFold:
     def phase(self) -> GroupPhase:
         return phase_of(self.group, assigning=self._assigning)
 
-    def take(self, entry: LogEntry | RejectedRecord) -> bool:
+    def add(self, entry: LogEntry | RejectedRecord) -> bool:
         """Fold an entry; return False for records that do not count."""
         self.end = entry.offset + 1
         if isinstance(entry, RejectedRecord):
@@ -150,7 +150,7 @@ class LogFold:
 def fold_log(entries: Iterable[LogEntry | RejectedRecord]) -> LogFold:
     fold = LogFold()
     for entry in entries:
-        fold.take(entry)
+        fold.add(entry)
     return fold
 
 

@@ -95,7 +95,7 @@ class Episode:
 def account(entries: Iterable[LogEntry | RejectedRecord]) -> tuple[Episode, ...]:
     chronicle = Chronicle()
     for entry in entries:
-        chronicle.take(entry)
+        chronicle.add(entry)
     return chronicle.episodes()
 
 
@@ -174,11 +174,11 @@ class Chronicle:
         self._names: dict[str, str] = {}
         self._last: LogEntry | None = None
 
-    def take(self, entry: LogEntry | RejectedRecord) -> None:
+    def add(self, entry: LogEntry | RejectedRecord) -> None:
         if isinstance(entry, RejectedRecord):
             return
         before = self._fold.group
-        if not self._fold.take(entry):
+        if not self._fold.add(entry):
             return
         after = self._fold.group
         told: list[tuple[str, str]] = []

@@ -86,7 +86,7 @@ def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
     return found
 
 
-def begun(group: Group, record: BootstrapRecord, claimant: Claimant) -> list[AnyRecord]:
+def begin_load(group: Group, record: BootstrapRecord, claimant: Claimant) -> list[AnyRecord]:
     """Return the transaction that starts an attempt; its epoch is the next leader epoch.
 
     The caller has fenced the logged members: no member owns a task, and start offsets come from the
@@ -104,7 +104,7 @@ def begun(group: Group, record: BootstrapRecord, claimant: Claimant) -> list[Any
     )
 
 
-def closed(group: Group, store: str, attempt: str, claimant: Claimant) -> list[AnyRecord]:
+def close_load(group: Group, store: str, attempt: str, claimant: Claimant) -> list[AnyRecord]:
     """Return the transaction after which no writer can start.
 
     Raises:
@@ -115,7 +115,7 @@ def closed(group: Group, store: str, attempt: str, claimant: Claimant) -> list[A
     return _transaction(replace(group, bootstraps={**group.bootstraps, store: last}), claimant)
 
 
-def over(group: Group, record: BootstrappedRecord, claimant: Claimant) -> list[AnyRecord]:
+def finish_load(group: Group, record: BootstrappedRecord, claimant: Claimant) -> list[AnyRecord]:
     """Return the transaction that ends the hold.
 
     Raises:

@@ -6,17 +6,17 @@ from typing import Final
 import msgspec
 
 from tidewheel.rebalance.group import LIVE
-from tidewheel.rebalance.leader.decision import Fence
-from tidewheel.rebalance.leader.draft import Draft
-from tidewheel.rebalance.leader.group_program import (
+from tidewheel.rebalance.leader.compatibility import (
     adopted_program,
     is_awaited,
     is_parked,
-    refusal,
+    join_refusal,
     updated_program,
 )
+from tidewheel.rebalance.leader.decision import Fence
+from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase, TaskRole
-from tidewheel.rebalance.protocol.messages import Join, Leave, Refused
+from tidewheel.rebalance.protocol.messages import JoinGroup, JoinRefused, Leave
 from tidewheel.rebalance.protocol.records import MemberRecord
 
 FENCE_AGAIN_MS: Final = 15_000
@@ -30,7 +30,7 @@ _UNHEARD_HEARTBEATS: Final = 10
 REJOIN_INHERITED_MS: Final = 60_000
 
 
-def admit_members(draft: Draft, *, app: str, leader: str) -> list[Refused]:
+def admit_members(draft: Draft, *, app: str, leader: str) -> list[JoinRefused]:
     """Admit members; return refusals.
 
     A join fences an older incarnation of its name (S3), or returns from a restart (S1).
@@ -41,22 +41,22 @@ def admit_members(draft: Draft, *, app: str, leader: str) -> list[Refused]:
     ]
     draft.seen.returned.clear()
     for join in draft.seen.pending(draft.group):
-        problem = refusal(join, draft.group)
+        problem = join_refusal(join, draft.group)
         if problem is None:
             _admit_one(draft, join)
         elif not _must_wait(draft, join):
             del draft.seen.members[join.incarnation]  # a repeated join is refused again
             refused.append((join.incarnation, problem.code, problem.reason))
     return [
-        Refused(app=app, member=leader, incarnation=incarnation, code=code, reason=reason)
+        JoinRefused(app=app, member=leader, incarnation=incarnation, code=code, reason=reason)
         for incarnation, code, reason in refused
     ]
 
 
-def _must_wait(draft: Draft, join: Join) -> bool:
+def _must_wait(draft: Draft, join: JoinGroup) -> bool:
     """Return True if all objections come from unheard members: the join waits for their fate."""
     unheard = {each for each in draft.live() if draft.seen.is_unheard(each)}
-    if not unheard or refusal(join, draft.group, unheard) is not None:
+    if not unheard or join_refusal(join, draft.group, unheard) is not None:
         return False
     for incarnation in unheard:
         draft.seen.of(incarnation).awaited = True
@@ -87,7 +87,7 @@ def correct_members(draft: Draft) -> None:
 _NOT_OF_JOIN: Final = ("member_epoch", "reason", "rejoin_ms", "drain_ms", "shutdown")
 
 
-def _admit_one(draft: Draft, join: Join) -> None:
+def _admit_one(draft: Draft, join: JoinGroup) -> None:
     heard = draft.seen.of(join.incarnation)
     namesakes = [record for record in draft.group.members.values() if record.member == join.member]
     parked = is_parked(join.topology_epoch, draft.group, join.member)
@@ -109,7 +109,7 @@ def _admit_one(draft: Draft, join: Join) -> None:
     draft.seen.news.append(f"{join.member} joined")
 
 
-def _member_record(epoch: int, join: Join, phase: MemberPhase) -> MemberRecord:
+def _member_record(epoch: int, join: JoinGroup, phase: MemberPhase) -> MemberRecord:
     return MemberRecord(
         leader_epoch=epoch,
         member=join.member,
@@ -157,7 +157,7 @@ def update_program(draft: Draft) -> None:
     draft.seen.program_checked = (draft.group.members, draft.seen.joins_noted)
 
 
-def _adopt_program(draft: Draft, joins: dict[str, Join | None]) -> None:
+def _adopt_program(draft: Draft, joins: dict[str, JoinGroup | None]) -> None:
     """Adopt the lowest other topology epoch: no member runs the group's any more."""
     candidates = [
         (join.topology_epoch, record.member, join)

@@ -20,14 +20,14 @@ from tidewheel.rebalance.protocol.messages import (
     DrainMember,
     EraseKey,
     GrantedOk,
-    Join,
+    JoinGroup,
+    JoinRefused,
     KeyErased,
     LeaderBeat,
     Leave,
     MemberDied,
     NotReady,
     Ready,
-    Refused,
     Revoked,
     ShutDown,
     Suspect,
@@ -99,7 +99,7 @@ class MemberObservations(msgspec.Struct, kw_only=True):
     """Observations of one incarnation."""
 
     heard_ms: int  # Last sign of life; initially the leader's claim.
-    join: Join | None = None
+    join: JoinGroup | None = None
     joined_ms: int = 0
     sequence: int = -1
     admitted_ms: int | None = None  # Start of settling. None: settled once heard after the claim.
@@ -172,7 +172,7 @@ class Observations(msgspec.Struct, kw_only=True):
         heard = self.members.get(incarnation)
         return heard is None or (heard.sequence < 0 and heard.join is None)
 
-    def pending(self, group: Group) -> list[Join]:
+    def pending(self, group: Group) -> list[JoinGroup]:
         return [
             heard.join
             for incarnation, heard in self.members.items()
@@ -182,7 +182,7 @@ class Observations(msgspec.Struct, kw_only=True):
     def process(self, message: AnyMessage, group: Group, now_ms: int) -> bool:
         """Process a message; return True if it can change a decision."""
         match message:
-            case Join():
+            case JoinGroup():
                 changed = self._join(message, group, now_ms)
             case Suspect():
                 changed = message.leader_epoch >= group.leader_epoch
@@ -191,7 +191,7 @@ class Observations(msgspec.Struct, kw_only=True):
                 changed = self._drain(message, group)
             case MemberDied():
                 changed = self._died(message, group)
-            case LeaderBeat() | Refused() | EraseKey() | KeyErased():
+            case LeaderBeat() | JoinRefused() | EraseKey() | KeyErased():
                 changed = False  # for other leaders, or between an operator and an owner
             case _:
                 live = _is_live(group, message.incarnation)
@@ -235,7 +235,7 @@ class Observations(msgspec.Struct, kw_only=True):
         while len(self.ended) > ENDED_MAX:
             del self.ended[next(iter(self.ended))]
 
-    def _join(self, join: Join, group: Group, now_ms: int) -> bool:
+    def _join(self, join: JoinGroup, group: Group, now_ms: int) -> bool:
         record = group.members.get(join.incarnation)
         if join.incarnation in self.ended:
             self.returned.append(join.incarnation)
@@ -250,7 +250,7 @@ class Observations(msgspec.Struct, kw_only=True):
         self.joins_noted += changed
         return changed
 
-    def _sharing(self, join: Join) -> Join:
+    def _sharing(self, join: JoinGroup) -> JoinGroup:
         """Return the join sharing an equal task tuple of another join.
 
         Nearly all members see the same tasks; `updated_program` then reads them once.

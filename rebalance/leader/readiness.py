@@ -5,7 +5,7 @@ from typing import Final
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.observations import DISK_FRESH_MS, Announced, changelog_keys
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
-from tidewheel.rebalance.protocol.messages import Join
+from tidewheel.rebalance.protocol.messages import JoinGroup
 from tidewheel.rebalance.protocol.records import Copy, TaskRecord
 from tidewheel.rebalance.refine.refine_input import CurrentCopy, Readiness
 
@@ -97,7 +97,7 @@ def request_checks(draft: Draft) -> None:
             _request_disk_ends(draft, heard.join, heard.joined_ms)
 
 
-def _request_disk_ends(draft: Draft, join: Join, joined_ms: int) -> None:
+def _request_disk_ends(draft: Draft, join: JoinGroup, joined_ms: int) -> None:
     for copy in join.on_disk:
         for key in copy.positions:
             end = draft.seen.ends.get(key)

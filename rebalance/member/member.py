@@ -12,7 +12,7 @@ from typing import Final, TypedDict
 import msgspec
 
 from tidewheel.rebalance.group import LIVE, Group, is_of_leader
-from tidewheel.rebalance.leader.group_program import runs
+from tidewheel.rebalance.leader.compatibility import runs_program
 from tidewheel.rebalance.member.order_book import OrderBook
 from tidewheel.rebalance.member.status_rows import StatusRows
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase, TaskRole
@@ -24,14 +24,14 @@ from tidewheel.rebalance.protocol.messages import (
     DiskCopy,
     EraseKey,
     GrantedOk,
-    Join,
+    JoinGroup,
+    JoinRefused,
     KeyErased,
     LeaderBeat,
     Leave,
     MemberDied,
     NotReady,
     Ready,
-    Refused,
     Revoked,
     SeenTask,
     ShutDown,
@@ -46,7 +46,7 @@ from tidewheel.rebalance.protocol.orders import (
     EndApplication,
     EndIncarnation,
     EraseRows,
-    Leaveable,
+    MayClose,
     RowsErased,
     TaskBroken,
     TaskReleased,
@@ -89,7 +89,7 @@ class _Sender(TypedDict):
 
 class Member:
     def __init__(
-        self, join: Join, *, heartbeat_interval_ms: int, session_timeout_ms: int, now_ms: int
+        self, join: JoinGroup, *, heartbeat_interval_ms: int, session_timeout_ms: int, now_ms: int
     ) -> None:
         self._join = join
         self._heartbeat_ms = heartbeat_interval_ms
@@ -136,7 +136,7 @@ class Member:
         elif self._was_admitted or self._join.incarnation in group.members:
             self._handle_removal()
 
-    def hear(self, message: AnyMessage, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
+    def receive(self, message: AnyMessage, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
         mine = self._join.incarnation
         if message.app != self._join.app:
             return
@@ -145,7 +145,9 @@ class Member:
             if sent_ms is not None:
                 self._acked_ms = max(sent_ms, self._acked_ms or sent_ms)
         elif (
-            isinstance(message, Refused) and message.incarnation == mine and not self._was_admitted
+            isinstance(message, JoinRefused)
+            and message.incarnation == mine
+            and not self._was_admitted
         ):
             self._end(message.reason, final=message.code != "FENCED", code=message.code)
         elif isinstance(message, EraseKey):
@@ -314,7 +316,7 @@ class Member:
         if record.topology_hash == about.topology_hash:
             unknown |= not named >= about.tasks.keys()
         is_parked = record.phase == MemberPhase.PARKED
-        unknown |= not runs(self._join, about) or not _reflects_join(record, self._join)
+        unknown |= not runs_program(self._join, about) or not _reflects_join(record, self._join)
         return is_parked or bool(about.held) or unknown or record.assignor != about.assignor
 
     def _beat(self, now_ms: int) -> Beat:
@@ -408,7 +410,7 @@ class Member:
     def _permit_closing(self) -> None:
         if not self._left:
             self._left = True
-            self._orders.append(Leaveable())
+            self._orders.append(MayClose())
 
     def _end(self, reason: str, *, final: bool, code: str) -> None:
         if not self._over:
@@ -485,11 +487,11 @@ def _is_newer_position(before: AnyMessage | None, message: AnyMessage) -> bool:
 _JOINED: Final = tuple(
     name
     for name in MemberRecord.__struct_fields__
-    if name in Join.__struct_fields__ and name not in ("v", "transactional_ids")
+    if name in JoinGroup.__struct_fields__ and name not in ("v", "transactional_ids")
 )
 
 
-def _reflects_join(record: MemberRecord, join: Join) -> bool:
+def _reflects_join(record: MemberRecord, join: JoinGroup) -> bool:
     """Return True if the record matches the join; only foreign writers break that."""
     return all(getattr(record, name) == getattr(join, name) for name in _JOINED)
 

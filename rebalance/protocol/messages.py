@@ -67,7 +67,7 @@ class SeenTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changelogs: tuple[TopicText, ...] = ()
 
 
-class Join(Message, frozen=True, kw_only=True, tag="JOIN"):
+class JoinGroup(Message, frozen=True, kw_only=True, tag="JOIN"):
     """Request to join; repeated each heartbeat until logged, and after changes."""
 
     transactional_ids: tuple[Name, ...]
@@ -219,7 +219,7 @@ class Suspect(Message, frozen=True, kw_only=True, tag="SUSPECT"):
     leader_epoch: Epoch
 
 
-class Refused(Message, frozen=True, kw_only=True, tag="REFUSED"):
+class JoinRefused(Message, frozen=True, kw_only=True, tag="REFUSED"):
     """The leader refuses the join of `incarnation`."""
 
     #: INCOMPATIBLE_TOPOLOGY, INCOMPATIBLE_ASSIGNOR, INCOMPATIBLE_VERSION; or FENCED for an ended
@@ -241,7 +241,7 @@ class LeaderBeat(Message, frozen=True, kw_only=True, tag="LEADER_BEAT"):
 
 
 AnyMessage = (
-    Join
+    JoinGroup
     | Beat
     | Ready
     | NotReady
@@ -256,7 +256,7 @@ AnyMessage = (
     | ShutDown
     | MemberDied
     | Suspect
-    | Refused
+    | JoinRefused
     | LeaderBeat
 )
 
@@ -290,11 +290,11 @@ def decode_message(data: bytes) -> AnyMessage | None:
 
 def _problem(message: AnyMessage) -> Rejection | None:
     match message:
-        case Join() if message.protocol[0] > message.protocol[1]:
+        case JoinGroup() if message.protocol[0] > message.protocol[1]:
             return Rejection("protocol", "ends before it begins")
-        case Join() if sum(message.partitions.values()) > PARTITIONS_MAX:
+        case JoinGroup() if sum(message.partitions.values()) > PARTITIONS_MAX:
             return Rejection("partitions", f"has more than {PARTITIONS_MAX} partitions in all")
-        case Join():
+        case JoinGroup():
             ids = message.transactional_ids
             field = "transactional_ids"
         case TransactionalIdWanted():
@@ -318,7 +318,7 @@ _DECODER: Final[RecordDecoder[AnyMessage]] = RecordDecoder(
         KeyErased: ("problem",),
         ShutDown: ("reason",),
         MemberDied: ("reason",),
-        Refused: ("reason",),
+        JoinRefused: ("reason",),
         LeaderBeat: ("alarms",),
     },
 )

@@ -79,7 +79,7 @@ class EndIncarnation(Order, frozen=True, kw_only=True, tag="end"):
     code: str = "FENCED"
 
 
-class Leaveable(Order, frozen=True, kw_only=True, tag="leaveable"):
+class MayClose(Order, frozen=True, kw_only=True, tag="leaveable"):
     """A draining worker has no tasks left and can close."""
 
 
@@ -98,7 +98,7 @@ AnyOrder = (
     | EraseRows
     | UseTransactionalId
     | EndIncarnation
-    | Leaveable
+    | MayClose
     | EndApplication
 )
 

@@ -96,7 +96,7 @@ class GroupRecord(LogRecord, frozen=True, kw_only=True, tag="GROUP"):
 
 
 class MemberRecord(LogRecord, frozen=True, kw_only=True, tag="MEMBER"):
-    """One incarnation; other fields as in `messages.Join`."""
+    """One incarnation; other fields as in `messages.JoinGroup`."""
 
     member: Name
     incarnation: Name

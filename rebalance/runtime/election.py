@@ -58,7 +58,7 @@ class Election:
         self._suspected_ms: int | None = None
         self._claimed_ms: int | None = None
 
-    def hear(self, message: AnyMessage, now_ms: int) -> None:
+    def receive(self, message: AnyMessage, now_ms: int) -> None:
         """Process a message; only the newest leader's beats count."""
         if not isinstance(message, LeaderBeat) or message.app != self._app:
             return

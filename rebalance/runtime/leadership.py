@@ -22,7 +22,7 @@ from tidewheel.rebalance.assignors.task_assignor import Assignment, AssignmentRe
 from tidewheel.rebalance.group import Group, replay, snapshot
 from tidewheel.rebalance.leader.coordinator import Coordinator
 from tidewheel.rebalance.leader.decision import CoordinatorSettings, Decision, Fence
-from tidewheel.rebalance.leader.mending import mended
+from tidewheel.rebalance.leader.repair import repair_group
 from tidewheel.rebalance.ports import EndsReader, Fencer, GroupLog
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
 from tidewheel.rebalance.protocol.messages import (
@@ -229,7 +229,9 @@ class Leadership:
     def _take_over(self, group: Group) -> None:
         """Write the claim with a repaired snapshot in one transaction."""
         assert self._log is not None, "claimed before"
-        group, found = msgspec.structs.astuple(mended(group, app=self._app, heard=[*self._beats]))
+        group, found = msgspec.structs.astuple(
+            repair_group(group, app=self._app, heard=[*self._beats])
+        )
         epoch = group.leader_epoch + 1
         claim = LeaderClaim(
             leader_epoch=epoch,
@@ -269,7 +271,7 @@ class Leadership:
         if found:
             shown = "; ".join(found[:_NAMED])
             shown += f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-            warning = f"the group log contradicted itself, and was mended: {shown}; find out who may write to that topic"
+            warning = f"the group log contradicted itself, and was repaired: {shown}; find out who may write to that topic"
             _log.warning("group %s: %s", self._app, warning)
             self._coordinator.warnings[_LOG] = warning
         self._replay_observations(self._coordinator, now_ms)

@@ -15,11 +15,11 @@ import msgspec
 
 from tidewheel.rebalance.group import Group, replay
 from tidewheel.rebalance.ports import (
-    Clock,
     ControlTopicsChangedError,
     GroupLog,
     GroupLogAwayError,
     LogRead,
+    MonotonicClock,
 )
 
 _log: Final = logging.getLogger("tidewheel.group")
@@ -57,7 +57,7 @@ class LogFollower:
         make_log: Callable[[], GroupLog],
         *,
         inbox_back_ms: int,
-        clock: Clock,
+        clock: MonotonicClock,
         deliver: Callable[[Followed], None],
     ) -> None:
         self._make_log = make_log

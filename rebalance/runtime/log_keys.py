@@ -17,8 +17,8 @@ class LogKeys:
     """Keys with a value in the state topic.
 
     >>> keys = LogKeys()
-    >>> keys.note(LoggedRecord("1/target", None))
-    >>> keys.note(LoggedRecord("2/target", None))
+    >>> keys.add(LoggedRecord("1/target", None))
+    >>> keys.add(LoggedRecord("2/target", None))
     >>> keys.stale(Group(leader_epoch=2), limit=10)
     ['1/target']
     """
@@ -27,7 +27,7 @@ class LogKeys:
         #: Incarnation of member keys, else None; in log order.
         self._keys: dict[str, str | None] = {}
 
-    def note(self, logged: LoggedRecord) -> None:
+    def add(self, logged: LoggedRecord) -> None:
         self._keys.pop(logged.key, None)
         if not logged.tombstone:
             record = logged.record

@@ -20,15 +20,21 @@ import msgspec
 from tidewheel.rebalance.group import Group, apply, refusal_of
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
 from tidewheel.rebalance.member.member import Member
-from tidewheel.rebalance.ports import Clock, GroupLog, LoggedRecord, LogRead, MemberLine
+from tidewheel.rebalance.ports import (
+    GroupLog,
+    LoggedRecord,
+    LogRead,
+    MonotonicClock,
+    WorkerConnection,
+)
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
 from tidewheel.rebalance.protocol.inbox_limit import InboxLimit
-from tidewheel.rebalance.protocol.messages import AnyMessage, Join
+from tidewheel.rebalance.protocol.messages import AnyMessage, JoinGroup
 from tidewheel.rebalance.protocol.orders import (
     LASTING,
     AnyReport,
     EndIncarnation,
-    Leaveable,
+    MayClose,
     WorkerClosed,
     WorkerLeaves,
 )
@@ -67,8 +73,8 @@ class _LocalMember:
 
     def __init__(
         self,
-        join: Join,
-        line: MemberLine,
+        join: JoinGroup,
+        line: WorkerConnection,
         *,
         heartbeat_interval_ms: int,
         hang_timeout_ms: int,
@@ -175,7 +181,7 @@ class GroupRuntime:
         *,
         ports: LeaderPorts,
         settings: RuntimeSettings,
-        clock: Clock,
+        clock: MonotonicClock,
         was_used: Callable[[], bool],
     ) -> None:
         self._settings = settings
@@ -212,8 +218,8 @@ class GroupRuntime:
 
     def add(
         self,
-        join: Join,
-        line: MemberLine,
+        join: JoinGroup,
+        line: WorkerConnection,
         *,
         heartbeat_interval_ms: int,
         hang_timeout_ms: int,
@@ -323,7 +329,7 @@ class GroupRuntime:
         )
         said += leading
         if said:
-            log.say(said)
+            log.send(said)
         self._check_topics(log, now_ms)
         return min(wake_ms, election.wake_ms, leader_wake_ms or wake_ms)
 
@@ -415,7 +421,7 @@ class GroupRuntime:
                 del self._hosted[incarnation]
             elif hosted.wants_to_leave and not hosted.may_leave:
                 hosted.may_leave = True
-                hosted.line.order([Leaveable()])
+                hosted.line.order([MayClose()])
 
     def _process_read(self, read: LogRead, now_ms: int) -> None:
         group = self._group
@@ -439,7 +445,7 @@ class GroupRuntime:
         self._compare_ids()
 
     def _fold(self, group: Group, logged: LoggedRecord, now_ms: int) -> Group:
-        self._keys.note(logged)
+        self._keys.add(logged)
         rejected, record = logged.rejected, logged.record
         refusal = None if record is None else refusal_of(group, record)
         if refusal is not None:
@@ -465,11 +471,11 @@ class GroupRuntime:
         if not self._limit.admits(message.incarnation, now_ms):
             self._drop(1)
             return
-        self._election.hear(message, now_ms)
+        self._election.receive(message, now_ms)
         self._leadership.observe(message, now_ms)
         for hosted in self._hosted.values():
             if hosted.member is not None:
-                hosted.member.hear(message, now_ms)
+                hosted.member.receive(message, now_ms)
 
     def _reject(self, rejected: Sequence[RejectedRecord], now_ms: int, *, in_log: bool) -> None:
         """Log skipped records: the first ten, then at 100, 1000, ..."""
@@ -563,7 +569,7 @@ class GroupRuntime:
     def _close(self) -> None:
         said = self._leadership.resign(self._clock.now_ms())
         if said and self._log is not None:
-            self._log.say(said)
+            self._log.send(said)
         self._stopping.set()
         executors = self._ports.executors
         for executor in (executors.leader, executors.fences, executors.asks):

@@ -181,9 +181,9 @@ class GroupAccess:
         """Read the log to its end, or as far as it is decided; return what is new in it."""
         entries = self.connection.topics.log(decided=decided)
         for entry in entries:
-            self.log.take(entry)
+            self.log.add(entry)
             if self.chronicle is not None:
-                self.chronicle.take(entry)
+                self.chronicle.add(entry)
         return entries
 
     def read_inbox(self, *, whole: bool = False) -> None:

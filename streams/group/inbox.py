@@ -10,11 +10,11 @@ from tidewheel.rebalance.protocol.decoding import RejectedRecord
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
-    Join,
+    JoinGroup,
+    JoinRefused,
     KeyErased,
     LeaderBeat,
     Ready,
-    Refused,
     TaskFailed,
     TransactionalIdWanted,
 )
@@ -66,10 +66,10 @@ class InboxFold:
         #: The last beats of leaders, by leader epoch, the one heard last at the end.
         self._leader_beats: dict[int, tuple[int, LeaderBeat]] = {}
         #: Incarnations that asked to join, and when they last did.
-        self.joins: dict[str, tuple[int, Join]] = {}
+        self.joins: dict[str, tuple[int, JoinGroup]] = {}
         #: Transactional ids that members joined with or asked for.
         self.transactional_ids: set[str] = set()
-        self.refused: dict[str, tuple[int, Refused]] = {}
+        self.refused: dict[str, tuple[int, JoinRefused]] = {}
         #: Copies that said they were ready, by (task, incarnation, learn epoch).
         self.ready: dict[tuple[str, str, int], int] = {}
         #: The last failure of each task at each member.
@@ -98,7 +98,7 @@ class InboxFold:
 
     def _hear(self, at_ms: int, message: AnyMessage) -> None:
         if not isinstance(
-            message, Refused
+            message, JoinRefused
         ):  # its incarnation is the refused one's, its member the leader's
             self.names[message.incarnation] = message.member
         match message:
@@ -106,13 +106,13 @@ class InboxFold:
                 self._beat(at_ms, message)
             case LeaderBeat():
                 self._leader_beat(at_ms, message)
-            case Join():
+            case JoinGroup():
                 self.heard_ms[message.incarnation] = at_ms
                 self.joins[message.incarnation] = (at_ms, message)
                 self.transactional_ids.update(message.transactional_ids)
             case TransactionalIdWanted():
                 self.transactional_ids.add(message.transactional_id)
-            case Refused():
+            case JoinRefused():
                 self.refused[message.incarnation] = (at_ms, message)
             case Ready():
                 self.ready[message.task, message.incarnation, message.learn_epoch] = at_ms

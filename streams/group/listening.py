@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tidewheel.rebalance.protocol.messages import Beat, Join
+from tidewheel.rebalance.protocol.messages import Beat, JoinGroup
 from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.tasks.ports import Clock
@@ -40,7 +40,7 @@ def speaking_now(
         knew_somebody = bool(heard)
         for _, message in topics.said():
             # What is said of a dead member is said in its name as well.
-            if isinstance(message, Beat | Join) and message.incarnation in members:
+            if isinstance(message, Beat | JoinGroup) and message.incarnation in members:
                 heard.add(message.incarnation)
         if heard and not knew_somebody:
             until_ms = min(until_ms, _now_ms(clock) + _OTHERS_MS)

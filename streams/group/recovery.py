@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tidewheel.rebalance.group import Group, snapshot
-from tidewheel.rebalance.leader.mending import mended
+from tidewheel.rebalance.leader.repair import repair_group
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskShape, TopicPartition
 from tidewheel.rebalance.producer_ids import own_ids
 from tidewheel.rebalance.protocol.messages import PROTOCOL_MIN
@@ -217,7 +217,7 @@ def transactional_ids(
     All of them are data from outside, so only ids in the forms of this application count.
     """
     found = named | {progress.transactional_id for progress in _progress(committed)}
-    members = mended(group, app=application_id).group.members
+    members = repair_group(group, app=application_id).group.members
     found |= {each for record in members.values() for each in record.transactional_ids}
     return tuple(own_ids(application_id, found))
 
@@ -261,7 +261,7 @@ def _reasons(facts: RecoveryFacts) -> tuple[str, ...]:
     if not missing and not group.leader_epoch:
         used = ", but the application has committed" if was_used else ""
         reasons.append(f"the state topic holds no decision{used}")
-    contradictions = mended(group, app=facts.application_id).found
+    contradictions = repair_group(group, app=facts.application_id).contradictions
     reasons += [f"the state topic contradicts itself: {each}" for each in contradictions]
     about, program = group.about, facts.program
     loads = any(isinstance(each, BootstrapRecord) for each in group.bootstraps.values())

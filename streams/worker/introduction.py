@@ -13,7 +13,7 @@ from tidewheel.rebalance.producer_ids import group_id
 from tidewheel.rebalance.protocol.messages import (
     MESSAGE_BYTES_MAX,
     DiskCopy,
-    Join,
+    JoinGroup,
     SeenTask,
     encode_message,
 )
@@ -96,10 +96,10 @@ def _join(
     on_disk: tuple[DiskCopy, ...],
     *,
     alone: bool,
-) -> Join:
+) -> JoinGroup:
     config = application.config
     shapes = task_shapes(plan, config.application_id)
-    return Join(
+    return JoinGroup(
         app=config.application_id,
         member=member_name(config.group_instance_id, slot.member_id, slot.slot, alone=alone),
         incarnation=incarnation,
@@ -125,7 +125,7 @@ def _join(
     )
 
 
-def fitting(join: Join) -> Join:
+def fitting(join: JoinGroup) -> JoinGroup:
     """Return a join that readers of the inbox don't drop for its size (H23): if need be with less of what is on the disk.
 
     That only helps to place tasks. Raises `ConfigError` if the tasks alone are too many: the group would never hear of this worker.

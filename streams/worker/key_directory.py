@@ -74,7 +74,7 @@ class GroupDirectory:
                 )
             try:
                 for entry in self._new():
-                    self._fold.take(entry)
+                    self._fold.add(entry)
             except StreamsError:
                 self._let_go()  # the next question begins anew
                 raise

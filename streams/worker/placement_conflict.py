@@ -148,7 +148,7 @@ class OnePlacing:
 def _read(topics: GroupTopics) -> Group:
     fold = LogFold()
     for entry in topics.log():
-        fold.take(entry)
+        fold.add(entry)
     return fold.group
 
 

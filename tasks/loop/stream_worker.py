@@ -22,7 +22,7 @@ from types import TracebackType
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.orders import (
     EndIncarnation,
-    Leaveable,
+    MayClose,
     WorkerClosed,
     WorkerStatus,
 )
@@ -531,7 +531,7 @@ class StreamWorker:
         for order in orders:
             if isinstance(order, EndIncarnation):
                 raise ended(order)
-            if isinstance(order, Leaveable):
+            if isinstance(order, MayClose):
                 self.stop()
         if orders:
             self._manager.carry_out(orders)

@@ -210,9 +210,9 @@ def test_messages_of_everybody_arrive_in_the_order_they_were_said(topics: Contro
     one, two = topics.log(), topics.log()
     reader = _Reader(one)
     two.open(create=False, inbox_back_ms=BACK_MS)
-    one.say([_died(number) for number in range(3)])
-    one.say([_died(3)])
-    two.say([Suspect(app="a", member="c", incarnation="c-1", leader_epoch=1)])
+    one.send([_died(number) for number in range(3)])
+    one.send([_died(3)])
+    two.send([Suspect(app="a", member="c", incarnation="c-1", leader_epoch=1)])
     reader.read_until(lambda: len(reader.messages) == 5)
     assert [each for each in reader.messages if isinstance(each, MemberDied)] == [
         _died(number) for number in range(4)
@@ -224,7 +224,7 @@ def test_H23_what_is_malformed_or_too_large_is_dropped_and_counted(topics: Contr
     reader = _Reader(log)
     for data in (b"\xff", b"{}", b'{"kind":"TELEPATHY","app":"a"}', b"[" * 300_000):
         topics.put(data)
-    log.say([_died(1)])
+    log.send([_died(1)])
     reader.read_until(lambda: bool(reader.messages))
     assert (reader.messages, reader.dropped) == ([_died(1)], 4)
 
@@ -232,10 +232,10 @@ def test_H23_what_is_malformed_or_too_large_is_dropped_and_counted(topics: Contr
 def test_only_recent_messages_are_read_at_the_start(topics: ControlTopics) -> None:
     first = topics.log()
     reader = _Reader(first)
-    first.say([_died(1)])
+    first.send([_died(1)])
     reader.read_until(lambda: bool(reader.messages))
     later, latest = _Reader(topics.log()), _Reader(topics.log(), back_ms=0)
-    first.say([_died(2)])
+    first.send([_died(2)])
     later.read_until(lambda: _died(2) in later.messages)
     latest.read_until(lambda: _died(2) in latest.messages)
     assert later.messages == [_died(1), _died(2)]
@@ -266,7 +266,7 @@ def test_H24_topics_made_anew_have_other_ids(topics: ControlTopics) -> None:
 def test_closing_twice_is_fine(topics: ControlTopics) -> None:
     log = topics.log()
     log.open(create=True, inbox_back_ms=BACK_MS)
-    log.say([_died(1)])
+    log.send([_died(1)])
     log.close()
     log.close()
     topics.log().close()
@@ -347,7 +347,7 @@ def test_rounds_of_revoke_revoked_grant_are_read_in_order_by_both_sides(
         at_member.read_until(lambda: at_member.records[-1:] == [record])
 
     def announced(message: AnyMessage) -> None:
-        member.say([message])
+        member.send([message])
         at_leader.read_until(lambda: at_leader.messages[-1:] == [message])
 
     decided(_claim(1))
@@ -371,7 +371,7 @@ def test_H3_a_strangers_open_transaction_in_the_inbox_blinds_nobody(
     stranger.begin()
     stranger.produce(columns(inbox_topic(real_topics.app), b"nonsense"))
     reader.read_until(lambda: reader.dropped == 1)
-    log.say([_died(1)])
+    log.send([_died(1)])
     log.append([_claim(1)])
     reader.read_until(lambda: bool(reader.messages) and bool(reader.records))
     assert reader.messages == [_died(1)]
@@ -395,7 +395,7 @@ def test_messages_that_were_deleted_unread_are_passed_over(
     taken: list[Arrival] = []
     while not any(each.runs for each in taken):
         assert time.monotonic() < deadline_s, taken
-        log.say([_died(1)])
+        log.send([_died(1)])
         taken += reader.take(0.2)
     assert {each.partition for each in taken if each.runs} == {inbox}
     reader.close()

@@ -167,7 +167,7 @@ class FakeGroupLog:
         with self._reached():
             return dict(self._topics.ids)
 
-    def say(self, messages: Sequence[AnyMessage]) -> None:
+    def send(self, messages: Sequence[AnyMessage]) -> None:
         """Send messages; while the cluster is away they are lost."""
         with self._topics.lock:
             if not self._topics.away:

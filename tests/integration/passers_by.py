@@ -18,7 +18,7 @@ import msgspec
 from tests.integration.processes import WorkerProcess
 from tests.streams.processes.watchdog.playing import hello
 from tidewheel.rebalance.group import replay
-from tidewheel.rebalance.protocol.messages import Join, SeenTask
+from tidewheel.rebalance.protocol.messages import JoinGroup, SeenTask
 from tidewheel.rebalance.protocol.orders import AnyOrder, Welcome
 from tidewheel.rebalance.protocol.records import AnyRecord, MemberRecord
 from tidewheel.rebalance.runtime.runtime import GroupRuntime
@@ -188,11 +188,11 @@ class PassersBy(threading.Thread):
         )
 
 
-def _join_like(app: str, records: Sequence[AnyRecord]) -> Join:
+def _join_like(app: str, records: Sequence[AnyRecord]) -> JoinGroup:
     """Return the join of a member that runs the group's program."""
     one = [each for each in records if isinstance(each, MemberRecord)][-1]
     folded = replay(records)
-    return Join(
+    return JoinGroup(
         app=app,
         member="passing",
         incarnation="passing",

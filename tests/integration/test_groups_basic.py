@@ -23,7 +23,7 @@ from tidewheel import (
     StreamsBuilder,
     StreamsError,
 )
-from tidewheel.rebalance.protocol.messages import DiskCopy, Join, decode_message
+from tidewheel.rebalance.protocol.messages import DiskCopy, JoinGroup, decode_message
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import inbox_topic
 from tidewheel.streams.worker.metrics import TaskInfo
@@ -182,10 +182,10 @@ def test_a_join_says_how_far_the_state_on_disk_is_and_how_many_threads_there_are
     second = group.start("second", **threads)
     second.wait_until_running()
 
-    joins: dict[str, Join] = {}
+    joins: dict[str, JoinGroup] = {}
     for each in group.cluster.read(inbox_topic(app)):
         message = decode_message(each.value or b"")
-        if isinstance(message, Join):
+        if isinstance(message, JoinGroup):
             joins.setdefault(message.incarnation, message)
     one, two = joins.values()
     assert (one.threads, one.on_disk) == (2, ())

@@ -3,7 +3,14 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, Join, NotReady, Ready, Revoked
+from tidewheel.rebalance.protocol.messages import (
+    AnyMessage,
+    Beat,
+    JoinGroup,
+    NotReady,
+    Ready,
+    Revoked,
+)
 from tidewheel.rebalance.protocol.records import Copy
 
 
@@ -41,7 +48,7 @@ class LeaderHeard:
     _sequences: dict[str, int] = field(default_factory=dict)
     _alive: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
 
-    def hear(self, message: AnyMessage, now_ms: int) -> None:
+    def receive(self, message: AnyMessage, now_ms: int) -> None:
         self._count += 1
         if isinstance(message, Ready | NotReady):
             store = message.store_uuid if isinstance(message, Ready) else ""
@@ -52,7 +59,7 @@ class LeaderHeard:
             if message.seq <= self._sequences.get(message.incarnation, -1):
                 return
             self._sequences[message.incarnation] = message.seq
-        if isinstance(message, Join | Beat):
+        if isinstance(message, JoinGroup | Beat):
             self._alive[message.incarnation].append((self._count, now_ms))
             del self._alive[message.incarnation][:-20]
 

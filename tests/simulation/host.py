@@ -10,7 +10,13 @@ from tests.simulation.workload import APP, ASSIGNOR, TOPOLOGY_HASH
 from tests.simulation.world import Process, World
 from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.member.member import Member
-from tidewheel.rebalance.protocol.messages import AnyMessage, DiskCopy, Join, LeaderBeat, Refused
+from tidewheel.rebalance.protocol.messages import (
+    AnyMessage,
+    DiskCopy,
+    JoinGroup,
+    JoinRefused,
+    LeaderBeat,
+)
 from tidewheel.rebalance.protocol.orders import (
     LASTING,
     AnyOrder,
@@ -75,7 +81,7 @@ class Host(Process):
             settings.member,
             APP,
             lifetime,
-            say=self._say,
+            send_report=self._say,
             hello=self._hello,
             gone=self._gone,
             lease_left=self.lease_left,
@@ -215,7 +221,7 @@ class Host(Process):
             return
         self._retire_member("a new incarnation")
         workload = self.lifetime.workload
-        join = Join(
+        join = JoinGroup(
             app=APP,
             member=settings.member,
             incarnation=incarnation,
@@ -311,7 +317,7 @@ class Host(Process):
             self._go_on(life)
         else:
             if self.held_ms is None:
-                self.world.note(f"{self.process_id} holds still")
+                self.world.trace_event(f"{self.process_id} holds still")
                 self.held_ms = self.world.now
                 if self.leading is not None:
                     self.leading.end("SAFE_HOLD")
@@ -319,7 +325,7 @@ class Host(Process):
 
     def _go_on(self, life: int) -> None:
         """Restart with recovered topics; earlier log state is void."""
-        self.world.note(f"{self.process_id} goes on with new control topics")
+        self.world.trace_event(f"{self.process_id} goes on with new control topics")
         if self.leading is not None:
             self.leading.end("the control topics are new")
         self._topics_life, self.held_ms = life, None
@@ -345,7 +351,7 @@ class Host(Process):
     def _follow_member(self, member: Member) -> None:
         member.follow(self._followed.group, self._followed.offset, self.world.now)
 
-    def hear_soon(self, message: AnyMessage) -> None:
+    def receive_soon(self, message: AnyMessage) -> None:
         self._inbox.append(message)
         if not self._poll_due:
             self._poll_due = True
@@ -358,12 +364,12 @@ class Host(Process):
         messages, self._inbox = self._inbox, []
         now = self.world.now
         for message in messages:
-            if isinstance(message, (LeaderBeat, Refused)):
+            if isinstance(message, (LeaderBeat, JoinRefused)):
                 for member in (self.member, *self.old_members):
                     if member is not None:
-                        member.hear(message, now)
+                        member.receive(message, now)
             if self.election is not None:
-                self.election.hear(message, now)
+                self.election.receive(message, now)
         if self.leading is not None:
             self.leading.observe(messages)
         self._wake(now)

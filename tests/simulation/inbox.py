@@ -18,8 +18,8 @@ from tidewheel.rebalance.leader.coordinator import Coordinator
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     Beat,
+    JoinRefused,
     LeaderBeat,
-    Refused,
     Suspect,
     decode_message,
     encode_message,
@@ -91,7 +91,7 @@ class Inbox:
         now = self.world.now
         deposed = coordinator.group.leader_epoch < self.log.leader_epoch
         if not deposed:
-            self.log.evidence.leader.hear(message, now)
+            self.log.evidence.leader.receive(message, now)
         # A deposed leader's decisions do not count.
         if id(message) not in self._replayed or deposed:
             coordinator.observe(message, now)
@@ -109,7 +109,7 @@ class Inbox:
         if not self.lifetime.topics_life():
             return
         if not isinstance(message, Beat | LeaderBeat):
-            self.world.note(message)
+            self.world.trace_event(message)
         self.log.published(message)
         chance = self.world.chance
         if self.lose and chance.random() < self.lose:
@@ -130,8 +130,8 @@ class Inbox:
     def _append(self, message: AnyMessage | None) -> None:
         if message is None:
             return
-        for_all = isinstance(message, LeaderBeat | Refused | Suspect)
+        for_all = isinstance(message, LeaderBeat | JoinRefused | Suspect)
         for host in self.lifetime.hosts:
             # Readers that do not lead skip other messages.
             if host.up and (for_all or host.leading is not None):
-                host.hear_soon(message)
+                host.receive_soon(message)

@@ -15,7 +15,7 @@ from tidewheel.rebalance.model import TaskPhase
 from tidewheel.rebalance.protocol.messages import (
     AnyMessage,
     GrantedOk,
-    Join,
+    JoinGroup,
     MemberDied,
     Ready,
     Revoked,
@@ -484,7 +484,7 @@ class LogInvariants:
             del said[:-20]
         elif isinstance(message, MemberDied):
             self.evidence.died.add(message.incarnation)
-        elif isinstance(message, Join):
+        elif isinstance(message, JoinGroup):
             self.evidence.newest[message.member] = message.incarnation
 
     def heard(self, message: AnyMessage) -> None:

@@ -82,7 +82,7 @@ class Leading:
     # The claim.
 
     def claim(self) -> None:
-        self.world.note(f"{self.process_id} wants to lead")
+        self.world.trace_event(f"{self.process_id} wants to lead")
         broker = self.world.broker
         self._ask(lambda: broker.init(LEADER_ID, self.world.wall_ms()), self._inited)
 
@@ -103,7 +103,7 @@ class Leading:
         self._write(records, lambda: self._leads(claimed))
 
     def _leads(self, group: Group) -> None:
-        self.world.note(f"{self.process_id} leads with epoch {self.leader_epoch}")
+        self.world.trace_event(f"{self.process_id} leads with epoch {self.leader_epoch}")
         self.coordinator = Coordinator(
             group,
             app=APP,
@@ -118,7 +118,7 @@ class Leading:
 
     def end(self, why: str) -> None:
         if not self.ended:
-            self.world.note(f"{self.process_id} leads no more: {why}")
+            self.world.trace_event(f"{self.process_id} leads no more: {why}")
             self.ended, self.coordinator = True, None
             self.over()
 

@@ -42,12 +42,12 @@ class CommittingWorker(Process, ABC):
     """
 
     def __init__(
-        self, name: str, surroundings: Surroundings, say: Callable[[AnyReport], None]
+        self, name: str, surroundings: Surroundings, send_report: Callable[[AnyReport], None]
     ) -> None:
         super().__init__(name)
         self.around = surroundings
         self.world = surroundings.world
-        self.say = say  # Sends reports.
+        self.send_report = send_report  # Sends reports.
         self.incarnation = ""
         self._forget()
 
@@ -174,7 +174,7 @@ class CommittingWorker(Process, ABC):
         if self.repeat_ends > 0:
             self.repeat_ends -= 1
             commit.suspicious = True
-            world.note(f"{self.incarnation}: the network repeats the end of a transaction")
+            world.trace_event(f"{self.incarnation}: the network repeats the end of a transaction")
             world.after(int(world.chance.uniform(20, 900)), self._late_end, commit)
         if self.lose_replies > 0:
             self.lose_replies -= 1
@@ -190,12 +190,14 @@ class CommittingWorker(Process, ABC):
         except BrokerError:
             return
         if transaction is not None:
-            self.world.note(f"a late end decides another transaction of {commit.transactional_id}")
+            self.world.trace_event(
+                f"a late end decides another transaction of {commit.transactional_id}"
+            )
             self.world.after(5, self._mark, transaction)
 
     def _decided(self, commit: Commit, answer: Any) -> None:
         if isinstance(answer, (RequestTimedOut, LostReplyError)):
-            self.world.note(f"{self.incarnation} does not know what became of a commit")
+            self.world.trace_event(f"{self.incarnation} does not know what became of a commit")
             self._retire(commit)
             return
         if isinstance(answer, BrokerError):
@@ -265,13 +267,13 @@ class CommittingWorker(Process, ABC):
             kept=bool(order.keep) and names.stateful,
         )
         self.said_released[names.text, order.task_epoch] = said
-        self.say(said)
+        self.send_report(said)
 
     def _retire(self, commit: Commit | None) -> None:
         self.commit, self.epoch = None, None
         self.unknown = commit or Commit(self.transactional_id, -1, [])
         self.number += 1
-        self.say(orders.WantTransactionalId(number=self.number))
+        self.send_report(orders.WantTransactionalId(number=self.number))
 
     def _use(self, order: orders.UseTransactionalId) -> None:
         commit = self.unknown
@@ -320,7 +322,7 @@ class CommittingWorker(Process, ABC):
             elif (0 if committed is None else committed.offset) == part.active.committed:
                 self._roll_back(part)
             else:
-                self.world.note(
+                self.world.trace_event(
                     f"{self.incarnation}: somebody else committed {part.active.names.text}"
                 )
                 self._fenced()

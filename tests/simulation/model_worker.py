@@ -52,12 +52,12 @@ class ModelWorker(CommittingWorker):
         app: str,
         surroundings: Surroundings,
         *,
-        say: Callable[[AnyReport], None],
+        send_report: Callable[[AnyReport], None],
         hello: Callable[[], None],
         gone: Callable[[], None],
         lease_left: Callable[[], int | None],
     ) -> None:
-        super().__init__(name, surroundings, say)
+        super().__init__(name, surroundings, send_report)
         self.member = member
         self.app = app
         self.hello, self.gone, self.lease_left = hello, gone, lease_left
@@ -87,11 +87,11 @@ class ModelWorker(CommittingWorker):
 
     def leave(self, *, rejoin: bool, drain_ms: int) -> None:
         self.leaving = True
-        self.say(orders.WorkerLeaves(rejoin=rejoin, drain_ms=drain_ms))
+        self.send_report(orders.WorkerLeaves(rejoin=rejoin, drain_ms=drain_ms))
 
     def topics_changed(self) -> None:
         workload = self.around.workload
-        self.say(
+        self.send_report(
             orders.TasksSeen(
                 tasks=tuple(
                     (each.task, each.stateful, each.changelogs) for each in workload.seen_tasks()
@@ -111,7 +111,7 @@ class ModelWorker(CommittingWorker):
 
     def _fenced(self) -> None:
         if self.around.rules.fenced_ends_incarnation():
-            self.world.note(f"{self.incarnation} is fenced and begins anew")
+            self.world.trace_event(f"{self.incarnation} is fenced and begins anew")
             self._drop_active_stores()
             self._new_incarnation()
             return
@@ -153,13 +153,13 @@ class ModelWorker(CommittingWorker):
                 self._use(order)
             case orders.EndIncarnation():
                 self._end(order)
-            case orders.Leaveable():
+            case orders.MayClose():
                 self._close()
             case _:
                 raise AssertionError(f"{order} is about a task")
 
     def _end(self, order: orders.EndIncarnation) -> None:
-        self.world.note(f"{self.incarnation} ends: {order.code} {order.reason}")
+        self.world.trace_event(f"{self.incarnation} ends: {order.code} {order.reason}")
         self._drop_active_stores()
         if order.final or self.leaving:
             self._forget()
@@ -172,7 +172,7 @@ class ModelWorker(CommittingWorker):
         if not self.leaving:
             return
         self._drop_active_stores()
-        self.say(orders.WorkerClosed())
+        self.send_report(orders.WorkerClosed())
         self.stop()
         self.gone()
 
@@ -202,7 +202,7 @@ class ModelWorker(CommittingWorker):
         if (task, order.task_epoch) in self.said_released:
             return
         if self.no_disk_until_ms > self.world.now:
-            self.say(
+            self.send_report(
                 orders.TaskBroken(
                     task=task, epoch=order.task_epoch, role="active", detail="no space"
                 )
@@ -221,10 +221,10 @@ class ModelWorker(CommittingWorker):
         active = self.active.get(order.task)
         said = self.said_released.get((order.task, order.task_epoch))
         if said is not None:
-            self.say(said)
+            self.send_report(said)
         elif active is None:
             # The order to run it never arrived: no commits since.
-            self.say(
+            self.send_report(
                 orders.TaskReleased(
                     task=order.task, task_epoch=order.task_epoch, input={}, changelog_end={}
                 )
@@ -239,7 +239,7 @@ class ModelWorker(CommittingWorker):
         copy = self.copies.get(order.task)
         if copy is None:
             if self.no_disk_until_ms > self.world.now:
-                self.say(
+                self.send_report(
                     orders.TaskBroken(
                         task=order.task,
                         epoch=order.learn_epoch,
@@ -280,7 +280,7 @@ class ModelWorker(CommittingWorker):
             self._begin_commit()
         if now >= self.status_due_ms and self.transactional_id:
             self.status_due_ms = now + 2 * SLICE_MS
-            self.say(orders.WorkerStatus(tasks=tuple(self._rows())))
+            self.send_report(orders.WorkerStatus(tasks=tuple(self._rows())))
 
     def _rows(self) -> list[TaskStatus]:
         now = self.world.now
@@ -341,7 +341,7 @@ class ModelWorker(CommittingWorker):
             now_ms=self.world.wall_ms(),
         )
         if start is restore.StartFrom.BEGINNING and disk.position is not None:
-            self.world.note(f"{self.incarnation} wipes {names.text}: {why}")
+            self.world.trace_event(f"{self.incarnation} wipes {names.text}: {why}")
             disk.wipe(self._store_uuid())
 
     def _read(self, names: TaskNames, disk: Disk) -> tuple[int, int]:
@@ -376,7 +376,7 @@ class ModelWorker(CommittingWorker):
         lag, now = copy.end - copy.disk.offset, self.world.now
         if lag <= self.around.acceptable_recovery_lag and now >= copy.said_ms + READY_AGAIN_MS:
             copy.ready, copy.said_ms = True, now
-            self.say(
+            self.send_report(
                 orders.CopyReady(
                     task=copy.names.text,
                     learn_epoch=copy.learn_epoch,
@@ -390,7 +390,7 @@ class ModelWorker(CommittingWorker):
 
     def spoil(self, copy: CopyTask, reason: str) -> None:
         copy.ready, copy.said_ms = False, -1
-        self.say(
+        self.send_report(
             orders.CopyNotReady(task=copy.names.text, learn_epoch=copy.learn_epoch, reason=reason)
         )
 
@@ -479,7 +479,7 @@ class ModelWorker(CommittingWorker):
             self._begin_commit()
 
     def _say_running(self, active: ActiveTask) -> None:
-        self.say(
+        self.send_report(
             orders.TaskRunning(
                 task=active.names.text,
                 task_epoch=active.order.task_epoch,

@@ -21,16 +21,21 @@ from tests.simulation.world import Violation
 from tidewheel.rebalance import group as fold_rules
 from tidewheel.rebalance.assignors import sticky
 from tidewheel.rebalance.group import Group, step_record
+from tidewheel.rebalance.leader import (
+    compatibility,
+    membership,
+    observations,
+    readiness,
+    task_moves,
+)
 from tidewheel.rebalance.leader import coordinator as coordinator_module
-from tidewheel.rebalance.leader import group_program as program
-from tidewheel.rebalance.leader import membership, observations, readiness, task_moves
 from tidewheel.rebalance.leader.coordinator import Coordinator
 from tidewheel.rebalance.leader.decision import Fence
 from tidewheel.rebalance.leader.draft import Draft
 from tidewheel.rebalance.leader.observations import Announced, Observations
 from tidewheel.rebalance.model import MemberPhase, Positions, TaskId, TaskPhase
 from tidewheel.rebalance.protocol import records as record_forms
-from tidewheel.rebalance.protocol.messages import GrantedOk, Join, Revoked
+from tidewheel.rebalance.protocol.messages import GrantedOk, JoinGroup, Revoked
 from tidewheel.rebalance.protocol.orders import RunTask
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
@@ -318,7 +323,7 @@ def _no_epoch(*found: Any) -> int:
     return 0
 
 
-def _anybody(join: Join, about: GroupRecord) -> None:
+def _anybody(join: JoinGroup, about: GroupRecord) -> None:
     return None
 
 
@@ -505,7 +510,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "invariant 8-store", "what was found out about one store does not count for the next", 3,
         more=("swap_stores",) * 30 + ("join",) * 3,
-        patches=(_patch(observations, "_goes_on", _same_epoch_goes_on),),
+        patches=(_patch(observations, "_continues", _same_epoch_goes_on),),
     ),
     Mutant(
         "invariant 9", "a learner's death changes nothing for the owner", 8, more=("join",) * 2 + ("kill_worker",) * 4,
@@ -528,7 +533,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "invariant 17", "a group that was set up again waits for its program", 15, more=("lose_topics",),
-        patches=(_patch(program, "_pin_refusal", _anybody),),
+        patches=(_patch(compatibility, "_pin_refusal", _anybody),),
     ),
     Mutant(
         "invariant 20", "what makes no load smaller is not moved", 1, more=("join",) * 2 + ("leave",) * 2,

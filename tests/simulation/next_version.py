@@ -56,7 +56,7 @@ class Rolling:
         self.rolled.add(host)
         host.settings = replace(host.settings, protocol=(1, 2) if newer else (1, 1))
         if host.up and host.worker.up and not host.worker.leaving:
-            self.lifetime.world.note(
+            self.lifetime.world.trace_event(
                 f"{host.name} is rolled to version {host.settings.protocol[1]}"
             )
             self.lifetime.restart_in_order(host)

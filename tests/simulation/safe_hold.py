@@ -49,7 +49,7 @@ class SafeHold:
         """Delete the topics; recover later."""
         if not self.life:
             return
-        self.world.note("the control topics are deleted")
+        self.world.trace_event("the control topics are deleted")
         self.life = 0
         self.world.broker.delete(self.lifetime.state_log, self.world.wall_ms())
         self.lifetime.disturb(length_ms + 10_000)
@@ -95,7 +95,7 @@ class SafeHold:
         epoch = recovery.execute_recovery(
             plan, facts, cluster, cluster, read_group=Group, replication_factor=1
         )
-        self.world.note(f"the group was set up again, with epoch {epoch}")
+        self.world.trace_event(f"the group was set up again, with epoch {epoch}")
         self.lifetime.state_marked()
 
 

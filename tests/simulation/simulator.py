@@ -127,7 +127,7 @@ class Simulation:
     def _make_peace(self) -> None:
         """End all faults; make sure a member remains."""
         world = self.world
-        world.note("-- peace")
+        world.trace_event("-- peace")
         self.inbox.lose, self.kill_at = 0.0, ""
         world.latency_ms, world.broker_paused = (1, 9), False
         for host in self.hosts:
@@ -213,21 +213,21 @@ class Simulation:
 
     def _start(self, host: Host) -> None:
         if not host.up and host not in self._no_return:
-            self.world.note(f"{host.name} starts again")
+            self.world.trace_event(f"{host.name} starts again")
             host.start()
 
     def add_spare(self) -> Host | None:
         if not self.spare:
             return None
         host = self._add(self.spare.pop(0), len(self.hosts))
-        self.world.note(f"{host.name} joins")
+        self.world.trace_event(f"{host.name} joins")
         host.start()
         return host
 
     def add_twin(self, host: Host) -> None:
         twin = self._add(host.settings, len(self.hosts))
         twin.worker.incarnations = 100 * len(self.hosts)
-        self.world.note(f"{twin.name} starts under the name of {host.name}")
+        self.world.trace_event(f"{twin.name} starts under the name of {host.name}")
         self._no_return.add(host)
         twin.start()
 
@@ -235,14 +235,14 @@ class Simulation:
         host = self._add(settings, len(self.hosts))
         self._misfits.add(settings.member)
         self._no_return.add(host)
-        self.world.note(f"{settings.member} tries to join")
+        self.world.trace_event(f"{settings.member} tries to join")
         host.start()
 
     def kill_for_good(self, host: Host) -> None:
         """Kill an ephemeral member without a return."""
         self._no_return.add(host)
         if host.up:
-            self.world.note(f"{host.name} vanishes")
+            self.world.trace_event(f"{host.name} vanishes")
             host.kill()
             self.disturb(0)
         if self.world.now > INPUT_UNTIL_MS:
@@ -256,7 +256,7 @@ class Simulation:
         self.restart_when_closed.add(host)
 
     def closed(self, host: Host) -> None:
-        self.world.note(f"{host.name} has ended")
+        self.world.trace_event(f"{host.name} has ended")
         if host in self.restart_when_closed:
             self.restart_when_closed.discard(host)
             self.start_later(host, 400)
@@ -269,17 +269,17 @@ class Simulation:
     # Faults.
 
     def pause(self, process: Any, length_ms: int) -> None:
-        self.world.note(f"{process.name} is stopped for {length_ms} ms")
+        self.world.trace_event(f"{process.name} is stopped for {length_ms} ms")
         process.paused = True
         self.world.after(length_ms, self._resume, process, process.life)
 
     def _resume(self, process: Process, life: int) -> None:
         if process.life == life and process.up:
-            self.world.note(f"{process.name} goes on")
+            self.world.trace_event(f"{process.name} goes on")
             self.world.resume(process)
 
     def cut(self, host: Host, length_ms: int) -> None:
-        self.world.note(f"{host.name} is cut off for {length_ms} ms")
+        self.world.trace_event(f"{host.name} is cut off for {length_ms} ms")
         host.cut = host.worker.cut = True
         self.disturb(length_ms)
         self.world.after(length_ms, self._uncut, host)
@@ -289,7 +289,7 @@ class Simulation:
         self.world.heal()
 
     def pause_broker(self, length_ms: int) -> None:
-        self.world.note(f"the broker is stopped for {length_ms} ms")
+        self.world.trace_event(f"the broker is stopped for {length_ms} ms")
         self.world.broker_paused = True
         self.disturb(length_ms)
         self.world.after(length_ms, self._broker_goes_on)
@@ -350,7 +350,7 @@ class Simulation:
     def grow(self, more: int) -> None:
         """Add partitions to the stateful topic; members notice one by one."""
         self.workload.grow(0, more, self.world.now)
-        self.world.note(f"{more} partitions more")
+        self.world.trace_event(f"{more} partitions more")
         self.disturb(4_000)
         for host in self.hosts:
             self.world.after(int(self.world.chance.uniform(50, 2_000)), host.topics_changed)
@@ -358,7 +358,7 @@ class Simulation:
     # What hosts, workers and leaders ask for.
 
     def ordered(self, host: Host, order: AnyOrder) -> None:
-        self.world.note(host.worker.incarnation, "<-", order)
+        self.world.trace_event(host.worker.incarnation, "<-", order)
         self.log.ordered(host.worker.incarnation, order)
         if host.settings.member in self._misfits and not _is_end(order):
             self.world.fail(f"invariant 17: {host.settings.member} is told to {order}")
@@ -391,7 +391,7 @@ class Simulation:
                 found = [_decoded(value) for _, _, value in transaction.records if value]
                 records = [each for each in found if each is not None]
                 for record in records:
-                    self.world.note("log", record)
+                    self.world.trace_event("log", record)
                 self.log.transaction(records)
                 bad_time(self, records)
         else:
@@ -406,7 +406,7 @@ class Simulation:
         self.log.fences_in_flight(count)
 
     def fence_done(self, leader: str, fence: Fence) -> None:
-        self.world.note(f"{leader} has fenced {', '.join(fence.transactional_ids)}")
+        self.world.trace_event(f"{leader} has fenced {', '.join(fence.transactional_ids)}")
         self.log.evidence.fenced_ids.update(fence.transactional_ids)
 
     def ends_asked(self, keys: Sequence[str]) -> dict[str, int]:
@@ -452,7 +452,7 @@ class Simulation:
         batch = log.read(self._folded_to, 1 << 60)
         for _, key, value in batch.records:
             record = _decoded(value)
-            self._keys.note(LoggedRecord(key.decode(), record, tombstone=value is None))
+            self._keys.add(LoggedRecord(key.decode(), record, tombstone=value is None))
             if record is not None:
                 before = self._folded
                 self._folded = fold_rules.apply(before, record)

@@ -52,7 +52,7 @@ def _leader(simulation: "Simulation") -> Host | None:
 
 
 def _kill(simulation: "Simulation", host: Host, toxic: Toxic) -> None:
-    simulation.world.note(f"{host.name} is killed")
+    simulation.world.trace_event(f"{host.name} is killed")
     host.kill()
     _come_back(simulation, host, toxic)
 
@@ -129,7 +129,7 @@ def stop_host(simulation: "Simulation", toxic: Toxic) -> bool:
 def kill_worker(simulation: "Simulation", toxic: Toxic) -> bool:
     host = pick(simulation, toxic)
     if host is not None:
-        simulation.world.note(f"{host.worker.name} is killed")
+        simulation.world.trace_event(f"{host.worker.name} is killed")
         host.kill_worker()
         _come_back(simulation, host, toxic)
     return host is not None
@@ -138,7 +138,7 @@ def kill_worker(simulation: "Simulation", toxic: Toxic) -> bool:
 def kill_watchdog(simulation: "Simulation", toxic: Toxic) -> bool:
     host = pick(simulation, toxic)
     if host is not None:
-        simulation.world.note(f"the watchdog of {host.name} is killed")
+        simulation.world.trace_event(f"the watchdog of {host.name} is killed")
         host.restart_watchdog()
         simulation.disturb(1_000)
     return host is not None
@@ -200,7 +200,7 @@ def drain(simulation: "Simulation", toxic: Toxic) -> bool:
     host = pick(simulation, toxic)
     if host is None or host.worker.leaving or host.worker.paused:
         return False
-    simulation.world.note(f"{host.worker.incarnation} drains")
+    simulation.world.trace_event(f"{host.worker.incarnation} drains")
     host.worker.leave(rejoin=False, drain_ms=1_000 + toxic.length_ms)
     simulation.disturb(0)
     return True
@@ -210,7 +210,7 @@ def leave(simulation: "Simulation", toxic: Toxic) -> bool:
     host = pick(simulation, toxic)
     if host is None or host.worker.leaving or host.worker.paused:
         return False
-    simulation.world.note(f"{host.worker.incarnation} leaves")
+    simulation.world.trace_event(f"{host.worker.incarnation} leaves")
     host.worker.leave(rejoin=False, drain_ms=0)
     simulation.disturb(0)
     return True
@@ -221,7 +221,7 @@ def bounce(simulation: "Simulation", toxic: Toxic) -> bool:
     host = pick(simulation, toxic)
     if host is None or host.worker.leaving or host.worker.paused:
         return False
-    simulation.world.note(f"{host.worker.incarnation} restarts in order")
+    simulation.world.trace_event(f"{host.worker.incarnation} restarts in order")
     host.worker.leave(rejoin=True, drain_ms=0)
     simulation.restart_when_closed.add(host)
     simulation.disturb(2_000)
@@ -286,7 +286,9 @@ def damage(simulation: "Simulation", toxic: Toxic) -> bool:
     ]
     if copies:
         host, copy = copies[int(toxic.draw * len(copies))]
-        simulation.world.note(f"{host.worker.incarnation} loses its copy of {copy.names.text}")
+        simulation.world.trace_event(
+            f"{host.worker.incarnation} loses its copy of {copy.names.text}"
+        )
         host.worker.damage(copy)
     return bool(copies)
 
@@ -394,7 +396,7 @@ SURE = ("lose_messages", "slow_network", "pause_broker")
 def strike(simulation: "Simulation", toxic: Toxic, until_ms: int) -> None:
     """Strike; without a target, retry soon."""
     world = simulation.world
-    world.note(f"-- {toxic.kind}")
+    world.trace_event(f"-- {toxic.kind}")
     fault = FAULTS[toxic.kind]
     if fault.strike(simulation, toxic):
         simulation.metrics.faults[toxic.kind] += not fault.waits
@@ -424,7 +426,7 @@ def bad_time(simulation: "Simulation", records: Sequence[AnyRecord]) -> None:
     simulation.kill_after_records -= 1
     if simulation.kill_after_records <= 0:
         simulation.kill_at = ""
-        simulation.world.note(f"the leader is killed after {sorted(kinds)}")
+        simulation.world.trace_event(f"the leader is killed after {sorted(kinds)}")
         simulation.world.after(0, _kill_at_a_bad_time, simulation, toxic)
 
 

@@ -136,11 +136,11 @@ class World:
     def wall_ms(self) -> int:
         return self.wall_offset_ms + self.now
 
-    def note(self, *parts: Any) -> None:
+    def trace_event(self, *parts: Any) -> None:
         self.trace.lines.append((self.now, parts))
 
     def fail(self, what: str) -> None:
-        self.note(f"VIOLATION {what}")
+        self.trace_event(f"VIOLATION {what}")
         raise Violation(_with_plain_incarnations(what))
 
     # Events.

@@ -21,10 +21,10 @@ from msgspec.structs import replace as replaced
 from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.leader.bootstrapping import (
     Claimant,
-    begun,
-    closed,
+    begin_load,
+    close_load,
+    finish_load,
     objections,
-    over,
     pending_in,
 )
 from tidewheel.rebalance.model import (
@@ -240,7 +240,7 @@ class BootstrapDriver:
                 input_offsets=asked.text,
             )
             found[:], repeated[:] = [record], [earlier is not None]
-            return begun(group, record, by)
+            return begin_load(group, record, by)
 
         self._step(make)
         if repeated[0]:
@@ -355,7 +355,7 @@ class BootstrapDriver:
         none = BootstrappedRecord(
             leader_epoch=0, store=self._name, attempt=self._attempt, withdrawn=True
         )
-        self._step(lambda group, by: over(group, none, by))
+        self._step(lambda group, by: finish_load(group, none, by))
         return "Nothing was written"
 
     # -- write ------------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ class BootstrapDriver:
         self._say("write", f"writing {checked.rows:,} rows to {self._target.changelog}")
         reports = self._job.write(order)
         self._say("close", "fencing the writers, counting what they wrote")
-        self._step(lambda group, by: closed(group, self._name, self._attempt, by))
+        self._step(lambda group, by: close_load(group, self._name, self._attempt, by))
         ends = self._fenced_ends()
         self._check_counts(checked, reports, ends)
         return reports, ends
@@ -443,7 +443,7 @@ class BootstrapDriver:
         done = BootstrappedRecord(
             leader_epoch=0, store=self._name, attempt=self._attempt, rows=rows
         )
-        self._step(lambda group, by: over(group, done, by))
+        self._step(lambda group, by: finish_load(group, done, by))
 
     def _commit(
         self, producer: TransactionalProducer, inputs: Mapping[TopicPartition, int]

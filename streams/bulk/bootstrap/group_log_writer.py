@@ -102,7 +102,7 @@ class GroupBooks:
         is decided can be read.
         """
         for entry in self._topics.log(decided=decided):
-            self._log.take(entry)
+            self._log.add(entry)
         return self._log.group
 
     def speaking(self) -> tuple[str, ...]:

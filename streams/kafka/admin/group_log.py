@@ -273,7 +273,7 @@ class KafkaGroupLog:
         """Return the topics' ids as they are now."""
         return _tried(self._ids)
 
-    def say(self, messages: Sequence[AnyMessage]) -> None:
+    def send(self, messages: Sequence[AnyMessage]) -> None:
         """Send messages to the inbox."""
         self._inbox_producer.send(messages)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
-from tidewheel.rebalance.protocol.messages import Join
+from tidewheel.rebalance.protocol.messages import JoinGroup
 from tidewheel.streams.console_log import LogFormat, LogLevel
 
 
@@ -29,12 +29,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         log_level, log_format: As for `tidewheel.streams.console_log.configure_logging`.
         welcomed: The group log had this incarnation once: it is not to be joined anew if it has gone.
 
-    >>> join = Join(app="shop", member="a", incarnation="a-1", transactional_ids=("shop-a-1-0",), host="h", pid=1, process_id="p")
+    >>> join = JoinGroup(app="shop", member="a", incarnation="a-1", transactional_ids=("shop-a-1-0",), host="h", pid=1, process_id="p")
     >>> Hello(join=join, bootstrap_servers="localhost:9092", consumer={"sasl.password": "secret"})
     Hello(member='a', incarnation='a-1')
     """
 
-    join: Join
+    join: JoinGroup
     bootstrap_servers: str
     client_id: str = ""
     consumer: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from tidewheel.rebalance.protocol.messages import (
     PROTOCOL_MIN,
     AnyMessage,
     Beat,
-    Join,
+    JoinGroup,
     LeaderBeat,
     Message,
     read_message,
@@ -103,7 +103,7 @@ class NextWire:
         for name, patch in patches.items():
             assert hasattr(group_log, name), f"nothing writes or reads by {name} any more"
             setattr(group_log, name, patch)
-        say, append = KafkaGroupLog.say, KafkaGroupLog.append
+        say, append = KafkaGroupLog.send, KafkaGroupLog.append
 
         def say_more(log: KafkaGroupLog, messages: Sequence[AnyMessage]) -> None:
             gossip: list[Any] = [
@@ -122,7 +122,7 @@ class NextWire:
             forecast: Any = Forecast(leader_epoch=records[-1].leader_epoch, weather="fair")
             append(log, [*records, forecast])
 
-        KafkaGroupLog.say = say_more  # type: ignore[method-assign,assignment] # the program pretends
+        KafkaGroupLog.send = say_more  # type: ignore[method-assign,assignment] # the program pretends
         KafkaGroupLog.append = append_more  # type: ignore[method-assign,assignment] # the same
 
     def encode_message(self, message: AnyMessage | Gossip) -> bytes:
@@ -184,7 +184,7 @@ def main(arguments: list[str]) -> int:
     command = (sys.executable, "-m", PROGRAM, "watchdog")
     patches: list[tuple[Any, str, Any]] = [
         (app, "HostWatchdog", functools.partial(HostWatchdog, command=command)),
-        (introduction, "Join", functools.partial(Join, protocol=(PROTOCOL_MIN, NEXT))),
+        (introduction, "Join", functools.partial(JoinGroup, protocol=(PROTOCOL_MIN, NEXT))),
     ]
     for owner, name, patch in patches:
         assert hasattr(owner, name), f"{owner.__name__} has no {name} any more"

@@ -27,7 +27,7 @@ def _phases(book: LogBook) -> list[GroupPhase]:
     fold = LogFold()
     seen: list[GroupPhase] = []
     for entry in book.entries:
-        fold.take(entry)
+        fold.add(entry)
         if fold.phase is not (seen[-1] if seen else None):
             seen.append(fold.phase)
     return seen
@@ -151,7 +151,7 @@ def test_records_of_a_deposed_leader_do_not_count() -> None:
     book = two_members().leader("p2")
     fold = fold_log(book.entries)
     book.leader_epoch = 1
-    assert not fold.take(book.after(10).revoke("0_1", "b").entries[-1])
+    assert not fold.add(book.after(10).revoke("0_1", "b").entries[-1])
     assert fold.task_since[MOVED] == Since(at_ms=T + 310)
 
 

@@ -142,7 +142,7 @@ def test_what_happened_can_be_asked_for_while_it_happens() -> None:
     book = scale_out().step({"0_0": ("b-1", 9)}).step().member("c", MemberPhase.GONE)
     chronicle = Chronicle()
     for count, entry in enumerate(book.entries, 1):
-        chronicle.take(entry)
+        chronicle.add(entry)
         assert chronicle.episodes() == account(book.entries[:count])
     texts = [each.text for episode in chronicle.episodes()[-2:] for each in episode.happenings]
     assert texts[:2] == ["the learner of 0_0 at b was dropped, the task stayed", "c left"]
@@ -152,7 +152,7 @@ def test_only_the_last_episodes_are_kept_where_that_is_wanted() -> None:
     book = scale_out()
     chronicle = Chronicle(keep=1)
     for entry in book.entries:
-        chronicle.take(entry)
+        chronicle.add(entry)
     assert chronicle.episodes() == account(book.entries)[-1:]
 
 

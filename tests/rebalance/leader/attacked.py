@@ -9,7 +9,7 @@ from tidewheel.rebalance.group import snapshot
 from tidewheel.rebalance.leader.decision import Decision
 from tidewheel.rebalance.model import TaskId, TaskPhase
 from tidewheel.rebalance.protocol.messages import LeaderBeat, SeenTask, decode_message
-from tidewheel.rebalance.protocol.orders import Leaveable
+from tidewheel.rebalance.protocol.orders import MayClose
 from tidewheel.rebalance.protocol.records import decode_record
 
 #: Upper bound of a disturbance: a ghost's session and the wait for its return.
@@ -33,7 +33,7 @@ class Attacked(RoundTable):
     def whisper(self, data: bytes) -> None:
         message = decode_message(data)
         if message is not None:
-            self.hear(message)
+            self.receive(message)
 
     def turns(self, count: int) -> None:
         for _ in range(count):
@@ -58,7 +58,7 @@ class Attacked(RoundTable):
         for message in decision.messages:
             if isinstance(message, LeaderBeat):
                 self.alarms.update(message.alarms)
-            self.hear(message)
+            self.receive(message)
         for fence in decision.fences:
             self.coordinator.fenced(fence.incarnation, self.now_ms)
         if decision.read_ends:
@@ -109,7 +109,7 @@ class Supervised(Attacked):
             for incarnation in own:
                 worker = self.workers[incarnation]
                 if worker.ended is not None or any(
-                    isinstance(each, Leaveable) for each in worker.told
+                    isinstance(each, MayClose) for each in worker.told
                 ):
                     del self.workers[incarnation]
                     own.remove(incarnation)

@@ -11,7 +11,7 @@ from tests.fakes.group_log import (
 )
 from tidewheel.rebalance.assignors.builtin import resolve
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
-from tidewheel.rebalance.protocol.messages import AnyMessage, Join, SeenTask
+from tidewheel.rebalance.protocol.messages import AnyMessage, JoinGroup, SeenTask
 from tidewheel.rebalance.protocol.orders import (
     CopyReady,
     EndIncarnation,
@@ -84,7 +84,7 @@ class Process:
         max_call_ms: int | None = None,
     ) -> Worker:
         worker = Worker(incarnation or f"{member}-1")
-        join = Join(
+        join = JoinGroup(
             app=APP,
             member=member,
             incarnation=worker.incarnation,

@@ -12,10 +12,10 @@ import msgspec
 from tidewheel.rebalance.assignors.builtin import resolve
 from tidewheel.rebalance.group import Group, apply, replay, snapshot
 from tidewheel.rebalance.leader.coordinator import Coordinator, CoordinatorSettings, Decision
-from tidewheel.rebalance.leader.mending import mended
+from tidewheel.rebalance.leader.repair import repair_group
 from tidewheel.rebalance.member.member import Member, MemberDecision
 from tidewheel.rebalance.model import TaskId
-from tidewheel.rebalance.protocol.messages import AnyMessage, DiskCopy, Join, SeenTask
+from tidewheel.rebalance.protocol.messages import AnyMessage, DiskCopy, JoinGroup, SeenTask
 from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
@@ -43,9 +43,9 @@ def stateful(count: int, subtopology: int = 0) -> tuple[SeenTask, ...]:
     )
 
 
-def join(name: str, life: int = 1, **given: Any) -> Join:
+def join(name: str, life: int = 1, **given: Any) -> JoinGroup:
     incarnation = f"{name}-{life}"
-    plain = Join(
+    plain = JoinGroup(
         app=APP,
         member=name,
         incarnation=incarnation,
@@ -145,7 +145,7 @@ class RoundTable:
     def lead(self, leader: str) -> Coordinator:
         epoch = self.group.leader_epoch + 1
         self._append(LeaderClaim(leader_epoch=epoch, leader=leader, previous_epoch=epoch - 1))
-        for record in snapshot(mended(self.group, app=APP).group, epoch):
+        for record in snapshot(repair_group(self.group, app=APP).group, epoch):
             self._append(record)
         self.pending_fences.clear()
         self.coordinator = Coordinator(
@@ -191,11 +191,11 @@ class RoundTable:
                 return
         raise AssertionError("the group does not come to rest")
 
-    def hear(self, message: AnyMessage) -> None:
+    def receive(self, message: AnyMessage) -> None:
         self.said.append(message)
         self.coordinator.observe(message, self.now_ms)
         for worker in list(self.workers.values()):
-            worker.member.hear(message, self.now_ms)
+            worker.member.receive(message, self.now_ms)
 
     def owners(self) -> dict[str, str]:
         return {str(task): state.owner or "" for task, state in sorted(self.group.states.items())}
@@ -221,7 +221,7 @@ class RoundTable:
                     worker.obey(order, self.now_ms)
             for message in decision.messages:
                 moved = True
-                self.hear(message)
+                self.receive(message)
             if decision.over:
                 del self.workers[incarnation]
         return moved
@@ -239,7 +239,7 @@ class RoundTable:
 
     def _carry_out(self, decision: Decision) -> None:
         for message in decision.messages:
-            self.hear(message)
+            self.receive(message)
         for fence in decision.fences:
             self.fenced.append(fence.incarnation)
             if fence.incarnation in self.slow_fences:

@@ -9,11 +9,11 @@ from tidewheel.rebalance.inspect.describe import GroupPhase, phase_of
 from tidewheel.rebalance.leader.bootstrapping import (
     BOOTSTRAP_HOLD,
     Claimant,
-    begun,
-    closed,
+    begin_load,
+    close_load,
+    finish_load,
     may_write,
     objections,
-    over,
     pending_in,
 )
 from tidewheel.rebalance.model import TaskId
@@ -56,7 +56,7 @@ def running_pair() -> RoundTable:
 
 def test_members_that_start_while_a_store_is_loaded_own_nothing_and_the_log_says_why() -> None:
     table = RoundTable()
-    write(table, begun(table.group, load(), CLAIMANT))
+    write(table, begin_load(table.group, load(), CLAIMANT))
     a = table.start("a")
     table.run(20_000)
     table.lead("p2")
@@ -65,10 +65,10 @@ def test_members_that_start_while_a_store_is_loaded_own_nothing_and_the_log_says
     assert not [order for order in a.told if isinstance(order, RunTask)]
     assert phase_of(table.group) is GroupPhase.NOT_READY
     assert "store counts is being loaded" in table.group.about.held
-    write(table, closed(table.group, "counts", "b1", CLAIMANT))
+    write(table, close_load(table.group, "counts", "b1", CLAIMANT))
     table.run(20_000)
     assert not a.running
-    write(table, over(table.group, done(), CLAIMANT))
+    write(table, finish_load(table.group, done(), CLAIMANT))
     table.run(2_000)
     assert sorted(a.running) == ["0_0", "0_1", "0_2", "0_3"]
 
@@ -76,7 +76,7 @@ def test_members_that_start_while_a_store_is_loaded_own_nothing_and_the_log_says
 def test_who_was_in_the_group_owns_nothing_any_more_and_its_offsets_bind_nobody() -> None:
     table = running_pair()
     before = table.group
-    group = replay(begun(before, load(), CLAIMANT), before)
+    group = replay(begin_load(before, load(), CLAIMANT), before)
     assert not group.members
     assert {"a-1", "b-1"} <= set(group.ended)
     for task, state in group.states.items():
@@ -91,32 +91,32 @@ def test_who_was_in_the_group_owns_nothing_any_more_and_its_offsets_bind_nobody(
 
 def test_a_second_attempt_keeps_who_waits_and_ends_the_first() -> None:
     table = RoundTable()
-    write(table, begun(table.group, load(), CLAIMANT))
+    write(table, begin_load(table.group, load(), CLAIMANT))
     table.start("a")
     table.run(1_000)
     assert objections(table.group, "counts", ["a"]) == []
-    write(table, begun(table.group, load("b2"), CLAIMANT))
+    write(table, begin_load(table.group, load("b2"), CLAIMANT))
     assert "a-1" in table.group.live()
     assert not may_write(table.group, "counts", "b1")
     assert may_write(table.group, "counts", "b2")
     with pytest.raises(ValueError, match="another run"):
-        closed(table.group, "counts", "b1", CLAIMANT)
+        close_load(table.group, "counts", "b1", CLAIMANT)
     with pytest.raises(ValueError, match="another run"):
-        over(table.group, done("b1"), CLAIMANT)
+        finish_load(table.group, done("b1"), CLAIMANT)
 
 
 def test_nothing_may_be_written_before_it_began_after_it_closed_or_when_it_is_over() -> None:
     groups = [Group()]
-    groups.append(replay(begun(groups[-1], load(), CLAIMANT), groups[-1]))
-    groups.append(replay(closed(groups[-1], "counts", "b1", CLAIMANT), groups[-1]))
-    groups.append(replay(over(groups[-1], done(), CLAIMANT), groups[-1]))
+    groups.append(replay(begin_load(groups[-1], load(), CLAIMANT), groups[-1]))
+    groups.append(replay(close_load(groups[-1], "counts", "b1", CLAIMANT), groups[-1]))
+    groups.append(replay(finish_load(groups[-1], done(), CLAIMANT), groups[-1]))
     seen = [may_write(group, "counts", "b1") for group in groups]
     assert seen == [False, True, False, False]
     assert pending_in(groups[-1], "counts") is None
 
 
 def test_a_leader_that_does_not_know_the_records_holds_still_all_the_same() -> None:
-    group = replay(begun(Group(), load(), CLAIMANT))
+    group = replay(begin_load(Group(), load(), CLAIMANT))
     forgetful = Group(leader_epoch=group.leader_epoch, about=group.about)
     table = RoundTable()
     table.group = forgetful
@@ -133,7 +133,7 @@ def test_what_speaks_against_it() -> None:
     assert objections(group, "counts", ["b", "a"]) == [
         "members of the group are alive: a, b; stop them first"
     ]
-    other = replay(begun(Group(), load(store="totals"), CLAIMANT))
+    other = replay(begin_load(Group(), load(store="totals"), CLAIMANT))
     assert "store totals" in objections(other, "counts", [])[0]
     held = Group(about=GroupRecord(leader_epoch=1, held="partitions: topic orders has 3"))
     assert "partitions: topic orders" in objections(held, "counts", [])[0]
@@ -141,7 +141,7 @@ def test_what_speaks_against_it() -> None:
 
 def test_another_leader_restates_what_is_pending() -> None:
     table = RoundTable()
-    write(table, begun(table.group, load(), CLAIMANT))
+    write(table, begin_load(table.group, load(), CLAIMANT))
     table.lead("p2")
     newest = max(index for index, each in enumerate(table.log) if isinstance(each, LeaderClaim))
     group = replay(table.log[newest:])

@@ -56,7 +56,7 @@ def test_N7_news_rides_on_the_leaders_beats() -> None:
 def test_N7_a_silent_leader_is_taken_for_failed() -> None:
     candidate = Election("p1", app=APP, jitter_seed=1, heartbeat_interval_ms=500, now_ms=0)
     beat = LeaderBeat(app=APP, member="p0", incarnation="p0", leader_epoch=3, seq=1)
-    candidate.hear(beat, 100)
+    candidate.receive(beat, 100)
     assert candidate.decide(1_000).messages == ()
     suspected = candidate.decide(1_700)
     assert [type(message) for message in suspected.messages] == [Suspect]

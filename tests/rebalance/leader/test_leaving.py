@@ -7,7 +7,7 @@ import pytest
 from tests.rebalance.leader.round_table import APP, RoundTable, Worker
 from tidewheel.rebalance.model import MemberPhase
 from tidewheel.rebalance.protocol.messages import DrainMember
-from tidewheel.rebalance.protocol.orders import Leaveable, ReleaseTask, WorkerClosed, WorkerLeaves
+from tidewheel.rebalance.protocol.orders import MayClose, ReleaseTask, WorkerClosed, WorkerLeaves
 from tidewheel.rebalance.protocol.records import MemberRecord, TargetRecord, TaskRecord
 
 
@@ -16,7 +16,7 @@ def leave(table: RoundTable, worker: Worker, **given: Any) -> None:
 
 
 def close_when_told(table: RoundTable, worker: Worker) -> bool:
-    told = any(isinstance(order, Leaveable) for order in worker.told)
+    told = any(isinstance(order, MayClose) for order in worker.told)
     if told:
         worker.member.report(WorkerClosed(), table.now_ms)
         table.run()
@@ -107,7 +107,7 @@ def test_L4_an_operators_drain_is_the_same() -> None:
     a = table.start("a")
     table.start("b")
     table.run(10_000)
-    table.hear(DrainMember(app=APP, member="cli", incarnation="cli", target="a", drain_ms=9_000))
+    table.receive(DrainMember(app=APP, member="cli", incarnation="cli", target="a", drain_ms=9_000))
     table.run(2_000)
     assert set(table.owners().values()) == {"b-1"}
     assert close_when_told(table, a)

@@ -18,9 +18,9 @@ from tidewheel.rebalance.leader.observations import Observations
 from tidewheel.rebalance.model import MemberPhase, TaskId
 from tidewheel.rebalance.protocol.messages import (
     Beat,
+    JoinRefused,
     Leave,
     MemberDied,
-    Refused,
     TransactionalIdWanted,
 )
 from tidewheel.rebalance.protocol.orders import (
@@ -106,7 +106,7 @@ def test_N6_who_does_not_fit_is_refused_and_no_record_is_written(
     assert worker.ended.final
     assert worker.ended.code == code
     assert says in worker.ended.reason
-    assert [each.incarnation for each in table.said if isinstance(each, Refused)] == ["b-1"]
+    assert [each.incarnation for each in table.said if isinstance(each, JoinRefused)] == ["b-1"]
 
 
 def test_a_group_that_is_empty_takes_any_program() -> None:
@@ -159,11 +159,11 @@ def test_a_late_join_of_an_incarnation_that_is_over_changes_nothing() -> None:
     table.run(1_000)
     table.kill("a-1")
     table.run(1_000)
-    table.hear(join("a"))
+    table.receive(join("a"))
     table.run(1_000)
     assert "a-1" not in table.group.members
     assert phases(table, "a-1") == ["ACTIVE", "FENCING", "FENCED", "GONE"]
-    assert [each.code for each in table.said if isinstance(each, Refused)] == ["FENCED"]
+    assert [each.code for each in table.said if isinstance(each, JoinRefused)] == ["FENCED"]
 
 
 # -- deaths -----------------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_H20_a_beat_that_is_late_or_doubled_proves_no_life() -> None:
     table.kill("b-1", seen=False)
     for _ in range(7):
         table.run(500)
-        table.hear(late)
+        table.receive(late)
     assert "b-1" not in table.group.members
 
 
@@ -470,7 +470,7 @@ def test_H8_another_transactional_id_is_logged_before_it_is_used() -> None:
     worker = table.start("a")
     table.run(1_000)
     name = f"{APP}-a-1-1"
-    table.hear(
+    table.receive(
         TransactionalIdWanted(
             app=APP, member="a", incarnation="a-1", number=1, transactional_id=name
         )
@@ -491,7 +491,7 @@ def test_H20_what_a_stranger_says_changes_nothing() -> None:
         Leave(app=APP, member="z", incarnation="z-1"),
         Beat(app=APP, member="z", incarnation="z-1", seq=10**12),
     ):
-        table.hear(message)
+        table.receive(message)
         table.run()
     assert len(table.log) == records
 

@@ -5,7 +5,7 @@ import msgspec
 from tests.rebalance.leader.round_table import APP, HEARTBEAT_MS, RoundTable, Worker, join
 from tidewheel.rebalance.group import replay, snapshot
 from tidewheel.rebalance.member.member import Member
-from tidewheel.rebalance.protocol.messages import AnyMessage, Join, ShutDown
+from tidewheel.rebalance.protocol.messages import AnyMessage, JoinGroup, ShutDown
 from tidewheel.rebalance.protocol.orders import (
     EndApplication,
     WantShutdown,
@@ -100,8 +100,8 @@ def test_a_stranger_can_not_end_it() -> None:
     table = RoundTable()
     a = table.start("a")
     table.run(10_000)
-    table.hear(ShutDown(app=APP, member="a", incarnation="a-0", reason=REASON))
-    table.hear(ShutDown(app="other", member="a", incarnation="a-1", reason=REASON))
+    table.receive(ShutDown(app=APP, member="a", incarnation="a-0", reason=REASON))
+    table.receive(ShutDown(app="other", member="a", incarnation="a-1", reason=REASON))
     table.run(2_000)
     assert reasons(a) == []
 
@@ -136,4 +136,4 @@ def test_N14_a_leader_that_does_not_know_the_wish_ends_nobody() -> None:
     assert reasons(a) == reasons(b) == []
     assert len(said(table)) > 1, "it is asked for again"
     assert set(table.owners().values()) == {"a-1", "b-1"}
-    assert not any(isinstance(each, Join) for each in table.said[-3:])
+    assert not any(isinstance(each, JoinGroup) for each in table.said[-3:])

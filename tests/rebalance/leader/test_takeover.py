@@ -91,7 +91,7 @@ def test_L3_an_old_beat_makes_no_task_look_as_if_nobody_had_its_state() -> None:
         TaskStatus(task=task, role="active", epoch=epoch, state="RESTORING")
         for task, epoch in a.running.items()
     )
-    table.hear(Beat(app=APP, member="a", incarnation="a-1", seq=0, full=True, tasks=rows))
+    table.receive(Beat(app=APP, member="a", incarnation="a-1", seq=0, full=True, tasks=rows))
     table.run(10_000)
     assert not b.running
     assert all(table.events(task) == ["GRANT", "GRANT"] for task in table.owners()), (
@@ -153,10 +153,10 @@ def test_a_suspected_leader_answers_at_once() -> None:
     table = settled_pair()
     table.run(260)
     beats = sum(isinstance(each, LeaderBeat) for each in table.said)
-    table.hear(Suspect(app=APP, member="p2", incarnation="p2", leader_epoch=0))
+    table.receive(Suspect(app=APP, member="p2", incarnation="p2", leader_epoch=0))
     table.run()
     assert sum(isinstance(each, LeaderBeat) for each in table.said) == beats
-    table.hear(Suspect(app=APP, member="p2", incarnation="p2", leader_epoch=1))
+    table.receive(Suspect(app=APP, member="p2", incarnation="p2", leader_epoch=1))
     table.run()
     assert sum(isinstance(each, LeaderBeat) for each in table.said) == beats + 1
 
@@ -199,7 +199,7 @@ def test_invariant_18_a_late_join_of_an_ended_incarnation_is_nobodys_under_any_l
         table.lead(leader)
         table.run(1_000)
         before = len(table.log)
-        table.hear(join("b"))
+        table.receive(join("b"))
         table.run(2_000)
         assert len(table.log) == before
     assert set(table.group.members) == {"a-1"}

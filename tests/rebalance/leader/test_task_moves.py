@@ -141,10 +141,10 @@ def test_H13_a_ready_that_is_not_of_the_copy_promotes_nobody(wrong: dict[str, ob
     _, b = scaled_out(table, catches_up=False)
     table.run(8_000)
     assert len(b.copies) == 2
-    table.hear(ready(b, min(b.copies), **wrong))
+    table.receive(ready(b, min(b.copies), **wrong))
     table.run(1_000)
     assert not grants(table, "b-1")
-    table.hear(ready(b, min(b.copies)))
+    table.receive(ready(b, min(b.copies)))
     table.run(100)
     assert len(grants(table, "b-1")) == 1
 
@@ -194,7 +194,7 @@ def test_H13_ready_is_taken_back() -> None:
             learn_epoch=b.copies[task],
             reason="fell behind",
         )
-        table.hear(said)
+        table.receive(said)
         b.member._repeated.clear()
     table.run(5_000)
     assert not grants(table, "b-1")
@@ -208,7 +208,7 @@ def test_H13_another_store_under_the_same_learn_epoch_is_looked_at_anew() -> Non
     other = ready(b, task, store_uuid="new", positions={keys_of(task)[0]: 10})
     b.member._repeated.clear()
     for _ in range(8):
-        table.hear(other)
+        table.receive(other)
         table.run(500)
     assert not [record for record in grants(table, "b-1") if record.task == task]
 

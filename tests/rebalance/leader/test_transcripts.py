@@ -13,8 +13,8 @@ import pytest
 
 from tests.rebalance.leader.round_table import RoundTable, Worker, with_settings
 from tidewheel.rebalance.inspect.describe import describe_group
-from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, Join, LeaderBeat
-from tidewheel.rebalance.protocol.orders import AnyOrder, Leaveable, WorkerClosed, WorkerLeaves
+from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, JoinGroup, LeaderBeat
+from tidewheel.rebalance.protocol.orders import AnyOrder, MayClose, WorkerClosed, WorkerLeaves
 from tidewheel.rebalance.protocol.records import (
     AnyRecord,
     BootstrappedRecord,
@@ -63,11 +63,11 @@ class Scribe(RoundTable):
         worker.obey = written  # type: ignore[method-assign]  # the scribe looks over its shoulder
         return worker
 
-    def hear(self, message: AnyMessage) -> None:
+    def receive(self, message: AnyMessage) -> None:
         """Record messages, without periodic ones."""
-        if not isinstance(message, Beat | LeaderBeat | Join) and message not in self.said:
+        if not isinstance(message, Beat | LeaderBeat | JoinGroup) and message not in self.said:
             self.write(f"  {message.incarnation} says {message_text(message)}")
-        super().hear(message)
+        super().receive(message)
 
 
 def record_text(record: AnyRecord) -> str:
@@ -130,7 +130,7 @@ def leave(table: Scribe, incarnation: str, *, rejoin: bool = False, drain_ms: in
 
 def close(table: Scribe, incarnation: str) -> None:
     worker = table.workers[incarnation]
-    assert any(isinstance(order, Leaveable) for order in worker.told)
+    assert any(isinstance(order, MayClose) for order in worker.told)
     worker.member.report(WorkerClosed(), table.now_ms)
 
 

@@ -16,13 +16,13 @@ from tidewheel.rebalance.protocol.messages import (
     DiskCopy,
     EraseKey,
     GrantedOk,
-    Join,
+    JoinGroup,
+    JoinRefused,
     KeyErased,
     LeaderBeat,
     Leave,
     MemberDied,
     Ready,
-    Refused,
     Revoked,
     TaskFailed,
     TransactionalIdWanted,
@@ -33,7 +33,7 @@ from tidewheel.rebalance.protocol.orders import (
     CopyReady,
     EndIncarnation,
     EraseRows,
-    Leaveable,
+    MayClose,
     RowsErased,
     RunTask,
     TaskBroken,
@@ -128,13 +128,13 @@ def test_it_joins_at_each_heartbeat_until_the_log_has_it() -> None:
 
 def test_a_join_that_is_said_again_has_no_positions_of_the_start() -> None:
     member = new_member(on_disk=(on_disk("0_1", 7),))
-    (first,) = said(member.decide(START_MS), Join)
+    (first,) = said(member.decide(START_MS), JoinGroup)
     assert first == join("a", on_disk=(on_disk("0_1", 7),))
     member.follow(group(me()), 10, START_MS)
     member.decide(START_MS)
     member.report(TasksSeen(tasks=(("0_9", True, ()),), partitions={"orders": 10}), START_MS)
-    (again,) = said(member.decide(START_MS + 1), Join)
-    assert isinstance(again, Join)
+    (again,) = said(member.decide(START_MS + 1), JoinGroup)
+    assert isinstance(again, JoinGroup)
     assert again.on_disk == (DiskCopy(task="0_1"),)
 
 
@@ -174,17 +174,17 @@ def test_the_lease_counts_from_when_the_acknowledged_beat_was_sent() -> None:
         {"seen": {"a-1": 1}},
         {"seen": {"b-1": beat.seq}},
     ):
-        member.hear(msgspec.structs.replace(ack, **other), START_MS + 300)
+        member.receive(msgspec.structs.replace(ack, **other), START_MS + 300)
         assert member.decide(START_MS + 300).lease_until_ms is None
-    member.hear(ack, START_MS + 400)
+    member.receive(ack, START_MS + 400)
     assert member.decide(START_MS + 400).lease_until_ms == START_MS + SESSION_MS - HEARTBEAT_MS
 
 
 def test_who_is_let_in_has_a_lease_from_its_first_join_on() -> None:
     member = new_member()
     for late_ms in (0, 2 * HEARTBEAT_MS):
-        (joined,) = said(member.decide(START_MS + late_ms), Join)
-        assert isinstance(joined, Join)
+        (joined,) = said(member.decide(START_MS + late_ms), JoinGroup)
+        assert isinstance(joined, JoinGroup)
         assert member.decide(START_MS + late_ms + 1).lease_until_ms is None
     let_in_ms = START_MS + 3 * HEARTBEAT_MS
     member.follow(group(me(), task()), 10, let_in_ms)
@@ -296,16 +296,16 @@ def test_a_fenced_incarnation_is_over(
 
 
 def test_who_is_refused_ends_for_good() -> None:
-    refused = Refused(
+    refused = JoinRefused(
         app=APP, member="p0", incarnation="a-1", code="INCOMPATIBLE_TOPOLOGY", reason="other"
     )
     inside = admitted()
-    inside.hear(refused, START_MS)
+    inside.receive(refused, START_MS)
     assert not inside.decide(START_MS).over
     member = new_member()
-    member.hear(msgspec.structs.replace(refused, incarnation="b-1"), START_MS)
+    member.receive(msgspec.structs.replace(refused, incarnation="b-1"), START_MS)
     assert not member.decide(START_MS).over
-    member.hear(refused, START_MS)
+    member.receive(refused, START_MS)
     decision = member.decide(START_MS + 1)
     assert decision.orders == (
         EndIncarnation(reason="other", final=True, code="INCOMPATIBLE_TOPOLOGY"),
@@ -316,8 +316,8 @@ def test_who_is_refused_ends_for_good() -> None:
 def test_who_slept_through_its_end_may_come_back_as_a_new_incarnation() -> None:
     member = new_member()
     member.decide(START_MS)
-    ended = Refused(app=APP, member="p0", incarnation="a-1", code="FENCED", reason="is over")
-    member.hear(ended, START_MS + 100)
+    ended = JoinRefused(app=APP, member="p0", incarnation="a-1", code="FENCED", reason="is over")
+    member.receive(ended, START_MS + 100)
     decision = member.decide(START_MS + 100)
     assert decision.orders == (EndIncarnation(reason="is over", final=False, code="FENCED"),)
     member = new_member()
@@ -336,7 +336,7 @@ def test_who_has_nothing_to_say_is_not_asked_again_and_again() -> None:
     hangs.set_health(False, START_MS + 100)
     goes.report(WorkerLeaves(), START_MS + 100)
     goes.follow(group(me("GONE")), 12, START_MS + 100)
-    assert goes.decide(START_MS + 100).orders == (Leaveable(),)
+    assert goes.decide(START_MS + 100).orders == (MayClose(),)
     for member in (hangs, goes):
         now_ms = START_MS + 10 * HEARTBEAT_MS
         decision = member.decide(now_ms)
@@ -407,7 +407,7 @@ def test_L4_it_asks_to_leave_until_it_is_leaving_and_may_close_when_it_owns_noth
     assert not decision.orders
     member.follow(group(leaving, task("RELEASED", owner=None)), 13, START_MS + 1_200)
     decision = member.decide(START_MS + 1_200)
-    assert decision.orders == (Leaveable(),)
+    assert decision.orders == (MayClose(),)
     assert not decision.over
     member.report(WorkerClosed(), START_MS + 1_300)
     assert member.decide(START_MS + 1_300).over
@@ -419,7 +419,7 @@ def test_join_is_said_again_while_the_group_does_not_know_its_tasks() -> None:
         message
         for now_ms in range(START_MS + 500, START_MS + 6_000, 500)
         for message in member.decide(now_ms).messages
-        if isinstance(message, Join)
+        if isinstance(message, JoinGroup)
     ]
     assert len(joins) == 12 // JOIN_AGAIN_HEARTBEATS
 
@@ -479,7 +479,7 @@ def wish(**given: Any) -> EraseKey:
 def test_the_owner_of_a_task_orders_a_deletion() -> None:
     member = admitted(task())
     for _ in range(2):
-        member.hear(wish(), START_MS + 10)
+        member.receive(wish(), START_MS + 10)
         assert member.decide(START_MS + 10).orders == (
             EraseRows(request="r1", task="0_1", task_epoch=3, store="counts", key=b"alice", tail=8),
         )
@@ -492,13 +492,13 @@ def test_the_owner_of_a_task_orders_a_deletion() -> None:
 )
 def test_a_deletion_for_another_owner_is_not_ordered(given: dict[str, Any]) -> None:
     member = admitted(task())
-    member.hear(wish(**given), START_MS + 10)
+    member.receive(wish(**given), START_MS + 10)
     assert member.decide(START_MS + 10).orders == ()
 
 
 def test_an_incarnation_that_owns_nothing_orders_no_deletion() -> None:
     for member in (new_member(), admitted(), admitted(task("RELEASED", owner=None, member=None))):
-        member.hear(wish(), START_MS + 10)
+        member.receive(wish(), START_MS + 10)
         orders = member.decide(START_MS + 10).orders
         assert not [each for each in orders if isinstance(each, EraseRows)]
 

@@ -230,8 +230,8 @@ def test_the_fold_never_fails_and_skips_what_is_rejected(forged: list[bytes], ch
         else:
             entry = LogEntry(offset, offset, record)
             plain = apply(plain, record)
-        fold.take(entry)
-        chronicle.take(entry)
+        fold.add(entry)
+        chronicle.add(entry)
     assert fold.group == plain
     assert fold.rejected_count >= len(fold.rejected)
     describe_group(fold.group, fold.phase)

@@ -62,7 +62,7 @@ def test_H2_a_leader_that_answers_a_suspicion_stays() -> None:
     election = candidate(group=group_of("p0", 1, "p0", "p1"))
     now_ms = election.decide(0).wake_ms
     assert election.decide(now_ms).messages
-    election.hear(beat(1), now_ms + 10)
+    election.receive(beat(1), now_ms + 10)
     after = election.decide(now_ms + 600)
     assert not after.claim
     assert not after.messages
@@ -71,8 +71,8 @@ def test_H2_a_leader_that_answers_a_suspicion_stays() -> None:
 def test_beats_of_a_deposed_leader_are_no_sign_of_life() -> None:
     election = candidate(group=group_of("p0", 4, "p0", "p1"))
     for now_ms in range(0, 1_600, 100):
-        election.hear(beat(3), now_ms)
-        election.hear(msgspec.structs.replace(beat(4), app="other"), now_ms)
+        election.receive(beat(3), now_ms)
+        election.receive(msgspec.structs.replace(beat(4), app="other"), now_ms)
     assert election.decide(1_600).messages, "it is suspected: nothing was heard of it"
 
 
@@ -84,7 +84,7 @@ def test_a_new_claim_is_a_sign_of_life() -> None:
 
 def test_a_resigning_leader_is_replaced_at_once() -> None:
     election = candidate(group=group_of("p0", 1, "p0", "p1"))
-    election.hear(beat(1, resigns=True), 0)
+    election.receive(beat(1, resigns=True), 0)
     at_ms, said = claims_at(election)
     assert at_ms is not None
     assert at_ms <= HEARTBEAT_MS

@@ -14,7 +14,7 @@ from tidewheel.rebalance.runtime.log_keys import LogKeys
 
 def _note(keys: LogKeys, *records: AnyRecord) -> Group:
     for record in records:
-        keys.note(LoggedRecord(record_key(record).decode(), record))
+        keys.add(LoggedRecord(record_key(record).decode(), record))
     return replay(records)
 
 
@@ -55,7 +55,7 @@ def test_a_tombstone_is_not_written_twice_and_a_newer_claim_takes_nothing() -> N
     group = _note(
         keys, LeaderClaim(leader_epoch=1, leader="p"), LeaderClaim(leader_epoch=2, leader="q")
     )
-    keys.note(LoggedRecord("1/claim", None, tombstone=True))
-    keys.note(LoggedRecord("3/claim", None))
-    keys.note(LoggedRecord("who/knows", None))
+    keys.add(LoggedRecord("1/claim", None, tombstone=True))
+    keys.add(LoggedRecord("3/claim", None))
+    keys.add(LoggedRecord("who/knows", None))
     assert keys.stale(group, limit=10) == []

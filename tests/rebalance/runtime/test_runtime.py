@@ -32,7 +32,7 @@ from tidewheel.rebalance.protocol.messages import (
 from tidewheel.rebalance.protocol.orders import (
     EndIncarnation,
     EraseRows,
-    Leaveable,
+    MayClose,
     WorkerClosed,
     WorkerLeaves,
     WorkerStatus,
@@ -349,8 +349,8 @@ def test_H24_a_worker_of_a_held_group_leaves_at_once() -> None:
     world.run(100)
     two.runtime.report(second.incarnation, WorkerLeaves(drain_ms=25_000))
     two.once()
-    assert second.line.orders[-1] == Leaveable()
-    assert Leaveable() not in first.line.orders
+    assert second.line.orders[-1] == MayClose()
+    assert MayClose() not in first.line.orders
     two.runtime.report(second.incarnation, WorkerClosed())
     _check_ends_at_once(two)
 
@@ -362,10 +362,10 @@ def test_H24_a_worker_that_was_leaving_when_the_group_was_held_is_let_go() -> No
     second.answers = False
     two.runtime.report(second.incarnation, WorkerLeaves(drain_ms=25_000))
     world.run(50)
-    assert Leaveable() not in second.line.orders
+    assert MayClose() not in second.line.orders
     world.topics.delete()
     world.run(1_000)
-    assert second.line.orders.count(Leaveable()) == 1
+    assert second.line.orders.count(MayClose()) == 1
     two.runtime.died(dying.incarnation, "its process has ended")
     two.runtime.report(second.incarnation, WorkerClosed())
     _check_ends_at_once(two)
@@ -410,7 +410,7 @@ def test_a_new_watchdog_hears_what_its_worker_said_before_it_had_read_the_log() 
     again = successor.start_worker("b", welcomed=True)
     successor.runtime.report(second.incarnation, WorkerLeaves(drain_ms=25_000))
     world.run(1_000)
-    assert again.line.orders.count(Leaveable()) == 1
+    assert again.line.orders.count(MayClose()) == 1
     assert first.running == {"0_0", "0_1", "0_2", "0_3"}
 
 
@@ -480,8 +480,8 @@ def test_H23_a_flood_of_one_sender_does_not_drown_the_others(
 def test_H18_a_leader_notices_that_somebody_moved_offsets(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(leadership, "SAMPLE_FIRST_MS", 100)
-    monkeypatch.setattr(leadership, "SAMPLE_AGAIN_MS", 200)
+    monkeypatch.setattr(leadership, "OFFSETS_CHECK_FIRST_MS", 100)
+    monkeypatch.setattr(leadership, "OFFSETS_CHECK_AGAIN_MS", 200)
     world = World()
     process = world.start("p1")
     process.admin.foreign = ("orders-3",)

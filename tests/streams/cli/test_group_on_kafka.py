@@ -84,7 +84,7 @@ class _Group:
             for name in members
         ]
         before = self._said()
-        self.log.say(told)
+        self.log.send(told)
         until(lambda: self._said() >= before + len(told), "the beats to be there")
 
     def command(self, *arguments: str) -> int:

@@ -11,7 +11,13 @@ from tests.streams.group.fake_group import APP, beat
 from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.inspect.describe import LogEntry, fold_log
 from tidewheel.rebalance.model import MemberPhase, TopicPartition
-from tidewheel.rebalance.protocol.messages import Join, LeaderBeat, Ready, Refused, TaskFailed
+from tidewheel.rebalance.protocol.messages import (
+    JoinGroup,
+    JoinRefused,
+    LeaderBeat,
+    Ready,
+    TaskFailed,
+)
 from tidewheel.rebalance.protocol.records import LeaderClaim
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
 from tidewheel.streams.group.alarms import Surroundings, foreign_offsets
@@ -23,7 +29,7 @@ from tidewheel.tasks.open_transactions import OpenTransaction
 from tidewheel.tasks.ports import CommittedOffset
 
 LEADER = LeaderBeat(app=APP, member="p1", incarnation="p1", leader_epoch=1, seq=1)
-JOIN = Join(
+JOIN = JoinGroup(
     app=APP,
     member="c",
     incarnation="c-1",
@@ -291,7 +297,7 @@ def test_alarms_of_the_inbox() -> None:
         book,
         *_all_speak(book),
         (50, JOIN),
-        (40, Refused(app=APP, member="p1", incarnation="c-1", code="INCOMPATIBLE_ASSIGNOR", reason="no")),
+        (40, JoinRefused(app=APP, member="p1", incarnation="c-1", code="INCOMPATIBLE_ASSIGNOR", reason="no")),
         (
             30,
             TaskFailed(
@@ -381,7 +387,9 @@ def test_who_speaks_is_known_by_name() -> None:
 def test_who_looks_for_days_forgets_who_has_gone() -> None:
     inbox = InboxFold()
     inbox.take(Heard(0, JOIN))
-    inbox.take(Heard(0, Refused(app=APP, member="p1", incarnation="d-1", code="X", reason="no")))
+    inbox.take(
+        Heard(0, JoinRefused(app=APP, member="p1", incarnation="d-1", code="X", reason="no"))
+    )
     inbox.take(Heard(0, beat("a", TaskStatus(task="0_0", role="active", epoch=1, state="RUNNING"))))
     for now_ms in range(0, 5_000_000, 500_000):
         inbox.take(Heard(now_ms, replace(beat("a", full=False), seq=now_ms + 2)))

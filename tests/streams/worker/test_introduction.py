@@ -9,7 +9,7 @@ import pytest
 from tidewheel import ConfigError, RunOptions, StreamsBuilder, StreamsConfig
 from tidewheel.rebalance.protocol.messages import (
     DiskCopy,
-    Join,
+    JoinGroup,
     SeenTask,
     decode_message,
     encode_message,
@@ -125,11 +125,11 @@ def test_client_settings_cross_the_line_and_are_not_shown(tmp_path: Path, kind: 
     assert "canary" not in repr(hello)
 
 
-def of_many(tasks: int) -> Join:
+def of_many(tasks: int) -> JoinGroup:
     """Return the join of a worker that has all of so many tasks on its disk."""
     topic = "shop-orders-by-customer-changelog"
     names = [f"{number // 100}_{number % 100}" for number in range(tasks)]
-    return Join(
+    return JoinGroup(
         app="shop",
         member="a",
         incarnation="b00c",

@@ -19,7 +19,7 @@ from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     AnyReport,
     CopyReady,
-    Leaveable,
+    MayClose,
     ReleaseTask,
     RunTask,
     TaskReleased,
@@ -349,7 +349,7 @@ class Host:
 
     def close(self) -> None:
         """Have it leave in order."""
-        self.member.give(Leaveable())
+        self.member.give(MayClose())
         self.join()
 
     def join(self) -> None:

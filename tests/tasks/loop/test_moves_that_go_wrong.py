@@ -14,7 +14,7 @@ from tidewheel.rebalance.protocol.orders import (
     DropCopy,
     EndIncarnation,
     KeepCopy,
-    Leaveable,
+    MayClose,
     ReleaseTask,
     RunTask,
     TaskBroken,
@@ -332,7 +332,7 @@ def test_L4_a_draining_worker_works_until_it_may_leave() -> None:
         fill(group, "ab")
         processed(group, host)
         host.release("0_0", 1)
-        host.member.give(Leaveable())
+        host.member.give(MayClose())
         host.join()
         assert isinstance(host.member.reports[-1], WorkerClosed)
         assert host.error is None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidewheel.rebalance.leader.decision import CoordinatorSettings
-from tidewheel.rebalance.protocol.messages import AnyMessage, Join, SeenTask, decode_message
+from tidewheel.rebalance.protocol.messages import AnyMessage, JoinGroup, SeenTask, decode_message
 from tidewheel.streams.processes.watchdog.hello import Hello, encode_hello
 
 ROOT = Path(__file__).parents[4]
@@ -52,7 +52,7 @@ def hello(
 ) -> Hello:
     """Return the first words of a worker of stateless tasks; its pid is filled in by itself."""
     return Hello(
-        join=Join(
+        join=JoinGroup(
             app=app,
             member=member,
             incarnation=f"{member}-1",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tidewheel.rebalance.protocol.messages import Join
+from tidewheel.rebalance.protocol.messages import JoinGroup
 from tidewheel.rebalance.protocol.orders import (
     AnyOrder,
     CopyReady,
@@ -33,7 +33,7 @@ PATIENCE_S = 10.0
 
 def _hello() -> Hello:
     return Hello(
-        join=Join(
+        join=JoinGroup(
             app="app",
             member="m",
             incarnation="m-1",

@@ -25,8 +25,8 @@ class _OverheardLog(FakeGroupLog):
         super().__init__(topics)
         self._heard = heard
 
-    def say(self, messages: Sequence[AnyMessage]) -> None:
-        super().say(messages)
+    def send(self, messages: Sequence[AnyMessage]) -> None:
+        super().send(messages)
         with self._heard.open("ab") as file:
             for message in messages:
                 file.write(b"%d %s\n" % (time.monotonic_ns(), encode_message(message)))

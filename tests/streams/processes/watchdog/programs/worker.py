@@ -21,7 +21,7 @@ from tidewheel.rebalance.protocol.orders import (
     EndIncarnation,
     EraseRows,
     KeepCopy,
-    Leaveable,
+    MayClose,
     ReleaseTask,
     RunTask,
     TaskReleased,
@@ -48,9 +48,9 @@ def main() -> int:
         link.progress()
         for order in link.take():
             _print(encode_line(order).decode().rstrip())
-            if isinstance(order, Leaveable):
+            if isinstance(order, MayClose):
                 link.say(WorkerClosed())
-            if isinstance(order, EndIncarnation | Leaveable):
+            if isinstance(order, EndIncarnation | MayClose):
                 link.close()
                 return 0
             _obey(link, order)
@@ -88,7 +88,7 @@ def _obey(link: WatchdogLink, order: AnyOrder) -> None:
             | UseTransactionalId()
             | EndIncarnation()
             | EndApplication()
-            | Leaveable()
+            | MayClose()
         ):
             pass
 

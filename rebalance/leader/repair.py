@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tidewheel.rebalance.group import LIVE, Group
 from tidewheel.rebalance.leader.bootstrapping import BOOTSTRAP_HOLD
-from tidewheel.rebalance.leader.group_program import PARTITIONS_HOLD
+from tidewheel.rebalance.leader.compatibility import PARTITIONS_HOLD
 from tidewheel.rebalance.model import MemberPhase, TaskId, TaskPhase
 from tidewheel.rebalance.producer_ids import group_id, is_group_id, own_ids
 from tidewheel.rebalance.protocol.records import MemberRecord, TaskRecord
@@ -24,14 +24,14 @@ _IDS_FENCED: Final = 8
 _HOLDS: Final = (PARTITIONS_HOLD, BOOTSTRAP_HOLD, "SAFE_HOLD")
 
 
-class Mended(msgspec.Struct, frozen=True):
-    """A consistent group; `found` lists the repaired contradictions for people."""
+class RepairedGroup(msgspec.Struct, frozen=True):
+    """A consistent group; `contradictions` lists the repaired contradictions for people."""
 
     group: Group
-    found: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()
 
 
-def mended(group: Group, *, app: str, heard: Collection[str] = ()) -> Mended:
+def repair_group(group: Group, *, app: str, heard: Collection[str] = ()) -> RepairedGroup:
     """Return the group with its contradictions repaired.
 
     `heard` lists incarnations in the order they were last heard. `app` forms the transactional ids
@@ -56,7 +56,7 @@ def mended(group: Group, *, app: str, heard: Collection[str] = ()) -> Mended:
         about = replace(about, pinned=False)
     if about is not group.about:
         group = replace(group, about=about)
-    return Mended(group, tuple(found))
+    return RepairedGroup(group, tuple(found))
 
 
 def _with_ids(

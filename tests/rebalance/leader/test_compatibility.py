@@ -16,7 +16,7 @@ from tidewheel.rebalance.inspect.describe import (
     fold_log,
     phase_of,
 )
-from tidewheel.rebalance.leader.group_program import is_parked, refusal, updated_program
+from tidewheel.rebalance.leader.compatibility import is_parked, join_refusal, updated_program
 from tidewheel.rebalance.model import TaskId, TaskShape
 from tidewheel.rebalance.protocol.messages import SeenTask
 from tidewheel.rebalance.protocol.orders import TasksSeen, WorkerClosed, WorkerLeaves
@@ -135,7 +135,7 @@ def test_N14_version_ranges_have_to_meet(
     own: tuple[int, int], others: tuple[int, int], fits: bool
 ) -> None:
     group = Group(members={"b-1": member("b", protocol=others)})
-    found = refusal(join("a", protocol=own), group)
+    found = join_refusal(join("a", protocol=own), group)
     assert (found is None) == fits
     if found is not None:
         assert found.code == "INCOMPATIBLE_VERSION"
@@ -143,7 +143,7 @@ def test_N14_version_ranges_have_to_meet(
 
 def test_who_replaces_itself_is_not_held_against_its_former_self() -> None:
     group = Group(members={"a-1": member("a", topology_hash="t")})
-    assert refusal(join("a", 2, topology_hash="u"), group) is None
+    assert join_refusal(join("a", 2, topology_hash="u"), group) is None
 
 
 def test_a_parked_member_is_parked_by_others_only() -> None:
@@ -161,7 +161,7 @@ def test_two_programs_of_one_epoch_are_refused_even_while_both_would_be_parked()
             "b-1": member("b", phase="PARKED", topology_epoch=2, topology_hash="u"),
         }
     )
-    found = refusal(join("c", topology_epoch=2, topology_hash="v"), group)
+    found = join_refusal(join("c", topology_epoch=2, topology_hash="v"), group)
     assert found is not None
     assert found.code == "INCOMPATIBLE_TOPOLOGY"
 
@@ -315,9 +315,9 @@ def test_invariant_17_a_group_that_was_set_up_again_waits_for_its_program(
 ) -> None:
     """Its own members wait and come later: the first stranger is refused (H24)."""
     group = _set_up_again()
-    assert refusal(join("a"), group) is None
-    assert refusal(join("a", topology_epoch=1, topology_hash="later"), group) is None
-    found = refusal(join("b", **other), group)
+    assert join_refusal(join("a"), group) is None
+    assert join_refusal(join("a", topology_epoch=1, topology_hash="later"), group) is None
+    found = join_refusal(join("b", **other), group)
     assert found is not None
     assert found.code == code
     assert "tidewheel group recover" in found.reason

@@ -8,7 +8,7 @@ import msgspec
 
 from tidewheel.rebalance.group import LIVE, Group
 from tidewheel.rebalance.model import MemberPhase, TaskId
-from tidewheel.rebalance.protocol.messages import Join, SeenTask
+from tidewheel.rebalance.protocol.messages import JoinGroup, SeenTask
 from tidewheel.rebalance.protocol.records import GroupRecord, MemberRecord, TaskRow
 
 #: Prefix of holds that this module sets and lifts.
@@ -16,13 +16,15 @@ PARTITIONS_HOLD: Final = "partitions: "
 
 
 class Refusal(NamedTuple):
-    """Reason to refuse a join; codes as in `messages.Refused`."""
+    """Reason to refuse a join; codes as in `messages.JoinRefused`."""
 
     code: str
     reason: str
 
 
-def refusal(join: Join, group: Group, ignored: AbstractSet[str] = frozenset()) -> Refusal | None:
+def join_refusal(
+    join: JoinGroup, group: Group, ignored: AbstractSet[str] = frozenset()
+) -> Refusal | None:
     """Return why a join does not fit the group, or None.
 
     `ignored` incarnations may be dead and do not count. An empty group accepts any program, except
@@ -42,7 +44,7 @@ def refusal(join: Join, group: Group, ignored: AbstractSet[str] = frozenset()) -
     )
 
 
-def _pin_refusal(join: Join, about: GroupRecord) -> Refusal | None:
+def _pin_refusal(join: JoinGroup, about: GroupRecord) -> Refusal | None:
     """Return why a recovered group refuses this program, or None (H24)."""
     lowest, highest = join.protocol
     remedy = "run `tidewheel group recover` with this program and these settings if they are the right ones"
@@ -68,7 +70,7 @@ def _pin_refusal(join: Join, about: GroupRecord) -> Refusal | None:
     return None
 
 
-def _version_refusal(join: Join, others: list[MemberRecord]) -> Refusal | None:
+def _version_refusal(join: JoinGroup, others: list[MemberRecord]) -> Refusal | None:
     low = max(record.protocol[0] for record in others)
     high = min(record.protocol[1] for record in others)
     if join.protocol[0] <= high and join.protocol[1] >= low:
@@ -80,7 +82,7 @@ def _version_refusal(join: Join, others: list[MemberRecord]) -> Refusal | None:
     )
 
 
-def _assignor_refusal(join: Join, other: MemberRecord) -> Refusal | None:
+def _assignor_refusal(join: JoinGroup, other: MemberRecord) -> Refusal | None:
     if join.assignor == other.assignor:
         return None
     return Refusal(
@@ -90,8 +92,8 @@ def _assignor_refusal(join: Join, other: MemberRecord) -> Refusal | None:
     )
 
 
-def _topology_refusal(join: Join, group: Group, others: list[MemberRecord]) -> Refusal | None:
-    is_run = any(runs(record, group.about) for record in others)
+def _topology_refusal(join: JoinGroup, group: Group, others: list[MemberRecord]) -> Refusal | None:
+    is_run = any(runs_program(record, group.about) for record in others)
     if is_run and join.topology_epoch < group.about.topology_epoch:
         return Refusal(
             "INCOMPATIBLE_TOPOLOGY",
@@ -114,7 +116,7 @@ def is_parked(epoch: int, group: Group, name: str) -> bool:
     )
 
 
-def adopted_program(join: Join, group: Group) -> GroupRecord:
+def adopted_program(join: JoinGroup, group: Group) -> GroupRecord:
     return GroupRecord(
         leader_epoch=group.leader_epoch,
         group_version=group.about.group_version,
@@ -127,7 +129,7 @@ def adopted_program(join: Join, group: Group) -> GroupRecord:
     )
 
 
-def updated_program(group: Group, joins: Iterable[Join]) -> GroupRecord:
+def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
     """Return the group record with the tasks and partition counts that members see now (N8).
 
     Member metadata may be old. So a partition count shrinks, and a pattern's topic is deleted, only
@@ -137,11 +139,11 @@ def updated_program(group: Group, joins: Iterable[Join]) -> GroupRecord:
     seen: dict[str, int] = {}
     new: list[SeenTask] = []
     named: set[str] = set()
-    unheard = {each for each, record in group.live().items() if runs(record, about)}
+    unheard = {each for each, record in group.live().items() if runs_program(record, about)}
     #: Members with equal tasks share the tuple (`Observations`): each tuple is read once.
     distinct: dict[int, tuple[SeenTask, ...]] = {}
     for join in joins:
-        if runs(join, about):
+        if runs_program(join, about):
             unheard.discard(join.incarnation)
             distinct[id(join.tasks)] = join.tasks
             for topic, count in join.partitions.items():
@@ -207,7 +209,7 @@ def is_awaited(record: MemberRecord) -> bool:
     return record.phase == MemberPhase.GONE and record.rejoin_ms > 0
 
 
-def runs(member: Join | MemberRecord, about: GroupRecord) -> bool:
+def runs_program(member: JoinGroup | MemberRecord, about: GroupRecord) -> bool:
     return (member.topology_epoch, member.topology_hash) == (
         about.topology_epoch,
         about.topology_hash,

@@ -13,7 +13,7 @@ from tests.rebalance.leader.attacked import Supervised
 from tests.rebalance.leader.hostile import lies, settled_table
 from tests.rebalance.leader.round_table import APP, SESSION_MS, RoundTable
 from tidewheel.rebalance.group import LIVE, Group, replay, snapshot
-from tidewheel.rebalance.leader.mending import mended
+from tidewheel.rebalance.leader.repair import repair_group
 from tidewheel.rebalance.model import MemberPhase, TaskPhase
 from tidewheel.rebalance.producer_ids import is_group_id
 from tidewheel.rebalance.protocol.decoding import Rejection
@@ -75,8 +75,8 @@ def test_a_mended_group_has_nothing_left_to_mend(rows: list[dict[str, Any]]) -> 
     table = _table()
     for row in rows:
         table.forge(_encoded(table, row))
-    once = mended(table.group, app=APP).group
-    assert not mended(once, app=APP).found
+    once = repair_group(table.group, app=APP).group
+    assert not repair_group(once, app=APP).contradictions
     for state in once.states.values():
         if state.owner is not None:
             owner = once.members[state.owner]
@@ -94,10 +94,10 @@ def test_a_group_that_only_leaders_wrote_stays_as_it_is(seconds: int) -> None:
     table = _table()
     table.kill("b-1", seen=False)
     table.turns(2 * seconds)
-    found = mended(table.group, app=APP)
+    found = repair_group(table.group, app=APP)
     assert found.group is table.group
-    assert not found.found
-    assert not mended(Group(), app=APP).found
+    assert not found.contradictions
+    assert not repair_group(Group(), app=APP).contradictions
 
 
 MEMBER = {"kind": "MEMBER", "member": "b", "incarnation": "b-9", "phase": "ACTIVE"}
@@ -171,7 +171,7 @@ def test_a_leader_counts_on_from_the_greatest_counter_that_is_accepted(
 def test_an_incarnation_without_a_record_is_fenced_by_the_ids_it_must_have() -> None:
     table = _table()
     table.forge(_encoded(table, MEMBER | {"incarnation": "b-1", "phase": "GONE"}))
-    record = mended(table.group, app=APP).group.members["b-1"]
+    record = repair_group(table.group, app=APP).group.members["b-1"]
     assert record.phase == MemberPhase.FENCING
     assert record.transactional_ids
     assert all(is_group_id(each, APP, "b-1") for each in record.transactional_ids)
@@ -180,9 +180,9 @@ def test_an_incarnation_without_a_record_is_fenced_by_the_ids_it_must_have() -> 
 def test_of_two_live_incarnations_of_a_name_the_one_that_was_heard_stays() -> None:
     table = _table()
     table.forge(_encoded(table, MEMBER))
-    kept = mended(table.group, app=APP, heard=["b-1", "a-1"]).group
+    kept = repair_group(table.group, app=APP, heard=["b-1", "a-1"]).group
     assert (kept.members["b-1"].phase, kept.members["b-9"].phase) == ("ACTIVE", "FENCING")
-    unsure = mended(table.group, app=APP).group
+    unsure = repair_group(table.group, app=APP).group
     assert {unsure.members[each].phase for each in ("b-1", "b-9")} == {"FENCING"}
 
 
