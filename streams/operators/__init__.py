@@ -1,1 +1,1 @@
-"""The nodes the DSL turns into, as operators on batches."""
+"""Processors of the DSL, as operators on record batches."""

@@ -1,7 +1,7 @@
-"""count, reduce and aggregate over a grouped stream.
+"""Counts, reductions and aggregations of a grouped stream.
 
-Rules are those of Kafka Streams' KStreamAggregate and KStreamReduce: a null key or value is dropped; the result's
-timestamp is the larger of the old result's and the record's; a None result deletes the key.
+Rules: Kafka Streams' KStreamAggregate and KStreamReduce. A null key or value is dropped. A result
+has the larger timestamp of the old result and the record.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,6 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 
 class StreamAggregate(MaterializedOperator):
-    """Folds the values of a key into an aggregate."""
-
     times_null_values = False
 
     def __init__(
@@ -31,7 +29,6 @@ class StreamAggregate(MaterializedOperator):
         self._aggregator = aggregator
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new aggregates."""
         batch = self.without_nulls(batch, values=True)
         batch, key_bytes = self.with_key_bytes(batch)
         return self.update_each(batch, key_bytes, self._update) if len(batch) else None
@@ -44,8 +41,6 @@ class StreamAggregate(MaterializedOperator):
 
 
 class StreamReduce(MaterializedOperator):
-    """Combines the values of a key; the first one is the first result."""
-
     times_null_values = False
 
     def __init__(self, store_name: str, reducer: Callable[[Any, Any], Any]) -> None:
@@ -53,7 +48,6 @@ class StreamReduce(MaterializedOperator):
         self._reducer = reducer
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new results."""
         batch = self.without_nulls(batch, values=True)
         batch, key_bytes = self.with_key_bytes(batch)
         return self.update_each(batch, key_bytes, self._update) if len(batch) else None
@@ -66,13 +60,8 @@ class StreamReduce(MaterializedOperator):
 
 
 class CountsInPlace(MaterializedOperator):
-    """An operator that counts where the counts stand."""
-
     def counts_in_place(self, data: Sequence[bytes]) -> bool:
-        """Return whether the counts of these store keys may be changed where they stand, as soon as they are known.
-
-        Counts of the usual serde stand decoded in the buffer; only what a processor of the user's put there may not.
-        """
+        """Return True if these counts are decoded in the buffer; a processor's rows may not be."""
         buffer = self.buffer
         if buffer.spec.value_serde is not Serdes.int64() or not buffer.are_decoded(()):
             return False
@@ -82,7 +71,6 @@ class CountsInPlace(MaterializedOperator):
         return buffer.are_decoded(data)
 
     def count_in_place(self, batch: RecordBatch, data: list[bytes]) -> RecordBatch | None:
-        """Count each record of the batch under its store key; return what is to be forwarded now."""
         if self.held is not None:
             self._count_held(batch, data)
             return None
@@ -123,15 +111,13 @@ class CountsInPlace(MaterializedOperator):
         if self._in_order(batch):
             try:
                 _count_on(counts, key_bytes, results)
-            except KeyError:  # it is not known yet
+            except KeyError:
                 done = len(results)
                 timestamps.update(zip(key_bytes[:done], batch.timestamps, strict=False))
                 self.buffer.fetch(key_bytes)
-                if (
-                    batch.timestamps[0] >= self.buffer.newest_ms
-                ):  # what was read is no later, either
+                if batch.timestamps[0] >= self.buffer.newest_ms:
                     _count_on(counts, key_bytes[done:], results)
-                else:  # it is counted below, with all that follow
+                else:
                     result_timestamps = batch.timestamps[:done]
             timestamps.update(zip(key_bytes, result_timestamps, strict=False))
         else:
@@ -156,13 +142,13 @@ class CountsInPlace(MaterializedOperator):
         return self.changes(batch, results, result_timestamps, old_counts)
 
     def _in_order(self, batch: RecordBatch) -> bool:
-        """Return whether no record is older than the result it goes into, told without a look at each pair."""
+        """Return True if no record is older than its result; checks columns, not pairs."""
         stamps = batch.timestamps
         return stamps[0] >= self.buffer.newest_ms and all(map(le, stamps, islice(stamps, 1, None)))
 
 
 def _count_on(counts: dict[bytes, Any], key_bytes: Sequence[bytes], results: list[int]) -> None:
-    """Count each key and append its count; raises `KeyError` at the first that is not known, with all before it counted."""
+    """Count keys until one is missing in the buffer; then raise `KeyError`."""
     add = results.append
     for data in key_bytes:
         count = counts[data] = (counts[data] or 0) + 1
@@ -170,12 +156,9 @@ def _count_on(counts: dict[bytes, Any], key_bytes: Sequence[bytes], results: lis
 
 
 class StreamCount(CountsInPlace):
-    """Counts the records of a key."""
-
     times_null_values = False
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new counts."""
         batch = self.without_nulls(batch, values=True)
         batch, key_bytes = self.with_key_bytes(batch)
         if not len(batch):

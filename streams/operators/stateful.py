@@ -1,4 +1,4 @@
-"""What operators with a store share: serialised keys, updates, and caches that hold results back from downstream."""
+"""Base classes of operators with a store: serialised keys, updates and the record cache."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,23 +16,18 @@ from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, OperatorSupplier
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
-#: (key, value, the key's serialised form, timestamp) -> (new value, its timestamp); reads what it needs itself.
+#: (key, value, serialised key, timestamp) -> (new value, its timestamp).
 Update = Callable[[Any, Any, bytes, int], tuple[Any, int]]
 
 
 class TableOperator(Operator):
-    """An operator whose output is a table's changes."""
-
-    #: Whether each change carries the value before it (`RecordBatch.old_values`): somebody downstream asked for it.
+    #: Set if a child node needs old values in each change.
     sends_old_values = False
 
 
 @dataclass(frozen=True, slots=True)
 class OldValuesSupplier(OperatorSupplier):
-    """Makes operators that send the old values, too."""
-
     def __call__(self) -> Operator:
-        """Return a new operator."""
         made = OperatorSupplier.__call__(self)
         assert isinstance(made, TableOperator), "only tables have old values"
         made.sends_old_values = True
@@ -40,39 +35,38 @@ class OldValuesSupplier(OperatorSupplier):
 
 
 class MaterializedOperator(TableOperator):
-    """An operator that keeps a table in a timestamped store and forwards its changes.
+    """An operator that stores a table and forwards its changes.
 
-    With a cache only the last change per key is forwarded, when the cache is flushed; without one, every change. The
-    old value of a change is that of the last one that was forwarded.
+    With a cache it forwards the last change per key at each flush, else every change. A change's
+    old value is the value forwarded before it.
     """
 
     needs_whole_task = ""
 
     buffer: CommitBuffer
 
-    #: Whether a change from no row to no row is left out; told only where old values are sent.
+    #: Leaves out changes from no row to no row; needs old values.
     skips_absent = False
 
     def __init__(self, store_name: str) -> None:
         self._store_name = store_name
-        #: What the cache holds back, or None without a cache.
+        #: The store's cache.
         self.held: HeldBack | None = None
         self._held_headers: dict[bytes, Headers] = {}
-        #: Of operators that share a store (cogroup) the first one flushes for all; they have one child.
+        #: In a cogroup the first operator flushes for all.
         self._flushes = True
-        #: The store's rows if they have versions; `buffer` is then the same.
+        #: Same object as `buffer` if the store is versioned.
         self._versions: VersionedRows | None = None
-        #: The value each held-back row had when it was forwarded last; kept only where old values are sent.
+        #: Value of each cached row when last forwarded.
         self.held_old: dict[bytes, Any] = {}
 
     def init(self, context: NodeContext) -> None:
-        """Look up the store."""
         super().init(context)
         store: TimestampedKeyValueStore[Any, Any] = context.store(self._store_name)
         self.buffer = store.buffer
         if isinstance(store, VersionedKeyValueStore):
             self._versions = VersionedRows(store)
-            self.buffer = cast("CommitBuffer", self._versions)  # as far as operators use one
+            self.buffer = cast("CommitBuffer", self._versions)
         self._flushes = store.held is None
         self.held = store.hold_back() if self.holds_back() else None
         if self.held is not None:
@@ -80,22 +74,19 @@ class MaterializedOperator(TableOperator):
             self.held.keeps_old_values = self.sends_old_values
 
     def holds_back(self) -> bool:
-        """Return whether the store's cache, if it has one, may hold results back."""
         return True
 
     def with_key_bytes(self, batch: RecordBatch) -> tuple[RecordBatch, list[bytes]]:
-        """Return the records whose key serialises, and those keys; others went to the processing handler.
+        """Return the records whose key serialises, and the serialised keys; no key may be None.
 
-        No key may be None.
+        The others go to the processing exception handler.
         """
         serde = self.buffer.spec.key_serde
         if batch.key_bytes is not None and batch.key_serde == serde:
-            return batch, cast(
-                "list[bytes]", batch.key_bytes
-            )  # no key is None, so none of its bytes is
+            return batch, cast("list[bytes]", batch.key_bytes)
         try:
             return batch, cast("list[bytes]", serde.serialize_batch(self.buffer.topic, batch.keys))
-        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
+        except FAILURES:
             return self._serialize_singly(batch)
 
     def _serialize_singly(self, batch: RecordBatch) -> tuple[RecordBatch, list[bytes]]:
@@ -107,7 +98,7 @@ class MaterializedOperator(TableOperator):
                 assert data is not None, (
                     f"the key serde of store {self._store_name} made None of a key"
                 )
-            except FAILURES as error:  # the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
             else:
                 kept.append(index)
@@ -117,7 +108,7 @@ class MaterializedOperator(TableOperator):
     def update_each(
         self, batch: RecordBatch, key_bytes: Sequence[bytes], update: Update
     ) -> RecordBatch | None:
-        """Apply `update` record by record, store the results, and return those to forward now."""
+        """Apply `update` record by record; return the changes to forward now."""
         buffer, held, sends_old = self.buffer, self.held, self.sends_old_values
         update = self._told(batch, update)
         buffer.fetch(key_bytes)
@@ -140,14 +131,14 @@ class MaterializedOperator(TableOperator):
                 valid_to = self._put(
                     data,
                     result,
-                    # Of a cached deletion Kafka Streams knows the record's time only.
+                    # Kafka Streams keeps only the record's time of a cached deletion.
                     result_timestamp if held is None or result is not None else timestamp,
                 )
-            except FAILURES as error:  # user code, or a serde: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
                 left_out.add(index)
                 continue
-            if valid_to == NOT_PUT:  # which the store counts
+            if valid_to == NOT_PUT:
                 left_out.add(index)
                 self.context.expired(
                     f"older than the history of store {self._store_name}", batch, index
@@ -171,10 +162,7 @@ class MaterializedOperator(TableOperator):
         return output
 
     def _told(self, batch: RecordBatch, update: Update) -> Update:
-        """Return the update for this store, told of each record what the store must know.
-
-        Rows that end are judged by the time of the record that reads them; rows keep that record's headers.
-        """
+        """Wrap `update` for stores that need the record's time (TTL) or headers."""
         buffer = self.buffer
         if isinstance(buffer, HeadersBuffer):
             return buffer.following(batch.headers, update)
@@ -188,13 +176,12 @@ class MaterializedOperator(TableOperator):
         return timed
 
     def tell_late(self, batch: RecordBatch, index: int, why: str) -> None:
-        """Have a record that came too late kept, if somebody wants that; `why` goes on after its timestamp."""
         letter = self.context.late_letter
         if letter is not None:
             letter(batch, index, f"timestamp {batch.timestamps[index]} {why}")
 
     def _put(self, data: bytes, value: Any, timestamp: int) -> int | None:
-        """Store a row; return until when it is valid if there is a newer version, `NOT_PUT` if it came too late."""
+        """Store a row; return the end of its validity (ms), None if newest, or `NOT_PUT`."""
         if self._versions is not None:
             return self._versions.put(data, value, timestamp)
         self.buffer.put(data, value, timestamp)
@@ -207,16 +194,14 @@ class MaterializedOperator(TableOperator):
         timestamps: list[int],
         old_values: list[Any] | None = None,
     ) -> RecordBatch:
-        """Return the batch with the results of the table in place of its values."""
         output = batch.with_values(values, old_values)
         output.timestamps = timestamps
-        output.latest = None  # it was the table's before; without versions all rows are the newest
+        output.latest = None  # Without versions every row is the newest.
         return output
 
     def hold(
         self, batch: RecordBatch, index: int, data: bytes, *, existed: bool, old: Any = None
     ) -> None:
-        """Hold one change back from downstream; `old` is the value before it."""
         assert self.held is not None
         if self.sends_old_values:
             self.held_old.setdefault(data, old)
@@ -226,7 +211,6 @@ class MaterializedOperator(TableOperator):
     def note_headers(
         self, batch: RecordBatch, indices: Sequence[int], key_bytes: Sequence[bytes]
     ) -> None:
-        """Keep the headers of the latest change of each key, for the flush."""
         if batch.headers is None and not self._held_headers:
             return
         for index, data in zip(indices, key_bytes, strict=True):
@@ -237,7 +221,6 @@ class MaterializedOperator(TableOperator):
                 self._held_headers.pop(data, None)
 
     def flush(self, limit: int | None = None) -> RecordBatch | None:
-        """Return the held-back changes: the last value of each key."""
         if self.held is None or not self._flushes or not len(self.held):
             return None
         key_bytes, keys, new = self.held.take(limit, in_order=self.flushes_in_order)
@@ -257,7 +240,7 @@ class MaterializedOperator(TableOperator):
             key_serde=serde,
         )
         if has_none(values):
-            # A row that came and went between two flushes is nothing downstream has seen.
+            # Created and deleted between two flushes: never forwarded.
             batch = batch.select(
                 [
                     value is not None or data not in new
@@ -267,7 +250,7 @@ class MaterializedOperator(TableOperator):
         return batch
 
     def forwarded_key_bytes(self, data: Sequence[bytes]) -> tuple[list[bytes | None] | None, Any]:
-        """Return the serialised keys that stand for the store's keys downstream, and their serde; or None and None."""
+        """Return the serialised keys and their serde; (None, None) if not canonical."""
         serde = self.buffer.spec.key_serde
         return (list(data), serde) if serde.canonical else (None, None)
 
@@ -277,19 +260,19 @@ class MaterializedOperator(TableOperator):
         return [self._held_headers.pop(data, ()) for data in key_bytes]
 
     def held_back(self) -> tuple[int, int]:
-        """Return (keys, bytes) held back from downstream."""
+        """Return the cached (keys, bytes)."""
         if self.held is None or not self._flushes:
             return (0, 0)
         old_bytes = int(len(self.held_old) * self.buffer.mean_value_bytes)
         return (len(self.held), self.held.size_bytes + old_bytes)
 
     def left_over(self) -> None:
-        """Note that what is held back now is held beyond a commit."""
+        """Mark cached changes as older than the last commit."""
         if self.held is not None:
             self.held.left_over()
 
     def without_nulls(self, batch: RecordBatch, *, values: bool) -> RecordBatch:
-        """Return the records that have a key (and a value, if asked); the others are dropped and counted."""
+        """Drop and count records without a key or, with `values`, without a value."""
         keep: list[bool] | None = None
         if has_none(batch.keys):
             keep = [key is not None for key in batch.keys]
@@ -309,7 +292,7 @@ class MaterializedOperator(TableOperator):
 def previous_values(
     before: dict[bytes, Any], key_bytes: Sequence[bytes], values: Sequence[Any]
 ) -> list[Any]:
-    """Return what each value replaced, given what stood there before the first of them.
+    """Return the value that each update replaced; `before` has the values before the batch.
 
     >>> previous_values({b"a": 1, b"b": None}, [b"a", b"b", b"a"], [2, 3, 4])
     [1, None, 2]

@@ -1,7 +1,6 @@
-"""Operators without state: filter, map, split, merge and their kin.
+"""Operators without state: filter, map, split, merge and others.
 
-Each is one pass at C speed over the columns; a user function that raises costs nothing until it does, and is never
-called twice for a record.
+Each makes one pass over the columns. A user function is never called twice for a record.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,10 +19,9 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, first_no
 def call_each(
     operator: Operator, function: UserFunction, batch: RecordBatch
 ) -> tuple[list[Any], list[int] | None]:
-    """Call a user function for every record; return its results and which records they belong to.
+    """Call a user function for every record; return the results and their records' indices.
 
-    None instead of the indices means all of them. A record whose call fails goes to the processing handler and is left
-    out if that says so.
+    Indices None means all records. Failed records go to the processing exception handler.
     """
     results, kept = collect_each(operator, function.name, _calls(function, batch), batch)
     if CoroutineType in set(map(type, results)):
@@ -34,21 +32,21 @@ def call_each(
 def collect_each(
     operator: Operator, name: str, calls: Iterator[Any], batch: RecordBatch
 ) -> tuple[list[Any], list[int] | None]:
-    """Do the same as `call_each` for an iterator that makes one call of function `name` per record."""
+    """Collect results of an iterator that makes one call of `name` per record."""
     results: list[Any] = []
     failed: list[int] = []
     while True:
         error: Exception | None = None
         try:
             results.extend(calls)
-        except FAILURES as raised:  # user code: the processing handler decides
+        except FAILURES as raised:
             error = raised
-        # What was appended before tells which record it was; the iterator goes on after it.
+        # The iterator continues after the failed record.
         index = len(results) + len(failed)
         if error is None:
             if index == len(batch):
                 break
-            # An escaped StopIteration looks like the end of the batch.
+            # Otherwise StopIteration would end the batch.
             error = RuntimeError(f"{name} raised StopIteration; give next() a default")
         operator.context.failed(batch, index, error)
         failed.append(index)
@@ -61,7 +59,6 @@ def collect_each(
 def _without_coroutines(
     operator: Operator, name: str, results: list[Any], batch: RecordBatch, kept: list[int] | None
 ) -> tuple[list[Any], list[int]]:
-    """Fail the records whose result is a coroutine: nobody would wait for it."""
     hints = [_hint(result) for result in results]
     good: list[Any] = []
     left: list[int] = []
@@ -91,31 +88,25 @@ def _called(
 
 
 class StatelessOperator(Operator):
-    """An operator that remembers nothing, so its task may be cut into key ranges."""
+    """An operator whose task may be split into key ranges."""
 
     needs_whole_task = ""
     takes_joint = True
 
 
 class PassThrough(StatelessOperator):
-    """Gives on what it gets: a merge, or the end of a branch."""
-
     keeps_times = True
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the batch."""
         return batch
 
 
 class Filter(StatelessOperator):
-    """Keeps the records for which a predicate holds (or does not)."""
-
     def __init__(self, predicate: UserFunction, negate: bool = False) -> None:
         self._predicate = deciding(predicate)
         self._negate = negate
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the records that stay."""
         flags, batch = _called(self, self._predicate, batch)
         if self._negate:
             flags = [not flag for flag in flags]
@@ -123,10 +114,7 @@ class Filter(StatelessOperator):
 
 
 class DropNullKeys(StatelessOperator):
-    """Drops records without a key, before a repartition (they could not be placed)."""
-
     def process(self, batch: RecordBatch) -> Output:
-        """Return the records that have a key."""
         if not has_none(batch.keys):
             return batch
         kept = batch.select([key is not None for key in batch.keys])
@@ -140,8 +128,6 @@ class DropNullKeys(StatelessOperator):
 
 
 class Map(StatelessOperator):
-    """Replaces key and value by what a function returns as (key, value)."""
-
     keys_out = "any"
     keeps_times = True
 
@@ -149,28 +135,22 @@ class Map(StatelessOperator):
         self._function = _paired(function)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new records."""
         pairs, batch = _called(self, self._function, batch)
         return batch.with_keys([key for key, _ in pairs], [value for _, value in pairs])
 
 
 class MapValues(StatelessOperator):
-    """Replaces the value by what a function returns."""
-
     keeps_times = True
 
     def __init__(self, function: UserFunction) -> None:
         self._function = function
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the records with new values."""
         values, batch = _called(self, self._function, batch)
         return batch.with_values(values)
 
 
 class MapValuesBatch(StatelessOperator):
-    """Replaces many values by one call of a function; a batch whose call fails goes to the handler record by record."""
-
     keeps_times = True
     calls_batches = True
 
@@ -178,15 +158,14 @@ class MapValuesBatch(StatelessOperator):
         self._function = function
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the records with new values, or nothing of a batch that failed and is skipped."""
         try:
             values = _collected(self._function.call(list(batch.values)), self._function)
             if len(values) != len(batch):
-                raise ValueError(  # it fails as the call itself does
+                raise ValueError(
                     f"{self._function.shown} returned {len(values)} values for {len(batch)}; return one for each, in the "
                     "same order"
                 )
-        except FAILURES as error:  # user code: the processing handler decides
+        except FAILURES as error:
             for index in range(len(batch)):
                 self.context.failed(batch, index, error)
             return None
@@ -194,8 +173,6 @@ class MapValuesBatch(StatelessOperator):
 
 
 class SelectKey(StatelessOperator):
-    """Replaces the key by what a function returns."""
-
     keys_out = "any"
     keeps_times = True
 
@@ -203,14 +180,11 @@ class SelectKey(StatelessOperator):
         self._function = function
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the records with new keys."""
         keys, batch = _called(self, self._function, batch)
         return batch.with_keys(keys)
 
 
 class FlatMap(StatelessOperator):
-    """Replaces a record by any number of (key, value)."""
-
     keys_out = "any"
     expands = True
 
@@ -218,7 +192,7 @@ class FlatMap(StatelessOperator):
         self._function = _listed(function, _pairs)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new records, numbered below the one they came from where paths meet again."""
+        """Return the new records, each ordered after its input record."""
         lists, batch = _called(self, self._function, batch)
         pairs = list(chain.from_iterable(lists))
         return spread(batch, lists).with_keys(
@@ -227,47 +201,36 @@ class FlatMap(StatelessOperator):
 
 
 class FlatMapValues(StatelessOperator):
-    """Replaces a value by any number of values; the key stays."""
-
     expands = True
 
     def __init__(self, function: UserFunction) -> None:
         self._function = _listed(function, list)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new records, numbered below the one they came from where paths meet again."""
         lists, batch = _called(self, self._function, batch)
         return spread(batch, lists).with_values(list(chain.from_iterable(lists)))
 
 
 class Peek(StatelessOperator):
-    """Calls a function for each record and gives the record on."""
-
     keeps_times = True
 
     def __init__(self, function: UserFunction) -> None:
         self._function = function
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the same records."""
         return _called(self, self._function, batch)[1]
 
 
 class Foreach(StatelessOperator):
-    """Calls a function for each record; nothing goes on."""
-
     def __init__(self, function: UserFunction) -> None:
         self._function = function
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return nothing."""
         call_each(self, self._function, batch)
         return None
 
 
 class Branch(StatelessOperator):
-    """Sends each record to the first branch whose predicate holds, else to the default one or nowhere."""
-
     exclusive = True
 
     def __init__(self, branches: Sequence[tuple[UserFunction, str]], default: str | None) -> None:
@@ -275,7 +238,6 @@ class Branch(StatelessOperator):
         self._default = default
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return a batch per branch; a predicate is only asked about records no branch before took."""
         outputs: dict[str, RecordBatch] = {}
         rest = batch
         for predicate, child in self._branches:
@@ -290,8 +252,6 @@ class Branch(StatelessOperator):
 
 
 class ToStream(StatelessOperator):
-    """Turns the changes of a table into records: key and new value (None for a deleted row)."""
-
     keeps_times = True
 
     def __init__(self, key_mapper: UserFunction | None = None) -> None:
@@ -300,24 +260,22 @@ class ToStream(StatelessOperator):
             self.keys_out = "any"
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new values, by new keys if there is a mapper."""
         if self._key_mapper is None:
             if batch.old_values is None and batch.latest is None:
                 return batch
             stream = batch.with_values(batch.values)
-            stream.latest = None  # that, too, is said of rows only
+            stream.latest = None  # Describes table rows only.
             return stream
         keys, batch = _called(self, self._key_mapper, batch)
         return batch.with_keys(keys)
 
 
 def spread(batch: RecordBatch, lists: Sequence[Sequence[Any]]) -> RecordBatch:
-    """Return each record of the batch as often as its list is long."""
     return repeated(batch, [len(items) for items in lists])
 
 
 def repeated(batch: RecordBatch, counts: Sequence[int]) -> RecordBatch:
-    """Return each record of the batch so many times."""
+    """Return each record `counts[i]` times."""
     if batch.order is None and counts.count(1) == len(counts):
         return batch
     indices = list(chain.from_iterable(map(repeat, range(len(batch)), counts)))
@@ -345,7 +303,7 @@ def _is_coroutine(result: object) -> "TypeGuard[CoroutineType[Any, Any, Any]]":
 
 
 def _hint(result: object) -> str:
-    """Say what to give instead of a plain function whose result is a coroutine, which is closed."""
+    """Close a coroutine; return a hint for the error message."""
     if not _is_coroutine(result):
         return ""
     result.close()
@@ -353,7 +311,7 @@ def _hint(result: object) -> str:
 
 
 def deciding(predicate: UserFunction) -> UserFunction:
-    """Ask for the truth of a predicate's result inside its own call: a value that has none fails with its record."""
+    """Evaluate the predicate's truth inside its call: an error then belongs to its record."""
     call = predicate.call
 
     def decided(*record: Any) -> bool:
@@ -368,7 +326,7 @@ def deciding(predicate: UserFunction) -> UserFunction:
 
 
 def _paired(function: UserFunction) -> UserFunction:
-    """Check what a mapper returns inside its own call, so that a wrong result fails like the call itself."""
+    """Check the result inside the call: an error then belongs to its record."""
     call = function.call
 
     def paired(*record: Any) -> tuple[Any, Any]:
@@ -378,7 +336,7 @@ def _paired(function: UserFunction) -> UserFunction:
 
 
 def paired_or_none(function: UserFunction) -> UserFunction:
-    """Check that a function returns (key, value) or None, inside its own call as well."""
+    """Like `_paired`, for (key, value) or None."""
     call = function.call
 
     def paired(*record: Any) -> tuple[Any, Any] | None:
@@ -401,7 +359,7 @@ def _pair(result: Any, function: UserFunction) -> tuple[Any, Any]:
 
 
 def _listed(function: UserFunction, collect: Callable[..., list[Any]]) -> UserFunction:
-    """Consume what a flat mapper returns inside its own call: a generator's error belongs to its record."""
+    """Consume the result inside the call: a generator's error then belongs to its record."""
     call = function.call
 
     def listed(*record: Any) -> list[Any]:
@@ -412,7 +370,7 @@ def _listed(function: UserFunction, collect: Callable[..., list[Any]]) -> UserFu
             return collect(result, function) if collect is _pairs else collect(result)
         except TypeError:
             if isinstance(result, Iterable) or hasattr(result, "__getitem__"):
-                raise  # it is of an item, or of the generator's own
+                raise
             raise no_results(result) from None
 
     def no_results(result: object) -> TypeError:

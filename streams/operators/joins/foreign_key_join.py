@@ -1,10 +1,13 @@
-"""Joins of two tables by a foreign key of the left one: the five steps of KIP-213, each on batches.
+"""Foreign-key joins of two tables: the five steps of KIP-213, on batches.
 
-The left side sends subscriptions to the partitions of the other table (`SubscriptionSend`). There they are kept
-(`SubscriptionReceive`) and answered at once (`SubscriptionJoin`), and again whenever the row they wait for changes
-(`ForeignTableJoin`). Back at the left row's partition the two are joined, unless the left row has changed since it asked:
-then another answer is on its way (`ResponseJoin`). Rules are those of the Kafka Streams classes of these names with
-`ProcessorSupplier` behind them.
+1. `SubscriptionSend` (left): sends subscriptions to the partitions of the right table.
+2. `SubscriptionReceive` (right): stores them.
+3. `SubscriptionJoin` (right): responds with the right row.
+4. `ForeignTableJoin` (right): responds again whenever that row changes.
+5. `ResponseJoin` (left): joins the response with the left row. If the left row has changed since
+   its subscription, a newer response is in flight, and this one is dropped.
+
+The rules are those of the Kafka Streams classes `<name>ProcessorSupplier`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,37 +39,34 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class ForeignKeyTopics(NamedTuple):
-    """The bare names of the two topics of a join; serdes are told names made of them."""
+    """Bare topic names; serde topic names derive from them."""
 
     registration: str
     response: str
 
 
 def _hashes(rows: Sequence[bytes | None]) -> list[bytes | None]:
-    """Return the hash of each row's bytes, None for a row that is not there."""
     if not has_none(rows):
         return cast("list[bytes | None]", known_hashes(cast("Sequence[bytes]", rows)))
     return filled_in(rows, known_hashes([data for data in rows if data is not None]))
 
 
 class ForeignKeyOperator(Operator):
-    """What the steps share: the topics' names, and records that a rule or an error drops."""
-
     needs_whole_task = "a foreign-key join looks up rows of other keys"
 
     def __init__(self, topics: ForeignKeyTopics) -> None:
         self._topics = topics
 
     def named(self, serde: SerdePort, part: str = "") -> NamedSerde:
-        """Return a serde under the name of the registration topic and a part of it ("-pk", "-fk", "-vh")."""
+        """Bind a serde to the registration topic plus "-pk", "-fk" or "-vh"."""
         return NamedSerde(serde, self.context.internal_topic(self._topics.registration) + part)
 
     def of_response(self, serde: SerdePort) -> NamedSerde:
-        """Return a serde under the name of the response topic."""
+        """Bind a serde to the response topic."""
         return NamedSerde(serde, self.context.internal_topic(self._topics.response))
 
     def kept(self, batch: RecordBatch, flags: Sequence[bool], reason: str) -> RecordBatch:
-        """Return the records whose flag is true; the others are dropped and counted."""
+        """Return the records whose flag is true; drop and count the others."""
         if all(flags):
             return batch
         kept = batch.select(flags)
@@ -75,17 +75,17 @@ class ForeignKeyOperator(Operator):
         return kept
 
     def each(self, batch: RecordBatch, work: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
-        """Yield each record's index and what `work` made of it; those it failed on go to the processing handler."""
+        """Yield (index, result); failed records go to the processing exception handler."""
         for index in range(len(batch)):
             try:
                 result = work(index)
-            except FAILURES as error:  # user code or a serde: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
             else:
                 yield index, result
 
     def whole(self, batch: RecordBatch, failed: Failed) -> list[int]:
-        """Return the records that have not failed; the others go to the processing handler."""
+        """Return the indices without an error; hand the others to the exception handler."""
         for index in sorted(failed):
             self.context.failed(batch, index, failed[index])
         return [index for index in range(len(batch)) if index not in failed]
@@ -94,16 +94,12 @@ class ForeignKeyOperator(Operator):
 _primary_key = attrgetter("primary_key")
 _hash = attrgetter("hash")
 
-#: What has the other table's partition forget a subscription.
 _FORGETTING = tuple(each for each in Instruction if each.deletes)
 
-#: A foreign key, its bytes, and what its partition is to do.
 _Message = tuple[Any, bytes | None, Instruction]
 
 
 class SubscriptionSend(ForeignKeyOperator):
-    """Tells the other table's partitions which of its rows the left table's rows now point to."""
-
     expands: ClassVar[bool] = True
 
     def __init__(
@@ -119,8 +115,8 @@ class SubscriptionSend(ForeignKeyOperator):
         super().__init__(topics)
         self._extract = foreign_key
         self._left_join = left_join
-        #: What a row asks for that points where it did before. Of a left join also to no key at all: the answer, which has no
-        #: value, is the row's result then.
+        #: Instruction for a row whose foreign key did not change. A left join also subscribes with
+        #: no foreign key: the response without a value is the row's result.
         self._asks = (
             Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
             if left_join
@@ -130,21 +126,19 @@ class SubscriptionSend(ForeignKeyOperator):
         self._serdes = (primary_key_serde, value_serde, foreign_key_serde)
 
     def init(self, context: NodeContext) -> None:
-        """Give the serdes their names."""
         super().init(context)
         primary_key, value, foreign_key = self._serdes
         self._primary_key = self.named(primary_key, "-pk")
         self._value = self.named(value, "-vh")
         self._foreign_key = self.named(foreign_key, "-fk")
-        # All inputs of a task have its number, also where a change comes out of a cache and not from a record.
+        # True also for changes flushed from a cache.
         self._partition = int(context.task_id.rpartition("_")[2])
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the subscriptions, by foreign key."""
         batch = joinable(self, batch, versioned=self._versioned)
         old_values: Sequence[Any] = batch.old_values or [None] * len(batch)
         calls: Iterator[tuple[Any, Any]]
-        if all(map(is_, old_values, repeat(None))):  # most rows are new
+        if all(map(is_, old_values, repeat(None))):
             new_targets = map(self._target, batch.keys, batch.values)
             calls = zip(repeat(None), new_targets)
         else:
@@ -175,7 +169,7 @@ class SubscriptionSend(ForeignKeyOperator):
     def _all_ask(
         values: Sequence[Any], before: Sequence[bytes | None], after: Sequence[bytes | None]
     ) -> bool:
-        """Return whether all rows are there and point somewhere, to where they did before if they were."""
+        """Return True if every row exists with a foreign key equal to the old one, if any."""
         return (
             not has_none(values)
             and not has_none(after)
@@ -185,7 +179,6 @@ class SubscriptionSend(ForeignKeyOperator):
     def _asked(
         self, batch: RecordBatch, targets: list[Any], target_bytes: list[bytes | None]
     ) -> RecordBatch | None:
-        """Return the subscriptions of rows that each send one, which is to be kept."""
         failed: Failed = {}
         key_bytes = self._primary_key.keys_of(batch)
         if key_bytes is None:
@@ -207,8 +200,6 @@ class SubscriptionSend(ForeignKeyOperator):
     def _subscriptions(
         self, batch: RecordBatch, lists: list[list[_Message]], failed: Failed
     ) -> RecordBatch | None:
-        """Return what each record sends as records, by foreign key."""
-
         def of_senders(column: Sequence[Any]) -> list[Any]:
             return [
                 item if messages else None for item, messages in zip(column, lists, strict=True)
@@ -233,7 +224,6 @@ class SubscriptionSend(ForeignKeyOperator):
         return self._foreign_key.note_keys(output, [data for _, data, _ in flat])
 
     def _drop_null_targets(self, batch: RecordBatch, after: Sequence[Any], failed: Failed) -> None:
-        """Count the rows whose foreign key is None."""
         without = [
             index
             for index, (value, target) in enumerate(zip(batch.values, after, strict=True))
@@ -251,7 +241,7 @@ class SubscriptionSend(ForeignKeyOperator):
         after: Any,
         after_bytes: bytes | None,
     ) -> list[_Message]:
-        """Return what a row that was `old` and is `new` sends; `before` and `after` is the foreign key."""
+        """Return the messages of a change; `before` and `after` are foreign keys."""
         if old is None and new is None:
             return []
         moved = before is not None and before_bytes != after_bytes
@@ -263,13 +253,12 @@ class SubscriptionSend(ForeignKeyOperator):
             gone = (before, before_bytes, Instruction.DELETE_KEY_AND_PROPAGATE)
             return [] if before is None else [gone]
         if moved:
-            # Nobody knows whether the row had a result; a missing row of the other table has to delete it.
+            # The row may have had a result, which a missing right row must delete.
             asked = (after, after_bytes, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)
             return [forget, asked]
         return [(after, after_bytes, self._asks)]
 
     def _targets(self, key: Any, old: Any, new: Any) -> tuple[Any, Any]:
-        """Return the foreign key of a row before and after a change."""
         return self._target(key, old), self._target(key, new)
 
     def _target(self, key: Any, value: Any) -> Any:
@@ -280,8 +269,6 @@ class SubscriptionSend(ForeignKeyOperator):
 
 
 class SubscriptionReceive(ForeignKeyOperator):
-    """Keeps the subscriptions by foreign key, and gives them on to be answered."""
-
     _buffer: CommitBuffer
 
     def __init__(
@@ -292,13 +279,11 @@ class SubscriptionReceive(ForeignKeyOperator):
         self._foreign_key_serde = foreign_key_serde
 
     def init(self, context: NodeContext) -> None:
-        """Look up the store."""
         super().init(context)
         self._buffer = context.store(self._store_name).buffer
         self._foreign_key = self.named(self._foreign_key_serde, "-fk")
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the same subscriptions."""
         if has_none(batch.keys) or has_none(batch.values):
             addressed = list(map(_is_addressed, batch.keys, batch.values))
             batch = self.kept(batch, addressed, "null key")
@@ -311,7 +296,7 @@ class SubscriptionReceive(ForeignKeyOperator):
             batch, key_bytes = batch.take(whole), [key_bytes[index] for index in whole]
         timestamps = batch.timestamps
         subscriptions: Sequence[Subscription] = batch.values
-        if has_none(key_bytes):  # a row that points nowhere waits for nothing
+        if has_none(key_bytes):
             there = [data is not None for data in key_bytes]
             key_bytes, timestamps = (
                 list(compress(key_bytes, there)),
@@ -337,8 +322,6 @@ def _is_addressed(key: Any, subscription: Subscription | None) -> bool:
 
 
 class _Responding(ForeignKeyOperator):
-    """What makes responses: both of the other table's serdes, and the left key's."""
-
     def __init__(
         self,
         topics: ForeignKeyTopics,
@@ -349,7 +332,6 @@ class _Responding(ForeignKeyOperator):
         self._response_serdes = (primary_key_serde, foreign_value_serde)
 
     def init(self, context: NodeContext) -> None:
-        """Give the serdes their names."""
         super().init(context)
         primary_key, foreign_value = self._response_serdes
         self._primary_key = self.named(primary_key, "-pk")
@@ -358,13 +340,10 @@ class _Responding(ForeignKeyOperator):
     def responses(
         self, batch: RecordBatch, keys: list[Any], key_bytes: list[bytes | None], values: list[Any]
     ) -> RecordBatch:
-        """Return the batch with responses by primary key in the place of its records."""
         return self._primary_key.note_keys(batch.with_keys(keys, values), key_bytes)
 
 
 class SubscriptionJoin(_Responding):
-    """Answers subscriptions from the other table."""
-
     def __init__(
         self,
         topics: ForeignKeyTopics,
@@ -376,12 +355,10 @@ class SubscriptionJoin(_Responding):
         self._view = foreign_table
 
     def init(self, context: NodeContext) -> None:
-        """Bind the view of the other table."""
         super().init(context)
         self._foreign_table = self._view.init(context)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the responses, by primary key; a result is as new as the newer of both rows."""
         silent = Instruction.DELETE_KEY_NO_PROPAGATE
         answered = [subscription.instruction is not silent for subscription in batch.values]
         if not all(answered):
@@ -421,8 +398,6 @@ class SubscriptionJoin(_Responding):
 
 
 class ForeignTableJoin(_Responding):
-    """Answers all subscriptions to a row of the other table again when the row has changed."""
-
     expands: ClassVar[bool] = True
 
     _buffer: CommitBuffer
@@ -442,13 +417,11 @@ class ForeignTableJoin(_Responding):
         self._foreign_key_serde = foreign_key_serde
 
     def init(self, context: NodeContext) -> None:
-        """Look up the subscriptions."""
         super().init(context)
         self._buffer = context.store(self._store_name).buffer
         self._foreign_key = self.named(self._foreign_key_serde, "-fk")
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the responses, by primary key; they are as new as the change."""
         batch = joinable(self, batch, versioned=self._versioned)
         key_bytes = self._foreign_key.keys_of(batch)
 
@@ -484,8 +457,6 @@ class ForeignTableJoin(_Responding):
 
 
 class ResponseJoin(ForeignKeyOperator):
-    """Joins responses with the left rows that asked for them."""
-
     def __init__(
         self,
         topics: ForeignKeyTopics,
@@ -502,7 +473,6 @@ class ResponseJoin(ForeignKeyOperator):
         self._serdes = (value_serde, foreign_value_serde)
 
     def init(self, context: NodeContext) -> None:
-        """Bind the view of the left table."""
         super().init(context)
         value, foreign_value = self._serdes
         self._value = self.named(value, "-vh")
@@ -510,7 +480,6 @@ class ResponseJoin(ForeignKeyOperator):
         self._table = self._view.init(context)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the results; answers to what the left row was before are dropped."""
         if has_none(batch.keys) or has_none(batch.values):
             has_both = [
                 key is not None and response is not None
@@ -533,7 +502,6 @@ class ResponseJoin(ForeignKeyOperator):
         return self._results(batch, rows) if len(batch) else None
 
     def _results(self, batch: RecordBatch, rows: Sequence[Any]) -> RecordBatch | None:
-        """Join rows with the answers to them."""
         failed: Failed = {}
         foreign_bytes = [response.foreign_value for response in batch.values]
         foreign = self._foreign_value.read_all(foreign_bytes, failed)

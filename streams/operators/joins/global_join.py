@@ -1,8 +1,9 @@
-"""Joins of a stream with a global table: each record looks up one row of a store that holds the whole topic.
+"""Joins of a stream with a global table: each record reads one row of a complete local copy.
 
-Rules are those of Kafka Streams' KStreamGlobalKTableJoin: updates of the table trigger nothing; a null value is dropped,
-and so is a null from the key selector, except by a left join, which calls the joiner with None; results have the
-timestamp and headers of the stream's record. The key selector is called once for a record, and not for null values.
+Rules: Kafka Streams' KStreamGlobalKTableJoin. Table updates trigger nothing. A null value is
+dropped. So is a null selected key, except in a left join, which calls the joiner with None. Results
+have the stream record's timestamp and headers. The key selector is called once per record, not for
+null values.
 """
 
 from itertools import compress
@@ -16,7 +17,7 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class GlobalTableJoin(Operator):
-    """Joins each record with the row that its selected key has now; that store is only read, by any thread."""
+    """An operator that only reads the store; any thread may run it."""
 
     needs_whole_task = ""
 
@@ -29,12 +30,10 @@ class GlobalTableJoin(Operator):
         self._left = left
 
     def init(self, context: NodeContext) -> None:
-        """Look up the global store."""
         super().init(context)
         self._view = context.store(self._store_name)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the joined records."""
         if has_none(batch.values):
             batch = self._without(batch, [value is None for value in batch.values], "null value")
         selected, kept = call_each(self, self._key_selector, batch)
@@ -67,10 +66,7 @@ class GlobalTableJoin(Operator):
     def _rows(
         self, selected: list[Any], batch: RecordBatch
     ) -> tuple[list[Any], list[Any], RecordBatch]:
-        """Return the row of each selected key, None where there is none; equal keys are looked up once.
-
-        Selected keys that do not serialise are left out, with their records.
-        """
+        """Return the row of each selected key; leave out records whose key does not serialise."""
         key_bytes, kept = self._serialized(selected, batch)
         if len(kept) < len(batch):
             batch, selected = batch.take(kept), [selected[index] for index in kept]
@@ -82,14 +78,13 @@ class GlobalTableJoin(Operator):
     def _serialized(
         self, selected: list[Any], batch: RecordBatch
     ) -> tuple[list[bytes | None], list[int]]:
-        """Return the keys as bytes, and which these are; the others go to the processing handler."""
         serialize = self._view.key_bytes
         key_bytes: list[bytes | None] = []
         kept: list[int] = []
         for index, key in enumerate(selected):
             try:
                 key_bytes.append(None if key is None else serialize(key))
-            except FAILURES as error:  # whatever the serde raises: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
             else:
                 kept.append(index)

@@ -1,11 +1,9 @@
-"""The buffer of a stream-table join with grace: records by time, until they are due.
+"""Buffer of a stream-table join with grace period: records by time, until they are due.
 
-Rules and bytes are those of Kafka Streams' RocksDBTimeOrderedKeyValueBuffer. A record is due when the largest time put
-so far is past its own by the grace; one that is older than that by more is not taken. Rows are in the order of time, key
-bytes and number (`0 time(8) key number(4)`); their values hold the record's context and value, as Kafka Streams' changelog
-has them.
-
-Within one batch nothing is written for a record that comes and goes.
+Rules and bytes: Kafka Streams' RocksDBTimeOrderedKeyValueBuffer. A record is due when stream time
+reaches its time plus the grace period; an older record is rejected. A row's key is `0 time(8) key
+number(4)`; its value contains the record's context. A record that arrives and leaves within one
+batch is never written.
 """
 
 import struct
@@ -21,16 +19,13 @@ _PREFIX: Final = b"\x00"
 _TIME: Final = struct.Struct(">q")
 _INT: Final = struct.Struct(">i")
 _KEY_BEGIN: Final = len(_PREFIX) + _TIME.size
-#: Kafka Streams' changelog of the buffer ends each value with the time a row was buffered at, which is always 0 here.
+#: Kafka Streams' buffer time, always 0 here.
 _BUFFER_TIME: Final = 0
-#: The record's input where it has none.
 _NO_INPUT: Final = ("", -1, -1)
 _NUMBERS: Final = 1 << 31
 
 
 class Waiting(NamedTuple):
-    """A record that waits for rows of the table."""
-
     key: Any
     value: Any
     timestamp: int
@@ -38,9 +33,9 @@ class Waiting(NamedTuple):
 
 
 class JoinBuffer:
-    """Records of one task in the order of their time.
+    """Buffered records of one task.
 
-    A batch is taken between `begin` and `end`: for each record `put`, then `release` if it was taken.
+    Call order per batch: `begin`, `put` (and `release` if accepted) per record, `end`.
     """
 
     def __init__(
@@ -52,24 +47,22 @@ class JoinBuffer:
         self._value_serde = value_serde
         self._observed_ms = -1
         self._number = 0
-        #: No row is older, as far as known.
+        #: Lower bound of the rows' times.
         self._earliest_ms = -1
-        #: Rows that may become due in this batch, the next one first; None instead of a record that is in the store.
+        #: Rows that may become due in this batch; None for a record in the store.
         self._queue: list[tuple[bytes, Waiting | None]] = []
-        #: Values of the rows of this batch that are not in the store.
+        #: Rows of this batch that are not stored yet.
         self._fresh: dict[bytes, bytes] = {}
         self._gone: list[bytes] = []
 
     def times(self) -> tuple[int, ...]:
-        """Return the largest time put, -1 before the first, and the last number."""
         return self._observed_ms, self._number
 
     def restore_times(self, times: tuple[int, ...]) -> None:
-        """Go on with what `times` gave."""
         self._observed_ms, self._number = times
 
     def begin(self, latest_ms: int) -> None:
-        """Make known what may become due by a batch whose largest time is `latest_ms`."""
+        """Read the rows that a batch with this largest time may make due."""
         if self._observed_ms < 0:
             self._recover()
         latest_ms = max(latest_ms, self._observed_ms)
@@ -81,13 +74,13 @@ class JoinBuffer:
             self._earliest_ms = last_due_ms + 1
 
     def _recover(self) -> None:
-        """Find out the largest time and number from the rows, where no committed times say them."""
+        """Rebuild stream time and number from the rows if no commit has them."""
         for key, _, _ in self._rows.iterate(None, None):
             self._observed_ms = max(self._observed_ms, _time_of(key))
             self._number = max(self._number, _INT.unpack(key[-_INT.size :])[0])
 
     def put(self, record: Waiting, metadata: RecordMetadata | None) -> bool:
-        """Take a record, unless it is too old to wait. Raises what a serde raises, and then it is not taken."""
+        """Buffer a record; return False if it is too old."""
         if self._observed_ms - self._grace_ms > record.timestamp:
             return False
         topic = self._rows.topic
@@ -99,14 +92,13 @@ class JoinBuffer:
         row = b"".join((_PREFIX, _TIME.pack(record.timestamp), key_bytes, _INT.pack(number)))
         self._number = number
         context = Context(record.timestamp, *(metadata or _NO_INPUT), record.headers)
-        # Kafka Streams keeps a prior and an old value beside the new one, for buffers of tables.
+        # Prior and old value exist in buffers of tables only.
         self._fresh[row] = encode_buffered(Buffered(_BUFFER_TIME, context, None, None, value))
         self._observed_ms = max(self._observed_ms, record.timestamp)
         heappush(self._queue, (row, record))
         return True
 
     def release(self) -> list[Waiting]:
-        """Return the records that are due now, and forget them."""
         due: list[Waiting] = []
         last_due = self._observed_ms - self._grace_ms
         while self._queue and _time_of(self._queue[0][0]) <= last_due:
@@ -117,12 +109,12 @@ class JoinBuffer:
         return due
 
     def end(self, timestamp: int) -> None:
-        """Write what came and is still here, delete what was here and went; `timestamp` is the batch's last one."""
+        """Write buffered records and delete released ones."""
         for row in self._gone:
             self._rows.put(row, None, timestamp)
         for row, value in self._fresh.items():
             self._rows.put(row, value, _time_of(row))
-        if self._queue:  # all that came and is still here, and what was not due after all
+        if self._queue:
             self._earliest_ms = min(self._earliest_ms, _time_of(self._queue[0][0]))
         self._queue, self._fresh, self._gone = [], {}, []
 
@@ -136,7 +128,6 @@ class JoinBuffer:
 
 
 def _lower(time_ms: int) -> bytes:
-    """Return the smallest row of a time; that of 0 for times before the epoch."""
     return _PREFIX + _TIME.pack(max(time_ms, 0))
 
 

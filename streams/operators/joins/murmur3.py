@@ -1,12 +1,11 @@
-"""MurmurHash3, the 128-bit variant for 64-bit machines: the hash by which foreign-key joins tell a row's versions apart.
+"""MurmurHash3 (x64, 128 bits), by which foreign-key joins detect stale responses.
 
-Kafka Streams' `Murmur3.hash128` (seed 104729, both halves big-endian), so its programs and ours understand each
-other's records. No protection against people who look for collisions: two values with one hash would let one stale
-answer of the other table through.
+Equal to Kafka Streams' `Murmur3.hash128` (seed 104729, both halves big-endian). A crafted collision
+would let one stale response through.
 
-Many values are hashed at once: one long integer holds the same 64-bit word of each, in a lane of 128 bits. What spills
-out of a word when it is multiplied or shifted stays in its lane or is masked away, so a step costs each value a few
-nanoseconds instead of an operation of the interpreter.
+Many values are hashed together: one long integer holds the same 64-bit word of each value in a lane
+of 128 bits. Overflow stays in its lane or is masked. A step costs a few nanoseconds per value
+instead of one interpreter operation.
 """
 
 import struct
@@ -23,13 +22,13 @@ _HALVES: Final = struct.Struct(">QQ")
 _BLOCK_BYTES: Final = 16
 _LANE_BYTES: Final = 16
 
-#: Fewer values are hashed one by one, which takes no longer.
+#: Below this count, hashing one by one is as fast.
 _FEW: Final = 4
-#: So many lanes are mixed at a time: integers of this size stay in the processor's nearest cache. Fewer of large values.
+#: Integers of 256 lanes fit the L1 cache.
 _LANES: Final = 256
 _VALUES_BYTES: Final = 1 << 20
 
-#: So much memory is used for hashes that may be asked for again, and what each takes beside its value.
+#: Size of the cache of hashes, and overhead per entry.
 _KNOWN_BYTES: Final = 8 << 20
 _KNOWN_OVERHEAD_BYTES: Final = 250
 
@@ -46,7 +45,7 @@ def hash128(data: bytes, seed: int = _SEED) -> bytes:
     whole = length // _BLOCK_BYTES * 2
     h1 = h2 = seed
     blocks = iter(words[:whole])
-    # Written out: a call for each word would take as long as the rest.
+    # Unrolled: calls would double the time.
     for k1, k2 in zip(blocks, blocks, strict=True):
         k1 = k1 * _C1 & _MASK  # noqa: PLW2901 - the words are only needed mixed
         k2 = k2 * _C2 & _MASK  # noqa: PLW2901 - as above
@@ -55,7 +54,7 @@ def hash128(data: bytes, seed: int = _SEED) -> bytes:
         h2 ^= (((k2 << 33) | (k2 >> 31)) & _MASK) * _C1 & _MASK
         h2 = ((((h2 << 31) | (h2 >> 33)) & _MASK) + h1) * 5 + 0x38495AB5 & _MASK
     if whole < len(words):
-        # Bytes past the end count as zeros, and a word of zeros mixes to zero.
+        # Padding is zeros, and a word of zeros mixes to zero.
         h1 ^= _mixed(words[whole], _C1, 31, _C2)
         h2 ^= _mixed(words[whole + 1], _C2, 33, _C1)
     h1 ^= length
@@ -93,12 +92,9 @@ def hash128_each(column: Sequence[bytes], seed: int = _SEED) -> list[bytes]:
 
 
 class HashMemory:
-    """Hashes of values that were hashed lately: a row is hashed when it asks, and once more when the answer comes.
+    """Cache of hashes: a row is hashed for its subscription and again for the response.
 
-    There are two generations, so that what is forgotten is never all of it. Threads may share it: at worst they forget.
-
-    Args:
-        size_bytes: How much memory it may take.
+    Two generations limit its size. Threads may share it: a race only loses entries.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -108,7 +104,6 @@ class HashMemory:
         self._size_bytes = 0
 
     def hashes(self, column: Sequence[bytes]) -> list[bytes]:
-        """Return the hash of each value."""
         young, old = self._young, self._old
         missing = [data for data in column if data not in young and data not in old]
         if len(missing) == len(column):
@@ -133,7 +128,7 @@ _memory: Final = HashMemory(_KNOWN_BYTES)
 
 
 def known_hashes(column: Sequence[bytes]) -> list[bytes]:
-    """Return the hash of each value, as `hash128_each`; those that were asked for lately are remembered.
+    """Return the hash of each value, cached.
 
     >>> known_hashes([b"foobar"]) == known_hashes([b"foobar", b"row"])[:1] == hash128_each([b"foobar"])
     True
@@ -156,10 +151,9 @@ def _finished(half: int) -> int:
 
 
 def _words(values: Sequence[bytes], size_bytes: int) -> Iterator[int]:
-    """Yield the first word of each value, padded to this size, in its lane; then the second, and so on."""
+    """Yield the n-th word of every padded value, one per lane."""
     padded = b"".join([data.ljust(size_bytes, b"\0") for data in values])
     lanes = bytearray(_LANE_BYTES * len(values))
-    # Words are moved as they are, so the machine's own byte order does not matter.
     every, low = memoryview(padded).cast("Q"), memoryview(lanes).cast("Q")[::2]
     step = size_bytes // 8
     for place in range(step):
@@ -168,14 +162,12 @@ def _words(values: Sequence[bytes], size_bytes: int) -> Iterator[int]:
 
 
 def _in_lanes(values: Sequence[bytes], blocks: int, seed: int) -> Iterator[bytes]:
-    """Return the hashes of values that have so many whole blocks."""
     count = len(values)
     one = int.from_bytes((1).to_bytes(_LANE_BYTES, "little") * count, "little")
     mask = one * 0xFFFFFFFFFFFFFFFF
     h1 = h2 = one * seed
     add1, add2 = one * 0x52DCE729, one * 0x38495AB5
     words = _words(values, (blocks + 1) * _BLOCK_BYTES)
-    # Written out: a call for each word would take as long as the rest.
     for _ in range(blocks):
         k1 = next(words) * _C1 & mask
         h1 ^= ((k1 << 31 | k1 >> 33) & mask) * _C2 & mask
@@ -185,7 +177,6 @@ def _in_lanes(values: Sequence[bytes], blocks: int, seed: int) -> Iterator[bytes
         h2 ^= ((k2 << 33 | k2 >> 31) & mask) * _C1 & mask
         h2 = ((h2 << 31 | h2 >> 33) & mask) + h1
         h2 = h2 * 5 + add2 & mask
-    # Bytes past the end count as zeros, and a word of zeros mixes to zero.
     k1 = next(words) * _C1 & mask
     h1 ^= ((k1 << 31 | k1 >> 33) & mask) * _C2 & mask
     k2 = next(words) * _C2 & mask

@@ -1,4 +1,4 @@
-"""A serde under one topic's name, for whole columns: which of their items fail, the caller is told."""
+"""Serdes bound to a topic name, for whole columns with the errors of single items."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -11,39 +11,35 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class NamedSerde:
-    """One serde under one topic's name, as an operator uses it."""
-
     def __init__(self, serde: SerdePort, topic: str) -> None:
         self._serde = serde
         self._topic = topic
 
     def __call__(self, value: Any) -> bytes:
-        """Return the bytes of a value, which must have some."""
         data = self._serde.serialize(self._topic, value)
         if data is None:
             raise ValueError(f"{self._serde!r} made None of a {type(value).__name__}")
         return data
 
     def read(self, data: bytes) -> Any:
-        """Return the value of some bytes."""
         return self._serde.deserialize(self._topic, data)
 
     def write_all(self, values: Sequence[Any], failed: Failed) -> list[bytes | None]:
-        """Return the bytes of each value, None for None; `failed` takes the errors of others that have none."""
+        """Serialise each value, None to None; store errors in `failed` by index."""
         every = partial(self._serde.serialize_batch, self._topic)
         return _column(every, self, values, failed)
 
     def read_all(self, data: Sequence[bytes | None], failed: Failed) -> list[Any]:
-        """Return the value of each, None for None; `failed` takes the errors of those that can't be read."""
+        """Deserialise each item, None to None; store errors in `failed` by index."""
         every = partial(self._serde.deserialize_batch, self._topic)
         return _column(every, self.read, data, failed, may_be_none=True)
 
     def keys_of(self, batch: RecordBatch) -> Sequence[bytes | None] | None:
-        """Return the batch's serialised keys where they are this serde's; else None."""
+        """Return the batch's serialised keys if this serde made them, else None."""
         return batch.key_bytes if batch.key_serde is self._serde else None
 
     def note_keys(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> RecordBatch:
-        """Return the batch with its keys' bytes, which a sink with the same serde need not make again."""
+        """Store serialised keys in the batch for a sink with the same serde."""
         if self._serde.canonical:
             batch.key_bytes, batch.key_serde = key_bytes, self._serde
         return batch
@@ -57,11 +53,11 @@ def _column(
     *,
     may_be_none: bool = False,
 ) -> list[Any]:
-    """Return what a serde makes of each item that is not None: of all at once, or one by one to find those it fails on."""
+    """Convert all items in one call; if that fails, one by one."""
     present = [item for item in items if item is not None]
     try:
         made = every(present)
-    except FAILURES:  # whatever a serde raises, the record behind it is found below
+    except FAILURES:
         made = None
     if made is not None and (may_be_none or not has_none(made)):
         return made if len(made) == len(items) else filled_in(items, made)
@@ -70,13 +66,13 @@ def _column(
         if item is not None:
             try:
                 column[index] = one(item)
-            except FAILURES as error:  # the caller decides
+            except FAILURES as error:
                 failed.setdefault(index, error)
     return column
 
 
 def filled_in(items: Sequence[Any], made: Iterable[Any]) -> list[Any]:
-    """Return what was made of the items that are not None, in their places.
+    """Return `made` with a None for each None of `items`.
 
     >>> filled_in(["a", None, "b"], [1, 2])
     [1, None, 2]

@@ -1,9 +1,9 @@
-"""Records of a left or outer stream-stream join that found no partner so far: their store, and the time of both sides.
+"""Store of unmatched records of a left or outer stream-stream join, and its stream time.
 
-Bytes are Kafka Streams': a row's key is TimestampedKeyAndJoinSide, `time(8) side(1) key`, so that rows stand in the order
-of time, at one time those of the right side first; its value is a list of LeftOrRightValue, each `side(1) value`. Rules
-are those of KStreamKStreamJoin, down to when it looks for what is due: `TimeTracker.earliest_ms` is where its last look
-stopped, which may be behind rows that are due earlier than it thinks. They come out with the next look, as there.
+Bytes are Kafka Streams': a row's key is TimestampedKeyAndJoinSide, `time(8) side(1) key`. Its value
+is a list of LeftOrRightValue, each `side(1) value`. Rules are those of KStreamKStreamJoin,
+including the moment of each scan for due rows: a scan may stop before rows that are due, and the
+next scan finds them.
 """
 
 import struct
@@ -21,20 +21,19 @@ from tidewheel.state_stores.stores.key_value_store import KeyValueStore
 _KEY: Final = struct.Struct(">q?")
 _SIDE: Final = struct.Struct("?")
 _SIZE: Final = struct.Struct(">i")
-#: How Kafka's list serde says that its entries have different lengths.
 _VARIABLE_SIZE: Final = b"\x01"
 
-#: No row at all: nothing can become due.
+#: `earliest_ms` of an empty store.
 EMPTY: Final = 1 << 63
 
 
 class TimeTracker(msgspec.Struct):
-    """What both sides of one task's join have seen.
+    """Stream time that both sides of a task's join share.
 
     Attributes:
-        stream_time_ms: The largest timestamp of both sides, -1 before the first.
-        earliest_ms: No row is older as far as known, `EMPTY` if there is none; -1 after a start, until somebody looks.
-        next_look_ms: Not before this wall-clock time what is due is looked for again.
+        stream_time_ms: Largest timestamp, -1 before the first.
+        earliest_ms: Lower bound of the rows' times; -1 until read after a start.
+        next_look_ms: Wall-clock time of the next allowed scan for due rows.
     """
 
     stream_time_ms: int = -1
@@ -43,7 +42,7 @@ class TimeTracker(msgspec.Struct):
 
 
 class SharedTime:
-    """Gives both sides of a join the same tracker in each task: that of the store they share."""
+    """One tracker per task, found by the store that both sides share."""
 
     def __init__(self) -> None:
         self._trackers: WeakKeyDictionary[KeyValueStore[Any, Any], TimeTracker] = (
@@ -51,14 +50,13 @@ class SharedTime:
         )
 
     def of(self, store: KeyValueStore[Any, Any]) -> TimeTracker:
-        """Return the tracker of a task, by its store."""
         return self._trackers.setdefault(store, TimeTracker())
 
 
 class NonJoinedSettings(NamedTuple):
-    """What both sides know of the store: its name, and how long rows of each side wait (ms).
+    """Store name, and how long rows of each side wait (ms).
 
-    `is_outer` says that there are rows of both sides; in a left join all are the left one's.
+    `is_outer`: both sides keep unmatched records.
     """
 
     store_name: str
@@ -69,7 +67,7 @@ class NonJoinedSettings(NamedTuple):
 
 
 class NonJoined(NamedTuple):
-    """A record without a partner that is due now; one of the two values is None."""
+    """An unmatched record that is due; one of the two values is None."""
 
     key_bytes: bytes
     key: Any
@@ -79,8 +77,6 @@ class NonJoined(NamedTuple):
 
 
 class NonJoinedStore:
-    """The shared store, as one side of a task's join uses it."""
-
     def __init__(
         self,
         settings: NonJoinedSettings,
@@ -91,38 +87,34 @@ class NonJoinedStore:
     ) -> None:
         self._settings = settings
         self._buffer: CommitBuffer = store.buffer
-        #: Of keys, values of the left side, values of the right side.
+        #: Serdes of keys, left values, right values.
         self._serdes = serdes
         self._is_left = is_left
         self.tracker = settings.time.of(store)
 
     def times(self) -> tuple[int, ...]:
-        """Return the time of both sides and that of the earliest row, as far as known."""
         earliest = self.tracker.earliest_ms
         return self.tracker.stream_time_ms, -1 if earliest == EMPTY else earliest
 
     def restore_times(self, times: tuple[int, ...]) -> None:
-        """Go on with what `times` gave."""
         self.tracker.stream_time_ms, self.tracker.earliest_ms = times
 
     def begin(self) -> None:
-        """Find out how old the rows are, after a start."""
         if self.tracker.earliest_ms < 0:
             row = next(self._buffer.iterate(None, None), None)
             self.tracker.earliest_ms = EMPTY if row is None else _time_of(row[0])
 
     def prefetch(self, others: Iterable[tuple[bytes, int]]) -> None:
-        """Look up the rows of records of the other side (key bytes, timestamp), all at once."""
         self._buffer.fetch([self._row(*other, left=not self._is_left) for other in others])
 
     def found_partner(self, key_bytes: bytes, timestamp: int, now_ms: int) -> None:
-        """Forget the records of the other side with this key and timestamp; `now_ms` is the time of their partner."""
+        """Delete the other side's matched records; `now_ms` is the time of this side's record."""
         row = self._row(key_bytes, timestamp, left=not self._is_left)
         if self._buffer.exists(row):
             self._buffer.put(row, None, now_ms)
 
     def keep(self, key_bytes: bytes, value: Any, timestamp: int) -> None:
-        """Keep a record of this side until it finds a partner or is due. Raises what the serde raises."""
+        """Store an unmatched record; raise the serde's error."""
         data = self._value_serde(is_left=self._is_left).serialize(self._buffer.topic, value)
         if data is None:
             raise ValueError(
@@ -134,15 +126,15 @@ class NonJoinedStore:
         self.tracker.earliest_ms = min(self.tracker.earliest_ms, timestamp)
 
     def may_be_due(self, wait_ms: int) -> bool:
-        """Return whether to look for what is due, when records that wait `wait_ms` are what this side goes by."""
+        """Return True if a scan may find rows that have waited `wait_ms`."""
         earliest = self.tracker.earliest_ms
         if earliest == EMPTY:
-            # A look at nothing counts, too: Kafka Streams' sum overflows here.
+            # Kafka Streams' sum overflows here, so it scans an empty store, too.
             return wait_ms > 0
         return earliest + wait_ms < self.tracker.stream_time_ms
 
     def due(self, now_ms: int) -> Iterator[NonJoined]:
-        """Yield what is due and forget it; `now_ms` is the timestamp of the record that made it so."""
+        """Delete and yield due records; `now_ms` is the time of the triggering record."""
         if self.tracker.earliest_ms == EMPTY:
             return
         settings, stream_time = self._settings, self.tracker.stream_time_ms
@@ -153,15 +145,15 @@ class NonJoinedStore:
         for row, data, _ in list(self._buffer.iterate(None, upper)):
             timestamp, is_left = _KEY.unpack_from(row)
             if timestamp <= (last_left if is_left else last_right):
-                # Whatever a joiner says to it, a record comes out once.
+                # Deleted first: a record is emitted once, even if the joiner fails.
                 self._buffer.put(row, None, now_ms)
                 for entry in _entries(data):
                     yield self._decoded(row, timestamp, entry)
 
     def _end_of_look(self, last_left: int, last_right: int) -> int:
-        """Return the timestamp of the row that Kafka Streams stops at: the one after both sides have one that waits.
+        """Return the row time at which Kafka Streams stops its scan.
 
-        In a left join that is the last row of all.
+        Left join: the last row. Outer join: the row after both sides have a waiting one.
         """
         if not self._settings.is_outer:
             last = next(self._buffer.iterate(None, None, reverse=True), None)
@@ -206,7 +198,6 @@ def _time_of(row: bytes) -> int:
 
 
 def _listed(entries: tuple[bytes, ...]) -> bytes:
-    """Return a list as Kafka's ListSerializer writes it."""
     parts = [_VARIABLE_SIZE, _SIZE.pack(len(entries))]
     for entry in entries:
         parts += [_SIZE.pack(len(entry)), entry]

@@ -1,10 +1,13 @@
-"""Joins of two streams: records of one key whose timestamps are near each other.
+"""Stream-stream joins: records of one key whose timestamps are close to each other.
 
-Each side puts its records into a window store of its own (`JoinWindow`) and looks for partners in the other side's
-(`StreamJoin`). Rules are those of Kafka Streams' KStreamJoinWindow, KStreamKStreamJoin and KStreamKStreamSelfJoin: a null
-value is dropped, and so is a null key, except on a side that an outer join keeps (KIP-962), where it comes out at once; a
-result has the larger of the two timestamps; a record without a partner comes out with its own timestamp once the window
-is over, in the place of the record that made it so; what the store has let go of finds nobody.
+Each side puts its records into its own window store (`JoinWindow`) and reads partners from the
+other side's store (`StreamJoin`). Rules: Kafka Streams' KStreamJoinWindow, KStreamKStreamJoin and
+KStreamKStreamSelfJoin.
+
+- A null value is dropped. So is a null key, except on a kept side of an outer join (KIP-962), where
+  the record is emitted immediately.
+- A result has the larger timestamp of both records.
+- An unmatched record is emitted with its own timestamp when a record closes its window.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,12 +25,12 @@ from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
 from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, has_none
 
-#: Timestamp and value of each partner of a record, in the order of time.
+#: (timestamp, value), in the order of time.
 Partners = Sequence[tuple[int, Any]]
 
 
 class JoinSide(NamedTuple):
-    """How far from its own timestamp a side looks for partners (ms), and how long its records wait for one."""
+    """Join window (ms before and after a record's timestamp) and grace period."""
 
     is_left: bool
     before_ms: int
@@ -36,7 +39,7 @@ class JoinSide(NamedTuple):
 
 
 class _Pairs(NamedTuple):
-    """Records that have partners, a pair for each partner: the record, the partner's time and its value."""
+    """Record index, partner's time and partner's value of each pair."""
 
     indices: list[int]
     times_ms: Sequence[int]
@@ -44,42 +47,35 @@ class _Pairs(NamedTuple):
 
 
 class _Trail:
-    """What the puts of a joint batch did to a store, one after the other, for readers that are between them.
-
-    Args:
-        observed_ms: The store's time before the batch.
-    """
+    """Puts of a joint batch: readers see the store as it was at their record's turn."""
 
     def __init__(self, observed_ms: int) -> None:
         self._observed_ms = observed_ms
-        #: The places and times of the puts, and the store's time after each as far as somebody asked.
+        #: Positions and times of the puts; stream time after each, computed on demand.
         self._places: list[int] = []
         self._times_ms: list[int] = []
         self._latest_ms: list[int] = []
-        #: The place of each row.
         self._rows: dict[bytes, int] = {}
 
     def add_all(
         self, places: Sequence[int], disk_keys: Sequence[bytes], times_ms: Sequence[int]
     ) -> None:
-        """Note the rows that were put for many records, in the order of their places."""
         self._places += places
         self._times_ms += times_ms
         self._rows.update(zip(disk_keys, places, strict=True))
 
     def pass_time(self, place: int, time_ms: int) -> None:
-        """Note a put that leaves no row and may move the store's time."""
+        """Record a put without a row that may advance stream time."""
         self._places.append(place)
         self._times_ms.append(time_ms)
 
     def observed_ms(self, place: int) -> int:
-        """Return the store's time before the record at this place."""
         if len(self._latest_ms) <= len(self._times_ms):
             self._latest_ms = list(accumulate(self._times_ms, max, initial=self._observed_ms))
         return self._latest_ms[bisect_left(self._places, place)]
 
     def before(self, places: Iterable[int], disk_keys: Iterable[bytes]) -> list[bool]:
-        """Return of each row whether it is there before the record at its place."""
+        """Return for each row if it was put before this position."""
         return list(map(lt, map(self._rows.get, disk_keys, repeat(-1)), places))
 
 
@@ -91,13 +87,11 @@ class _OverWindows(MaterializedOperator):
     store: WindowStore[Any, Any]
 
     def init(self, context: NodeContext) -> None:
-        """Look up the store."""
         Operator.init(self, context)
         self.store = context.store(self._store_name)
         self.buffer = self.store.buffer
 
     def with_any_key_bytes(self, batch: RecordBatch) -> tuple[RecordBatch, list[bytes | None]]:
-        """Return the records whose key is None or serialises, and those keys; others went to the processing handler."""
         if batch.key_bytes is not None and batch.key_serde is self.buffer.spec.key_serde:
             return batch, batch.key_bytes
         if not has_none(batch.keys):
@@ -114,7 +108,7 @@ class _OverWindows(MaterializedOperator):
         return (key_bytes[0],) if key_bytes else None
 
     def canonical(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> RecordBatch:
-        """Return the batch with its serialised keys, so that the join need not make them again."""
+        """Return the batch with serialised keys for the join to reuse."""
         serde = self.buffer.spec.key_serde
         if batch.key_bytes is not None or not serde.canonical:
             return batch
@@ -123,14 +117,14 @@ class _OverWindows(MaterializedOperator):
         return batch
 
     def put(self, batch: RecordBatch, index: int, key_bytes: bytes) -> bool:
-        """Put one record into the store, return whether it is there; one that does not serialise goes to the handler."""
+        """Put one record; return True if it is stored."""
         timestamp = batch.timestamps[index]
         try:
             kept = self.store.put_bytes(key_bytes, batch.values[index], timestamp, timestamp)
-        except FAILURES as error:  # the value's serde failed: the processing handler decides
+        except FAILURES as error:
             self.context.failed(batch, index, error)
             return False
-        if not kept:  # which the store counts
+        if not kept:
             self.context.expired(
                 f"too late to be kept for later partners in store {self._store_name}", batch, index
             )
@@ -144,12 +138,11 @@ class _OverWindows(MaterializedOperator):
 
 
 class JoinWindow(_OverWindows):
-    """Keeps the records of one side for the other to find, and gives them on."""
+    """Stores the records of one side for the other side, and forwards them."""
 
     takes_joint = True
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the same records."""
         batch, key_bytes = self.with_any_key_bytes(batch)
         if not len(batch):
             return None
@@ -165,14 +158,13 @@ class JoinWindow(_OverWindows):
         return self.canonical(batch, key_bytes)
 
     def _put_all(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> list[bytes] | None:
-        """Put all records at once and return their disk keys; None if each needs a look."""
         if has_none(key_bytes):
             return None
         try:
             return self.store.add_all(
                 cast("list[bytes]", key_bytes), batch.values, batch.timestamps
             )
-        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
+        except FAILURES:
             return None
 
     def _put_each(
@@ -192,13 +184,11 @@ class JoinWindow(_OverWindows):
 
 
 def _places(batch: RecordBatch) -> list[int]:
-    """Return the place of each record of a joint batch."""
     assert batch.order is not None, "a joint batch has an order"
     return [position[0] for position in batch.order]
 
 
 def _asking(batch: RecordBatch, key_bytes: Sequence[bytes | None]) -> Sequence[int]:
-    """Return the records that look for partners: those with a key and a value."""
     every = range(len(batch))
     if not has_none(key_bytes) and not has_none(batch.values):
         return every
@@ -208,23 +198,19 @@ def _asking(batch: RecordBatch, key_bytes: Sequence[bytes | None]) -> Sequence[i
 
 
 class _Results:
-    """Results in the order they come, each with the record it comes from."""
-
     def __init__(self) -> None:
         self.indices: list[int] = []
         self.values: list[Any] = []
         self.timestamps: list[int] = []
-        #: Key and key bytes of the results that do not have those of the record they come from.
+        #: Keys of results that differ from their input record's key.
         self.foreign: dict[int, tuple[Any, bytes]] = {}
 
     def add(self, index: int, value: Any, timestamp: int) -> None:
-        """Add a result."""
         self.indices.append(index)
         self.values.append(value)
         self.timestamps.append(timestamp)
 
     def batch(self, inputs: RecordBatch, key_serde: Any) -> RecordBatch | None:
-        """Return the results as records."""
         if not self.indices:
             return None
         output = inputs.take(self.indices)
@@ -241,9 +227,9 @@ class _Results:
 
 
 class StreamJoin(_OverWindows):
-    """One side of a join: finds the partners of its records in the other side's store.
+    """One side of a join.
 
-    `keeps` says that its records come out without a partner, too; `non_joined` is there if those of any side do.
+    `keeps`: this side emits unmatched records. `non_joined`: set if either side does.
     """
 
     expands = True
@@ -265,11 +251,10 @@ class StreamJoin(_OverWindows):
         self._settings = non_joined
         self._serdes = (left_serde, right_serde)
         self._non_joined: NonJoinedStore | None = None
-        # What waits is told by both sides' records in turn.
+        # Unmatched records need both sides' records in turn.
         self.takes_joint = non_joined is None
 
     def init(self, context: NodeContext) -> None:
-        """Look up the stores."""
         super().init(context)
         settings = self._settings
         if settings is not None:
@@ -281,18 +266,16 @@ class StreamJoin(_OverWindows):
             )
 
     def times(self) -> tuple[int, ...]:
-        """Return the time of both sides and of what waits; the left one has them."""
+        """Return the shared times; the left side commits them."""
         return self._non_joined.times() if self._non_joined and self._side.is_left else ()
 
     def restore_times(self, times: tuple[int, ...]) -> None:
-        """Go on with what `times` gave."""
         if self._non_joined and self._side.is_left:
             self._non_joined.restore_times(times)
         else:
             super().restore_times(times)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the results of the records, and of those that are due now."""
         batch, key_bytes = self.with_any_key_bytes(batch)
         if not len(batch):
             return None
@@ -321,7 +304,7 @@ class StreamJoin(_OverWindows):
         partners: Sequence[Partners],
         results: _Results,
     ) -> list[int]:
-        """Add the results of records that may wait for a partner; return those that joins drop."""
+        """Add results of records that may wait; return the dropped indices."""
         waiting.begin()
         waiting.prefetch(
             (data, start)
@@ -334,14 +317,13 @@ class StreamJoin(_OverWindows):
             try:
                 if not self._join(waiting, batch, index, key_bytes[index], found, results):
                     dropped.append(index)
-            except FAILURES as error:  # user code or a serde: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
         return dropped
 
     def _pairs(
         self, batch: RecordBatch, key_bytes: Sequence[bytes | None], asking: Sequence[int]
     ) -> _Pairs:
-        """Return the records at `asking` with the partners that are there at their turn."""
         buffer, source = self.store.buffer, batch.source
         trail: _Trail | None = None
         if isinstance(source, JointRecords):
@@ -359,7 +341,6 @@ class StreamJoin(_OverWindows):
         lows = [time - before_ms for time in times]
         if min(lows, default=live_ms) < live_ms:
             lows = [
-                # Perhaps it was live at this record's turn.
                 low if low >= live_ms else max(low, self._live_from_ms(trail, places, index))
                 for index, low in zip(asking, lows, strict=True)
             ]
@@ -378,7 +359,6 @@ class StreamJoin(_OverWindows):
         return _Pairs(indices, buffer.layout.times_of(rows), values)
 
     def _live_from_ms(self, trail: _Trail | None, places: Sequence[int], index: int) -> int:
-        """Return the smallest time that had not expired at the turn of a record."""
         buffer = self.store.buffer
         if trail is None:
             return buffer.live_from_ms
@@ -386,7 +366,6 @@ class StreamJoin(_OverWindows):
 
     @staticmethod
     def _partners(batch: RecordBatch, pairs: _Pairs) -> list[Partners]:
-        """Return the partners of each record."""
         partners: list[Partners] = [()] * len(batch)
         stop = 0
         for index, each in groupby(pairs.indices):
@@ -397,7 +376,6 @@ class StreamJoin(_OverWindows):
         return partners
 
     def _join_found(self, batch: RecordBatch, pairs: _Pairs) -> RecordBatch | None:
-        """Return the results of records that do not wait: those with partners."""
         indices, times_ms, others = pairs
         if not indices:
             return None
@@ -416,9 +394,9 @@ class StreamJoin(_OverWindows):
     def _call_each(
         self, batch: RecordBatch, indices: Sequence[int], columns: Sequence[Sequence[Any]]
     ) -> tuple[list[Any], set[int]]:
-        """Call the joiner for each pair; return the results, and the places of the pairs that have none.
+        """Call the joiner for each pair; return the results and the positions of failed pairs.
 
-        A record whose call fails goes to the processing handler, and its other pairs are left out.
+        A failed call drops all pairs of its record.
         """
         results: list[Any] = []
         left_out: set[int] = set()
@@ -428,18 +406,18 @@ class StreamJoin(_OverWindows):
             error: Exception | None = None
             try:
                 results.extend(calls)
-            except FAILURES as raised:  # user code: the processing handler decides
+            except FAILURES as raised:
                 error = raised
             place = len(results) + len(left_out)
             if place == len(indices):
                 return results, left_out
-            if error is None:  # an escaped StopIteration looks like the end of the pairs
+            if error is None:
                 name = self._joiner.name
                 error = RuntimeError(f"{name} raised StopIteration; give next() a default")
             self.context.failed(batch, indices[place], error)
             behind = bisect_right(indices, indices[place], place)
             left_out.update(range(place, behind))
-            others = behind - place - 1  # the arguments of the one that failed are taken
+            others = behind - place - 1
             for argument in arguments:
                 next(islice(argument, others, others), None)
 
@@ -452,7 +430,7 @@ class StreamJoin(_OverWindows):
         partners: Partners,
         results: _Results,
     ) -> bool:
-        """Add the results of one record; return False if it is one that joins drop."""
+        """Add the results of one record; return False if the join drops it."""
         key, value, timestamp = batch.keys[index], batch.values[index], batch.timestamps[index]
         waiting.tracker.stream_time_ms = max(waiting.tracker.stream_time_ms, timestamp)
         if key_bytes is None or value is None:
@@ -466,7 +444,7 @@ class StreamJoin(_OverWindows):
             waiting.found_partner(key_bytes, start, timestamp)
             results.add(index, self._joined(key, value, other), max(timestamp, start))
         if self._keeps and not partners:
-            # One whose window is over comes out at once: it would only be in the way of those that wait.
+            # Its window has closed.
             if max(0, timestamp + self._side.after_ms) < waiting.tracker.stream_time_ms:
                 results.add(index, self._joined(key, value, None), timestamp)
             else:
@@ -480,7 +458,7 @@ class StreamJoin(_OverWindows):
     def _add_due(
         self, waiting: NonJoinedStore, batch: RecordBatch, index: int, results: _Results
     ) -> None:
-        """Add the records without a partner that are due, if it is time to look for them."""
+        """Emit due unmatched records, at most once per `emit_interval_ms`."""
         if not waiting.may_be_due(self._side.after_ms + self._side.grace_ms):
             return
         now_ms = self.context.now_ms()
@@ -490,8 +468,7 @@ class StreamJoin(_OverWindows):
         for record in waiting.due(batch.timestamps[index]):
             try:
                 value = _call(self._joiner, record.key, record.left, record.right)
-            except FAILURES as error:  # user code: the processing handler decides
-                # Only that one result is lost; the record that made it due goes on.
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
                 continue
             results.foreign[len(results.indices)] = (record.key, record.key_bytes)
@@ -499,10 +476,9 @@ class StreamJoin(_OverWindows):
 
 
 class SelfJoin(_OverWindows):
-    """A stream joined with itself over one store: each record with those before it, in both roles, and with itself.
+    """A stream joined with itself over one store.
 
-    The records enter the store here, after they were joined, because the node before only gives them on.
-    A record without a key has no partner: it comes out alone in the roles that the join keeps.
+    A record is put into the store after it was joined. A record without a key has no partner.
     """
 
     expands = True
@@ -526,15 +502,12 @@ class SelfJoin(_OverWindows):
         self._stream_time_ms = -1
 
     def times(self) -> tuple[int, ...]:
-        """Return the largest timestamp so far."""
         return (self._stream_time_ms,)
 
     def restore_times(self, times: tuple[int, ...]) -> None:
-        """Go on with what `times` gave."""
         (self._stream_time_ms,) = times
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the results of the records."""
         batch, key_bytes = self.with_any_key_bytes(batch)
         results = _Results()
         for index, data in enumerate(key_bytes):
@@ -542,7 +515,7 @@ class SelfJoin(_OverWindows):
             if value is None or (data is None and not any(self._keeps)):
                 self.context.dropped(1, "null key or value", batch, index)
                 if data is not None:
-                    self.put(batch, index, data)  # in memory it moves the store's time
+                    self.put(batch, index, data)  # Advances the stream time of an in-memory store.
                 continue
             try:
                 found = (
@@ -552,7 +525,7 @@ class SelfJoin(_OverWindows):
                 )
                 for joined, joined_ms in found:
                     results.add(index, joined, joined_ms)
-            except FAILURES as error:  # user code: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
             if data is not None:
                 self.put(batch, index, data)
@@ -575,7 +548,6 @@ class SelfJoin(_OverWindows):
             yield _call(self._joiner, key, value, other), max(timestamp, start)
         for start, other in self._near(key_bytes, timestamp, self._after_ms, self._before_ms):
             if is_live and start > timestamp:
-                # So that these results, too, come in the order of time.
                 yield itself, timestamp
                 is_live = False
             yield _call(self._joiner, key, other, value), max(timestamp, start)

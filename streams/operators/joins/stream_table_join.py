@@ -1,9 +1,8 @@
-"""Joins of a stream with a table: each record looks up the row of its key.
+"""Stream-table joins: each record reads the row of its key.
 
-Rules are those of Kafka Streams' KStreamKTableJoinProcessor: a null value is dropped, and so is a null key, except in a
-left join (KIP-962), where it has no row. A result has the record's own time. Of a versioned table, the row is the one
-that stood at the record's time (KIP-914). With `grace` (KIP-923) records wait in a buffer until the time is past
-theirs by the grace, so that rows that come late are found; see `tidewheel.streams.operators.joins.join_buffer`.
+Rules: Kafka Streams' KStreamKTableJoinProcessor. A null value is dropped. So is a null key, except
+in a left join (KIP-962). A result has the record's own time. A versioned table gives the row valid
+at that time (KIP-914). With a grace period (KIP-923) records wait in a `JoinBuffer` for late rows.
 """
 
 from collections.abc import Sequence
@@ -21,8 +20,6 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class StreamTableJoin(Operator):
-    """Joins each record with the row of its key as the table stands now, or stood then if it is versioned."""
-
     needs_whole_task = ""
 
     _table: BoundView
@@ -34,11 +31,10 @@ class StreamTableJoin(Operator):
         self._store_names = store_names
         self._joiner = joiner
         self._left = left
-        #: Serde of the table's keys, if all its rows come from one store.
+        #: None if the rows come from several stores.
         self._key_serde: SerdePort | None = None
 
     def init(self, context: NodeContext) -> None:
-        """Bind the view of the table."""
         super().init(context)
         self._table = self._view.init(context)
         if len(self._store_names) == 1:
@@ -46,12 +42,10 @@ class StreamTableJoin(Operator):
             self._key_serde, self._topic = buffer.spec.key_serde, buffer.topic
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the results, with one look-up for the whole batch."""
         batch = self.joinable(batch)
         return self.joined(batch) if len(batch) else None
 
     def joinable(self, batch: RecordBatch) -> RecordBatch:
-        """Return the records that can have a result; the others are dropped and counted."""
         null_keys = not self._left and has_none(batch.keys)
         if not null_keys and not has_none(batch.values):
             return batch
@@ -64,7 +58,6 @@ class StreamTableJoin(Operator):
         return kept
 
     def joined(self, batch: RecordBatch) -> RecordBatch:
-        """Look up the row of each record and return the results."""
         batch, rows = self._look_up(batch)
         if not self._left and has_none(rows):
             found = [row is not None for row in rows]
@@ -92,7 +85,7 @@ class StreamTableJoin(Operator):
         return batch.take(kept), [rows[index] for index in kept]
 
     def _key_bytes(self, batch: RecordBatch) -> Sequence[bytes | None] | None:
-        """Return the serialised keys as the table has them, or None if the view has to find out itself."""
+        """Return the keys as the table's serde serialises them; None if the view must do it."""
         if self._key_serde is None:
             return None
         if batch.key_bytes is not None and batch.key_serde is self._key_serde:
@@ -101,15 +94,15 @@ class StreamTableJoin(Operator):
             return None
         try:
             return self._key_serde.serialize_batch(self._topic, batch.keys)
-        except FAILURES:  # whatever a serde raises, the view finds the key it raises it for
+        except FAILURES:  # The view finds the failing key.
             return None
 
 
 class BufferedStreamTableJoin(StreamTableJoin):
-    """Joins records once the time is past theirs by the grace; the table is versioned.
+    """Joins records of a versioned table once stream time has passed theirs by the grace period.
 
-    A record that is older than the buffer's time by more than the grace is joined at once, and so is a record without a
-    key, which no row can come for. Results come in the order of time, then of serialised keys.
+    A record later than that, or without a key, is joined immediately. Results are ordered by time,
+    then serialised key.
     """
 
     expands = True
@@ -128,24 +121,19 @@ class BufferedStreamTableJoin(StreamTableJoin):
         super().__init__(view, store_names, joiner, left)
         self._buffer_name = buffer_name
         self._grace_ms = grace_ms
-        #: Of keys and of values.
         self._serdes = serdes
 
     def init(self, context: NodeContext) -> None:
-        """Bind the view and the buffer."""
         super().init(context)
         self._buffer = JoinBuffer(context.store(self._buffer_name), self._grace_ms, *self._serdes)
 
     def times(self) -> tuple[int, ...]:
-        """Return the buffer's time and the number of its last record."""
         return self._buffer.times()
 
     def restore_times(self, times: tuple[int, ...]) -> None:
-        """Go on with what `times` gave."""
         self._buffer.restore_times(times)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the results of the records that are due now."""
         batch = self.joinable(batch)
         if not len(batch):
             return None
@@ -160,7 +148,7 @@ class BufferedStreamTableJoin(StreamTableJoin):
             if key is not None:
                 try:
                     waits = self._buffer.put(record, batch.metadata_of(index))
-                except FAILURES as error:  # a serde failed: the processing handler decides
+                except FAILURES as error:
                     self.context.failed(batch, index, error)
                     continue
                 if waits:
@@ -172,12 +160,11 @@ class BufferedStreamTableJoin(StreamTableJoin):
 
 
 def _released(batch: RecordBatch, triggers: Sequence[int], due: Sequence[Waiting]) -> RecordBatch:
-    """Return the records that are due, each in the place of the one that made it so."""
+    """Return the due records, each ordered at the record that made it due."""
     output = batch.take(triggers)
     with_headers = any(record.headers for record in due)
     order = output.order
     if order is not None:
-        # Several may be due to one record, and are numbered below it.
         order = [(*position, number) for number, position in enumerate(order)]
     return RecordBatch(
         [record.key for record in due],

@@ -1,16 +1,15 @@
-"""What the two sides of a foreign-key join tell each other, and the bytes they do it in (KIP-213).
+"""Foreign-key subscriptions and responses (KIP-213): messages and their bytes.
 
-The left side **subscribes** each of its rows to the row of the other table it points to; the right side keeps the
-subscriptions by foreign key and **responds** with its row. Formats are those of Kafka Streams' SubscriptionWrapperSerde,
-SubscriptionResponseWrapperSerde and CombinedKeySchema, so both can read each other's topics and stores:
+The left side **subscribes** each row to a right row; the right side **responds** with it. Formats
+are Kafka Streams' (SubscriptionWrapperSerde, SubscriptionResponseWrapperSerde, CombinedKeySchema):
 
-    subscription   version and "no hash" bit (1), instruction (1), hash (16 or 0), primary key, primary partition (4)
-    response       version and "no hash" bit (1), hash (16 or 0), value of the other table or nothing
-    store key      length of the foreign key (4), foreign key, primary key
+subscription   version and "no hash" bit (1), instruction (1), hash (16 or 0), primary key,
+               primary partition (4)
+response       version and "no hash" bit (1), hash (16 or 0), right value or nothing
+store key      length of the foreign key (4), foreign key, primary key
 
-Keys and values stand here as bytes; the operators know the serdes. One thing is ours: a response whose value is there
-but has no bytes (an empty text) says so by version 1. Kafka Streams writes it like no value at all, which makes an inner
-join delete the row.
+One addition is ours: version 1 marks an empty value (an empty text). Kafka Streams writes it like
+no value, and an inner join then deletes the row.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,27 +28,24 @@ _HASH_BYTES = 16
 _LENGTH_BYTES = 4
 _NO_HASH = 0x80
 _VERSION_BITS = 0x7F
-#: The newest version of subscriptions: since 1 they end with the primary partition.
+#: With the primary partition at the end.
 _SUBSCRIPTION_VERSION = 1
-#: Versions of responses: as Kafka Streams', and with a value of no bytes.
+#: Kafka Streams' version, and ours for an empty value.
 _RESPONSE_VERSION, _EMPTY_VALUE_VERSION = 0, 1
 
 
 class Instruction(IntEnum):
-    """What the right side is to do with a subscription."""
-
-    #: Forget it and say nothing: a subscription of the same row to another key speaks for it.
+    #: No response: the row subscribes to another key.
     DELETE_KEY_NO_PROPAGATE = 0
-    #: Forget it and respond without a value.
+    #: Respond without a value.
     DELETE_KEY_AND_PROPAGATE = 1
-    #: Keep it and respond with the row, or without a value if there is none.
+    #: Store; respond, without a value if the row is missing.
     PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE = 2
-    #: Keep it and respond if there is a row.
+    #: Store; respond only if the row exists.
     PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE = 3
 
     @property
     def deletes(self) -> bool:
-        """Return whether the right side forgets the subscription."""
         return self <= Instruction.DELETE_KEY_AND_PROPAGATE
 
 
@@ -57,10 +53,10 @@ _INSTRUCTIONS = tuple(Instruction)
 
 
 class Subscription(NamedTuple):
-    """A row of the left table that wants a row of the other one.
+    """A subscription of a left row.
 
-    `hash` is that of the left row's value, None for a deleted row. `primary_partition` is the left row's partition, to
-    which the response goes; None in records that older versions wrote, whose key decides then.
+    `hash` is that of the left value, None for a deleted row. `primary_partition` receives the
+    response; older versions wrote None, and the key decides.
     """
 
     hash: bytes | None
@@ -70,15 +66,15 @@ class Subscription(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The row that a subscription asked for, None if there is none; `hash` is the subscription's."""
+    """The right row, None if missing, with the subscription's hash."""
 
     hash: bytes | None
     foreign_value: bytes | None
-    #: Where to send it; not part of the bytes.
+    #: Not part of the bytes.
     primary_partition: int | None = None
 
 
-#: Make messages of the tuples of their parts without a call of Python's, as most are made by batch.
+#: Avoids a Python call per message.
 _new_tuple: Callable[..., Any] = cast("Any", tuple).__new__
 _new_subscription: Callable[[tuple[Any, ...]], Subscription] = partial(_new_tuple, Subscription)
 _new_response: Callable[[tuple[Any, ...]], Response] = partial(_new_tuple, Response)
@@ -112,8 +108,6 @@ def responses_of(
 
 
 class MessageSerde(Serde[M]):
-    """A serde of messages, whose errors say what is wrong: there is nothing of the user's in them."""
-
     def __init__(
         self,
         name: str,
@@ -125,31 +119,27 @@ class MessageSerde(Serde[M]):
         super().__init__(name=name)
         self._encode = encode
         self._decode = decode
-        #: The same for many messages in one pass; None where they are not of the usual kind.
+        #: Fast paths; None if some message lacks a usual part.
         self._encode_alike = encode_alike
         self._decode_alike = decode_alike
 
     def serialize(self, topic: str, value: M, /) -> bytes | None:  # noqa: ARG002 - all topics are alike
-        """Return the bytes of a message."""
         return self._encode(value)
 
     def serialize_batch(self, topic: str, values: Sequence[M], /) -> list[bytes | None]:  # noqa: ARG002 - as above
-        """Return the bytes of many messages."""
         made = self._encode_alike(values) if values else None
         return list(map(self._encode, values)) if made is None else made
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[M]:
-        """Return many messages."""
         made = self._decode_alike(data) if data else None
         if made is not None:
             return made
         try:
             return list(map(self._decode, data))
         except (ValueError, IndexError):
-            return super().deserialize_batch(topic, data)  # raises with the reason
+            return super().deserialize_batch(topic, data)
 
     def deserialize(self, topic: str, data: bytes, /) -> M:
-        """Return the message of some bytes."""
         try:
             return self._decode(data)
         except (ValueError, IndexError) as error:
@@ -170,11 +160,11 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Return the subscription of some bytes; raises `ValueError` for those of no known version."""
+    """Decode a subscription; raise `ValueError` for an unknown version."""
     version, row_hash, start = _head(data, 2)
     _check_version("subscription", version, _SUBSCRIPTION_VERSION)
     number = data[1]
-    # Looked up in a tuple, which is far quicker than the enumeration's own way.
+    # Faster than `Instruction(number)`.
     instruction = _INSTRUCTIONS[number] if number < len(_INSTRUCTIONS) else Instruction(number)
     if version == 0:
         return Subscription(row_hash, instruction, data[start:], None)
@@ -198,7 +188,7 @@ def encode_response(response: Response) -> bytes:
 
 
 def decode_response(data: bytes) -> Response:
-    """Return the response of some bytes; raises `ValueError` for those of no known version."""
+    """Decode a response; raise `ValueError` for an unknown version."""
     version, row_hash, start = _head(data, 1)
     _check_version("response", version, _EMPTY_VALUE_VERSION)
     value = data[start:]
@@ -206,7 +196,6 @@ def decode_response(data: bytes) -> Response:
 
 
 def _encode_subscriptions(subscriptions: Sequence[Subscription]) -> list[bytes | None] | None:
-    """Return the bytes of subscriptions that have a hash and a partition; None if some have not."""
     hashes: tuple[bytes, ...]
     instructions: tuple[Instruction, ...]
     partitions: tuple[int, ...]
@@ -226,7 +215,6 @@ def _encode_subscriptions(subscriptions: Sequence[Subscription]) -> list[bytes |
 
 
 def _decode_subscriptions(data: Sequence[bytes]) -> list[Subscription] | None:
-    """Return the subscriptions of bytes that have a hash and a partition; None if some have not, or are of another version."""
     start = 2 + _HASH_BYTES
     if min(map(len, data)) < start + _LENGTH_BYTES:
         return None
@@ -250,7 +238,6 @@ def _decode_subscriptions(data: Sequence[bytes]) -> list[Subscription] | None:
 
 
 def _encode_responses(responses: Sequence[Response]) -> list[bytes | None] | None:
-    """Return the bytes of responses that have a hash and a value which has bytes; None if some have not."""
     if not all(row_hash is not None and value for row_hash, value, _ in responses):
         return None
     head = bytes((_RESPONSE_VERSION,))
@@ -258,7 +245,6 @@ def _encode_responses(responses: Sequence[Response]) -> list[bytes | None] | Non
 
 
 def _decode_responses(data: Sequence[bytes]) -> list[Response] | None:
-    """Return the responses of bytes that have a hash and a value; None if some have not, or are of another version."""
     start = 1 + _HASH_BYTES
     if min(map(len, data)) <= start or set(map(itemgetter(0), data)) != {_RESPONSE_VERSION}:
         return None
@@ -268,7 +254,6 @@ def _decode_responses(data: Sequence[bytes]) -> list[Response] | None:
 
 
 def _head(data: bytes, start: int) -> tuple[int, bytes | None, int]:
-    """Return the version, the hash, and where the rest begins."""
     version = data[0] & _VERSION_BITS
     if data[0] & _NO_HASH:
         return version, None, start
@@ -298,7 +283,7 @@ RESPONSES: Serde[Response] = MessageSerde(
 
 
 def key_prefix(foreign_key: bytes) -> bytes:
-    r"""Return what the keys of all subscriptions to one foreign key start with.
+    r"""Return the store key prefix of all subscriptions to one foreign key.
 
     >>> key_prefix(b"fk")
     b'\x00\x00\x00\x02fk'
@@ -307,7 +292,7 @@ def key_prefix(foreign_key: bytes) -> bytes:
 
 
 def combined_keys(foreign_keys: Sequence[bytes], primary_keys: Iterable[bytes]) -> list[bytes]:
-    r"""Return the keys of many subscriptions in the store.
+    r"""Return the store keys of many subscriptions.
 
     >>> combined_keys([b"fk"], [b"pk"])
     [b'\x00\x00\x00\x02fkpk']
@@ -323,10 +308,9 @@ def combined_keys(foreign_keys: Sequence[bytes], primary_keys: Iterable[bytes]) 
 
 
 class PrimaryPartitioner:
-    """The partitioner of responses: to the partition of the left row that asked."""
+    """Sends each response to the partition of its left row."""
 
     def __call__(self, topic: str, key: Any, value: Response, partitions: int) -> int | None:  # noqa: ARG002 - a partitioner's signature
-        """Return the partition of the left row that a response is for."""
         return value.primary_partition
 
     def for_all(
@@ -335,7 +319,7 @@ class PrimaryPartitioner:
         values: Sequence[Response],
         partitions: int,
     ) -> list[int] | None:
-        """Return the partitions of many responses; None where some do not say one that there is."""
+        """Return all partitions; None if some response has no valid one."""
         chosen = [value.primary_partition for value in values]
         there = range(partitions)
         return cast("list[int]", chosen) if all(each in there for each in set(chosen)) else None

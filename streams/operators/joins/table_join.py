@@ -1,8 +1,8 @@
-"""Joins of two tables by their keys: each side looks up the other's row when its own changes.
+"""Joins of two tables by key: a change of one side reads the other side's row.
 
-Rules are those of Kafka Streams' KTableKTableInnerJoin, -LeftJoin, -RightJoin, -OuterJoin and -JoinMerger: a result is as
-new as the newer of its two rows; where there may have been a result and is none now, downstream sees a tombstone. Changes
-of a versioned table that are older than what it has are left out (KIP-914).
+Rules: Kafka Streams' KTableKTableInnerJoin, -LeftJoin, -RightJoin, -OuterJoin and -JoinMerger. A
+result has the newer timestamp of both rows. A tombstone is sent where a result may have existed.
+Out-of-order changes of a versioned table are left out (KIP-914).
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, first_no
 
 
 class JoinType(NamedTuple):
-    """Which of the two rows a result can't do without; without both there is none anyhow.
+    """Rows that a result needs; without both rows there is none.
 
     >>> INNER.has_result("left", None), LEFT.has_result("left", None), OUTER.has_result(None, "right")
     (False, True, True)
@@ -37,7 +37,6 @@ class JoinType(NamedTuple):
     needs_right: bool
 
     def has_result(self, left: Any, right: Any) -> bool:
-        """Return whether two rows (None: there is none) have a result."""
         if left is None:
             return right is not None and not self.needs_left
         return right is not None or not self.needs_right
@@ -47,13 +46,10 @@ INNER, LEFT, OUTER = JoinType(True, True), JoinType(True, False), JoinType(False
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """What becomes of two rows: a kind of join and the user's joiner."""
-
     kind: JoinType
     joiner: UserFunction
 
     def __call__(self, key: Any, left: Any, right: Any) -> Any:
-        """Return the result of two rows, None where they have none."""
         if not self.kind.has_result(left, right):
             return None
         joiner = self.joiner
@@ -61,10 +57,7 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 def joinable(operator: Operator, batch: RecordBatch, *, versioned: bool) -> RecordBatch:
-    """Return the changes that take part in a join: those with a key, and of a versioned table the newest versions.
-
-    The others are dropped and counted.
-    """
+    """Return changes with a key, of a versioned table the newest versions; drop the others."""
     kept = batch
     if has_none(kept.keys):
         kept = kept.select([key is not None for key in kept.keys])
@@ -83,8 +76,6 @@ def joinable(operator: Operator, batch: RecordBatch, *, versioned: bool) -> Reco
 
 
 class TableJoin(TableOperator):
-    """One side of a join: turns the changes of a table into changes of the result."""
-
     needs_whole_task = ""
 
     _other: BoundView
@@ -94,16 +85,14 @@ class TableJoin(TableOperator):
         self._versioned = versioned
         self._other_view = other
         self._is_left = is_left
-        #: Whether a change means nothing as long as the other table has no row.
+        #: Without the other row a change has no result.
         self._needs_other = joined.kind.needs_right if is_left else joined.kind.needs_left
 
     def init(self, context: NodeContext) -> None:
-        """Bind the view of the other table."""
         super().init(context)
         self._other = self._other_view.init(context)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the changes of the result."""
         batch = joinable(self, batch, versioned=self._versioned)
         batch, others, times = look_up(self, self._other, batch)
         old_values: Sequence[Any] = batch.old_values or [None] * len(batch)
@@ -117,7 +106,7 @@ class TableJoin(TableOperator):
             try:
                 result = self._result(key, new, other)
                 old_result = self._result(key, old, other) if self.sends_old_values else None
-            except FAILURES as error:  # user code: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
                 continue
             indices.append(index)
@@ -137,29 +126,24 @@ class TableJoin(TableOperator):
 
 
 class LeftSide(TableJoin):
-    """Joins the changes of the left table."""
-
     def __init__(self, joined: Joined, right: TableView, versioned: bool) -> None:
         super().__init__(joined, right, versioned, is_left=True)
 
 
 class RightSide(TableJoin):
-    """Joins the changes of the right table."""
-
     def __init__(self, joined: Joined, left: TableView, versioned: bool) -> None:
         super().__init__(joined, left, versioned, is_left=False)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedView(TableView):
-    """The rows of a join that is kept in no store: computed from those of its two tables."""
+    """Rows of a join without a store, computed from both tables."""
 
     joined: Joined
     left: TableView
     right: TableView
 
     def init(self, context: NodeContext) -> BoundView:
-        """Return the view of the task that a node runs in."""
         return _BoundJoin(self.joined, self.left.init(context), self.right.init(context))
 
 

@@ -1,11 +1,12 @@
-"""`suppress`: holds the changes of a table back, so that of many changes of a row only the last one goes on.
+"""`suppress`: buffers a table's changes and emits only the last one of each row.
 
-Rules are Kafka Streams' (KTableSuppressProcessor, InMemoryTimeOrderedKeyValueChangeBuffer): stream time is the largest
-timestamp this operator has seen; a row's place in the order of emission is given by its first change and kept by later
-ones; rows of equal time are emitted in the order of their serialised keys; what is emitted is the last value with its
-timestamp and headers. Three things differ: the rows are kept on disk; a window closes by the one rule its aggregation
-has, so there are no two final results; and the old value of an emitted change is the one that was emitted last, not
-the one the table had last, so that an aggregation below subtracts what it added.
+Rules: Kafka Streams' KTableSuppressProcessor and InMemoryTimeOrderedKeyValueChangeBuffer. A row's
+first change gives its place in the order of emission; rows of equal time are ordered by serialised
+key.
+
+Three things differ. Rows are stored on disk. A window closes by its aggregation's rule, so there is
+only one final result. A change's old value is the value emitted before it, so an aggregation
+downstream subtracts the value it added.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +37,6 @@ from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.engine.operator import NodeContext, Output
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
-#: No stream time yet.
 _NO_TIME = -1
 
 #: (key, timestamp) of a row's first change -> its time in the order of emission.
@@ -44,12 +44,11 @@ TimeOf = Callable[[Any, int], int]
 
 
 def first_change(_key: Any, timestamp: int) -> int:
-    """Return the timestamp of a row's first change as its time."""
     return timestamp
 
 
 def window_end(key: Any, _timestamp: int) -> int:
-    """Return the end of a row's window as its time, as Kafka Streams' WindowEndTimeDefinition."""
+    """Return the window's end, like Kafka Streams' WindowEndTimeDefinition."""
     if not isinstance(key, Windowed):
         raise TypeError(
             f"suppress until_window_closes needs keys of type Windowed, not {type(key).__name__}"
@@ -58,20 +57,16 @@ def window_end(key: Any, _timestamp: int) -> int:
 
 
 def closing_delay_ms(windows: Iterable[Windows]) -> int:
-    """Return how long after its end a window is closed (ms): by the latest of several rules."""
+    """Return the longest delay (ms) between a window's end and its closing."""
     return max(each.closes_at(0) for each in windows)
 
 
 class _Emitted(msgspec.Struct):
-    """The columns of what is emitted while a batch goes in."""
-
     taken: list[Taken] = msgspec.field(default_factory=list[Taken])
     indices: list[int] = msgspec.field(default_factory=list[int])
 
 
 class Suppress(MaterializedOperator):
-    """Holds rows back until they are due, or until there are too many."""
-
     expands = True
     needs_whole_task = "it holds rows back by the time and the number of all keys"
 
@@ -85,17 +80,16 @@ class Suppress(MaterializedOperator):
     ) -> None:
         super().__init__(store_name)
         self._time_of = time_of
-        #: How long after its time a row is due; None for never.
+        #: Age (ms) at which a row is due; None for never.
         self._limit_ms = limit_ms
         self._config = config
-        #: Final results come once, so a window whose row was deleted has nothing to take back.
+        #: A deleted window was never emitted.
         self._drops_tombstones = final
         self._observed = _NO_TIME
-        #: Made with the first batch, when the store is restored.
+        #: Created after the store is restored.
         self._held_rows: SuppressBuffer | None = None
 
     def init(self, context: NodeContext) -> None:
-        """Look up the store of what is held back."""
         TableOperator.init(self, context)
         self.buffer = context.store(self._store_name).buffer
         serde = self.buffer.spec.value_serde
@@ -103,20 +97,16 @@ class Suppress(MaterializedOperator):
         self._serde = serde
 
     def times(self) -> tuple[int, ...]:
-        """Return the stream time this operator has seen."""
         return (self._observed,)
 
     def restore_times(self, times: tuple[int, ...]) -> None:
-        """Go on with the stream time before a restart."""
         (self._observed,) = times
 
     def rows_erased(self, store: str) -> None:
-        """Count and index the held rows again, with the next batch."""
         if store == self._store_name:
             self._held_rows = None
 
     def process(self, batch: RecordBatch) -> Output:
-        """Hold the changes back, and return the rows that are due."""
         batch = self.without_nulls(batch, values=False)
         batch, key_bytes = self.with_key_bytes(batch)
         if not len(batch):
@@ -132,7 +122,7 @@ class Suppress(MaterializedOperator):
             self._observed = max(self._observed, batch.timestamps[index])
             try:
                 rows.put(data, self._row(rows.get(data), batch, index))
-            except FAILURES as error:  # a serde: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
                 continue
             self._emit(rows, index, emitted)
@@ -147,7 +137,7 @@ class Suppress(MaterializedOperator):
             prior = old = serde.value_bytes(topic, old_value)
         else:
             time, prior = held.time, held.prior
-            # It is sent to nobody, but counts for the size as in Kafka Streams, which keeps it.
+            # Counts for the size only, as in Kafka Streams.
             limited = self._config.byte_limit is not None
             old = serde.value_bytes(topic, old_value) if limited else None
         timestamp, headers = batch.timestamps[index], batch.headers_of(index)
@@ -199,7 +189,7 @@ class Suppress(MaterializedOperator):
         spec, topic = self.buffer.spec, self.buffer.topic
         try:
             return list(spec.key_serde.deserialize_batch(topic, key_bytes))
-        except FAILURES:  # for one it tells the reason
+        except FAILURES:  # Finds the failing key.
             decode = spec.key_serde.deserialize
             return [read_row(spec.name, decode, topic, each, each) for each in key_bytes]
 
@@ -230,7 +220,7 @@ class Suppress(MaterializedOperator):
 
 
 def _numbered(order: list[Any] | None, indices: Sequence[int]) -> list[Any] | None:
-    """Number what comes out below the record it came out with."""
+    """Order each emitted row after its triggering record."""
     if order is None:
         return None
     numbered: list[Any] = []
@@ -242,18 +232,14 @@ def _numbered(order: list[Any] | None, indices: Sequence[int]) -> list[Any] | No
     return numbered
 
 
-# -- view --------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SuppressedView(TableView):
-    """The rows of a table as downstream of `suppress` knows them: while a row is held back, the one sent before."""
+    """Rows as downstream knows them: for a buffered row, the value emitted before."""
 
     parent: TableView
     store_name: str
 
     def init(self, context: NodeContext) -> BoundView:
-        """Return the view over the task's view of the parent."""
         return _SuppressedRows(self.parent.init(context), context.store(self.store_name).buffer)
 
 
@@ -287,7 +273,7 @@ class _SuppressedRows(BoundView):
                     values[index] = serde.stored(
                         self._rows.spec.name, topic, held.prior, data or b""
                     )
-                    timestamps[index] = NO_TIMESTAMP  # nobody knows when it was sent
+                    timestamps[index] = NO_TIMESTAMP  # Unknown.
             except FAILURES as error:
                 if failed is None:
                     raise

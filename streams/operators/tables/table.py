@@ -1,7 +1,7 @@
-"""Tables: a stream read as changes of rows, and filters and mappers on rows.
+"""Tables: a stream read as row changes, and filters and mappers of rows.
 
-Rules are those of Kafka Streams' KTableSource, KTableFilter and KTableMapValues: a null key is dropped, a null value
-deletes the row, a row that a filter rejects becomes a tombstone downstream.
+Rules: Kafka Streams' KTableSource, KTableFilter and KTableMapValues. A null key is dropped; a null
+value deletes the row.
 """
 
 from typing import Any
@@ -16,23 +16,18 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 
 class TableSource(MaterializedOperator):
-    """Reads a stream as a table: the last value of a key is its row.
-
-    Without a store (nothing reads the table) the changes pass through.
-    """
+    """Reads a stream as a table; without a store the changes pass through."""
 
     def __init__(self, store_name: str | None) -> None:
         super().__init__(store_name or "")
 
     def init(self, context: NodeContext) -> None:
-        """Look up the store, if there is one."""
         if self._store_name:
             super().init(context)
         else:
             Operator.init(self, context)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the changes."""
         batch = self.without_nulls(batch, values=False)
         if not len(batch) or not self._store_name:
             return batch
@@ -42,7 +37,7 @@ class TableSource(MaterializedOperator):
         return self._set_all(batch, key_bytes) or self.update_each(batch, key_bytes, _row)
 
     def _set_all(self, batch: RecordBatch, key_bytes: list[bytes]) -> RecordBatch | None:
-        """Set all rows at once and return the changes; None, and nothing is done, if each needs a look."""
+        """Set all rows in one call; return None if they must be set one by one."""
         buffer, old_values = self.buffer, None
         if self.held is not None or self._versions is not None:
             return None
@@ -52,13 +47,13 @@ class TableSource(MaterializedOperator):
                 return None
             old_values = list(map(buffer.values.__getitem__, key_bytes))
             before = dict(zip(key_bytes, old_values, strict=True))
-            if len(before) < len(key_bytes):  # what comes again replaces what came before
+            if len(before) < len(key_bytes):  # A repeated key replaces a row of this batch.
                 old_values = previous_values(before, key_bytes, batch.values)
             if self.skips_absent and has_none(batch.values):
                 return None
         try:
             done = buffer.put_all(key_bytes, batch.values, batch.timestamps)
-        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
+        except FAILURES:
             return None
         return self.changes(batch, batch.values, batch.timestamps, old_values) if done else None
 
@@ -68,15 +63,12 @@ def _row(_key: Any, value: Any, _data: bytes, timestamp: int) -> tuple[Any, int]
 
 
 class _ComputedTable(TableSource):
-    """A table whose rows are a function of another table's rows."""
-
     def __init__(self, function: UserFunction, row: RowFunction, store_name: str | None) -> None:
         super().__init__(store_name)
         self._function = function
         self._row = row
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the changes: new values by the function, and old ones if they are asked for."""
         batch = self.without_nulls(batch, values=False)
         if self.sends_old_values and not self._store_name:
             return self._both(batch)
@@ -84,12 +76,11 @@ class _ComputedTable(TableSource):
         return super().process(batch.with_values(self.row_values(batch, results)))
 
     def row_values(self, batch: RecordBatch, results: list[Any]) -> list[Any]:
-        """Return the rows' values, given what the function returned for each row that is not deleted."""
         del batch
         return results
 
     def _both(self, batch: RecordBatch) -> RecordBatch:
-        """Compute new and old values, record by record; without a store the old ones are the function's, too."""
+        """Compute new and old values record by record; there is no store to read old ones from."""
         values: list[Any] = []
         old_values: list[Any] = []
         keep: list[bool] = []
@@ -98,7 +89,7 @@ class _ComputedTable(TableSource):
         for index, (key, value, old) in enumerate(rows):
             try:
                 new_row = None if value is None else self._row(key, value)
-            except FAILURES as error:  # user code: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
                 keep.append(False)
                 continue
@@ -112,24 +103,24 @@ class _ComputedTable(TableSource):
         return kept.with_values(values, old_values)
 
     def _old_row(self, key: Any, old: Any) -> tuple[Any, bool]:
-        """Return what downstream was sent for a row that had the value `old`, and whether that can be told.
+        """Return the row forwarded for the value `old`, and False if it is unknown.
 
-        A row on which the function fails was left out when it was new, and the handler asked; the next change of its
-        key must not be lost for it, so it is not asked again.
+        If the function fails, the row was skipped when it was new. The exception handler is not
+        called again: skipping would lose the key's next change.
         """
         if old is None:
             return None, True
         try:
             return self._row(key, old), True
-        except FAILURES:  # user code, as above
+        except FAILURES:
             return None, False
 
 
 class TableFilter(_ComputedTable):
-    """Rejects rows: downstream sees a tombstone where the predicate does not hold.
+    """Forwards a tombstone for each rejected row.
 
-    Where the table before says what a row was, a row that was rejected before and still is goes unmentioned; not so
-    for a versioned table, whose older versions would be missed.
+    A row rejected before and now is skipped if the old value is known, but not for a versioned
+    table.
     """
 
     def __init__(
@@ -140,7 +131,6 @@ class TableFilter(_ComputedTable):
         self.skips_absent = not versioned
 
     def row_values(self, batch: RecordBatch, results: list[Any]) -> list[Any]:
-        """Return each row's value, None for those rejected."""
         wanted = not self._negate
         return [
             value if value is not None and bool(flag) is wanted else None
@@ -149,8 +139,6 @@ class TableFilter(_ComputedTable):
 
 
 class TableMapValues(_ComputedTable):
-    """Maps rows; a deleted row stays deleted."""
-
     def __init__(self, function: UserFunction, store_name: str | None) -> None:
         super().__init__(function, row_mapper(function), store_name)
 
@@ -158,7 +146,7 @@ class TableMapValues(_ComputedTable):
 def call_for_rows(
     operator: Operator, function: UserFunction, batch: RecordBatch
 ) -> tuple[list[Any], RecordBatch]:
-    """Call a function for every row that is not deleted; None stands for the others."""
+    """Call a function for every row that is not deleted; return None for the others."""
     if not has_none(batch.values):
         results, kept = call_each(operator, function, batch)
         return results, batch if kept is None else batch.take(kept)

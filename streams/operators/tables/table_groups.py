@@ -1,9 +1,9 @@
-"""Grouping a table by other keys, and aggregating the groups: what a row was is taken out, what it is is added.
+"""Groups of a table by other keys, and their aggregation by subtracting and adding rows.
 
-Rules are Kafka Streams' (KTableRepartitionMap, KTableAggregate, KTableReduce): a row whose group is None or has a None
-key or value counts nowhere; if a row's group stays the same, one record carries both values and gives one result, else
-the old one is taken out of its group before the new one is added to the other; the result's timestamp is the larger of
-the old result's and the record's; a None result deletes the group's row.
+Rules: Kafka Streams' KTableRepartitionMap, KTableAggregate and KTableReduce. A row counts nowhere
+if its group, key or value is None. If its group stays the same, one record with both values gives
+one result. Otherwise the old value is subtracted first, then the new one is added elsewhere. A
+result has the larger timestamp of the old result and the record.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,9 @@ _Pair = tuple[Any, Any] | None
 
 
 class TableGroupMap(Operator):
-    """Turns changes of rows into changes of groups, on the way to the repartition topic.
+    """Maps row changes to group changes for the repartition topic.
 
-    A row on which the function failed was left out when it was new, so it is in no group that it could be taken out
-    of, and the function is not asked about it again.
+    If the function fails for an old value, the row is in no group.
     """
 
     expands = True
@@ -40,16 +39,14 @@ class TableGroupMap(Operator):
         self._key_serde = for_keys(key_serde)
         self._bare_topic = topic
         self._topic = topic
-        #: Aggregations of a versioned table count the latest rows only (KIP-914).
+        #: KIP-914.
         self._latest_only = versioned
 
     def init(self, context: NodeContext) -> None:
-        """Look up what the topic is called."""
         super().init(context)
         self._topic = context.internal_topic(self._bare_topic)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return one or two changes of groups for each change of a row, or none."""
         assert batch.old_values is not None, "the table was asked for old values"
         if self._latest_only and batch.latest is not None:
             batch = batch.select(batch.latest)
@@ -61,7 +58,7 @@ class TableGroupMap(Operator):
         for index, (key, value, old) in enumerate(rows):
             try:
                 new_pair = self._pair(key, value)
-            except FAILURES as error:  # user code: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
                 continue
             old_pair = self._old_pair(key, old)
@@ -85,7 +82,7 @@ class TableGroupMap(Operator):
     def _old_pair(self, key: Any, old: Any) -> _Pair:
         try:
             return self._pair(key, old)
-        except FAILURES:  # user code; the handler was asked when the row was new
+        except FAILURES:
             return None
 
     def _changes(self, new: _Pair, old: _Pair) -> list[tuple[Any, Change]]:
@@ -99,19 +96,17 @@ class TableGroupMap(Operator):
         return changes
 
     def _are_same(self, new: Any, old: Any) -> bool:
-        """Return whether two groups are one, which is whether they have the same bytes: 1 and 1.0 may not."""
+        """Compare groups by their bytes; those of 1 and 1.0 may differ."""
         if type(new) is str and type(old) is str:
             return new == old
         serialize = self._key_serde.serialize
         try:
             return serialize(self._topic, new) == serialize(self._topic, old)
-        except FAILURES:  # the sink meets the key that can't be serialised
+        except FAILURES:  # The sink reports the failing key.
             return False
 
 
 class TableAggregate(MaterializedOperator):
-    """Keeps an aggregate per group: the old value of a row is subtracted, then the new one is added."""
-
     times_null_values = False
 
     def __init__(
@@ -127,7 +122,6 @@ class TableAggregate(MaterializedOperator):
         self._subtractor = subtractor
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new aggregates."""
         batch = self.without_nulls(batch, values=True)
         batch, key_bytes = self.with_key_bytes(batch)
         return self.update_each(batch, key_bytes, self._update) if len(batch) else None
@@ -147,8 +141,6 @@ class TableAggregate(MaterializedOperator):
 
 
 class TableReduce(TableAggregate):
-    """Keeps a combined value per group; the first value is the first result."""
-
     def __init__(
         self,
         store_name: str,
@@ -164,10 +156,8 @@ class TableReduce(TableAggregate):
 
 
 def add_one(_key: Any, _value: Any, count: int) -> int:
-    """Return a count with one more row in it."""
     return count + 1
 
 
 def subtract_one(_key: Any, _value: Any, count: int) -> int:
-    """Return a count with one row less in it."""
     return count - 1

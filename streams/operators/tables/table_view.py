@@ -1,7 +1,7 @@
-"""Views of tables: what an operator looks rows up in, without keeping a copy.
+"""Views of tables (Kafka Streams: KTableValueGetter): operators read rows without a copy.
 
-A table with a store is read from it; a filter or a mapper without one computes its rows from its parent's, as Kafka
-Streams' KTableValueGetter does. A view is a recipe, part of the topology; `init` binds it to one node of one task.
+A table without a store computes its rows from its parent's. `init` binds a view to a node of a
+task.
 """
 
 from abc import ABC, abstractmethod
@@ -15,23 +15,18 @@ from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.engine.operator import NodeContext, Operator
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
-#: The timestamp of a row that is not there.
 NO_TIMESTAMP = -1
 
-#: Values and timestamps of rows: None and -1 where there is none.
+#: None and -1 for a missing row.
 Rows = tuple[list[Any], list[int]]
 
-#: Takes the index and the error of each key whose look-up failed.
 Failed = dict[int, Exception]
 
 
 class BoundView(ABC):
-    """A view of one task's part of a table."""
-
     @property
     @abstractmethod
-    def versioned(self) -> bool:
-        """Return whether rows can be looked up as of a timestamp."""
+    def versioned(self) -> bool: ...
 
     @abstractmethod
     def get_many(
@@ -41,28 +36,25 @@ class BoundView(ABC):
         *,
         failed: Failed | None = None,
     ) -> Rows:
-        """Return the newest rows of many keys.
+        """Return the newest rows of many keys; None has no row.
 
         Args:
-            keys: The keys; None has no row.
-            key_bytes: Their serialised form by the serde of the table's store, if it is known.
-            failed: Takes the errors of look-ups that fail (a serde, a user's function), whose rows then count as
-                absent. Without it the first one is raised.
+            keys: The keys.
+            key_bytes: The keys serialised by the store's serde, if available.
+            failed: Receives errors by index; such a row counts as missing. Without it they are raised.
         """
 
     @abstractmethod
     def get_as_of(
         self, keys: Sequence[Any], timestamps: Sequence[int], *, failed: Failed | None = None
     ) -> Rows:
-        """Return the rows of many keys as they were at one timestamp each; only where `versioned`."""
+        """Return the row of each key as of its timestamp; only where `versioned`."""
 
 
 class TableView(ABC):
-    """How to look up rows of a table; made at build time, bound by `init` to a node of a task."""
-
     @abstractmethod
     def init(self, context: NodeContext) -> BoundView:
-        """Return the view of the task a node runs in; the node is connected to the view's stores."""
+        """Bind the view; this node must be connected to the view's stores."""
 
 
 def look_up(
@@ -71,10 +63,9 @@ def look_up(
     batch: RecordBatch,
     key_bytes: Sequence[bytes | None] | None = None,
 ) -> tuple[RecordBatch, list[Any], list[int]]:
-    """Look up the row of each record's key.
+    """Return the records with the value and timestamp of each row.
 
-    A record whose look-up fails goes to the processing handler and is left out. Returns the records, and for each the
-    row's value and timestamp (None and -1 where there is none).
+    Failed records go to the processing exception handler.
     """
     failed: Failed = {}
     values, timestamps = view.get_many(batch.keys, key_bytes, failed=failed)
@@ -92,17 +83,11 @@ def _note(failed: Failed | None, index: int, error: Exception) -> None:
     failed.setdefault(index, error)
 
 
-# -- views of stores ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class StoreView(TableView):
-    """The rows of a store."""
-
     store_name: str
 
     def init(self, context: NodeContext) -> BoundView:
-        """Return the view of the task's store."""
         store: Any = context.store(self.store_name)
         if store.buffer.spec.kind.value == "versioned":
             return _VersionedRows(store)
@@ -110,14 +95,12 @@ class StoreView(TableView):
 
 
 class _StoredRows(BoundView):
-    """Rows of a store, by the serialised form of their keys."""
-
     def __init__(self, store: Any) -> None:
         self._store = store
         self._buffer = store.buffer
         self._serde = store.buffer.spec.key_serde
         kind = store.buffer.spec.kind.value
-        #: The keys of windowed tables are `Windowed`, and the store's serde is that of the keys inside.
+        #: The store's serde is that of the inner key.
         self._is_windowed = "window" in kind
         self._is_session = kind == "session"
 
@@ -127,13 +110,13 @@ class _StoredRows(BoundView):
         key_bytes: Sequence[bytes | None] | None,
         failed: Failed | None,
     ) -> Sequence[bytes | None]:
-        """Return the keys as the store has them; None for a key that is None or does not serialise."""
+        """Return the store keys; None for a key that is None or does not serialise."""
         if key_bytes is not None and not (self._is_windowed or self._is_session):
             return key_bytes
         if not (self._is_windowed or self._is_session or has_none(keys)):
             try:
                 every: list[bytes | None] = self._serde.serialize_batch(self._buffer.topic, keys)
-            except FAILURES:  # whatever a serde raises, the key behind it is found one by one
+            except FAILURES:
                 pass
             else:
                 return every
@@ -142,7 +125,7 @@ class _StoredRows(BoundView):
             data: bytes | None = None
             try:
                 data = None if key is None else self._stored_key(key)
-            except FAILURES as error:  # whatever a serde raises; the caller decides
+            except FAILURES as error:
                 _note(failed, index, error)
             stored.append(data)
         return stored
@@ -182,7 +165,7 @@ class _StoreRows(_StoredRows):
             values = [None if data is None else rows[data] for data in stored]
         if not has_none(values):
             return values, list(map(buffer.timestamp, present))
-        # A row that was deleted since the last commit has a timestamp in the buffer, but it is not there.
+        # The buffer has a timestamp of a row deleted since the last commit.
         return values, [
             NO_TIMESTAMP if value is None or data is None else buffer.timestamp(data)
             for value, data in zip(values, stored, strict=True)
@@ -229,46 +212,35 @@ class _VersionedRows(_StoredRows):
 
 
 def not_versioned(table: str) -> TypeError:
-    """Return the error for who asks for older rows than a table keeps."""
     return TypeError(
         f"{table} keeps only the newest rows; look them up with get_many, or make the table versioned"
     )
 
 
-# -- computed views ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class FilterView(TableView):
-    """The rows of a table for which a predicate holds (or does not)."""
-
     parent: TableView
     predicate: UserFunction
     negate: bool
 
     def init(self, context: NodeContext) -> BoundView:
-        """Return the view over the task's view of the parent."""
         return _ComputedRows(self.parent.init(context), row_filter(self.predicate, self.negate))
 
 
 @dataclass(frozen=True, slots=True)
 class MapValuesView(TableView):
-    """The rows of a table, mapped."""
-
     parent: TableView
     function: UserFunction
 
     def init(self, context: NodeContext) -> BoundView:
-        """Return the view over the task's view of the parent."""
         return _ComputedRows(self.parent.init(context), row_mapper(self.function))
 
 
-#: (key, value that is not None) -> value of the row it becomes, or None for no row.
+#: (key, value) -> value of the computed row, or None.
 RowFunction = Callable[[Any, Any], Any]
 
 
 def row_filter(predicate: UserFunction, negate: bool) -> RowFunction:
-    """Return what a filter makes of a row: the row's value, or None if it is rejected."""
     call, takes_key, wanted = deciding(predicate).call, predicate.takes_key, not negate
 
     def filtered(key: Any, value: Any) -> Any:
@@ -279,7 +251,6 @@ def row_filter(predicate: UserFunction, negate: bool) -> RowFunction:
 
 
 def row_mapper(function: UserFunction) -> RowFunction:
-    """Return what a mapper makes of a row."""
     call = function.call
     if function.takes_key:
         return call
@@ -317,7 +288,7 @@ class _ComputedRows(BoundView):
             if value is not None:
                 try:
                     result = self._function(key, value)
-                except FAILURES as error:  # user code; the caller decides
+                except FAILURES as error:
                     _note(failed, index, error)
             values.append(result)
             timestamps.append(NO_TIMESTAMP if result is None else timestamp)

@@ -1,7 +1,7 @@
-"""`transform_values` of a table: a user's object makes the values, with stores and schedules of its own.
+"""`transform_values` of a table: a user's transformer computes values with stores and schedules.
 
-Rules are those of Kafka Streams' KTableTransformValues: unlike a mapper it is asked about deleted rows, too. One object
-serves the changes and the look-ups of a task.
+Rules: Kafka Streams' KTableTransformValues. The transformer is called for deleted rows, too. One
+transformer serves the changes and the table view of a task.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,13 +22,11 @@ from tidewheel.tasks.processing.engine.transformer import (
     ValueTransformerWithKey,
 )
 
-#: Makes a transformer; called once per task.
+#: Called once per task.
 TransformerSupplier = Callable[[], ValueTransformerWithKey[Any, Any, Any]]
 
 
 class TableTransformValues(TableSource):
-    """Maps rows by a user's object."""
-
     runs_users_object = True
 
     def __init__(
@@ -40,20 +38,16 @@ class TableTransformValues(TableSource):
         self.needs_whole_task = "" if says_keyed(supplier) else NOT_SAID_KEYED
 
     def init(self, context: NodeContext) -> None:
-        """Look up the store, if there is one, and initialise the user's object."""
         super().init(context)
         self._running = RunningTransformer(self._supplier(), context, self._stores)
 
     def close(self) -> None:
-        """Close the user's object."""
         self._running.close()
 
     def punctuate(self, schedule: Schedule, now_ms: int) -> None:
-        """Call a callback that the user's object has scheduled."""
         self._running.punctuate(schedule, now_ms)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the transformed rows."""
         batch = self.without_nulls(batch, values=False)
         computes_old = self.sends_old_values and not self._store_name
         olds = batch.old_values if computes_old else None
@@ -65,7 +59,7 @@ class TableTransformValues(TableSource):
                 values.append(self._at(batch, index, value))
             except StateStoreError:
                 raise
-            except FAILURES as error:  # user code: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
                 continue
             kept.append(index)
@@ -83,28 +77,24 @@ class TableTransformValues(TableSource):
         )
 
     def _old(self, batch: RecordBatch, index: int, old: Any) -> Any:
-        """Return what a row was before; a failure was the handler's when the row was new."""
         try:
             return self._at(batch, index, old)
         except StateStoreError:
             raise
-        except FAILURES:  # user code, as above
+        except FAILURES:
             return None
 
     def look_up(self, key: Any, value: Any, timestamp: int) -> Any:
-        """Return what a row of the parent's becomes; None for one that is not there is asked about, too."""
+        """Compute a row of the view, also for a missing row."""
         return self._running.transform(key, value, timestamp, None, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class TransformValuesView(TableView):
-    """The rows of a table, transformed by the object in the node of that name."""
-
     parent: TableView
     node: str
 
     def init(self, context: NodeContext) -> BoundView:
-        """Return the view over the task's view of the parent."""
         assert isinstance(context, HostingContext), "users' objects run in tasks"
         return _TransformedRows(self.parent.init(context), context, self.node)
 
@@ -137,7 +127,7 @@ class _TransformedRows(BoundView):
         return self._transformed(keys, rows, failed)
 
     def _transformed(self, keys: Sequence[Any], rows: Rows, failed: Failed | None) -> Rows:
-        # Looked up late: the node may have been initialised after the one that reads it.
+        # Resolved per call: that node may be initialised later.
         operator = self._context.operator(self._node)
         assert isinstance(operator, TableTransformValues)
         values: list[Any] = []

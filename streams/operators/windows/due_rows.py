@@ -1,27 +1,27 @@
-"""Which rows of a windowed store are due for their final result: an index by time, so that nobody scans whole segments.
+"""Index of windowed rows by time: finds due final results without a scan of whole segments.
 
-It is in memory and holds the earliest rows only, so it is bounded, and is filled again by a scan when they are gone.
+It contains only the earliest rows; a scan refills it.
 """
 
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Final
 
-#: How many rows are indexed at most, if they are not all of one time.
+#: Limit, unless all rows have one time.
 INDEXED_ROWS: Final = 200_000
 
 _ALL: Final = 1 << 63
 
-#: A row: its time (a window's start, a session's end) and its key in the store's buffer.
+#: Time (a window's start, a session's end) and store key.
 Place = tuple[int, bytes]
 
 
 class DueRows:
-    """Rows by time, of which the earliest are taken.
+    """Rows by time; the earliest can be removed.
 
     Args:
         scan: `scan(first)` -> the places of all rows in the store of that time or later.
-        indexed_rows: How many rows are indexed at most.
+        indexed_rows: Limit of indexed rows.
 
     >>> stored = [(7, b"a"), (3, b"b"), (9, b"c")]
     >>> due = DueRows(lambda first: [place for place in stored if place[0] >= first])
@@ -38,14 +38,13 @@ class DueRows:
         self._scan = scan
         self._indexed_rows = indexed_rows
         self._by_time: dict[int, set[bytes]] = {}
-        #: A heap of the times.
+        #: Heap.
         self._times: list[int] = []
         self._count = 0
-        #: All rows before this time are indexed, and no other.
+        #: Exactly the rows before this time are indexed.
         self._horizon = 0
 
     def add(self, time: int, row: bytes) -> None:
-        """Note a row that is in the store now; it may have been there before."""
         if time >= self._horizon:
             return
         rows = self._by_time.get(time)
@@ -59,7 +58,7 @@ class DueRows:
             self._drop_latest()
 
     def take(self, first: int, last: int) -> list[bytes]:
-        """Return the rows of first <= time <= last, by time, and forget them and all before; some may be deleted."""
+        """Return and drop the rows of first <= time <= last; they may be deleted in the store."""
         found: list[bytes] = []
         while True:
             while self._times and self._times[0] <= last:
@@ -70,13 +69,13 @@ class DueRows:
                     found += sorted(rows)
             if last < self._horizon:
                 return found
-            # Filling may stop short of the last one again, but goes on at least by one time.
+            # Each refill covers at least one more time.
             begin, self._horizon = max(first, self._horizon), _ALL
             for time, row in self._scan(begin):
                 self.add(time, row)
 
     def _drop_latest(self) -> None:
-        """Keep the earlier half of the rows, those of the first time at least."""
+        """Keep the earlier half of the rows, at least those of one time."""
         self._times.sort()
         kept, count = 0, 0
         while kept == 0 or (
@@ -88,5 +87,5 @@ class DueRows:
         for time in self._times[kept:]:
             self._horizon = min(self._horizon, time)
             del self._by_time[time]
-        del self._times[kept:]  # in order, which makes it a heap
+        del self._times[kept:]
         self._count = count

@@ -1,9 +1,9 @@
-"""count, reduce and aggregate over sessions.
+"""Counts, reductions and aggregates of session windows.
 
-Rules are those of Kafka Streams' KStreamSessionWindowAggregate: a null key is dropped, a null value is not. A record
-joins the sessions within its gap; each of those is deleted, then their merger is put with the record added, unless
-that is closed. A closed session is merged too while the retention shows it. The least retention, gap and grace, shows
-those that are open and no other (in Kafka Streams it hides a session in the last millisecond in which it is open).
+Rules: Kafka Streams' KStreamSessionWindowAggregate. A null key is dropped, a null value is not. A
+record replaces the sessions within its gap by one merged session, unless that is closed. Closed
+sessions are merged, too, within the retention time; the shortest retention covers exactly the open
+sessions.
 """
 
 from collections.abc import Iterable
@@ -20,8 +20,6 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 
 class SessionWindowAggregate(WindowedOperator):
-    """Folds the values of a key into an aggregate per session."""
-
     _bytes_left_out = 0
     deletes_at_record = False
 
@@ -39,16 +37,15 @@ class SessionWindowAggregate(WindowedOperator):
         self._merge = fold.merge
         self._gap = windows.gap_ms
         self._grace = windows.grace_ms
-        #: How long after its end (ms of stream time) a session is found, open or closed: the last ms is not included.
+        #: Age (ms after its end, exclusive) up to which a session is found.
         self._shown_ms = max(retention_ms, windows.closes_at(0))
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the deleted sessions and the new ones, or the final ones that closed."""
         batch = self.without_nulls(batch, values=False)
         return self.updated(batch) if self.is_plain() else self.each_record(batch, self._changes)
 
     def is_plain(self) -> bool:
-        """Return whether each change is stored and forwarded as it is, and nobody asks for more."""
+        """Return True if changes need no cache, old values, headers or dead letters."""
         return not (
             self._on_close
             or self.sends_old_values
@@ -58,7 +55,7 @@ class SessionWindowAggregate(WindowedOperator):
         )
 
     def updated(self, batch: RecordBatch) -> Output:
-        """Do what `each_record` does with `_changes` where all is plain, without an object for each change."""
+        """Process plain changes without an object per change."""
         batch, key_bytes = self.with_key_bytes(batch)
         if not len(batch):
             return None
@@ -87,16 +84,15 @@ class SessionWindowAggregate(WindowedOperator):
                 for session in found:
                     aggregate = merge(key, aggregate, session[3])
                 new = step(key, value, start_of() if aggregate is None else aggregate)
-                # Where nothing grows nothing is deleted.
+                # Bounds are unchanged: nothing to delete.
                 sessions.replace(index, found if start != end else (), start, end, new)
-            except FAILURES as error:  # user code, or a serde: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
         self._stream_time = times[-1]
         sessions.store()
         return self._forwarded(batch, sessions) if sessions.rows else None
 
     def _forwarded(self, batch: RecordBatch, sessions: SessionBatch) -> RecordBatch:
-        """Return the changes of a batch as records."""
         owners, starts, ends = sessions.owners, sessions.starts, sessions.ends
         key_bytes, serde = self.forwarded_key_bytes(sessions.rows)
         order = None
@@ -128,14 +124,13 @@ class SessionWindowAggregate(WindowedOperator):
         changes = [self._deleted(key, data, session[0], session[1]) for session in found]
         at = self._store.disk_key(data, start, end)
         if start == end:
-            # The record alone, or one more of the same timestamp: nothing grows, so nothing is deleted.
+            # Bounds are unchanged: nothing to delete.
             old, changes = self.old_value(at), []
         else:
             old = None
         return [*changes, Change(Windowed(key, start, end), at, new, end, old)]
 
     def _merged(self, key: Any, value: Any, values_before: Iterable[Any]) -> Any:
-        """Return the aggregate of some sessions with one more value."""
         fold, merge = self._fold, self._merge
         aggregate = fold.start()
         for value_before in values_before:
@@ -147,14 +142,13 @@ class SessionWindowAggregate(WindowedOperator):
         return Change(Windowed(key, start, end), at, None, end, self.old_value(at))
 
     def closing_order(self, change: Change) -> tuple[Any, ...]:
-        """Return the place of a final result: by end and key in memory, else by end, start and key, as in Kafka Streams."""
+        """Return Kafka Streams' order: in memory by end and key, else by end, start and key."""
         if self._segments.spec.persistent:
             return super().closing_order(change)
         return (change.key.end, self._segments.layout.key_of(change.data))
 
     def closed(self, after: int, until: int) -> Iterable[Change]:
-        """Return the last result of each session that closes at a stream time after < time <= until."""
-        # Closed at end + gap + grace + 1, so the ends in question lie this much earlier.
+        # Sessions close at end + gap + grace + 1.
         earlier = self._gap + self._grace + 1
         layout = self._segments.layout
         return self.rows_between(

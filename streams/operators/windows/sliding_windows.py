@@ -1,8 +1,8 @@
-"""count, reduce and aggregate over sliding windows.
+"""Counts, reductions and aggregates of sliding windows.
 
-Rules are those of Kafka Streams' KStreamSlidingWindowAggregate: a null key or value is dropped. There is a window that
-ends at each record, and one that starts just after each record if a later record is in it; both are made when the
-first record is seen that belongs to them, from what the windows around it hold.
+Rules: Kafka Streams' KStreamSlidingWindowAggregate. A null key or value is dropped. One window ends
+at each record; another starts just after it if a later record is in it. Each is created from the
+windows around it.
 """
 
 from collections.abc import Iterable
@@ -17,30 +17,28 @@ from tidewheel.streams.windows import EmitStrategy, SlidingWindows
 from tidewheel.tasks.processing.engine.operator import Output
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
-#: The old value of a window's second change by one record: what its first change is about to store.
+#: Marks the second change of a window by one record.
 _STORED: Final = object()
 
 
 class _Row(NamedTuple):
-    """A window of a key: its aggregate, and the timestamp of its latest record."""
-
     start: int
     aggregate: Any
     latest: int
 
 
 class _Around(msgspec.Struct):
-    """What a record finds of its key.
+    """Windows of a record's key around its timestamp.
 
     Attributes:
-        updates: The windows to add the record to, in the order of their results.
-        starts: Starts of all windows found.
-        previous: Timestamp of the latest record before this one, if it may share a window with it.
-        left: The window that ends before this record and has the previous record in it.
-        left_exists: Whether the window that ends at this record is there.
-        right: The window with the latest start up to this record, which has all that follow it in reach.
-        right_exists: Whether the window that starts just after this record is there.
-        complete: Whether all windows of this record are among the updates: one of its timestamp was here before.
+        updates: Windows to add the record to, in the order of results.
+        starts: Starts of all windows.
+        previous: Time of the latest earlier record that may share a window.
+        left: The window before this record that contains the previous record.
+        left_exists: The window that ends at this record is stored.
+        right: The stored window with the latest start up to this record.
+        right_exists: The window that starts just after this record is stored.
+        complete: An earlier record had this timestamp; all windows are updates.
     """
 
     updates: list[_Row] = msgspec.field(default_factory=list["_Row"])
@@ -54,8 +52,6 @@ class _Around(msgspec.Struct):
 
 
 class SlidingWindowAggregate(WindowedOperator):
-    """Folds the values of a key that are near each other in time into aggregates."""
-
     times_null_values = False
 
     def __init__(
@@ -71,7 +67,6 @@ class SlidingWindowAggregate(WindowedOperator):
         self._grace = windows.grace_ms
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new aggregates, or the final ones of windows that closed."""
         return self.each_record(self.without_nulls(batch, values=True), self._changes)
 
     def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[Change]:
@@ -91,7 +86,7 @@ class SlidingWindowAggregate(WindowedOperator):
             return [change for change in changes if change is not None]
 
         updates, made = added(around.updates), added(created)
-        if len({change.data for change in made}) < len(made):  # two changes of one window
+        if len({change.data for change in made}) < len(made):
             made[1] = made[1]._replace(old_value=_STORED)
         return updates + (copies + made if early else made + copies)
 
@@ -120,7 +115,7 @@ class SlidingWindowAggregate(WindowedOperator):
         return around
 
     def _look_around_early(self, data: bytes, timestamp: int) -> _Around:
-        """Look around a record so near to the epoch that its left window is the one from 0 on, as all others' there."""
+        """Read the windows around a record whose left window starts at 0."""
         around, first = _Around(), None
         for row in starmap(_Row, self._store.fetch_bytes(data, 0, timestamp + 1, expired=True)):
             around.starts.add(row.start)
@@ -140,9 +135,10 @@ class SlidingWindowAggregate(WindowedOperator):
         return around
 
     def _created(self, timestamp: int, around: _Around) -> list[_Row]:
-        """Return the windows that the record makes: one after the record before it, and one that ends at it.
+        """Return the windows after the previous record and up to this one.
 
-        If that record is just out of reach they are the same one, whose result then comes twice, as in Kafka Streams.
+        If the previous record is just out of reach, both are one window, and its result is sent
+        twice, as in Kafka Streams.
         """
         rows: list[_Row] = []
         previous = around.previous
@@ -157,7 +153,7 @@ class SlidingWindowAggregate(WindowedOperator):
         return rows
 
     def _left_of(self, timestamp: int, around: _Around) -> _Row:
-        """Return the window that ends at the record, as it is without it."""
+        """Return the window that ends at the record, without the record."""
         start = max(0, timestamp - self._difference)
         left, previous = around.left, around.previous
         if left is None:
@@ -168,18 +164,17 @@ class SlidingWindowAggregate(WindowedOperator):
         return _Row(start, left.aggregate if shared else None, timestamp)
 
     def _right_of(self, key: Any, data: bytes, timestamp: int, around: _Around) -> list[Change]:
-        """Return the window that starts just after the record, if a later record is in it and it is not there yet."""
+        """Create the window that starts just after the record, if a later record is in it."""
         right = around.right
         if around.right_exists or right is None or right.latest <= timestamp:
             return []
-        # A value of its own: the window it comes from is about to change.
+        # A copy: the source window changes next.
         aggregate = self.buffer.get(self._store.disk_key(data, right.start))
         start = timestamp + 1
         window = Windowed(key, start, start + self._difference)
         return [Change(window, self._store.disk_key(data, start), aggregate, right.latest, None)]
 
     def _added(self, key: Any, value: Any, data: bytes, timestamp: int, row: _Row) -> Change | None:
-        """Return a window with the record in it, or None if it is closed."""
         end = row.start + self._difference
         if self.is_closed(end):
             self.late_in_turn()
@@ -191,14 +186,13 @@ class SlidingWindowAggregate(WindowedOperator):
         return Change(Windowed(key, row.start, end), at, new, latest, old)
 
     def put(self, batch: RecordBatch, index: int, change: Change, results: list[Change]) -> None:
-        """Store a change; the second one of the same window, of the same record, changes what the first one stored."""
+        """Store a change; a second change of one window starts from the first."""
         if change.old_value is _STORED:
             change = change._replace(old_value=self.old_value(change.data))
         super().put(batch, index, change, results)
 
     def closed(self, after: int, until: int) -> Iterable[Change]:
-        """Return the last result of each window that closes at a stream time after < time <= until."""
-        # Closed at end + grace + 1, so the starts in question lie this much earlier.
+        # Windows close at end + grace + 1.
         earlier = self._difference + self._grace + 1
         time_of, difference = self._segments.layout.time_of, self._difference
         return self.rows_between(

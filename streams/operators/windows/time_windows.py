@@ -1,7 +1,6 @@
-"""count, reduce and aggregate over windows that have their place on the time axis: tumbling, hopping, calendar.
+"""Counts, reductions and aggregates of fixed windows: tumbling, hopping, calendar.
 
-Rules are those of Kafka Streams' KStreamWindowAggregate: a null key is dropped, a null value is not (it counts, and
-the functions see None).
+Rules: Kafka Streams' KStreamWindowAggregate. A null key is dropped. A null value counts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,8 +18,6 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
 
 class TimeWindowAggregate(WindowedOperator):
-    """Folds the values of a key and window into an aggregate."""
-
     def __init__(
         self,
         store_name: str,
@@ -31,11 +28,10 @@ class TimeWindowAggregate(WindowedOperator):
     ) -> None:
         super().__init__(store_name, windows, fold, emit, windowed_serde)
         self._windows = windows
-        #: The latest start written since the last commit may be later than what the store has seen.
+        #: May be later than the store's until the next commit.
         self._latest_start = NO_TIME
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new aggregates, or the final ones of windows that closed."""
         batch = self.without_nulls(batch, values=False)
         batch, key_bytes = self.with_key_bytes(batch)
         return self._fold_each(batch, key_bytes) if len(batch) else None
@@ -59,14 +55,14 @@ class TimeWindowAggregate(WindowedOperator):
         return self.each(batch, changes_of)
 
     def _note_later_windows(self, data: Sequence[bytes], starts: Sequence[int]) -> None:
-        """Of these store keys those of windows later than any seen are known not to be there.
+        """Mark windows later than any seen one as missing, which saves a read.
 
-        A key range doesn't know what was seen before it began.
+        Not in a key range: it does not know the windows before it began.
         """
         seen = max(self._latest_start, self._segments.observed_stream_time_ms)
         if not starts or self._segments.in_range or max(starts) <= seen:
             return
-        # Another operator of a cogroup may have written some since the last commit.
+        # Written by another operator of a cogroup.
         known = self.buffer.timestamps
         fresh = {
             at for at, start in zip(data, starts, strict=True) if start > seen and at not in known
@@ -76,7 +72,7 @@ class TimeWindowAggregate(WindowedOperator):
         self._latest_start = max(starts)
 
     def _open_starts(self, batch: RecordBatch) -> list[Sequence[int]]:
-        """Return the starts of each record's windows that are open at its turn."""
+        """Return the starts of each record's open windows."""
         windows, late, first_late = self._windows, 0, 0
         letters = self.context.late_letter is not None
         column: list[Sequence[int]] = []
@@ -84,7 +80,7 @@ class TimeWindowAggregate(WindowedOperator):
         for index, (timestamp, time) in enumerate(turns):
             try:
                 starts = list(windows.starts_for(timestamp))
-            except FAILURES as error:  # a time that no calendar has, or windows of the user's own
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
                 starts = []
             if starts and windows.closes_at(windows.end_of(starts[0])) <= time:
@@ -111,7 +107,6 @@ class TimeWindowAggregate(WindowedOperator):
         return Change(window, data, new, timestamp, self.old_value(data))
 
     def closed(self, after: int, until: int) -> Iterable[Change]:
-        """Return the last result of each window that closes at a stream time after < time <= until."""
         windows = self._windows
         first, last = windows.closed_starts(after - windows.grace_ms, until - windows.grace_ms)
         time_of = self._segments.layout.time_of
@@ -121,10 +116,9 @@ class TimeWindowAggregate(WindowedOperator):
 
 
 class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
-    """Counts the records of a key and window; in place where each record is in one window."""
+    """Counts in place if each record is in one window."""
 
     def process(self, batch: RecordBatch) -> Output:
-        """Return the new counts, or the final ones of windows that closed."""
         batch = self.without_nulls(batch, values=False)
         batch, key_bytes = self.with_key_bytes(batch)
         if not len(batch):
@@ -168,7 +162,7 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
         return output
 
     def _disk_keys(self, key_bytes: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
-        """Return the store's key of each record: what stands before and after the key is made once per window."""
+        """Return each record's store key."""
         edges: dict[int, tuple[bytes, bytes]] = {}
         for start in set(starts):
             empty = self._store.disk_key(b"", start)
@@ -182,6 +176,5 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
         ]
 
     def _windowed(self, batch: RecordBatch, starts: Sequence[int]) -> list[Any]:
-        """Return the windowed key of each record."""
         size = cast("TimeWindows", self._windows).size_ms
         return list(map(Windowed, batch.keys, starts, map(size.__add__, starts)))

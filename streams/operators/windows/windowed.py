@@ -1,10 +1,10 @@
-"""What windowed aggregations share: folding, stream time, late records, results on update and on close.
+"""Base classes of windowed aggregations: folding, stream time, late records, final results.
 
-Rules are Kafka Streams' (AbstractKStreamTimeWindowAggregateProcessor, KStreamSessionWindowAggregate): the stream time
-is the largest timestamp this operator has seen (in a key range: that the whole task has seen at the record's position);
-a record for a window that is closed at that time is dropped and
-counted, once for each such window; a result's timestamp is the larger of the old result's and the record's. With
-results on close nothing is forwarded until a window is closed, and then its last result, once.
+Rules: Kafka Streams' AbstractKStreamTimeWindowAggregateProcessor and KStreamSessionWindowAggregate.
+Stream time is the largest timestamp of the operator's input; in a key range, the task's at the
+record's position. A record is dropped and counted once per closed window. A result has the larger
+timestamp of the old result and the record. With `on_window_close` only the last result is
+forwarded.
 """
 
 from abc import abstractmethod
@@ -27,17 +27,16 @@ from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.engine.operator import NodeContext
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
-#: No stream time yet.
 NO_TIME = -1
 
 
 class Fold(msgspec.Struct, frozen=True):
-    """How values become an aggregate.
+    """Folds values into an aggregate.
 
     Attributes:
-        start: `start()` -> the aggregate before the first value; None where the first value is the aggregate.
-        step: `step(key, value, aggregate)` -> the new aggregate, which may be None.
-        merge: `merge(key, aggregate1, aggregate2)` -> the aggregate of two sessions; None where there are no sessions.
+        start: Returns the aggregate before the first value; None where the first value is it.
+        step: (key, value, aggregate) -> new aggregate or None.
+        merge: (key, aggregate, aggregate) -> aggregate of two sessions.
     """
 
     start: Callable[[], Any]
@@ -45,7 +44,7 @@ class Fold(msgspec.Struct, frozen=True):
     merge: Callable[[Any, Any, Any], Any] | None = None
 
     def added(self, key: Any, value: Any, aggregate: Any) -> Any:
-        """Return the aggregate with one more value; an aggregate of None starts anew."""
+        """Return the aggregate with one more value; None restarts."""
         return self.step(key, value, self.start() if aggregate is None else aggregate)
 
 
@@ -79,7 +78,7 @@ def _nothing() -> None:
 
 
 class Change(NamedTuple):
-    """One change of one window; `data` is the store's key."""
+    """`data` is the store key."""
 
     key: Windowed[Any]
     data: bytes
@@ -89,17 +88,15 @@ class Change(NamedTuple):
 
 
 class WindowedOperator(MaterializedOperator):
-    """An operator that keeps a table of windows."""
-
     expands = True
     keys_out = "windowed"
     observes_time = True
 
-    #: Whether a cached deletion has the time of the record that brought it about, as in Kafka Streams,
-    #: whose cache keeps no other time of a row without a value. A deleted session has its end's.
+    #: A cached deletion gets its record's time, as in Kafka Streams; a deleted session gets its
+    #: end's.
     deletes_at_record = True
 
-    #: How many bytes at the end of a disk key are not in the windowed key: a window's sequence number.
+    #: Bytes of the sequence number at the end of a disk key.
     _bytes_left_out = 4
 
     def __init__(
@@ -117,69 +114,59 @@ class WindowedOperator(MaterializedOperator):
         self._on_close = emit == "on_window_close"
         if self._on_close:
             self.needs_whole_task = "it emits when windows close, and one range alone can't tell"
-        #: Serde of the results' keys, if it is known that the stores' bytes are its bytes.
+        #: Serde of the windowed keys, if it produces the store's bytes.
         self._windowed_serde = windowed_serde
         self._stream_time = NO_TIME
-        #: How many windows records came too late for.
+        #: Counted per record and window.
         self._late_windows = 0
-        #: The stream time up to which results of closed windows were emitted.
+        #: Final results are emitted up to this stream time.
         self._emitted_time = NO_TIME
-        #: The batch that `each` goes through, and the record at its turn.
+        #: Current batch and index of `each`.
         self._batch: RecordBatch | None = None
         self._turn = 0
         self._next_emit_ms = 0
 
     def init(self, context: NodeContext) -> None:
-        """Look up the store."""
         super().init(context)
         self._store: Any = context.store(self._store_name)
         self._segments: SegmentedBuffer = self._store.buffer
         self._due = DueRows(self._places)
 
     def holds_back(self) -> bool:
-        """Return whether a cache may hold results back: not the final ones."""
+        """Return False for final results."""
         return not self._on_close
 
-    # -- times -----------------------------------------------------------------------------------------------------
-
     def times(self) -> tuple[int, ...]:
-        """Return the largest timestamp seen, and the stream time up to which final results were emitted."""
         return (self._stream_time, self._emitted_time)
 
     def restore_times(self, times: tuple[int, ...]) -> None:
-        """Go on with what `times` gave before a restart."""
         self._stream_time, self._emitted_time = times
         self._due = DueRows(self._places)
 
     @property
     def observed_time_ms(self) -> int:
-        """Return the largest timestamp seen, -1 before the first record."""
         return self._stream_time
 
     def times_at(self, position_ms: int) -> tuple[int, ...]:
-        """Return what `times` would give if all records before a position were done, whose time is `position_ms`."""
+        """Return `times` as of a position with stream time `position_ms`."""
         return (position_ms, self._emitted_time)
 
     def times_of(self, batch: RecordBatch) -> list[int]:
-        """Return the stream time at the turn of each record."""
         positions = batch.position_times()
         return self.running_times(batch, self._stream_time) if positions is None else positions
 
     @staticmethod
     def running_times(batch: RecordBatch, before: int) -> list[int]:
-        """Return the largest timestamp up to and with each record, where that before the first is `before`."""
+        """Return the running maximum of the timestamps."""
         return list(islice(accumulate(batch.timestamps, max, initial=before), 1, None))
 
     def is_closed(self, end: int) -> bool:
-        """Return whether a window that ends at `end` is closed at the stream time."""
         return self._closes_at(end) <= self._stream_time
-
-    # -- processing ------------------------------------------------------------------------------------------------
 
     def each(
         self, batch: RecordBatch, changes_of: Callable[[int], Sequence[Change]]
     ) -> RecordBatch | None:
-        """Apply to each record, at its turn, what `changes_of` its index gives; return what is to be forwarded now.
+        """Apply `changes_of(index)` to each record in turn.
 
         All of a record's changes are computed before the first one is stored.
         """
@@ -195,7 +182,7 @@ class WindowedOperator(MaterializedOperator):
             try:
                 for change in changes_of(index):
                     self.put(batch, index, change, noted)
-            except FAILURES as error:  # user code, or a serde: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
             self.emit_closed(noted)
         self._batch = None
@@ -204,7 +191,7 @@ class WindowedOperator(MaterializedOperator):
     def each_record(
         self, batch: RecordBatch, changes_of: Callable[[Any, Any, bytes, int], Sequence[Change]]
     ) -> RecordBatch | None:
-        """Do what `each` does with what `changes_of` a key, a value, the key's bytes and a timestamp gives."""
+        """Apply `changes_of(key, value, key bytes, timestamp)` to each record."""
         batch, key_bytes = self.with_key_bytes(batch)
         keys, values, timestamps = batch.keys, batch.values, batch.timestamps
 
@@ -225,13 +212,11 @@ class WindowedOperator(MaterializedOperator):
         )
 
     def old_value(self, data: bytes) -> Any:
-        """Return the value of a window before a change, if somebody asked for it: an object of its own."""
+        """Return a decoded copy of the old value, if old values are sent."""
         return self.buffer.get(data) if self.sends_old_values else None
 
-    # -- results ---------------------------------------------------------------------------------------------------
-
     def put(self, batch: RecordBatch, index: int, change: Change, results: list[Change]) -> None:
-        """Store a change that the record at `index` made, and hold it back or note it to be forwarded."""
+        """Store a change; cache it or append it to `results`."""
         held = self.held
         existed = held is not None and self.buffer.exists(change.data)
         timestamp = change.timestamp
@@ -249,7 +234,6 @@ class WindowedOperator(MaterializedOperator):
             results.append(change)
 
     def forwarded(self, batch: RecordBatch, results: Sequence[list[Change]]) -> RecordBatch | None:
-        """Return the noted changes, one list per record of the batch."""
         changes = list(chain.from_iterable(results))
         if not changes:
             return None
@@ -266,14 +250,13 @@ class WindowedOperator(MaterializedOperator):
         values: list[Any],
         timestamps: list[int],
     ) -> RecordBatch:
-        """Return the batch with changes in place of its records, one each; `data` are the store's keys."""
         output = batch.with_keys(keys, values)
         output.timestamps = timestamps
         output.key_bytes, output.key_serde = self.forwarded_key_bytes(data)
         return output
 
     def forwarded_key_bytes(self, data: Sequence[bytes]) -> tuple[list[bytes | None] | None, Any]:
-        """Return the serialised windowed keys: a disk key without its segment and without what the serde leaves out."""
+        """Return disk keys without segment and sequence number."""
         serde = self._windowed_serde
         if serde is None or not serde.canonical:
             return None, None
@@ -281,39 +264,34 @@ class WindowedOperator(MaterializedOperator):
         return [key[cut] for key in data], serde
 
     def late(self, windows: int, batch: RecordBatch, first: int) -> None:
-        """Count windows that records came too late for; `first` is the first of them in the batch."""
+        """Count closed windows; `first` is the first late record's index."""
         self._late_windows += windows
         self.context.dropped(windows, "late record for a closed window", batch, first)
 
     def late_in_turn(self) -> None:
-        """Count a window that the record at its turn came too late for (`each`)."""
         assert self._batch is not None, "called while a record has its turn"
         self.late(1, self._batch, self._turn)
 
     def tell_windows(self, batch: RecordBatch, index: int, windows: int, time: int) -> None:
-        """Have a record that came too late for some windows kept, if somebody wants that."""
+        """Send a late record to the dead letter topic, if configured."""
         closed = "a window" if windows == 1 else f"{windows} windows"
         self.tell_late(batch, index, f"came too late for {closed}: stream time is {time}")
 
-    # -- results on close ------------------------------------------------------------------------------------------
-
     @abstractmethod
     def closed(self, after: int, until: int) -> Iterable[Change]:
-        """Return the last result of each window that closes at a stream time after < time <= until."""
+        """Return the result of each window with after < closing time <= until."""
 
     def emit_closed(self, results: list[Change]) -> None:
-        """Note the final results of windows that have closed since the last time, if it is time to look."""
+        """Append final results, at most once per emit interval."""
         if self._on_close and self._emitted_time < self._stream_time and self._is_time():
             results += self._newly_closed()
 
     def _newly_closed(self) -> list[Change]:
-        """Return the results of windows that have closed since the last time, in their closing order."""
         changes = self.closed(self._emitted_time, self._stream_time)
         self._emitted_time = self._stream_time
         return sorted(changes, key=self.closing_order)
 
     def closing_order(self, change: Change) -> tuple[Any, ...]:
-        """Return the place of a final result among those of windows that close together."""
         return (change.key.end, change.key.start, change.data)
 
     def _is_time(self) -> bool:
@@ -326,10 +304,10 @@ class WindowedOperator(MaterializedOperator):
         return True
 
     def flush(self, limit: int | None = None) -> RecordBatch | None:
-        """Return what is held back; before a commit also final results that the store may lose with it."""
+        """Return cached changes, or final results whose rows may expire at this commit."""
         if not self._on_close:
             return super().flush(limit)
-        # The first time of a row that has not been emitted, and the last one that the store may forget at a commit.
+        # Time of the first row not yet emitted; last time that may expire.
         first_due = self._emitted_time - self._retention_ms
         forgotten = self._stream_time - self._segments.spec.retention_ms
         if limit is not None or self._emitted_time >= self._stream_time or first_due > forgotten:
@@ -354,7 +332,7 @@ class WindowedOperator(MaterializedOperator):
     def rows_between(
         self, first: int, last: int, window_of: Callable[[bytes], tuple[int, int]]
     ) -> Iterator[Change]:
-        """Yield the rows of all keys whose time (a window's start, a session's end) is from `first` to `last`."""
+        """Yield rows of all keys whose window start (or session end) is in the range."""
         if first > last:
             return
         layout, serde, topic = self._segments.layout, self.buffer.spec.key_serde, self.buffer.topic
@@ -362,7 +340,7 @@ class WindowedOperator(MaterializedOperator):
         self.buffer.fetch(rows)
         for data in rows:
             value = self.buffer.get(data)
-            if value is not None:  # a session that was merged away
+            if value is not None:  # None: merged into another session.
                 key_bytes = layout.key_of(data)
                 try:
                     key = serde.deserialize(topic, key_bytes)
