@@ -1,1 +1,1 @@
-"""Keys and values that survive; knows bytes and positions, no Kafka client, no task."""
+"""State stores: persistent keys and values, without Kafka clients or tasks."""

@@ -1,7 +1,6 @@
-"""The root of every error a user can see, and the errors of stores.
+"""Base class of user-visible errors, and errors of state stores.
 
-`StreamsError` lives here because this package is at the bottom of the import order; users import
-all of them from `streams`. Messages name the store, topic, partition or option, and the next step.
+Users import all errors from `tidewheel`; this package is the lowest in the import order.
 """
 
 from typing import Self
@@ -16,7 +15,7 @@ class StreamsError(Exception):
 
 
 class SerdeError(StreamsError):
-    """A serde refused a key or a value: what `SerializationError` is to this package.
+    """A serde rejected a key or a value; `SerializationError` of this package.
 
     `fact` is the message without its next step.
     """
@@ -26,7 +25,6 @@ class SerdeError(StreamsError):
         self.fact = message if fact is None else fact
 
     def in_store(self, store: str) -> Self:
-        """Return the same error of a call of a store, with the next step for that."""
         message = f"store {store}: {self.fact}; give what the store's serdes take, or the store serdes that fit"
         return type(self)(message)
 
@@ -42,7 +40,7 @@ class StateStoreError(StreamsError):
 
 
 class StoreLockedError(StateStoreError):
-    """A state directory or database is held by another process.
+    """Another process holds a state directory or database.
 
     >>> raise StoreLockedError('slot 0 is held by process 4711; stop that process')
     Traceback (most recent call last):
@@ -52,7 +50,7 @@ class StoreLockedError(StateStoreError):
 
 
 class InvalidStateStoreError(StateStoreError):
-    """The store is not (or no longer) readable here: closed, moved away, or not open yet.
+    """The store is not readable here: closed, moved away, or not open yet.
 
     >>> raise InvalidStateStoreError('store counts has no running task in this process')
     Traceback (most recent call last):
@@ -62,7 +60,7 @@ class InvalidStateStoreError(StateStoreError):
 
 
 class QueryTimeoutError(InvalidStateStoreError):
-    """The worker did not answer a query of uncommitted rows in time, because it was in a long call or a commit.
+    """A query of uncommitted rows timed out because the worker was in a long call or a commit.
 
     >>> issubclass(QueryTimeoutError, InvalidStateStoreError)
     True
@@ -70,9 +68,10 @@ class QueryTimeoutError(InvalidStateStoreError):
 
 
 class StoredRowError(StateStoreError):
-    """A stored row can't be read by the store's serde, usually because the class of its values has changed.
+    """The store's serde cannot read a stored row, usually because the value class has changed.
 
-    No record is at fault, so no exception handler is asked, and a restart would not help: the worker ends with exit code 15.
+    No record is at fault, so no exception handler is called. A restart would not help either: the
+    worker ends with exit code 15.
 
     >>> StoredRowError("orders", "Object missing required field `currency`").store
     'orders'
@@ -94,9 +93,8 @@ class StoredRowError(StateStoreError):
         self.key_hash = key_hash
 
     def of_key(self, key_hash: str) -> "StoredRowError":
-        """Return the same error with the hash of its key."""
         return StoredRowError(self.store, self.fact, key_hash=key_hash)
 
 
 class StoreCorruptedError(StateStoreError):
-    """A database failed its own checks; its task directory is wiped and restored."""
+    """A database failed its checks; its task directory is deleted and restored."""

@@ -1,7 +1,6 @@
-"""The database contract without a disk: in-memory stores, the test driver, and the model RocksDB is compared with.
+"""In-memory database: in-memory stores, the test driver, and the model for RocksDB tests.
 
-Everything is lost on `close`, as it is with the process: stores kept here are restored from their changelog at every
-start, so positions are lost along with the data.
+`close` loses data and positions, so each start restores from the changelog.
 """
 
 import threading
@@ -12,19 +11,13 @@ from typing import Any, Final
 
 from tidewheel.state_stores.errors import InvalidStateStoreError, StateStoreError
 
-#: Up to this many changed keys are put into the sorted keys one by one; more, and sorting all is faster.
+#: Up to this many new keys are inserted one by one; above it, sorting all keys is faster.
 _FEW_KEYS: Final = 64
 
 _ABSENT: Final[Any] = object()
 
 
 class InMemoryDatabase:
-    """All in-memory stores of one task; a `tidewheel.state_stores.ports.Database`.
-
-    Args:
-        families: Names of the stores.
-    """
-
     def __init__(self, families: Sequence[str]) -> None:
         self._families = {name: _Family() for name in families}
         self._positions: dict[str, bytes] = {}
@@ -32,14 +25,12 @@ class InMemoryDatabase:
         self._closed = False
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, in their order; None where absent."""
         with self._lock:
             return list(map(self._family(family).data.get, keys))
 
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with lower <= key < upper, as of now, in key order or backwards."""
         with self._lock:
             view = self._family(family).view(lower, upper, reverse=reverse)
         return self._rows(view)
@@ -57,7 +48,6 @@ class InMemoryDatabase:
         *,
         delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
     ) -> None:
-        """Delete ranges, apply puts and deletes (value None) of all families, then the positions."""
         with self._lock:
             for name, (first, end) in (delete_ranges or {}).items():
                 expired = self._family(name).view(first, end, reverse=False).keys
@@ -69,24 +59,20 @@ class InMemoryDatabase:
             self._positions.update(positions)
 
     def clear(self, family: str) -> None:
-        """Delete everything in one family."""
         with self._lock:
             target = self._family(family)
             target.apply([(key, None) for key in target.data])
 
     def position(self, name: str) -> bytes | None:
-        """Return a stored position, or None if never written."""
         with self._lock:
             self._check_open()
             return self._positions.get(name)
 
     def approximate_num_entries(self, family: str) -> int:
-        """Return how many keys a family holds (exactly, here)."""
         with self._lock:
             return len(self._family(family).data)
 
     def close(self) -> None:
-        """Forget everything; idempotent."""
         with self._lock:
             self._closed = True
             self._families.clear()
@@ -115,14 +101,13 @@ class InMemoryDatabase:
 
 
 class _Family:
-    """Bytes by key, and the keys in order, brought up to date only when somebody iterates."""
+    """Unordered bytes by key, with sorted keys that are updated lazily by iterators."""
 
     __slots__ = ("_changed", "_sorted", "_views", "data")
 
     def __init__(self) -> None:
         self.data: dict[bytes, bytes] = {}
         self._sorted: list[bytes] = []
-        #: Keys that came or went since `_sorted` was right.
         self._changed: set[bytes] = set()
         self._views: weakref.WeakSet[_View] = weakref.WeakSet()
 
@@ -130,7 +115,8 @@ class _Family:
         data, changed, views = self.data, self._changed, list(self._views)
         for key, value in rows:
             before = data.get(key)
-            # Views first: a thread that iterates reads `data` before it asks its view (see `_View.value`).
+            # Update views first: a concurrent iterator reads `data` before its view (see
+            # `_View.value`).
             for view in views:
                 view.keep(key, before)
             if value is None:
@@ -169,8 +155,6 @@ class _Family:
 
 
 class _View:
-    """A range of a family as it was: its keys, and the values that were overwritten since."""
-
     __slots__ = ("__weakref__", "_data", "_kept", "keys")
 
     def __init__(self, data: Mapping[bytes, bytes], keys: list[bytes]) -> None:
@@ -179,11 +163,9 @@ class _View:
         self._kept: dict[bytes, bytes | None] = {}
 
     def keep(self, key: bytes, value: bytes | None) -> None:
-        """Remember a value that is about to change; the first one counts."""
         self._kept.setdefault(key, value)
 
     def value(self, key: bytes) -> bytes:
-        """Return the value of one of `keys`."""
         now: bytes = self._data.get(key, _ABSENT)
         kept: bytes | None = self._kept.get(key, _ABSENT)
         return now if kept is _ABSENT or kept is None else kept

@@ -1,16 +1,15 @@
-"""Which names an application, a store and a topic may have. Pure.
+"""Name checks for applications, stores and topics. Pure.
 
-Names of applications and stores become directories, column families and parts of topic names, so they obey a rule of
-ours that is stricter than Kafka's: they never start with a dot, a dash or an underscore.
+Application and store names become directories, column families and parts of topic names.
 """
 
 import re
 from typing import Final
 
-#: Kafka refuses longer topic names.
+#: Kafka's limit for topic names.
 MAX_TOPIC_LENGTH: Final = 249
 
-#: Ours, so that a name with what is put around it fits into a file name (255 bytes) on every file system.
+#: Leaves room for prefixes and suffixes within the 255 bytes of a file name.
 MAX_NAME_LENGTH: Final = 200
 
 _ALLOWED: Final = re.compile(r"[A-Za-z0-9._-]")
@@ -18,12 +17,11 @@ _FIRST: Final = re.compile(r"[A-Za-z0-9]")
 
 
 def check_application_id(name: str) -> str:
-    """Return the id if it may be used, else raise ValueError saying what is wrong with it."""
     return _check_name("application id", name)
 
 
 def check_store_name(name: str) -> str:
-    """Return the store name if it may be used, else raise ValueError saying what is wrong with it.
+    """Return a valid store name, else raise ValueError with the reason.
 
     >>> check_store_name("word-counts")
     'word-counts'
@@ -32,7 +30,6 @@ def check_store_name(name: str) -> str:
 
 
 def check_topic_name(name: str) -> str:
-    """Return the topic name if Kafka takes it, else raise ValueError saying what is wrong with it."""
     _check_characters("topic name", name, MAX_TOPIC_LENGTH)
     if name in {".", ".."}:
         raise ValueError(f"topic name {name!r} is not allowed: Kafka would take it for a directory")
@@ -40,7 +37,6 @@ def check_topic_name(name: str) -> str:
 
 
 def check_internal_topics(application_id: str, stores: list[str], repartitions: list[str]) -> None:
-    """Raise ValueError if a changelog or repartition topic of these stores would be refused for its length."""
     for store in stores:
         _check_derived(f"{application_id}-{store}-changelog", "store", store)
     for repartition in repartitions:

@@ -1,7 +1,7 @@
-"""What stores need from outside, and the one interface every database of a task offers.
+"""Interfaces of stores: serdes, and the database that holds all stores of one task.
 
-A *database* holds the bytes of all stores of one task: RocksDB on disk, or the in-memory twin. It knows
-families (one per store), bytes and positions; no serde, no Kafka client, no task.
+A *database* is RocksDB on disk or its in-memory twin. It knows column families (one per store),
+bytes and positions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,60 +9,50 @@ from typing import Any, Protocol
 
 
 class SerdePort(Protocol):
-    """A serde as the engine uses it: single and batch forms of both directions.
+    """Serde as the engine uses it. Callers never pass None (a null key, a tombstone).
 
-    None (a null key, a tombstone) is never passed in. `canonical` says that
-    `serialize(deserialize(data)) == data` for all data that deserialise, so that raw key bytes may be reused.
+    `canonical` means that `serialize(deserialize(data)) == data` for all valid data, so raw key
+    bytes may be reused.
     """
 
     @property
-    def canonical(self) -> bool:
-        """Whether raw bytes may stand for the value they decode to."""
-        ...
+    def canonical(self) -> bool: ...
 
     def surely_serializes(self, value: Any, /) -> bool:
-        """Return True only if `serialize(value)` cannot fail, told at the price of a type and range check.
+        """Return True only if `serialize(value)` cannot fail, after a cheap type and range check.
 
-        Such a value may be kept as it is until the commit; any other is serialised at once, so that a value that can't
-        be serialised fails with the record that made it. False is always a correct answer.
+        The buffer keeps such a value as an object until the commit; others are serialised
+        immediately, so an invalid value fails with its own record. False is always correct.
         """
         ...
 
-    def serialize(self, topic: str, value: Any, /) -> bytes | None:
-        """Return the bytes of one value."""
-        ...
+    def serialize(self, topic: str, value: Any, /) -> bytes | None: ...
 
-    def deserialize(self, topic: str, data: bytes, /) -> Any:
-        """Return the value of some bytes; raises on bytes that are not such a value."""
-        ...
+    def deserialize(self, topic: str, data: bytes, /) -> Any: ...
 
-    def serialize_batch(self, topic: str, values: Sequence[Any], /) -> list[bytes | None]:
-        """Return the bytes of many values; raises if any fails (the caller then goes one by one)."""
-        ...
+    def serialize_batch(self, topic: str, values: Sequence[Any], /) -> list[bytes | None]: ...
 
-    def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[Any]:
-        """Return many values; raises if any fails (the caller then goes one by one)."""
-        ...
+    def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[Any]: ...
 
 
 class Database(Protocol):
-    """All stores of one task: families of sorted bytes, and positions.
+    """All stores of one task: column families of sorted bytes, and positions.
 
-    Reads may come from any thread; writes from the owner's thread only. After `close` everything raises
+    Any thread reads; only the owner's thread writes. After `close` every call raises
     `InvalidStateStoreError`.
     """
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, in their order; None where absent."""
+        """Return the values in the order of `keys`; None where absent."""
         ...
 
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with lower <= key < upper in key order (or backwards); None is unbounded.
+        """Yield (key, value) with lower <= key < upper; None is unbounded.
 
-        The view is that of the moment of the call. Raises `StoreCorruptedError` if the scan ended because of a
-        damaged block rather than at the end of the range.
+        The iterator shows the state at the call. It raises `StoreCorruptedError` at a damaged
+        block.
         """
         ...
 
@@ -73,23 +63,19 @@ class Database(Protocol):
         *,
         delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
     ) -> None:
-        """Apply puts and deletes (value None) of all families, then the positions, so that positions never lead.
+        """Apply puts and deletes (None) of all families, then the positions, so positions never lead.
 
-        `delete_ranges` names per family the keys (first one, end) that are deleted before anything else is written.
+        `delete_ranges` maps each family to (first key, end); these ranges are deleted first.
         """
         ...
 
-    def clear(self, family: str) -> None:
-        """Delete everything in one family (before it is restored from the beginning)."""
-        ...
+    def clear(self, family: str) -> None: ...
 
     def position(self, name: str) -> bytes | None:
-        """Return a stored position (opaque here, see `tidewheel.state_stores.layout.position`), or None if never written."""
+        """Return a stored position, or None; its bytes are opaque here."""
         ...
 
-    def approximate_num_entries(self, family: str) -> int:
-        """Return about how many keys a family holds."""
-        ...
+    def approximate_num_entries(self, family: str) -> int: ...
 
     def close(self) -> None:
         """Release everything; idempotent. A clean close makes all written data durable."""

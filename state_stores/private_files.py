@@ -1,4 +1,4 @@
-"""Files and directories that only their user can read, whatever the umask."""
+"""Files and directories that only their user can read, independent of the umask."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ FILE_MODE: Final = 0o600
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory and its missing parents; those that exist keep their mode."""
+    """Create a directory and missing parents; existing ones keep their mode."""
     if path.is_dir():
         return
     make_private_directory(path.parent)
@@ -17,6 +17,6 @@ def make_private_directory(path: Path) -> None:
 
 
 def create_private(path: Path) -> BinaryIO:
-    """Return a new file to write; raises FileExistsError if there is one."""
+    """Create a file for writing; raise FileExistsError if it exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, FILE_MODE), "wb")

@@ -1,7 +1,7 @@
-"""From changelog records to a store's content, and whether a store's own position may be followed. Pure.
+"""Restore rules: fold changelog records into rows, and choose the start position. Pure.
 
-`fold` is the one rule of every way to restore (replay, sorted runs, Spark): the last record per disk key, in offset
-order, equals replaying all of them.
+Replay, sorted runs and Spark all use `fold`: the last record per disk key in offset order equals a
+replay of all records.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.layout.versions import version_key
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
-#: A position is not followed when it is older than the topic's tombstone retention less this, because tombstones
-#: behind it may be gone and deleted keys would live on (H27).
+#: A position this close to the tombstone retention is not used: tombstones after it may be
+#: compacted away, and deleted keys would come back (H27).
 TOMBSTONE_MARGIN_MS = 3_600_000
 
 
@@ -31,13 +31,11 @@ def fold(
     *,
     slowest_ms: int | None = None,
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return (disk key, disk value or None) of the last record per disk key of some changelog records, in offset order.
+    """Return (disk key, disk value or None) of the last record per disk key, in offset order.
 
-    `headers` (None: no record has any) are kept where the store keeps headers. `slowest_ms` is the time of the slowest
-    key range (`SegmentLayout.first_restored`).
-
-    What has expired by the times of these records alone is left out (deleted, where an older row could stand in its
-    place). Records without a key (nobody of ours writes them) are skipped, as Kafka Streams does.
+    `headers` None means no record has any. Rows that these records alone show as expired are left
+    out, or deleted if an older row might exist. Records without a key are skipped, as in Kafka
+    Streams.
     """
     if spec.keeps_headers:
         values = _behind_headers(values, headers)
@@ -55,7 +53,6 @@ def fold(
 def _behind_headers(
     values: Sequence[bytes | None], headers: Sequence[Headers] | None
 ) -> list[bytes | None]:
-    """Return the values, each behind its record's headers."""
     if headers is None:
         return [None if value is None else NO_HEADERS + value for value in values]
     return [
@@ -70,7 +67,7 @@ def _fold_key_values(
     values: Sequence[bytes | None],
     timestamps: Sequence[int],
 ) -> list[tuple[bytes, bytes | None]]:
-    # Two dictionaries hold no object that the garbage collector would visit again and again.
+    # Two dictionaries keep no tuples that the garbage collector would visit repeatedly.
     last_values = dict(zip(keys, values, strict=True))
     last_times = dict(zip(keys, timestamps, strict=True))
     last_values.pop(None, None)
@@ -90,7 +87,7 @@ def _fold_key_values(
 def _fold_versions(
     keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
 ) -> list[tuple[bytes, bytes | None]]:
-    # Which versions have ended is not known from some of them: the store's own commits find out.
+    # Part of the versions cannot show which have expired; the store's own commits decide that.
     last = {
         version_key(key, timestamp): (value, timestamp)
         for key, value, timestamp in zip(keys, values, timestamps, strict=True)
@@ -104,7 +101,7 @@ def _fold_versions(
 def _fold_nothing(
     keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
 ) -> list[tuple[bytes, bytes | None]]:
-    # What a record of the user's own store means is the user's to say: it gets every one there is.
+    # Only the user's code can interpret records of a custom store, so all records are kept.
     return [
         (key, seal(versions.payload(value), timestamp))
         for key, value, timestamp in zip(keys, values, timestamps, strict=True)
@@ -135,11 +132,7 @@ def _fold_segments(
 
 @dataclass(frozen=True, slots=True)
 class StoreTime:
-    """How far time has come in a store, by the records of its changelog (`tidewheel.state_stores.buffers.timed_buffer`).
-
-    Attributes:
-        observed_ms: The largest time seen (ms since the epoch), -1 for none.
-        seq: Window stores that keep duplicates: the last sequence number given to one.
+    """Time of a store, from its changelog records (`tidewheel.state_stores.buffers.timed_buffer`).
 
     >>> StoreTime(5, 2).later(StoreTime(7, 1))
     StoreTime(observed_ms=7, seq=2)
@@ -152,7 +145,6 @@ class StoreTime:
     def of(
         cls, spec: StoreSpec, keys: Sequence[bytes | None], timestamps: Sequence[int]
     ) -> "StoreTime":
-        """Return the time that some changelog records bring a store to; nothing for stores that don't know time."""
         if spec.kind in SEGMENTED_KINDS:
             layout = SegmentLayout.of(spec)
             rows = [key for key in keys if key is not None and layout.is_row(key)]
@@ -166,13 +158,10 @@ class StoreTime:
         return cls()
 
     def later(self, other: "StoreTime") -> "StoreTime":
-        """Return the time of both together."""
         return StoreTime(max(self.observed_ms, other.observed_ms), max(self.seq, other.seq))
 
 
 class StartFrom(StrEnum):
-    """Where restoring a store begins."""
-
     POSITION = "position"
     BEGINNING = "beginning"
 
@@ -186,9 +175,9 @@ def restore_start(  # noqa: PLR0911 - a list of rules, each with its answer
     tombstone_retention_ms: int,
     now_ms: int,
 ) -> tuple[StartFrom, str]:
-    """Decide whether a store goes on from its own position or is wiped and restored from the beginning, and why.
+    """Decide between a store's own position and a restore from the beginning; return the reason.
 
-    Every doubt ends at the beginning: that costs time, the other way would cost data.
+    Every doubt leads to the beginning, which costs time; a wrong position would cost data.
     """
     if position is None:
         return StartFrom.BEGINNING, "no position on disk"
@@ -223,7 +212,6 @@ def restore_start(  # noqa: PLR0911 - a list of rules, each with its answer
 def goes_on(
     position: Position, *, topic_id: bytes, tombstone_retention_ms: int, now_ms: int
 ) -> bool:
-    """Return whether a store goes on from a position, as far as that can be told without the bounds of the log."""
     begin, _ = restore_start(
         position,
         topic_id=topic_id,
@@ -236,7 +224,7 @@ def goes_on(
 
 
 def position_name(topic: str, partition: int) -> str:
-    """Return the name under which a changelog position is kept beside the data.
+    """Return the name under which a changelog position is stored in the database.
 
     >>> position_name("app-counts-changelog", 0)
     'changelog:app-counts-changelog-0'

@@ -1,12 +1,12 @@
-"""Where the databases of a worker live, and the lock that keeps every other process out.
+"""State directory of a worker: slots, task directories and the slot lock.
 
-    <state_dir>/<application_id>/<slot>/.lock         held by flock while the process lives; names its holder
-    <state_dir>/<application_id>/<slot>/member.json   the member's id, made once, so that a restart is the same member
+    <state_dir>/<application_id>/<slot>/.lock         flock of the process; contains its holder
+    <state_dir>/<application_id>/<slot>/member.json   member id, reused after restarts
     <state_dir>/<application_id>/<slot>/<task_id>/    one database
 
-The lock is taken before anything else in the slot is touched. The kernel lets go of it when the process ends, however
-it ends, so nothing is ever left locked. Lock files are never deleted: deleting one would let two processes hold it.
-Names come from our own ids only, never from a broker, and are checked; links are not followed below `state_dir`.
+The process locks the slot before it touches anything else in it. The kernel releases the lock when
+the process ends. Lock files are never deleted: otherwise two processes could hold the lock. Names
+come from our own ids, never from a broker, and are checked. Links below `state_dir` are rejected.
 """
 
 import contextlib
@@ -29,26 +29,23 @@ from typing import Any, Final, Self, cast
 from tidewheel.state_stores.errors import StateStoreError, StoreLockedError
 from tidewheel.state_stores.names import check_application_id
 
-#: Only the user the process runs as reads state.
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 
 _LOCK: Final = ".lock"
 _MEMBER: Final = "member.json"
 
-#: A task's directory is renamed to this before it is deleted, so that half of one is never opened.
+#: A task directory is renamed before deletion, so a partly deleted one is never opened.
 _REMOVING: Final = ".removing-"
-#: Where files lie that tasks are being restored from.
 _RESTORING: Final = "restoring"
 
-#: Where the global stores live, beside the tasks; as in Kafka Streams.
 _GLOBAL: Final = "global"
 
 _TASK_ID: Final = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})")
 _SLOT: Final = re.compile(r"0|[1-9][0-9]{0,3}")
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-#: More processes on one machine and one state_dir are a runaway restart loop.
+#: More processes on one machine and `state_dir` mean a runaway restart loop.
 _MOST_SLOTS: Final = 1000
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
@@ -57,8 +54,6 @@ _NO_FLOCK: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who holds a slot, as its lock file says; unknown fields are empty."""
-
     slot: int
     pid: int | None
     host: str
@@ -70,13 +65,9 @@ class Holder:
 
 
 class StateDirectory:
-    """A slot of an application's state, held from `acquire` until `close`.
+    """A slot of an application's state, locked from `acquire` until `close`.
 
-    Attributes:
-        slot: Number of the slot.
-        path: Its directory.
-        member_id: Id of the member that lives here, the same after every restart.
-        others: Who held the slots that were passed over to find a free one.
+    `others` are the holders of slots skipped in the search for a free one.
     """
 
     def __init__(
@@ -87,7 +78,6 @@ class StateDirectory:
         self.member_id = member_id
         self.others = others
         self._lock: int | None = lock
-        #: Since when each task's directory has not been needed, in the time of `clean_obsolete`.
         self._unneeded_since_ms: dict[str, int] = {}
 
     @classmethod
@@ -100,18 +90,14 @@ class StateDirectory:
         exclusive: bool = False,
         member_id: str | None = None,
     ) -> Self:
-        """Take a slot: the wanted one, or the lowest free one.
+        """Lock a slot: the wanted one, or the lowest free one.
 
-        Args:
-            state_dir: Root of all state, as configured.
-            application_id: The application.
-            slot: The slot to take; None for the lowest free one.
-            exclusive: Refuse if the wanted slot (any slot, if none is wanted) is held, instead of taking the next.
-            member_id: Id to keep in a slot that has none yet; None makes a random one.
+        With `exclusive`, raise if the wanted slot (or any slot, without a wanted one) is held. A
+        slot without a member id stores `member_id`, or a random one.
 
         Raises:
-            StoreLockedError: The wanted slot is held, or another process is here and `exclusive` is set.
-            StateStoreError: The directory can't be used; says what to do.
+            StoreLockedError: The slot is held, or another process is here and `exclusive` is set.
+            StateStoreError: The directory can't be used; the message has the next step.
         """
         check_application_id(application_id)
         with _explained(state_dir):
@@ -132,7 +118,7 @@ class StateDirectory:
                 others.append(_holder(path, candidate))
                 if slot is not None:
                     raise _slot_is_held(application, others[-1])
-                if exclusive:  # somebody came at this very moment
+                if exclusive:  # another process arrived concurrently
                     raise _is_shared(application, others[-1])
         raise StoreLockedError(
             f"all {_MOST_SLOTS} slots of {application} are held; look for processes that restart again and again"
@@ -159,22 +145,18 @@ class StateDirectory:
         return directory
 
     def task_directory(self, task_id: str) -> Path:
-        """Return the directory of a task, made if it is missing."""
         path = self._task_path(task_id)
         with _explained(self.path):
             _make_directory(path)
         return path
 
     def global_directory(self) -> Path:
-        """Return the directory of the global stores, made if it is missing."""
         return self.task_directory(_GLOBAL)
 
     def remove_global_directory(self) -> None:
-        """Delete the directory of the global stores, whose database must be closed."""
         self.remove_task_directory(_GLOBAL)
 
     def tasks(self) -> list[str]:
-        """Return the ids of the tasks that have a directory here, sorted by number."""
         with _explained(self.path):
             found = [
                 entry.name
@@ -184,14 +166,13 @@ class StateDirectory:
         return sorted(found, key=lambda name: [int(part) for part in name.split("_")])
 
     def restore_directory(self) -> Path:
-        """Return the directory of files that tasks are restored from, made if it is missing; empty in each new life."""
         path = _inside(self.path, _RESTORING)
         with _explained(self.path):
             _make_directory(path)
         return path
 
     def remove_task_directory(self, task_id: str) -> None:
-        """Delete a task's directory, whose database must be closed; nothing happens if there is none."""
+        """Delete a task's directory if it exists. Its database must be closed."""
         path = self._task_path(task_id)
         with _explained(self.path):
             doomed = path.with_name(f"{_REMOVING}{task_id}-{secrets.token_hex(4)}")
@@ -205,15 +186,10 @@ class StateDirectory:
     def clean_obsolete(
         self, keep: Collection[str], *, older_than_ms: int, now_ms: int
     ) -> list[str]:
-        """Delete the directories of tasks that have not been needed for a while; returns their ids.
+        """Delete directories of tasks that stayed unneeded too long; return their ids.
 
-        The while is counted in this process, from the first call that found a task unneeded: after a restart every
-        task has its full time again, and a clock that was set deletes nothing.
-
-        Args:
-            keep: Tasks that are needed here.
-            older_than_ms: How long a directory may stay unneeded.
-            now_ms: The time; any clock that doesn't go back.
+        This process counts the time, on a monotonic clock: a restart starts the count again, and a
+        change of the system clock deletes nothing.
         """
         since = self._unneeded_since_ms
         removed: list[str] = []
@@ -227,7 +203,7 @@ class StateDirectory:
         return removed
 
     def close(self) -> None:
-        """Let go of the slot; idempotent. All databases in it must be closed before."""
+        """Release the slot; idempotent. All its databases must be closed first."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -256,7 +232,6 @@ class StateDirectory:
 
 
 def _inside(parent: Path, name: str) -> Path:
-    """Return a path directly in `parent`, whatever links lie in the way."""
     path = parent / name
     if path.resolve() != parent.resolve() / name:
         raise StateStoreError(
@@ -266,7 +241,7 @@ def _inside(parent: Path, name: str) -> Path:
 
 
 def _make_directory(path: Path) -> None:
-    """Make a directory only this user can read, or check that there is a real one."""
+    """Create a directory only this user can read, or check that it is a real directory."""
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=_DIRECTORY_MODE)
     if not stat.S_ISDIR(path.lstat().st_mode):
@@ -276,9 +251,8 @@ def _make_directory(path: Path) -> None:
 
 
 def _try_lock(path: Path) -> int | None:
-    """Return the descriptor that holds the lock, or None if another process holds it."""
-    # flock belongs to the open file, so two in one process exclude each other too; children that are started by
-    # subprocess don't inherit it (O_CLOEXEC).
+    # flock belongs to the open file: two locks in one process exclude each other, and subprocesses
+    # don't inherit it (O_CLOEXEC).
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -297,7 +271,7 @@ def _try_lock(path: Path) -> int | None:
 
 
 def _refuse_company(application: Path) -> None:
-    """Raise if any slot of the application is held. A process that starts at this very moment may be missed."""
+    """Raise if any slot is held; a process that starts concurrently may be missed."""
     for slot in sorted(
         int(entry.name) for entry in os.scandir(application) if _SLOT.fullmatch(entry.name)
     ):
@@ -323,7 +297,6 @@ def _is_shared(application: Path, holder: Holder) -> StoreLockedError:
 
 
 def _holder(path: Path, slot: int) -> Holder:
-    """Return what the lock file says, which may be nothing: its holder may be just writing it."""
     content = _read_json(path / _LOCK)
     pid = content.get("pid")
     return Holder(
@@ -335,7 +308,6 @@ def _holder(path: Path, slot: int) -> Holder:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return a small file's object; an absent, torn or foreign one counts as empty."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -350,7 +322,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _keep_member_id(path: Path, wanted: str | None) -> str:
-    """Return the member id kept in the slot; the wanted or a random one is kept if there is none yet."""
     kept = _read_json(path).get("member_id")
     if isinstance(kept, str) and _MEMBER_ID.fullmatch(kept):
         return kept
@@ -379,7 +350,6 @@ def _keep_member_id(path: Path, wanted: str | None) -> str:
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Generator[None]:
-    """Turn what the operating system refuses into an error with a next step."""
     try:
         yield
     except OSError as error:
@@ -404,6 +374,5 @@ def _explained(path: Path) -> Generator[None]:
 
 
 def _not_a_directory(path: Path) -> Path:
-    """Return the highest part of a path that is there and no directory; the path itself if all are."""
     parts = [*reversed(path.parents), path]
     return next((part for part in parts if part.exists() and not part.is_dir()), path)

@@ -1,13 +1,10 @@
-"""The writes of one store since the last commit, and its record cache.
+"""Commit buffer: the writes of one store since the last commit, and its read cache.
 
-Between commits nothing reaches the database: values live here, decoded once, serialised at most once per key and
-commit. At a commit `drain` gives what goes to the changelog and to the database; once the database shows it, `applied` makes
-the entries clean. Clean entries are kept as a read cache within a budget, in two generations, so that hot keys are
-neither re-read nor re-decoded.
+Between commits only this buffer changes, not the database. After a commit its entries are clean and
+form a read cache of two generations within a budget.
 
-Values of types that can be changed in place (dicts, lists, a user's own objects) and large ones are kept serialised,
-and decoded anew at each read: a user function that changes its aggregate and then fails must not change the store, and
-every update forwarded downstream must keep the value it had.
+Large and mutable values (dicts, lists, user objects) are kept serialised and decoded at each read.
+Otherwise a user function that changes its aggregate and then fails would change the store.
 """
 
 import datetime as dt
@@ -30,7 +27,7 @@ from tidewheel.state_stores.layout.stored_values import StoredValues, key_hash
 from tidewheel.state_stores.ports import Database, SerdePort
 from tidewheel.state_stores.spec import StoreSpec
 
-#: Types whose values nobody can change, so that one object may stand in the store and travel downstream.
+#: Immutable types: the store and downstream operators can share one object.
 _SHAREABLE = frozenset(
     {
         int, float, bool, str, bytes, complex, decimal.Decimal, uuid.UUID,
@@ -40,16 +37,15 @@ _SHAREABLE = frozenset(
 
 _TEXTS = frozenset({str, bytes})
 
-#: A longer value is kept serialised, so that memory is counted exactly.
+#: Longer values are kept serialised, so that memory is counted exactly.
 _LARGE = 256
 
-#: What a dictionary entry of a small value costs beside its bytes (measured with tracemalloc, rounded up).
+#: Memory of a dictionary entry without its bytes (tracemalloc, rounded up).
 _ENTRY_OVERHEAD_BYTES = 200
 
-#: Up to this many new dirty keys are put into the sorted ones one by one; more, and sorting all is faster.
+#: Up to this many new dirty keys are inserted one by one; above it, sorting all is faster.
 _FEW_KEYS = 64
 
-#: Timestamps are kept in 64 bits.
 _TIMESTAMPS_END = 1 << 63
 
 _ABSENT: Any = object()
@@ -59,18 +55,15 @@ _is_present: Final = partial(is_not, None)
 
 @dataclass(frozen=True)
 class Drained:
-    """What a store changed since the last commit.
+    """Changes of a store since the last commit, in key order.
 
     Attributes:
-        keys: Keys for the changelog, in key order.
-        values: Their serialised values; None deletes.
-        timestamps: Timestamps of the changelog records.
-        disk_rows: What the database gets, if that is not just the same keys and values.
-        delete_range: The part of the family that has expired, first key and end; it goes before the rows.
-        notes: What is kept beside the positions, by name.
+        disk_rows: Rows for the database where they differ from keys and values.
+        delete_range: Expired range, (first key, end); deleted before the rows are written.
+        notes: Values stored next to the positions, by name.
         headers: Headers of every changelog record.
-        row_headers: Headers of each changelog record, where the store keeps them; None where it doesn't.
-        all_count: Whether every change is a version of its own, and not only the last of each key counts.
+        row_headers: Headers of each changelog record; None if the store keeps none.
+        all_count: True if every change is its own version, so earlier changes of a key count too.
     """
 
     keys: list[bytes]
@@ -82,14 +75,13 @@ class Drained:
     headers: tuple[tuple[str, bytes], ...] = ()
     row_headers: Sequence[Headers] | None = None
     all_count: bool = False
-    #: What `stored` has made; `cached_property` would have all threads wait for each other.
+    #: Cache of `stored`; `cached_property` would make threads wait for each other.
     _made: list[SortedRows] = field(
         default_factory=list[SortedRows], init=False, repr=False, compare=False
     )
 
     @property
     def stored(self) -> SortedRows:
-        """The puts and deletes for the database, made when they are first asked for."""
         if self.disk_rows is not None:
             return self.disk_rows
         if not self._made:
@@ -99,8 +91,6 @@ class Drained:
 
 @dataclass(frozen=True)
 class Restored:
-    """What is written along with restored rows; see `Drained`."""
-
     delete_range: tuple[bytes, bytes] | None = None
     notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
@@ -109,7 +99,7 @@ NOTHING_RESTORED = Restored()
 
 
 def is_shareable(value: object) -> bool:
-    """Return whether nobody can change a value in place, so that one object may go to several places.
+    """Return True if the value is immutable, so that one object may be shared.
 
     >>> is_shareable("text"), is_shareable([])
     (True, False)
@@ -119,33 +109,24 @@ def is_shareable(value: object) -> bool:
 
 @dataclass(slots=True)
 class Generation:
-    """What was known at some commit, all of it clean.
-
-    Attributes:
-        values: Decoded values; None is a known absence.
-        raw: Values that stay serialised.
-        timestamps: The timestamp of each key in one of them.
-    """
-
     values: dict[bytes, Any] = field(default_factory=dict[bytes, Any])
     raw: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
     timestamps: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
     def forget(self, key: bytes) -> None:
-        """Forget a key, if it is known."""
         self.values.pop(key, None)
         self.raw.pop(key, None)
         self.timestamps.pop(key, None)
 
 
 class CommitBuffer:
-    """Buffered access to one family of a task's database, by serialised key.
+    """Buffered access to one column family, by serialised key.
 
-    Only the thread that processes the task calls it. `values` may be read and written directly by aggregations after
-    `fetch` (they then call `touched`); everybody else uses `get` and `put`.
+    Only the task's thread calls it. After `fetch`, aggregations may change `values` directly and
+    then call `touched`.
     """
 
-    #: From stored bytes to the serde's bytes and the timestamp, for one and for many, and back for many.
+    #: Converters between stored bytes and (serde bytes, timestamp).
     _unseal = staticmethod(unseal)
     _unseal_batch = staticmethod(unseal_batch)
     _seal_batch = staticmethod(seal_batch)
@@ -155,39 +136,33 @@ class CommitBuffer:
         self._database = database
         self._family = spec.name
         self._serde: SerdePort = StoredValues(spec.value_serde, spec.name)
-        #: Topic name the serdes are told.
         self.topic = topic
         self._keep_bytes = keep_bytes
-        #: Decoded values of shareable types; None is a known absence. A key stands in `values` or in `_raw`.
+        #: Decoded shareable values; None is a known absence. No key is also in `_raw`.
         self.values: dict[bytes, Any] = {}
-        #: Timestamp of each known value, and of each delete that is not committed yet.
+        #: Timestamps of known values and of uncommitted deletes.
         self.timestamps: dict[bytes, int] = {}
-        #: No known value is later than this; told without a look at each.
+        #: Upper bound of all known timestamps.
         self.newest_ms = -1
         self._raw: dict[bytes, bytes] = {}
         self._raw_bytes = 0
-        #: The clean entries of the generation before.
+        #: Clean entries of the previous generation.
         self._old = Generation()
-        #: Keys changed since the last commit, and the bytes of those keys.
         self.dirty: dict[bytes, None] = {}
         self._dirty_key_bytes = 0
-        #: Dirty keys known to be deleted, and how many dirty keys are known to be in the database.
+        #: Deleted dirty keys, and the number of dirty keys known to be in the database.
         self._deleted: set[bytes] = set()
         self._replaced = 0
-        #: The dirty keys in order, brought up to date only when somebody iterates.
+        #: Dirty keys in order, updated lazily.
         self._ordered: list[bytes] = []
-        #: Mean bytes of a value, as last serialised.
         self.mean_value_bytes = 16.0
         self._mean_key_bytes = 16.0
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
     def fetch(self, keys: Collection[bytes]) -> None:
-        """Make every key known: from the buffer, or by one sorted multi-get."""
         if all(map(self.values.__contains__, keys)):
             return
         missing = set(keys).difference(self.values)
-        if self._raw:  # by itself: a second argument would be gone through from end to end
+        if self._raw:  # a second argument would be iterated in full
             missing = missing.difference(self._raw)
         if not missing:
             return
@@ -202,7 +177,6 @@ class CommitBuffer:
         return key in self.values or key in self._raw or key in self._old.timestamps
 
     def _recall(self, keys: Sequence[bytes]) -> None:
-        """Take keys over from the generation before."""
         old = self._old
         timestamps = list(map(old.timestamps.pop, keys))
         if old.raw:
@@ -215,7 +189,6 @@ class CommitBuffer:
         self._remember_timestamps(keys, timestamps)
 
     def _load(self, keys: Sequence[bytes], stored: Sequence[bytes | None]) -> None:
-        """Make known what the database has of these keys, none of which is known yet."""
         present = list(map(_is_present, stored))
         if not all(present):
             absent = [key for key, data in zip(keys, stored, strict=True) if data is None]
@@ -248,13 +221,12 @@ class CommitBuffer:
             raise error.of_key(key_hash(self._record_key(key))) from error.__cause__
 
     def _record_key(self, key: bytes) -> bytes:
-        """Return the user's key within the key of a row."""
         return key
 
     def _decoded(self, keys: Sequence[bytes], payloads: Sequence[bytes]) -> list[Any]:
         try:
             values = list(self._serde.deserialize_batch(self.topic, payloads))
-        except Exception:  # noqa: BLE001 - whatever a serde raises for many, for one it tells the reason
+        except Exception:  # noqa: BLE001 - serdes may raise anything; single reads find the reason
             values = []
         if len(values) == len(payloads):
             return values
@@ -269,7 +241,7 @@ class CommitBuffer:
         self.newest_ms = max(self.newest_ms, *timestamps)
 
     def peek(self, key: bytes) -> Any:
-        """Return the value, or None, whatever time or use say. A value that can change is a fresh object at each call."""
+        """Return the value or None, ignoring expiry and use; mutable values are new objects."""
         value = self.values.get(key, _ABSENT)
         if value is not _ABSENT:
             return value
@@ -281,11 +253,10 @@ class CommitBuffer:
                 return self.values[key]
         return self._read(key, raw)
 
-    #: The value as the store shows it; stores where time or use matter have their own.
+    #: The value visible to users; stores with expiry or a use order override this.
     get = peek
 
     def get_many(self, keys: Sequence[bytes]) -> list[Any]:
-        """Return the values of many keys, in their order."""
         try:
             return list(map(self.values.__getitem__, keys))
         except KeyError:
@@ -295,16 +266,14 @@ class CommitBuffer:
         return list(map(self.get, keys))
 
     def are_decoded(self, keys: Collection[bytes]) -> bool:
-        """Return whether all of these fetched keys stand in `values`, which then may be read and written directly."""
+        """Return True if these fetched keys are all in `values`, for direct access."""
         return self.all_decoded or self._raw.keys().isdisjoint(keys)
 
     @property
     def all_decoded(self) -> bool:
-        """Return whether all that is known stands in `values`, or comes there once it is used again."""
         return not self._raw and not self._old.raw
 
     def exists(self, key: bytes) -> bool:
-        """Return whether a key has a value, without decoding it."""
         value = self.values.get(key, _ABSENT)
         if value is _ABSENT:
             if key in self._raw:
@@ -314,22 +283,19 @@ class CommitBuffer:
         return value is not None
 
     def absent(self, keys: Collection[bytes]) -> Iterable[bytes]:
-        """Return those of many keys that have no value; all are known then."""
         try:
             values = list(map(self.values.__getitem__, keys))
-        except KeyError:  # one is not known yet, or not decoded
+        except KeyError:
             self.fetch(keys)
             return filterfalse(self.exists, keys)
         return compress(keys, map(is_, values, repeat(None)))
 
     def timestamp(self, key: bytes) -> int:
-        """Return the timestamp of a value that `get` or `fetch` made known; -1 for an absent one."""
         return self.timestamps[key]
 
     def iterate(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """Yield (key, value, timestamp) of lower <= key < upper: the database with the buffer's changes on top."""
         changed = self.dirty_between(lower, upper)
         if reverse:
             changed.reverse()
@@ -347,7 +313,6 @@ class CommitBuffer:
         )
 
     def dirty_between(self, lower: bytes | None, upper: bytes | None) -> list[bytes]:
-        """Return the dirty keys of a range in order, at the price of the range and of what is dirty since the last call."""
         ordered = self._ordered
         fresh = self._dirty_since(len(ordered))
         if len(fresh) <= _FEW_KEYS:
@@ -361,7 +326,6 @@ class CommitBuffer:
         return ordered[start:stop]
 
     def _dirty_since(self, seen: int) -> list[bytes]:
-        """Return the dirty keys but the first `seen` ones; those that became dirty last stand at the end."""
         return list(islice(reversed(self.dirty), len(self.dirty) - seen))
 
     def _decode(self, key: bytes, data: bytes) -> tuple[Any, int]:
@@ -369,7 +333,6 @@ class CommitBuffer:
         return self._read(key, payload), timestamp
 
     def uncommitted_row(self, key: bytes) -> bytes | None:
-        """Return a dirty key's row as a commit would store it, None for a delete. Changes nothing."""
         data = self._raw.get(key)
         if data is None:
             value = self.values[key]
@@ -378,21 +341,15 @@ class CommitBuffer:
         return stored
 
     def approximate_num_entries(self) -> int:
-        """Return about how many keys there are: the database's estimate with the uncommitted changes, as far as known.
-
-        A key that was never read may be in the database; if it is written, it counts twice until the commit.
-        """
+        """Return an estimate: a key written without being read may count twice."""
         on_disk = self._database.approximate_num_entries(self._family)
         return max(0, on_disk + self.entries_added())
 
     def entries_added(self) -> int:
-        """Return how many keys the uncommitted changes add, as far as known; below 0 where more go than come."""
         return len(self.dirty) - self._replaced - len(self._deleted)
 
-    # -- writing ---------------------------------------------------------------------------------------------------
-
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
-        """Set a value, or delete it with None. Raises what the serde raises, and then nothing has changed."""
+        """Set a value; None deletes it. If the serde raises, nothing has changed."""
         if type(timestamp) is not int or not -1 <= timestamp < _TIMESTAMPS_END:
             raise ValueError(
                 f"store {self.spec.name}: {timestamp!r} is no timestamp; it must be an int of milliseconds since the epoch"
@@ -427,10 +384,7 @@ class CommitBuffer:
     def put_all(
         self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int]
     ) -> bool:
-        """Do what `put` does with many rows in order; return False, and do nothing, if they have to be put one by one.
-
-        Raises what the serde raises, and then nothing has changed.
-        """
+        """Put many rows in order; return False, unchanged, if they need single puts."""
         if not {int}.issuperset(map(type, timestamps)) or min(timestamps, default=0) < -1:
             return False
         if max(timestamps, default=0) >= _TIMESTAMPS_END:
@@ -456,7 +410,6 @@ class CommitBuffer:
     def put_kept(
         self, keys: Sequence[bytes], values: Sequence[Any], timestamps: Sequence[int]
     ) -> None:
-        """Do what `put` does with many rows whose values are None or such as it `keeps`."""
         rows = dict(zip(keys, values, strict=True))
         self._begin_all(rows, timestamps)
         self.values.update(rows)
@@ -465,7 +418,6 @@ class CommitBuffer:
         self.timestamps.update(zip(keys, timestamps, strict=True))
 
     def _begin_all(self, rows: Mapping[bytes, Any], timestamps: Sequence[int]) -> None:
-        """Note that these rows are changed, and forget what is known of them but the values that stand decoded."""
         before = len(self.dirty)
         self.dirty.update(zip(rows, repeat(None)))
         fresh = self._dirty_since(before)
@@ -480,7 +432,7 @@ class CommitBuffer:
         self.newest_ms = max(self.newest_ms, max(timestamps, default=-1))
 
     def keeps(self, value: Any) -> bool:
-        """Return whether a value may stay as it is until the commit; None is none."""
+        """Return True if a value can stay an object until the commit."""
         if type(value) not in _SHAREABLE or (
             isinstance(value, str | bytes) and len(value) > _LARGE
         ):
@@ -488,7 +440,6 @@ class CommitBuffer:
         return self._serde.surely_serializes(value)
 
     def _keeps_all(self, values: Sequence[Any]) -> bool:
-        """Return whether all of these values may stay as they are until the commit."""
         kinds: set[type] = set(map(type, values))
         if not _SHAREABLE.issuperset(kinds):
             return False
@@ -502,9 +453,9 @@ class CommitBuffer:
     def touched(
         self, keys: Collection[bytes], latest: int, fresh: Collection[bytes] | None = None
     ) -> None:
-        """Mark keys whose entries in `values` and `timestamps` were changed directly, to `latest` at most.
+        """Mark keys whose `values` and `timestamps` entries were changed directly.
 
-        `fresh`: those of them that may not be dirty yet; None: all.
+        `latest` is the highest new timestamp; `fresh` has the keys that may not be dirty yet.
         """
         self.newest_ms = max(self.newest_ms, latest)
         if self._deleted:
@@ -513,26 +464,22 @@ class CommitBuffer:
         self.dirty.update(zip(keys if fresh is None else fresh, repeat(None)))
         self._dirty_key_bytes += column_bytes(self._dirty_since(before))
 
-    # -- committing ------------------------------------------------------------------------------------------------
-
     @property
     def uncommitted_bytes(self) -> int:
-        """Return about how much memory the uncommitted changes hold (keys counted, values as last serialised)."""
         if not self.dirty:
             return 0
         per_entry = self.mean_value_bytes + _ENTRY_OVERHEAD_BYTES
         return self._dirty_key_bytes + self._raw_bytes + int(len(self.dirty) * per_entry)
 
     def has_changes(self) -> bool:
-        """Return whether a commit has anything to write; called once before `drain`, to find what time has ended."""
+        """Return True if a commit has anything to write; may expire rows first."""
         return bool(self.dirty)
 
     def drain(self) -> Drained:
-        """Return the changes since the last commit; they stay here until `applied` or `discard`."""
+        """Return the changes, which stay until `applied` or `discard`."""
         return self._drained(*self._columns())
 
     def _columns(self) -> tuple[list[bytes], list[bytes | None], list[int]]:
-        """Return the dirty keys in order, which is the order RocksDB takes best, their values and timestamps."""
         keys = sorted(self.dirty)
         timestamps = list(map(self.timestamps.__getitem__, keys))
         if not self._raw:
@@ -563,34 +510,28 @@ class CommitBuffer:
     def _drained(
         self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
     ) -> Drained:
-        """Return what a commit writes, given the disk keys, their values and timestamps."""
         return Drained(keys, values, timestamps, headers=self.spec.changelog_headers)
 
     def restored(
         self,
-        rows: Sequence[tuple[bytes, bytes | None]],  # noqa: ARG002 - for stores that know time
+        rows: Sequence[tuple[bytes, bytes | None]],  # noqa: ARG002
         *,
-        slowest_ms: int | None = None,  # noqa: ARG002 - for those whose rows end with it
+        slowest_ms: int | None = None,  # noqa: ARG002 - for stores whose rows expire
     ) -> Restored:
-        """Note that these rows were restored from the changelog; return what is written along with them.
-
-        `slowest_ms` is the store's time at its task's slowest key range (`SegmentLayout.first_restored`).
-        """
+        """Handle rows restored from the changelog; return values to write along with them."""
         return NOTHING_RESTORED
 
     def applied(self) -> None:
-        """The database shows the drained changes: all entries are clean now."""
         self._clean()
         entries = len(self.values) + len(self._raw)
         per_entry = self._mean_key_bytes + self.mean_value_bytes + _ENTRY_OVERHEAD_BYTES
         if entries * per_entry + self._raw_bytes <= self._keep_bytes / 2:
             return
-        # A new generation: what is used again comes back from `_old` at the price of one look-up, the rest goes.
+        # Used entries return from `_old` by one lookup; the rest is dropped.
         self._old = Generation(self.values, self._raw, self.timestamps)
         self._forget()
 
     def discard(self) -> None:
-        """Forget everything, also uncommitted changes: the next read sees the database."""
         self._old = Generation()
         self._clean()
         self._forget()
@@ -603,7 +544,6 @@ class CommitBuffer:
         self._ordered = []
 
     def evict(self, key: bytes) -> None:
-        """Forget a clean key: the next read sees the database."""
         self._old.forget(key)
         self.values.pop(key, None)
         self.timestamps.pop(key, None)
@@ -625,14 +565,6 @@ def write_rows(
     positions: Mapping[str, bytes],
     extras: Mapping[str, Drained | Restored],
 ) -> None:
-    """Write rows of stores with what the stores keep beside the positions, and delete what has expired.
-
-    Args:
-        database: Where to.
-        rows: Puts and deletes (value None) by store.
-        positions: Positions to write behind them.
-        extras: What goes with the rows of each store.
-    """
     mine = [(name, extras[name]) for name in rows]
     notes = {key: note for _, extra in mine for key, note in extra.notes.items()}
     ranges = {name: extra.delete_range for name, extra in mine if extra.delete_range is not None}

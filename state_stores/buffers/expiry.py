@@ -1,8 +1,7 @@
-"""What has expired of a window or session store whose keys are cut into ranges.
+"""Expiry of a window or session store whose task is split into key ranges.
 
-A range that is ahead must not delete what one behind it still needs, so no range deletes anything: whoever commits for
-all of them does, by the time of the one that is furthest behind. Whoever restores rows that ranges have written goes by
-that time too, as it was committed (`time_at`).
+A fast range must not delete rows that a slower one needs. So the task's commit, not a range,
+deletes rows by the time of the slowest range. A restore uses the same committed time (`time_at`).
 """
 
 from collections.abc import Iterable
@@ -21,35 +20,21 @@ from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
 
 
 def time_at(spec: StoreSpec, position_ms: int) -> int:
-    """Return the time that the store of a whole task has at least, where the task's stream time is `position_ms`.
+    """Return the minimum time of the whole store, -1 for no position.
 
-    A record there is in windows that began a window's length before at the earliest, so all of the store's rows might be
-    as old: the store of a whole task goes by the latest of them. -1 for a position before the first record, or none.
+    A record at `position_ms` can be in windows that began one window length earlier.
     """
     return max(position_ms - spec.window_size_ms, -1)
 
 
 def slowest_time(spec: StoreSpec, position_ms: int | None) -> int | None:
-    """Return by what time rows of a store expire that are restored, at most (`SegmentLayout.first_restored`).
-
-    Args:
-        spec: The store.
-        position_ms: The stream time of the position that the slowest key range of its task has come to, -1 if that is not
-            known; None where no range is behind.
-    """
+    """Return the time up to which a restore may expire rows (`SegmentLayout.first_restored`)."""
     if position_ms is None or spec.kind not in SEGMENTED_KINDS:
         return None
     return time_at(spec, position_ms)
 
 
 class StoreExpiry:
-    """Expiry and note of one store of one task.
-
-    Args:
-        spec: A window or session store.
-        database: The task's, which all ranges share.
-    """
-
     def __init__(self, spec: StoreSpec, database: Database) -> None:
         self._spec = spec
         self._database = database
@@ -59,11 +44,9 @@ class StoreExpiry:
         self._first = -1
 
     def extras(self, drained: Iterable[Drained], position_ms: int) -> Restored:
-        """Return what is written along with the changes of some ranges: the range that has expired, and the note.
+        """Return the expired range and the store's time, to write with the ranges' changes.
 
-        Args:
-            drained: What the ranges have changed, with their own notes; perhaps nothing.
-            position_ms: The stream time before the first record that some range has not done, -1 for none.
+        `position_ms` is the stream time before the first unfinished record of any range.
         """
         mine = note_name(self._spec.name)
         notes = [decode_note(changed.notes.get(mine)) for changed in drained]
@@ -76,13 +59,12 @@ class StoreExpiry:
         return Restored(delete_range=self._expired(position_ms), notes=written)
 
     def _expired(self, position_ms: int) -> tuple[bytes, bytes] | None:
-        """Return the range to delete, if there is anything in it."""
         live_from = self._layout.live_from_ms(time_at(self._spec, position_ms))
         dead = self._layout.segment(live_from)
         if dead <= self._first:
             return None
         first = next(segments_on_disk(self._database, self._spec.name, self._layout), None)
-        if first is None:  # what comes now may be of any time
+        if first is None:  # the next rows may have any time
             return None
         if first >= dead:
             self._first = dead

@@ -1,9 +1,7 @@
-"""Commit buffers of stores that keep each row's headers (KIP-1271): of keys and values, and of windows and sessions.
+"""Commit buffers of stores that keep each row's headers (KIP-1271).
 
-Values stand in them behind their headers, serialised when they are put. `get` gives the value alone, as any buffer's
-does, so operators work as on any store; rows that are iterated have a `WithHeaders` in the place of the value. On disk
-and in the changelog a row without headers is what it is in any other store; the changelog has the headers in the Kafka
-record, where Kafka Streams reads and writes them.
+Values are stored behind their headers. `get` returns the bare value; iterated rows have a
+`WithHeaders` as value. The changelog has headers in the Kafka record, as in Kafka Streams.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,10 +32,9 @@ T = TypeVar("T")
 
 
 class HeadersBuffer(CommitBuffer):
-    """Buffered access to a family whose rows keep headers.
+    """Buffered access to a column family whose rows keep headers.
 
-    Attributes:
-        record_headers: Headers of the record that is being processed: those of what is put next.
+    `record_headers` are stored by the next `put`.
     """
 
     _unseal = staticmethod(unseal_with_headers)
@@ -48,20 +45,17 @@ class HeadersBuffer(CommitBuffer):
         super().__init__(spec, database, **options)
         self._serde = HeadersSerde(StoredValues(spec.value_serde, spec.name))
         self.record_headers: Headers = ()
-        #: Headers of the records that deleted a key, for the changelog.
         self._of_deletes: dict[bytes, Headers] = {}
 
     def get(self, key: bytes) -> Any:
-        """Return the value, or None."""
         found: WithHeaders | None = self.peek(key)
         return None if found is None else found.value
 
     def are_decoded(self, keys: Any) -> bool:  # noqa: ARG002 - the signature of any buffer
-        """Return False: values stand here behind their headers, not to be written directly."""
+        """Return False: values here include headers."""
         return False
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
-        """Set a value with the headers of the record at hand, or delete it with None."""
         headers = self.record_headers
         super().put(key, None if value is None else WithHeaders(value, headers), timestamp)
         if headers and not self.exists(key):
@@ -75,13 +69,13 @@ class HeadersBuffer(CommitBuffer):
         values: Sequence[Any],  # noqa: ARG002 - as above
         timestamps: Sequence[int],  # noqa: ARG002 - as above
     ) -> bool:
-        """Return False: each has the headers of its own record."""
+        """Return False: each row has the headers of its own record."""
         return False
 
     def following(
         self, headers: Iterable[Headers] | None, function: Callable[..., T]
     ) -> Callable[..., T]:
-        """Return the function that is called once per record, with that record's headers told first (None: of none)."""
+        """Return the function, wrapped to set `record_headers` before each call."""
         of_each: Iterator[Headers] = repeat(()) if headers is None else iter(headers)
 
         def told(*arguments: Any) -> T:
@@ -117,15 +111,11 @@ class HeadersBuffer(CommitBuffer):
         self._of_deletes.clear()
 
 
-class SegmentedHeadersBuffer(HeadersBuffer, SegmentedBuffer):
-    """Buffered access to a family of a window or session store whose rows keep headers."""
+class SegmentedHeadersBuffer(HeadersBuffer, SegmentedBuffer): ...
 
 
 def tell_headers(buffer: CommitBuffer, value: Any, kind: type[Any], store: str) -> None:
-    """Tell the buffer of a store the headers of what is put next: a value of this kind with `headers`, or None, which deletes.
-
-    Raises `TypeError`, which names the store, if it is neither.
-    """
+    """Set the headers of the next put; raise `TypeError` if `value` is not of `kind`."""
     assert isinstance(buffer, HeadersBuffer), "the store keeps headers"
     if value is not None and not isinstance(value, kind):
         parts = ", ".join(each.name for each in fields(kind))
@@ -134,7 +124,7 @@ def tell_headers(buffer: CommitBuffer, value: Any, kind: type[Any], store: str) 
 
 
 def values_of(rows: Iterable[tuple[T, WithHeaders, int]]) -> Iterator[tuple[T, Any, int]]:
-    """Yield iterated rows with their values alone.
+    """Yield iterated rows with their bare values.
 
     >>> list(values_of([("key", WithHeaders(3, ()), 1_000)]))
     [('key', 3, 1000)]

@@ -1,8 +1,7 @@
-"""A task's database with the rows of a commit that is under way on top.
+"""View of a task's database that includes the rows of a commit in flight.
 
-What a commit writes is known when it begins, and reaches the disk when the brokers have answered. Records that are processed
-in between have to see it. So stores read through an `InFlightView`: it takes the drained changes and lets them go again once
-they are in the database below, and to the stores nothing happens at that moment. One thread reads and changes it.
+These rows reach the disk only after the brokers have answered; records processed until then must
+see them. One thread reads and changes the view.
 """
 
 from bisect import bisect_left
@@ -19,7 +18,7 @@ _ABSENT: Final[Any] = object()
 
 _key = itemgetter(0)
 
-#: Puts and deletes (value None) by key, with the keys in order.
+#: Sorted keys, and puts and deletes (value None) by key.
 OrderedRows = tuple[Sequence[bytes], Mapping[bytes, bytes | None]]
 
 
@@ -31,7 +30,7 @@ def on_top(
     *,
     reverse: bool,
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the rows of `top` with lower <= key < upper and those of `below` that it leaves as they are, in one order.
+    """Yield rows with lower <= key < upper in one order; `top` wins over `below`.
 
     >>> rows = {b"a": b"new", b"c": None}
     >>> list(on_top(([b"a", b"c"], rows), iter([(b"b", b"1"), (b"c", b"2")]), None, None, reverse=False))
@@ -50,23 +49,18 @@ def on_top(
 
 
 class DatabaseView:
-    """What stores see of a database: it with something on top, never written through. How it is read is its heirs' matter."""
-
     def __init__(self, below: Database) -> None:
         self._below = below
         self._notes: dict[str, bytes] = {}
 
     def position(self, name: str) -> bytes | None:
-        """Return what a store keeps beside the positions, or a position; None if never written."""
         noted = self._notes.get(name)
         return self._below.position(name) if noted is None else noted
 
     def rows_on_top(self, family: str) -> OrderedRows | None:
-        """Return the rows of a family that are on top, None if there are none."""
         raise NotImplementedError
 
-    def entries_added(self, family: str) -> int:  # noqa: ARG002 - not known here
-        """Return how many keys the rows on top add, as far as known."""
+    def entries_added(self, family: str) -> int:  # noqa: ARG002 - unknown here
         return 0
 
     def write(
@@ -76,30 +70,23 @@ class DatabaseView:
         *,
         delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,  # noqa: ARG002 - nothing is written
     ) -> None:
-        """Refuse: commits write, to the database below."""
         raise AssertionError(f"stores don't write {', '.join(changes)} themselves")
 
     def clear(self, family: str) -> None:
-        """Refuse, as `write` does."""
         raise AssertionError(f"stores don't clear {family} themselves")
 
 
 class InFlightView(DatabaseView):
-    """A `tidewheel.state_stores.ports.Database` for the stores of one task."""
-
     def __init__(self, below: Database) -> None:
         super().__init__(below)
         self._changes: dict[str, Drained] = {}
-        #: The rows of a family, made when somebody reads one.
         self._rows: dict[str, OrderedRows] = {}
         self._added: Mapping[str, int] = {}
 
     def take(self, changes: Mapping[str, Drained], added: Mapping[str, int]) -> None:
-        """Show what a commit is about to write; before it is let go again, it may become more.
+        """Show the rows of a commit in flight, including rows already shown.
 
-        Args:
-            changes: All changes of each family, also those that are shown already.
-            added: How many keys are added by what is new in them, as far as known.
+        `added` counts keys of the new rows only.
         """
         before = self._added
         self.let_go()
@@ -109,19 +96,16 @@ class InFlightView(DatabaseView):
             self._notes.update(changed.notes)
 
     def let_go(self) -> None:
-        """Show what is in the database again."""
         self._changes = {}
         self._rows = {}
         self._notes = {}
         self._added = {}
 
     def rows_on_top(self, family: str) -> OrderedRows | None:
-        """Return the rows of a family that a commit writes, None if there are none."""
         changed = self._changes.get(family)
         return None if changed is None else self._rows_of(family, changed)
 
     def entries_added(self, family: str) -> int:
-        """Return how many keys a commit adds, as far as known."""
         return self._added.get(family, 0)
 
     def _rows_of(self, family: str, changed: Drained) -> OrderedRows:
@@ -133,7 +117,6 @@ class InFlightView(DatabaseView):
         return known
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, in their order; None where absent."""
         changed = self._changes.get(family)
         if changed is None:
             return self._below.get_many(family, keys)
@@ -155,7 +138,6 @@ class InFlightView(DatabaseView):
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with lower <= key < upper, as of now, in key order or backwards."""
         rows = self._below.iterate(family, lower, upper, reverse=reverse)
         changed = self._changes.get(family)
         if changed is None:
@@ -166,15 +148,12 @@ class InFlightView(DatabaseView):
         return on_top(self._rows_of(family, changed), rows, lower, upper, reverse=reverse)
 
     def approximate_num_entries(self, family: str) -> int:
-        """Return about how many keys a family holds."""
         return self._below.approximate_num_entries(family) + self._added.get(family, 0)
 
     def close(self) -> None:
-        """Refuse: who opened the database below closes it."""
         raise AssertionError("a view is not closed")
 
 
 def _within(bounds: tuple[bytes, bytes]) -> Callable[[bytes], bool]:
-    """Return what tells whether a key is in a range of keys."""
     first, end = bounds
     return lambda key: first <= key < end

@@ -1,4 +1,4 @@
-"""How changes that were drained one after the other become those of one commit. Pure."""
+"""Merge of a store's drained changes into those of one commit. Pure."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
@@ -10,10 +10,9 @@ from tidewheel.state_stores.layout.headers import Headers
 
 
 def joined(changes: Sequence[Drained]) -> Drained:
-    """Return several changes of one store as those of one commit: the last of each key, in key order.
+    """Return the changes, in drain order, merged: the last of each key, in key order.
 
-    Where every change is a version of its own (`Drained.all_count`) all of them stay, in their order. Those that change the same
-    keys come in the order in which they were drained.
+    With `Drained.all_count` all changes stay, in order.
     """
     if len(changes) == 1:
         return changes[0]
@@ -59,7 +58,6 @@ def _last_of(
 
 
 def _joined_headers(changes: Sequence[Drained], keys: Sequence[bytes]) -> list[Headers] | None:
-    """Return the headers of the last change of each key; None if no change has any."""
     if all(each.row_headers is None for each in changes):
         return None
     if changes[0].all_count:
@@ -75,12 +73,11 @@ def _joined_headers(changes: Sequence[Drained], keys: Sequence[bytes]) -> list[H
 
 
 def _joined_rows(changes: Sequence[Drained]) -> SortedRows | None:
-    """Return the rows for the database; None if they are those of the changelog, which `Drained` makes itself."""
     if all(each.disk_rows is None and each.delete_range is None for each in changes):
         return None
     stored: dict[bytes, bytes | None] = {}
     for each in changes:
-        if each.delete_range is not None:  # of what was drained before it, too
+        if each.delete_range is not None:  # also of rows drained earlier
             first, end = each.delete_range
             for key in [key for key in stored if first <= key < end]:
                 del stored[key]

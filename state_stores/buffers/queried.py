@@ -1,8 +1,8 @@
-"""One task's store as queries read it: its committed rows, or these with the task's uncommitted rows on top.
+"""Query access to one task's store: committed rows, optionally with uncommitted rows on top.
 
-A query runs in the caller's thread. Uncommitted rows belong to the thread that processes the task, so that thread is asked
-for them: for the row of one key, or for one page of a scan. The database is read in the caller's thread, after the
-answer: a row that is committed in between is read twice and never missed.
+A query runs in the caller's thread and asks the task's thread for uncommitted rows: one row or one
+page of a scan. The database is read afterwards: a row committed in between is read twice, never
+missed.
 """
 
 from bisect import bisect_left
@@ -21,7 +21,7 @@ from tidewheel.state_stores.errors import InvalidStateStoreError
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
 
-#: A page of uncommitted rows ends after so many rows, or after so many bytes.
+#: Limits of a page of uncommitted rows.
 PAGE_ROWS: Final = 1_000
 PAGE_BYTES: Final = 1 << 20
 
@@ -31,23 +31,19 @@ _key = itemgetter(0)
 
 
 class RowReader(Protocol):
-    """Rows of a store in the order of their keys; a value of None is an uncommitted delete."""
+    """Rows of a store in key order; a value of None is an uncommitted delete."""
 
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield (key, value) with lower <= key < upper."""
-        ...
+    ) -> Iterator[tuple[bytes, bytes | None]]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Selects the rows of a query.
+    """Row selection of a query.
 
-    Attributes:
-        rows: Given rows, the last key of the page before (None for the first page) and the store's time, yields those of
-            the query behind that key, in the order of their keys.
-        reverse: Whether that order is descending.
+    `rows` receives a reader, the previous page's last key (None at first) and the store's time. It
+    yields the rows after that key, in key order.
     """
 
     rows: Callable[[RowReader, bytes | None, int], Iterator[tuple[bytes, bytes | None]]]
@@ -55,41 +51,26 @@ class Scan:
 
 
 class Page(NamedTuple):
-    """Rows of a scan.
-
-    Attributes:
-        observed_ms: The store's time (the largest it has seen, ms since the epoch), -1 for a store without.
-        rows: Keys and stored values.
-    """
-
     observed_ms: int
     rows: Iterator[tuple[bytes, bytes]]
 
 
 class Queried(Protocol):
-    """One task's store, for queries from any thread."""
-
     def get(self, key: bytes) -> Callable[[], tuple[bytes | None, int]]:
-        """Ask for a row; return a function that waits for its stored value (None: absent) and the store's time."""
+        """Request a row; return a function that waits for its value (None: absent) and the time."""
         ...
 
-    def pages(self, scan: Scan) -> Iterator[Page]:
-        """Ask for the rows of a scan; return them page by page."""
-        ...
+    def pages(self, scan: Scan) -> Iterator[Page]: ...
 
-    def frozen(self, scan: Scan) -> tuple[RowReader, int]:
-        """Return rows that may be read several times, and the store's time; of uncommitted rows only those of the scan."""
-        ...
+    def frozen(self, scan: Scan) -> tuple[RowReader, int]: ...
 
-    def approximate_num_entries(self) -> int:
-        """Return about how many keys the store holds."""
-        ...
+    def approximate_num_entries(self) -> int: ...
 
 
 def clipped(
     lower: bytes | None, upper: bytes | None, past: bytes | None, *, reverse: bool
 ) -> tuple[bytes | None, bytes | None]:
-    r"""Return the part of a range of keys that a scan has not yielded yet, `past` being the last key it has.
+    r"""Return the part of a key range after `past`, the last key that a scan yielded.
 
     >>> clipped(b"a", b"z", b"m", reverse=False), clipped(b"a", b"z", b"m", reverse=True)
     ((b'm\x00', b'z'), (b'a', b'm'))
@@ -103,13 +84,6 @@ def clipped(
 
 
 class Committed:
-    """The committed rows of a store.
-
-    Args:
-        database: The task's.
-        spec: The store.
-    """
-
     __slots__ = ("_database", "_has_time", "_store")
 
     def __init__(self, database: Database, spec: StoreSpec) -> None:
@@ -121,7 +95,6 @@ class Committed:
         return read_note(self._database, self._store)[0] if self._has_time else -1
 
     def get(self, key: bytes) -> Callable[[], tuple[bytes | None, int]]:
-        """Return a function that reads a row and the store's time."""
         return partial(self._get, key)
 
     def _get(self, key: bytes) -> tuple[bytes | None, int]:
@@ -129,25 +102,20 @@ class Committed:
         return data, -1 if data is None else self._observed_ms()
 
     def pages(self, scan: Scan) -> Iterator[Page]:
-        """Yield all rows of a scan as one page."""
         observed_ms = self._observed_ms()
         rows = scan.rows(self._database, None, observed_ms)
         yield Page(observed_ms, cast("Iterator[tuple[bytes, bytes]]", rows))
 
     def frozen(self, scan: Scan) -> tuple[RowReader, int]:  # noqa: ARG002 - the database has all rows
-        """Return the database and the store's time."""
         return self._database, self._observed_ms()
 
     def approximate_num_entries(self) -> int:
-        """Return about how many keys the store holds."""
         return self._database.approximate_num_entries(self._store)
 
 
 def committed(
     spec: StoreSpec, databases: Callable[[], Sequence[Database]]
 ) -> Callable[[], list[Queried]]:
-    """Return a function that gives the committed rows in the databases that are open; it raises if none is."""
-
     def sources() -> list[Queried]:
         opened = databases()
         if not opened:
@@ -158,7 +126,6 @@ def committed(
 
 
 def not_running(store: str) -> InvalidStateStoreError:
-    """Return the error of a query that finds no task."""
     return InvalidStateStoreError(
         f"store {store} has no running task in this process; "
         "wait until the application is RUNNING, or ask the process that owns the key"
@@ -166,9 +133,9 @@ def not_running(store: str) -> InvalidStateStoreError:
 
 
 class UncommittedRows:
-    """The uncommitted rows of a store, or of one key range of it: changed since the last commit, or in flight with it.
+    """Uncommitted rows of a store or key range, including those of a commit in flight.
 
-    Only the thread that owns the buffer uses it. Nothing here changes the buffer, and nothing reads the database.
+    Only the buffer's owner thread uses it.
     """
 
     def __init__(self, buffer: CommitBuffer, view: DatabaseView) -> None:
@@ -177,12 +144,11 @@ class UncommittedRows:
 
     @property
     def observed_ms(self) -> int:
-        """Return the store's time; -1 for a store without."""
         buffer = self._buffer
         return buffer.time_ms if isinstance(buffer, TimedBuffer) else -1
 
     def get(self, key: bytes) -> tuple[bool, bytes | None]:
-        """Return whether a key has an uncommitted row, and the stored value, which is None for a delete."""
+        """Return (True, stored value or None for a delete) if the key has an uncommitted row."""
         if key in self._buffer.dirty:
             return True, self._buffer.uncommitted_row(key)
         staged = self._view.rows_on_top(self._buffer.spec.name)
@@ -193,7 +159,6 @@ class UncommittedRows:
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield (key, stored value) with lower <= key < upper."""
         buffer = self._buffer
         changed = buffer.dirty_between(lower, upper)
         mine = ((key, buffer.uncommitted_row(key)) for key in _ordered(changed, reverse=reverse))
@@ -212,7 +177,6 @@ class UncommittedRows:
         return merge(mine, theirs, key=_key, reverse=reverse)
 
     def entries_added(self) -> int:
-        """Return how many keys these rows add to the database, as far as known."""
         return self._buffer.entries_added() + self._view.entries_added(self._buffer.spec.name)
 
 
@@ -221,15 +185,13 @@ def _ordered(keys: Sequence[bytes], *, reverse: bool) -> Iterator[bytes]:
 
 
 class AskOwners(Protocol):
-    """Asks the threads that own the uncommitted rows of a task's store: one, or one per key range."""
+    """Sends functions to the owner threads of uncommitted rows: one, or one per key range."""
 
-    def __call__(self, function: Callable[[UncommittedRows], T], /) -> Callable[[], list[T]]:
-        """Have a function called by each owner; return a function that waits for the answers."""
-        ...
+    def __call__(self, function: Callable[[UncommittedRows], T], /) -> Callable[[], list[T]]: ...
 
 
 class _Top(NamedTuple):
-    """A page of uncommitted rows: the last key if there may be more, and the store's time."""
+    """Page of uncommitted rows; `end` is its last key if more may follow."""
 
     rows: list[tuple[bytes, bytes | None]]
     end: bytes | None
@@ -237,7 +199,6 @@ class _Top(NamedTuple):
 
 
 def _top(scan: Scan, past: bytes | None, rows: UncommittedRows) -> _Top:
-    """Return the next page of the uncommitted rows of a scan. Called by the owner."""
     observed_ms = rows.observed_ms
     found: list[tuple[bytes, bytes | None]] = []
     size = 0
@@ -250,7 +211,6 @@ def _top(scan: Scan, past: bytes | None, rows: UncommittedRows) -> _Top:
 
 
 def _together(parts: Sequence[_Top], *, reverse: bool) -> _Top:
-    """Return the pages of all owners as one, up to the first key where one of them ends."""
     ends = [part.end for part in parts if part.end is not None]
     end = None if not ends else max(ends) if reverse else min(ends)
     rows = [row for part in parts for row in part.rows]
@@ -266,21 +226,12 @@ def _is_up_to(end: bytes, *, reverse: bool) -> Callable[[tuple[bytes, bytes | No
 
 
 class Uncommitted:
-    """The rows of a store with uncommitted ones on top.
-
-    Args:
-        database: The task's.
-        store: Name of the store.
-        ask: Asks the owners of the uncommitted rows.
-    """
-
     def __init__(self, database: Database, store: str, ask: AskOwners) -> None:
         self._database = database
         self._store = store
         self._ask = ask
 
     def get(self, key: bytes) -> Callable[[], tuple[bytes | None, int]]:
-        """Ask for a row; return a function that waits for its stored value (None: absent) and the store's time."""
         answers = self._ask(lambda rows: (*rows.get(key), rows.observed_ms))
 
         def answer() -> tuple[bytes | None, int]:
@@ -295,7 +246,7 @@ class Uncommitted:
         return answer
 
     def pages(self, scan: Scan) -> Iterator[Page]:
-        """Ask for the rows of a scan; return them page by page. Each page is of one moment, the next of a later one."""
+        """Yield consistent pages; each is newer than the one before."""
         return self._pages(scan, self._ask(partial(_top, scan, None)))
 
     def _pages(self, scan: Scan, answers: Callable[[], list[_Top]]) -> Iterator[Page]:
@@ -319,7 +270,6 @@ class Uncommitted:
             answers = self._ask(partial(_top, scan, past))
 
     def frozen(self, scan: Scan) -> tuple[RowReader, int]:
-        """Return rows that may be read several times, and the store's time; of uncommitted rows only those of the scan."""
         rows: list[tuple[bytes, bytes | None]] = []
         past: bytes | None = None
         while True:
@@ -330,14 +280,11 @@ class Uncommitted:
             past = top.end
 
     def approximate_num_entries(self) -> int:
-        """Return about how many keys the store holds, uncommitted ones included."""
         added = sum(self._ask(UncommittedRows.entries_added)())
         return max(0, self._database.approximate_num_entries(self._store) + added)
 
 
 class _Frozen:
-    """A database with rows on top that do not change."""
-
     def __init__(self, below: Database, top: OrderedRows) -> None:
         self._below = below
         self._top = top
@@ -345,11 +292,9 @@ class _Frozen:
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield (key, value) with lower <= key < upper."""
         below = self._below.iterate(family, lower, upper, reverse=reverse)
         return on_top(self._top, below, lower, upper, reverse=reverse)
 
 
 def _by_key(rows: Sequence[tuple[bytes, bytes | None]]) -> OrderedRows:
-    """Return rows in the order of their keys as `on_top` takes them."""
     return [key for key, _ in rows], dict(rows)

@@ -1,8 +1,7 @@
-"""Which rows each key of a window or session store has, in memory: so that looking one key up needs no scan of the disk.
+"""In-memory index of a window or session store's rows by key; avoids disk scans.
 
-It knows disk keys only; their values are where all values are, in the buffer or one multi-get away. Of a segment that
-was not on disk when the index began it knows every row. Of another one it knows the rows of those keys that were
-looked up since. What takes too much memory is forgotten, the oldest segments first, and looked up again.
+It has disk keys only. It is complete for segments created after the index; in older ones it knows
+the searched keys. Over its budget it drops the oldest segments, which later searches load again.
 """
 
 import struct
@@ -12,24 +11,22 @@ from typing import Final
 
 from tidewheel.state_stores.layout.segments import SEGMENT_BYTES, SegmentLayout
 
-#: What a row takes beside its disk key, and what a key takes: list, dictionary entry, objects.
+#: Memory of a row beyond its disk key, and of a key.
 _ROW_BYTES = 64
 _KEY_BYTES = 250
 
-#: Times as they stand in disk keys, where they are in the order of their bytes.
+#: Big-endian times in disk keys sort like numbers.
 _TIME: Final = struct.Struct(">Q")
 _pack_time: Final = _TIME.pack
 
-#: A key with more rows in a segment is not kept: who reads that much is better off with a scan.
+#: Keys with more rows in a segment are not indexed: a scan is better for them.
 _ROWS_MAX = 4_096
 
 
 class DirtyIndex:
-    """Uncommitted disk keys by key, in order; brought up to date only when somebody asks.
+    """Uncommitted disk keys by key, in order, updated lazily.
 
-    Args:
-        part: The bytes of a disk key that are the key's.
-        since: Returns the disk keys that became dirty after the first so many.
+    `part` is the key's slice of a disk key; `since(n)` returns the dirty keys after the first n.
     """
 
     def __init__(self, part: slice, since: Callable[[int], list[bytes]]) -> None:
@@ -39,12 +36,7 @@ class DirtyIndex:
         self._seen = 0
 
     def of(self, key: bytes, dirty_count: int) -> list[bytes] | None:
-        """Return a key's uncommitted disk keys in order, None if there are none; the list is the index's own.
-
-        Args:
-            key: The key.
-            dirty_count: How many disk keys are dirty now.
-        """
+        """Return the key's uncommitted disk keys in order, or None; do not modify the list."""
         if dirty_count > self._seen:
             self._update(dirty_count)
         return self._by_key.get(key)
@@ -61,37 +53,26 @@ class DirtyIndex:
         self._seen = dirty_count
 
     def clear(self) -> None:
-        """Nothing is dirty any more."""
         self._by_key = {}
         self._seen = 0
 
 
 class _Segment:
-    """What is known of one segment."""
-
     __slots__ = ("complete", "many", "rows", "scanned", "size_bytes")
 
     def __init__(self, *, complete: bool) -> None:
-        #: Whether keys that are not in `rows` have none.
+        #: True if keys not in `rows` have no rows.
         self.complete = complete
-        #: The disk keys of each key, in order; of keys that were not looked up perhaps not all.
         self.rows: dict[bytes, list[bytes]] = {}
-        #: Keys that were looked up; only used where the segment is not complete.
         self.scanned: set[bytes] = set()
-        #: Keys with too many rows.
         self.many: set[bytes] = set()
         self.size_bytes = 0
 
 
 class RowIndex:
-    """The disk keys of a store's rows by segment and key.
+    """Disk keys of a store's rows by segment and key.
 
-    Args:
-        layout: How rows are laid out.
-        budget_bytes: What the index may take.
-        on_disk: The segments that may hold rows on disk now.
-        find: Returns the disk keys of a key in a segment in order, those on disk and those that are uncommitted, at most so
-            many; it is asked once for each.
+    `find` returns a key's disk keys in a segment, up to a limit.
     """
 
     def __init__(
@@ -102,40 +83,34 @@ class RowIndex:
         find: Callable[[int, bytes, int], list[bytes]],
     ) -> None:
         self._layout = layout
-        #: The bytes of a disk key that are the row's time.
         self._time = layout.time_bytes
-        #: The bytes of a disk key that are the key's.
         self._key = slice(SEGMENT_BYTES, -layout.tail)
         self._budget_bytes = budget_bytes
         self._find = find
         self._segments = {number: _Segment(complete=False) for number in sorted(on_disk)}
-        #: Their numbers in order.
         self._order = list(self._segments)
         self._size_bytes = 0
 
     def add(self, disk_keys: Iterable[bytes]) -> None:
-        """Note rows that were put, each once or several times; make room for them."""
         for disk_key in disk_keys:
             self.put(disk_key)
         self._shed()
 
     def put(self, disk_key: bytes) -> None:
-        """Note one row that was put, known or new; room for it is made by the next `add`."""
         segment = self._segment_of(disk_key[:SEGMENT_BYTES])
         self._grow(segment, _insert(segment, disk_key[self._key], disk_key))
 
     def _segment_of(self, prefix: bytes) -> _Segment:
-        """Return the segment of disk keys with this prefix, to put one into it."""
         number = int.from_bytes(prefix)
         segment = self._segments.get(number)
         if segment is None:
-            # It was not on disk when the index began, and nobody else writes.
+            # The segment was not on disk at the start, and only this process writes.
             segment = self._segments[number] = _Segment(complete=True)
             insort(self._order, number)
         return segment
 
     def change(self, rows: Mapping[bytes, object]) -> None:
-        """Note what became of many rows by disk key: with a value of None they are gone."""
+        """Update many rows by disk key; None removes the row."""
         segments: dict[bytes, _Segment] = {}
         gone: list[bytes] = []
         key_part, grown = self._key, 0
@@ -150,19 +125,18 @@ class RowIndex:
             key = disk_key[key_part]
             mine = segment.rows.get(key)
             if mine is not None and disk_key > mine[-1] and len(mine) < _ROWS_MAX:
-                mine.append(disk_key)  # as most are: time goes on
+                mine.append(disk_key)  # the common case: time advances
                 size_bytes = len(disk_key) + _ROW_BYTES
             else:
                 size_bytes = _insert(segment, key, disk_key)
             segment.size_bytes += size_bytes
             grown += size_bytes
         self._size_bytes += grown
-        # Last, so that a key whose only row is replaced stays where it is.
+        # Removals go last, so that replacing a key's only row keeps the key in place.
         for disk_key in gone:
             self.remove(disk_key)
 
     def remove(self, disk_key: bytes) -> None:
-        """Note that a row is gone, if it was known."""
         segment = self._segments.get(int.from_bytes(disk_key[:SEGMENT_BYTES]))
         if segment is None:
             return
@@ -180,7 +154,6 @@ class RowIndex:
             self._grow(segment, -len(disk_key) - _ROW_BYTES - len(key) - _KEY_BYTES)
 
     def expire(self, first_kept: int) -> None:
-        """Forget the segments before one: they are deleted."""
         while self._order and self._order[0] < first_kept:
             self._size_bytes -= self._segments.pop(self._order.pop(0)).size_bytes
 
@@ -189,7 +162,7 @@ class RowIndex:
         self._size_bytes += size_bytes
 
     def of(self, key: bytes, low: int, high: int) -> list[bytes] | None:
-        """Return the disk keys of a key with low <= time <= high in order; None if they are too many to be known."""
+        """Return disk keys with low <= time <= high in order; None if there are too many."""
         order, interval, time = self._order, self._layout.interval_ms, self._time
         lowest, highest = low // interval, high // interval
         found: list[bytes] = []
@@ -204,7 +177,7 @@ class RowIndex:
                 if key in segment.many:
                     return None
                 continue
-            # Only in the segments at both ends are there rows of other times.
+            # Only the first and last segment have rows outside the interval.
             start, stop = 0, len(mine)
             if number == lowest:
                 start = bisect_left(mine, _pack_time(low), key=time)
@@ -216,7 +189,7 @@ class RowIndex:
     def of_each(
         self, keys: Sequence[bytes], lows: Sequence[int], highs: Sequence[int]
     ) -> Sequence[list[bytes] | None]:
-        """Return what `of` does for each key with its times; there is at least one. None of the times is below 0."""
+        """Return the result of `of` for at least one key; times are >= 0."""
         order, interval = self._order, self._layout.interval_ms
         first, last = min(lows) // interval, max(highs) // interval
         numbers = order[bisect_left(order, first) : bisect_right(order, last)]
@@ -226,7 +199,7 @@ class RowIndex:
                 self._look_up_each(number, segment, zip(keys, lows, highs, strict=True))
         if any(segment.many for segment in segments):
             return list(map(self.of, keys, lows, highs))
-        # Times compare as their bytes do, and so do the disk keys of one key in one segment.
+        # Times, and disk keys of one key in one segment, sort like their bytes.
         time, before_time = self._time, slice(-self._layout.tail)
         behind_time = b"\xff" * (self._layout.tail - _TIME.size)
         packed_lows, packed_highs = list(map(_pack_time, lows)), list(map(_pack_time, highs))
@@ -242,7 +215,7 @@ class RowIndex:
                 if latest < low:
                     continue
                 if latest <= high and (len(mine) == 1 or time(mine[-2]) < low):
-                    rows.append(mine[-1])  # most find one, or none
+                    rows.append(mine[-1])  # the common case: one row or none
                 elif latest <= high and time(mine[0]) >= low:
                     rows.extend(mine)
                 else:
@@ -255,7 +228,6 @@ class RowIndex:
     def _look_up_each(
         self, number: int, segment: _Segment, wanted: Iterable[tuple[bytes, int, int]]
     ) -> None:
-        """Look up those keys that were not yet, where their times reach into a segment that is not complete."""
         interval, scanned = self._layout.interval_ms, segment.scanned
         begin, end = number * interval, (number + 1) * interval
         for key, low, high in wanted:
@@ -275,15 +247,14 @@ class RowIndex:
 
     @property
     def is_full(self) -> bool:
-        """Return whether it takes more than it may: then `add` makes room."""
         return self._size_bytes > self._budget_bytes
 
     def _shed(self) -> None:
-        """Forget the oldest segments until a quarter of the budget is free, if it takes too much."""
+        """Drop the oldest segments until a quarter of the budget is free."""
         if not self.is_full:
             return
         for number in self._order:
-            # Not more: what is forgotten of the segments at hand is looked up again, key by key.
+            # Drop no more: rows of recent segments would be searched again, key by key.
             if self._size_bytes <= self._budget_bytes * 3 // 4:
                 return
             self._size_bytes -= self._segments[number].size_bytes
@@ -291,7 +262,6 @@ class RowIndex:
 
 
 def _insert(segment: _Segment, key: bytes, disk_key: bytes) -> int:
-    """Add a row of a key; return how much memory that takes."""
     mine = segment.rows.get(key)
     if mine is None:
         if key in segment.many:
@@ -312,7 +282,6 @@ def _insert(segment: _Segment, key: bytes, disk_key: bytes) -> int:
 
 
 def _forget(segment: _Segment, key: bytes) -> int:
-    """Forget the rows of a key; return how much memory that frees."""
     mine = segment.rows.pop(key, None)
     return 0 if mine is None else _bytes_of(key, mine)
 

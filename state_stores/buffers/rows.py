@@ -1,18 +1,17 @@
-"""Puts and deletes as two columns: what a commit writes, without an object per row."""
+"""Puts and deletes as two columns, without an object per row."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, cast, overload
 
 Row = tuple[bytes, bytes | None]
 
-#: So many values are joined at a time to learn their size.
 _JOINED: Final = 256
 
 
 def column_bytes(column: Sequence[bytes | None]) -> int:
-    """Return the bytes of all values together; None has none.
+    """Return the total bytes of all values; None counts 0.
 
-    Joining them takes a tenth of the time that the length of each does.
+    Joining them takes a tenth of the time of one `len` per value.
 
     >>> column_bytes([b"ab", None, b"c"])
     3
@@ -22,13 +21,13 @@ def column_bytes(column: Sequence[bytes | None]) -> int:
         piece = column[start : start + _JOINED]
         try:
             total += len(b"".join(cast("Sequence[bytes]", piece)))
-        except TypeError:  # a None among them
+        except TypeError:  # the piece contains None
             total += sum(map(len, filter(None, piece)))
     return total
 
 
 class SortedRows(Sequence[Row]):
-    """Rows in key order: keys, and values (None deletes). Reads like a sequence of pairs.
+    """Rows in key order: keys and values (None deletes); a sequence of pairs.
 
     >>> list(SortedRows([b"a", b"b"], [b"1", None]))
     [(b'a', b'1'), (b'b', None)]

@@ -1,8 +1,7 @@
-"""A commit buffer of a window or session store: rows in segments of time, which expire as a whole.
+"""Commit buffer of a window or session store: rows in time segments, which expire as a whole.
 
-It is keyed by disk key (see `segments`). Whoever knows the exact disk keys uses `fetch`, `get`, `timestamp` and `put` as
-with any buffer; scans of one key go through an index of the key's rows (`row_index`), and where that knows nothing they
-visit only those segments on disk that hold anything.
+Keys are disk keys (see `segments`). Scans of one key use the row index; keys with too many rows
+need a scan of the segments on disk.
 """
 
 from bisect import bisect_left
@@ -25,15 +24,12 @@ from tidewheel.state_stores.spec import StoreSpec
 #: (disk key, value, timestamp)
 SegmentRow = tuple[bytes, Any, int]
 
-#: A row, of which only the disk key is read.
 R = TypeVar("R", bound=tuple[Any, ...])
 
 _disk_key = itemgetter(0)
 
 
 class SegmentedBuffer(TimedBuffer):
-    """Buffered access to a family of a window or session store."""
-
     def __init__(
         self,
         spec: StoreSpec,
@@ -46,30 +42,22 @@ class SegmentedBuffer(TimedBuffer):
         super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes, in_range=in_range)
         self.layout = SegmentLayout.of(spec)
         self._index = DirtyIndex(slice(SEGMENT_BYTES, -self.layout.tail), self._dirty_since)
-        #: The segments that may hold rows on disk, in order; None while that is not known.
         self._on_disk: list[int] | None = None
-        #: The rows of each key; made when somebody first scans one, because exact disk keys need none.
+        #: Row index, created at the first scan of a key; exact disk keys don't need it.
         self._rows: RowIndex | None = None
-        #: How many dirty disk keys it has been told.
         self._rows_seen = 0
 
     @property
     def live_from_ms(self) -> int:
-        """Return the smallest time that has not expired."""
         return self.layout.live_from_ms(self.observed_stream_time_ms)
 
     def _record_key(self, key: bytes) -> bytes:
         return self.layout.key_of(key)
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
     def scan_key(
         self, key: bytes, low: int, high: int, *, reverse: bool = False, expired: bool = False
     ) -> Iterator[SegmentRow]:
-        """Return the live rows of a key with low <= time <= high, in the order of time, as of now.
-
-        `expired`: the others too, as far as they are still there.
-        """
+        """Return a key's live rows in time order; `expired` includes expired ones."""
         low, high = max(low, 0 if expired else self.live_from_ms), min(high, TIME_MAX)
         if high < low:
             return iter(())
@@ -94,11 +82,10 @@ class SegmentedBuffer(TimedBuffer):
         return self._merged(changed, disk, reverse=reverse)
 
     def known_rows(self, key: bytes, low: int, high: int) -> list[bytes] | None:
-        """Return the disk keys of a key with low <= time <= high in order, live or not; None if they are too many."""
+        """Return a key's disk keys in order, expired ones included; None if too many."""
         return self._row_index().of(key, low, high)
 
     def _row_index(self) -> RowIndex:
-        """Return the index of rows, which knows of all that is uncommitted."""
         rows = self._rows
         if rows is None:
             budget = self._keep_bytes // 2
@@ -109,7 +96,7 @@ class SegmentedBuffer(TimedBuffer):
         return rows
 
     def rows_of(self, key: bytes, low: int, high: int) -> list[bytes]:
-        """Return the disk keys of a key with low <= time <= high in order, live or not; some may have no value."""
+        """Return a key's disk keys, expired ones included; some may have no value."""
         high = min(high, TIME_MAX)
         if high < low:
             return []
@@ -121,7 +108,6 @@ class SegmentedBuffer(TimedBuffer):
     def rows_of_each(
         self, keys: Sequence[bytes], lows: Sequence[int], highs: Sequence[int]
     ) -> list[list[bytes]]:
-        """Return what `rows_of` does for each key with its times, from 0; the lists are the caller's."""
         if not keys:
             return []
         return [
@@ -136,12 +122,11 @@ class SegmentedBuffer(TimedBuffer):
         self._rows_seen = len(self.dirty)
 
     def _with_values(self, disk_keys: list[bytes]) -> list[bytes]:
-        """Return those dirty disk keys that were not deleted."""
         deleted = self._deleted
         return [each for each in disk_keys if each not in deleted] if deleted else disk_keys
 
     def _look_up(self, segment: int, key: bytes, limit: int) -> list[bytes]:
-        """Return the disk keys of a key in a segment in order, up to `limit` of those on disk and all uncommitted ones."""
+        """Return a key's disk keys: up to `limit` on disk, and all uncommitted."""
         layout = self.layout
         low = segment * layout.interval_ms
         high = low + layout.interval_ms - 1
@@ -163,7 +148,6 @@ class SegmentedBuffer(TimedBuffer):
     def scan_range(
         self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
     ) -> Iterator[SegmentRow]:
-        """Return the live rows of the keys lo <= key <= hi with low <= time <= high: by segment, then by key."""
         low, high = max(low, self.live_from_ms), min(high, TIME_MAX)
         if high < low:
             return iter(())
@@ -199,7 +183,7 @@ class SegmentedBuffer(TimedBuffer):
         length: int | None = None,
     ) -> Iterator[SegmentRow]:
         hidden = frozenset(changed)
-        # Opened now, so that it shows what is there now.
+        # Opened immediately, to show the current rows.
         rows = self._database.iterate(self._family, lower, upper, reverse=reverse)
         return (
             (disk_key, *self._decode(disk_key, data))
@@ -208,7 +192,6 @@ class SegmentedBuffer(TimedBuffer):
         )
 
     def _changed_of(self, key: bytes, low: int, high: int) -> list[bytes]:
-        """Return the uncommitted disk keys of a key and times, in order."""
         mine = self._index.of(key, len(self.dirty))
         if mine is None:
             return []
@@ -224,13 +207,9 @@ class SegmentedBuffer(TimedBuffer):
         return self._on_disk
 
     def _forget_disk(self) -> None:
-        """Look at the disk again before anything is said of it."""
         self._on_disk = self._rows = None
 
-    # -- writing ---------------------------------------------------------------------------------------------------
-
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
-        """Set a value, or delete it with None; the index of rows knows of it at once."""
         rows = self._rows
         if rows is None:
             super().put(key, value, timestamp)
@@ -245,7 +224,6 @@ class SegmentedBuffer(TimedBuffer):
             self._rows_seen = len(self.dirty)
 
     def _begin_all(self, rows: Mapping[bytes, Any], timestamps: Sequence[int]) -> None:
-        """Note that these rows are changed; the index of rows knows of it at once."""
         index = self._rows
         in_step = self._rows_seen == len(self.dirty)
         super()._begin_all(rows, timestamps)
@@ -257,16 +235,12 @@ class SegmentedBuffer(TimedBuffer):
     def touched(
         self, keys: Collection[bytes], latest: int, fresh: Collection[bytes] | None = None
     ) -> None:
-        """Mark keys whose entries in `values` and `timestamps` were changed directly, to `latest` at most."""
         if self._rows is not None and self._deleted:
             self._rows.add(self._deleted.intersection(keys))
         super().touched(keys, latest, fresh)
 
-    # -- committing ------------------------------------------------------------------------------------------------
-
     @property
     def _kept_from(self) -> bytes:
-        """Return the first disk key that stays on disk."""
         return self.layout.prefix(self.layout.first_kept(self.observed_stream_time_ms))
 
     def _drained(
@@ -274,7 +248,7 @@ class SegmentedBuffer(TimedBuffer):
     ) -> Drained:
         layout = self.layout
         if keys:
-            # Operators that know their disk keys write them without a word about time.
+            # Operators that know disk keys write them without calling `observe`.
             self.observe(layout.latest_time(keys))
         dead = self._kept_from
         live = bisect_left(keys, dead)
@@ -288,7 +262,6 @@ class SegmentedBuffer(TimedBuffer):
         )
 
     def _delete_range(self, dead: bytes) -> tuple[bytes, bytes] | None:
-        """Return the range of what has expired on disk, if anything has: all before the key `dead`."""
         on_disk = self._segments_on_disk()
         if not on_disk or self.layout.prefix(on_disk[0]) >= dead:
             return None
@@ -303,20 +276,19 @@ class SegmentedBuffer(TimedBuffer):
     def restored(
         self, rows: Sequence[tuple[bytes, bytes | None]], *, slowest_ms: int | None = None
     ) -> Restored:
-        """Note that these rows were restored from the changelog; return what is written along with them."""
         restored = super().restored(rows, slowest_ms=slowest_ms)
         self._forget_disk()
         first = self.layout.first_restored(self.observed_stream_time_ms, slowest_ms)
         delete_range = self._delete_range(self.layout.prefix(first))
-        self._forget_disk()  # the rows are not there yet
+        self._forget_disk()  # the restored rows are not on disk yet
         return Restored(delete_range=delete_range, notes=restored.notes)
 
     def applied(self) -> None:
-        """The database shows the drained changes: all entries are clean now."""
         if self._rows is not None:
             self._tell_rows(self._rows)
             self._rows.expire(self.layout.first_kept(self.observed_stream_time_ms))
-        if self._on_disk is not None and self.dirty:  # else nothing was deleted, either
+        # without dirty keys nothing was deleted either
+        if self._on_disk is not None and self.dirty:
             dead = self.layout.first_kept(self.observed_stream_time_ms)
             found = self.layout.segments_in(self.dirty).union(self._on_disk)
             self._on_disk = sorted(segment for segment in found if segment >= dead)
@@ -325,14 +297,12 @@ class SegmentedBuffer(TimedBuffer):
         super().applied()
 
     def _evict_before(self, dead: bytes) -> None:
-        """Forget what the database has just deleted; that is once per segment."""
         for disk_key in [key for key in self.timestamps if key < dead]:
             self.evict(disk_key)
         for disk_key in [key for key in self._old.timestamps if key < dead]:
             self.evict(disk_key)
 
     def discard(self) -> None:
-        """Forget everything, also uncommitted changes: the next read sees the database."""
         super().discard()
         self._forget_disk()
 
@@ -343,8 +313,6 @@ class SegmentedBuffer(TimedBuffer):
 
 
 class QueriedSegments:
-    """The rows of one task's window or session store, for queries; scans as `SegmentedBuffer`."""
-
     def __init__(self, spec: StoreSpec, topic: str, source: Queried) -> None:
         self.layout = SegmentLayout.of(spec)
         self._spec = spec
@@ -354,7 +322,6 @@ class QueriedSegments:
     def scan_key(
         self, key: bytes, low: int, high: int, *, reverse: bool = False
     ) -> Iterator[SegmentRow]:
-        """Return the live rows of a key with low <= time <= high, in the order of time; its task is asked now."""
         layout = self.layout
         length = layout.row_bytes(key)
 
@@ -373,7 +340,6 @@ class QueriedSegments:
     def scan_range(
         self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
     ) -> Iterator[SegmentRow]:
-        """Yield the live rows of the keys lo <= key <= hi with low <= time <= high: by segment, then by key."""
         layout = self.layout
 
         def rows(
@@ -427,7 +393,6 @@ def rows_within(
     low: int,
     high: int,
 ) -> Iterator[R]:
-    """Yield the rows of keys from `keys[0]` to `keys[1]` (None: no end) and times from `low` to `high`."""
     lo, hi = keys
     for row in rows:
         key = layout.key_of(row[0])
@@ -440,7 +405,6 @@ def rows_within(
 
 
 def segments_on_disk(database: RowReader, family: str, layout: SegmentLayout) -> Iterator[int]:
-    """Yield the segments that hold any row, in order: one short scan each."""
     lower: bytes | None = None
     while (row := next(database.iterate(family, lower, None), None)) is not None:
         segment = layout.segment_of(row[0])

@@ -1,7 +1,6 @@
-"""A commit buffer of a versioned store: every version of every key, until it is older than the history.
+"""Commit buffer of a versioned store: all versions of a key within the history retention.
 
-It is keyed by disk key (see `versions`). The timestamp of a key's latest version is remembered while there is room, so
-that puts in order and reads of the latest version need no scan.
+A bounded cache has the latest timestamp of each key, so puts in order need no scan.
 """
 
 from abc import ABC, abstractmethod
@@ -36,47 +35,40 @@ Version = tuple[int, Any]
 
 TIME_MAX: Final = (1 << 63) - 1
 
-#: For so many keys the latest timestamp is remembered; more, and all are forgotten.
 _MOST_LATEST: Final = 100_000
 
-#: A commit looks at so many rows on disk for each one it writes, to find versions that have ended.
+#: Rows on disk that a commit checks for expired versions, per row it writes.
 _SWEPT_PER_ROW: Final = 4
 
 _first = itemgetter(0)
 
 
 class _ByKey(ABC):
-    """Versions by key, in both directions of time."""
-
     def newest_first(
         self, key: bytes, newest: int = TIME_MAX, oldest: int = 0
     ) -> Iterator[Version]:
-        """Return the versions of a key with oldest <= timestamp <= newest, as of now."""
+        """Return versions with oldest <= timestamp <= newest, newest first."""
         return self._scan(key, newest, oldest, reverse=False)
 
     def oldest_first(
         self, key: bytes, newest: int = TIME_MAX, oldest: int = 0
     ) -> Iterator[Version]:
-        """Return the same as `newest_first`, the oldest first."""
         return self._scan(key, newest, oldest, reverse=True)
 
     @abstractmethod
-    def _scan(self, key: bytes, newest: int, oldest: int, *, reverse: bool) -> Iterator[Version]:
-        """Return the versions of a key in an interval of time, the newest first unless `reverse`."""
+    def _scan(
+        self, key: bytes, newest: int, oldest: int, *, reverse: bool
+    ) -> Iterator[Version]: ...
 
 
 class VersionedBuffer(_ByKey, TimedBuffer):
-    """Buffered access to a family of a versioned store."""
-
     def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
         super().__init__(spec, database, topic=topic, keep_bytes=keep_bytes)
         self._serde = VersionSerde(StoredValues(spec.value_serde, spec.name))
         self._index = DirtyIndex(slice(None, -TAIL), self._dirty_since)
-        #: Timestamp of the latest version of some keys, -1 where there is none.
+        #: Timestamp of the latest version of some keys, -1 if none.
         self._latest: dict[bytes, int] = {}
-        #: Where the search for ended versions goes on.
         self._cursor: bytes | None = None
-        #: What the commit in progress deletes of them.
         self._swept: list[bytes] = []
 
     def _record_key(self, key: bytes) -> bytes:
@@ -84,18 +76,13 @@ class VersionedBuffer(_ByKey, TimedBuffer):
 
     @property
     def horizon_ms(self) -> int:
-        """Return the smallest timestamp that may still be read and put."""
         return self.observed_stream_time_ms - self.spec.history_retention_ms
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
     def latest(self, key: bytes) -> Version | None:
-        """Return the latest version of a key, also a deletion; None if there is none."""
         timestamp = self.latest_timestamp(key)
         return None if timestamp < 0 else (timestamp, self.get(version_key(key, timestamp)))
 
     def latest_timestamp(self, key: bytes) -> int:
-        """Return the timestamp of the latest version of a key, -1 if there is none."""
         timestamp = self._latest.get(key)
         if timestamp is None:
             newest = next(self.newest_first(key), None)
@@ -110,7 +97,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         changed = mine[bisect_left(mine, lower) : bisect_left(mine, upper)]
         hidden = frozenset(changed)
         length = len(key) + TAIL
-        # Opened now, so that it shows what is there now.
+        # Opened immediately, to show the current rows.
         rows = self._database.iterate(self._family, lower, upper, reverse=reverse)
         disk = (
             (disk_key, self._decode(disk_key, data)[0])
@@ -125,10 +112,8 @@ class VersionedBuffer(_ByKey, TimedBuffer):
             for disk_key, value in merge(buffered, disk, key=_first, reverse=reverse)
         )
 
-    # -- writing ---------------------------------------------------------------------------------------------------
-
     def put_version(self, key: bytes, value: Any, timestamp: int) -> int | None:
-        """Set the version of a key at a timestamp (None: a deletion), and return that of the next newer one, if any."""
+        """Set a version (None: deletion); return the next newer timestamp."""
         latest = self.latest_timestamp(key)
         following = None
         if latest > timestamp:
@@ -137,13 +122,12 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         if following is None:
             self._latest[key] = timestamp
         else:
-            # Compaction keeps the last record of a key: the latest version must be behind the late one.
+            # Compaction keeps the last record of a key: the latest version must follow the late
+            # one.
             disk_key = version_key(key, latest)
             self.fetch((disk_key,))
             self.touched((disk_key,), self.timestamps[disk_key])
         return following
-
-    # -- committing ------------------------------------------------------------------------------------------------
 
     def _drained(
         self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
@@ -151,7 +135,6 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         dead = self._swept = self._sweep(_SWEPT_PER_ROW * len(keys)) if keys else []
         sealed = seal_batch(values, timestamps)
         rows = sorted([*zip(keys, sealed, strict=True), *((key, None) for key in dead)], key=_first)
-        # The versions of a key in the order of time.
         columns = [
             (disk_key[:-TAIL], timestamp, value)
             for disk_key, timestamp, value in zip(keys, timestamps, values, strict=True)
@@ -167,7 +150,6 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         )
 
     def _sweep(self, limit: int) -> list[bytes]:
-        """Return disk keys of versions that have ended before the history, found in the next `limit` rows on disk."""
         horizon = self.horizon_ms
         if horizon < 0:
             return []
@@ -183,12 +165,12 @@ class VersionedBuffer(_ByKey, TimedBuffer):
     def _ended(
         self, rows: Sequence[tuple[bytes, bytes]], horizon: int, *, complete: bool
     ) -> list[bytes]:
-        """Return the versions of one key (its rows, newest first) that nobody can read any more."""
+        """Return the versions of one key (newest first) that no read can reach."""
         old = [row for row in rows if time_of(row[0]) <= horizon]
         if not old:
             return []
-        # The newest of them is valid at the horizon, unless it is a deletion: then it does nothing, once those before
-        # it are gone.
+        # The newest of them is valid at the horizon. If it is a deletion, it has no effect after
+        # the older ones are gone.
         (last, data), *before = old
         ended = [disk_key for disk_key, _ in before]
         if complete and versions.value_of(unseal(data)[0]) is None:
@@ -200,7 +182,6 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         self._latest = {}
 
     def applied(self) -> None:
-        """The database shows the drained changes: all entries are clean now."""
         super().applied()
         for disk_key in self._swept:
             self.evict(disk_key)
@@ -210,7 +191,6 @@ class VersionedBuffer(_ByKey, TimedBuffer):
             self._latest = {}
 
     def discard(self) -> None:
-        """Forget everything, also uncommitted changes: the next read sees the database."""
         super().discard()
         self._latest = {}
         self._swept = []
@@ -222,10 +202,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
 
 
 class QueriedVersions(_ByKey):
-    """The versions of one key in one task's store, for one query; reads as `VersionedBuffer`.
-
-    What a query reads of the key more than once is of one moment, so versions that are rolled back do not vanish in between.
-    """
+    """Query access to the versions of one key; repeated reads of one query are consistent."""
 
     def __init__(self, spec: StoreSpec, topic: str, source: Queried, key: bytes) -> None:
         self._spec = spec
@@ -242,7 +219,6 @@ class QueriedVersions(_ByKey):
         self.horizon_ms = observed_ms - spec.history_retention_ms
 
     def latest(self, key: bytes) -> Version | None:
-        """Return the latest version of a key, also a deletion; None if there is none."""
         return next(self.newest_first(key), None)
 
     def _scan(self, key: bytes, newest: int, oldest: int, *, reverse: bool) -> Iterator[Version]:

@@ -1,6 +1,5 @@
-"""State in bulk: sorted runs of a changelog, snapshots of them, and what a store is restored from.
+"""Bulk restore: sorted runs of changelogs, snapshots of runs, and restore plans.
 
-A *run* is one sorted file: the last value per disk key of one stretch of one changelog partition. Ingesting runs in the
-order of their offsets is the same as replaying the stretch. A *snapshot* is the runs of all partitions of a store at
-some location, with one manifest that says what they hold and how long they may be followed.
+A *run* is one sorted file: the last value per disk key of an offset range. Ingesting runs in offset
+order equals a replay. A *snapshot* is the runs of all partitions of a store, with one manifest.
 """

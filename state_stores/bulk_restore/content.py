@@ -1,7 +1,6 @@
-"""What a store holds, as a reader of it would find: rows without their layout, and without those that have ended.
+"""Visible content of a store: the rows that reads return, as bytes.
 
-Two copies of a store need not have the same bytes: one may have swept out an ended row that the other still has. What
-counts is what a read returns, and that is what this gives, still as bytes.
+Two copies of a store may differ in bytes: one may still have an expired row.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,16 +14,12 @@ from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """A row of a store.
+    """Visible row of a store; `place` is its disk key, which defines the order.
 
     Attributes:
-        key: The key's bytes.
-        value: The value's bytes.
-        timestamp: Of the record that set it (ms since the epoch).
-        start: Window and session stores: where it begins; None for others.
-        end: Window and session stores: where it ends; versioned stores: until when the version is valid, None for the latest.
-        seq: Window stores that keep duplicates: which of them it is.
-        place: Its disk key, by which rows are in order.
+        timestamp: Timestamp of the record that set it (ms since the epoch).
+        end: End of the window, session or version; None for the latest version.
+        seq: Sequence number of a window store's duplicate.
     """
 
     key: bytes
@@ -39,13 +34,6 @@ class StoredRow:
 def stored_rows(
     spec: StoreSpec, stored: Iterable[tuple[bytes, bytes]], observed_ms: int
 ) -> Iterator[StoredRow]:
-    """Yield the rows of a store that have not ended.
-
-    Args:
-        spec: The store.
-        stored: Disk keys and stored values of all its rows, in the order of the disk.
-        observed_ms: The store's own time (`tidewheel.state_stores.restore.StoreTime`).
-    """
     match spec.kind:
         case StoreKind.VERSIONED:
             return _version_rows(stored, observed_ms - spec.history_retention_ms)
@@ -85,7 +73,7 @@ def _segment_rows(
 
 
 def _version_rows(stored: Iterable[tuple[bytes, bytes]], horizon_ms: int) -> Iterator[StoredRow]:
-    #: Timestamps of the newer versions of keys whose rows may go on: rows of longer keys stand between those of a key.
+    #: Newest timestamps of open keys: rows of longer keys may lie between the rows of a key.
     newer: dict[bytes, int] = {}
     for disk_key, data in stored:
         key, timestamp = disk_key[: -versions.TAIL], versions.time_of(disk_key)

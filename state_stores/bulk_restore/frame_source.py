@@ -1,22 +1,20 @@
-"""Names what a bootstrap reads. Without PySpark, so that it can be named before Spark starts."""
+"""Source of a bootstrap; imports no PySpark, so it can be built before Spark starts."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSource:
-    """Where a frame is read from.
+    """Source of a frame.
 
     Attributes:
-        source: A path or URL that Spark can read, or the name of a table.
-        file_format: parquet, csv, json, or any format the session knows; None: told by the end of the name.
-        select: SQL expressions that make the columns; none: all as they are.
-        schema: Types of columns of CSV and JSON, as Spark's DDL: `id STRING, price DOUBLE`. Types of
-            the others are inferred; CSV columns that the key is made of are text.
-        infer_schema: Infer the types of all CSV columns as Spark does, also those of the key.
-        encoding: The charset of CSV and JSON; None: UTF-8. Other bytes are refused.
-        multi_line: A JSON file is one document over several lines.
-        time_zone: Of times without one, in a session of our own; None: UTC.
+        source: A path, URL or table name.
+        file_format: Any format of the session; None: by the file extension.
+        select: SQL expressions of the columns; empty: all columns unchanged.
+        schema: Types of CSV and JSON columns as Spark DDL: `id STRING, price DOUBLE`.
+        infer_schema: Infer the types of all CSV columns as Spark does, including the key's.
+        encoding: Charset of CSV and JSON; None: UTF-8. Invalid bytes are an error.
+        time_zone: Zone of times without one, in a session we create; None: UTC.
     """
 
     source: str

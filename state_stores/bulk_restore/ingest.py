@@ -1,10 +1,10 @@
-"""Takes runs into a task's database, in an order in which a kill at any moment does no harm.
+"""Ingestion of runs into a task's database, in an order that survives a kill at any moment.
 
-    position forgotten → made durable → store emptied → files ingested → time and position written → made durable
+    drop position → flush → clear store → ingest files → write time and position → flush
 
-Nothing is written ahead, so a kill loses what is not durable; ingested files are durable at once. Were the old position
-still on disk by then, it would speak of rows that are gone, or newer than it says. As it is, a kill before the last step
-leaves a store without a position, which the next open empties and restores from the beginning.
+Ingested files are durable immediately, other writes only after a flush (no WAL). An old position on
+disk would refer to deleted or newer rows. With this order, a kill before the last step leaves a
+store without a position, which the next open restores from the beginning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,20 +22,19 @@ from tidewheel.state_stores.restore import StoreTime
 from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
 
-#: Rows of one write to a database that takes no files.
 _ROWS_PER_WRITE: Final = 20_000
 
 
 @runtime_checkable
 class BulkDatabase(Protocol):
-    """A database that takes sorted files; `TaskDatabase` is one, the in-memory one is not."""
+    """Database that can ingest SST files: `TaskDatabase`, not the in-memory one."""
 
     def ingest(self, family: str, files: Sequence[Path]) -> None:
-        """Take sorted files into a family, later ones over earlier ones; the files are moved. Durable on return."""
+        """Ingest sorted files into a family, later over earlier; moves them. Durable on return."""
         ...
 
     def make_durable(self) -> None:
-        """Make everything that was written durable: rows first, then positions, so that a kill leaves these behind."""
+        """Flush all writes: rows before positions."""
         ...
 
 
@@ -51,26 +50,14 @@ def ingest_runs(
     also_forget: Sequence[str] = (),
     slowest_ms: int | None = None,
 ) -> None:
-    """Take runs into a store: its position is forgotten, the files go in, the new position is written.
+    """Ingest runs into a store: drop its position, ingest the files, write the new position.
 
-    After it, whoever has a buffer over the store calls `buffer.discard()`, so that it reads disk and time anew.
-
-    Args:
-        database: The task's.
-        spec: The store.
-        files: Runs in the order of their offsets, at most `MOST_RUNS` (see `limit_runs`); the files are moved. There may
-            be none, where a stretch had no row.
-        time: The store's time after the records of the runs (`BuiltRuns.time`, `PartitionRuns.time`).
-        position_name: See `tidewheel.state_stores.restore.position_name`.
-        position: What holds afterwards: `offset` the end of the runs, `written_at_ms` when that was the end of the log
-            (`PartitionRuns.caught_up_at_ms`). None if it never was the end: no position is kept then.
-        from_nothing: The runs begin at the start of the log: the store is emptied first. Otherwise they go on where the
-            store stands.
-        also_forget: Names of other notes that are emptied along with the position.
-        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
+    The owner of a buffer on the store must call `buffer.discard()` afterwards. Files (at most
+    `MOST_RUNS`, in offset order) are moved. `position` is None if their end never was the log's
+    end. `from_nothing` clears the store first. `also_forget` names other notes to clear.
 
     Raises:
-        StateStoreError: It failed; the store has no position then.
+        StateStoreError: Ingestion failed; the store has no position then.
     """
     before = StoreTime() if from_nothing else StoreTime(*read_note(database, spec.name))
     forgotten = [position_name, *also_forget, *((note_name(spec.name),) if from_nothing else ())]
@@ -93,7 +80,6 @@ def ingest_runs(
 def _notes(
     spec: StoreSpec, now: StoreTime, position_name: str, position: Position | None
 ) -> dict[str, bytes]:
-    """Return the time and the position as they are written."""
     notes: dict[str, bytes] = {}
     if now != StoreTime():
         notes[note_name(spec.name)] = encode_note(now.observed_ms, now.seq)
@@ -109,7 +95,6 @@ def _conclude(
     slowest_ms: int | None,
     notes: Mapping[str, bytes],
 ) -> None:
-    """Write the time and the position, and delete what has expired by that time."""
     ranges: dict[str, tuple[bytes, bytes]] = {}
     if spec.kind in SEGMENTED_KINDS:
         layout = SegmentLayout.of(spec)
@@ -122,7 +107,6 @@ def _conclude(
 
 
 def _write_files(database: Database, family: str, files: Sequence[RunFile]) -> None:
-    """Write what is in some files to a database that doesn't take files, and delete them."""
     for file in files:
         rows: Iterator[Row] = read_sorted_file(file.path)
         while batch := list(islice(rows, _ROWS_PER_WRITE)):

@@ -1,10 +1,10 @@
-"""Where snapshots are kept: a directory, or any URL that fsspec can open.
+"""Snapshot storage: a directory, or any URL that fsspec can open.
 
-    <location>/<application id>/<store>/manifests/<generation, 10 digits>-<id>.json
-    <location>/<application id>/<store>/runs/<partition>/<from>-<to>-<id>.sst
+<location>/<application id>/<store>/manifests/<generation, 10 digits>-<id>.json
+<location>/<application id>/<store>/runs/<partition>/<from>-<to>-<id>.sst
 
-Runs are uploaded first and never changed; the manifest that names them comes last, under a name of its own. So a reader
-sees a snapshot in whole or not at all, and a job that was killed leaves only files that nobody refers to.
+Runs are uploaded first and never changed; their manifest follows under a new name. So readers see a
+whole snapshot or none, and a killed job leaves only unreferenced files.
 """
 
 import hashlib
@@ -32,50 +32,39 @@ from tidewheel.state_stores.rocksdb.sorted_files import bounds_of
 _log = logging.getLogger(__name__)
 
 _MANIFEST_NAME: Final = re.compile(r"(\d{10})-[0-9a-f]{16}\.json")
-#: Its id begins with when it was made, so that no file system needs to be asked for that.
+#: The id begins with the creation time, so no file system needs to provide it.
 _RUN_NAME: Final = re.compile(r"\d+-\d+-([0-9a-f]{12})[0-9a-f]{16}\.sst")
 
 _COPY_BYTES: Final = 4 * 1024 * 1024
 
 DAY_MS: Final = 86_400_000
-#: So old snapshots of a changelog are deleted if the newest one is another changelog's.
+#: Snapshots of another changelog than the newest snapshot's are deleted at this age.
 _OTHERS_MS: Final = 30 * DAY_MS
 
 
 class SnapshotLocation:
-    """A place for snapshots.
+    """Storage of snapshots: a directory or an fsspec URL (`s3://bucket/path`, `hdfs://…`).
 
-    Args:
-        url: A directory, or an fsspec URL (`s3://bucket/path`, `hdfs://…`): that needs the extra `[spark]`, which brings
-            fsspec, and fsspec's package for the scheme. Credentials come from where that package looks for them.
+    URLs need the extra `[spark]` and fsspec's package for the scheme, which finds the credentials.
 
     Raises:
-        SnapshotRefused: fsspec, or its package for the scheme, is not installed.
+        SnapshotRefused: A package is missing.
     """
 
     def __init__(self, url: str) -> None:
         self._place = open_place(url)
-        #: Broken manifests that were told of: once each is enough.
         self._told: set[str] = set()
 
     def __repr__(self) -> str:
         return f"SnapshotLocation({self._place.shown!r})"
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
     def newest(
         self, application_id: str, store: str, topic_id: bytes | None = None
     ) -> StoreSnapshot | None:
-        """Return the newest valid snapshot of a store, or None; broken and foreign manifests are told by a warning.
+        """Return the newest valid snapshot, or None; log broken and foreign manifests.
 
-        Args:
-            application_id: Whose store it is.
-            store: Its name.
-            topic_id: Id of its changelog (16 bytes): one of another changelog (of another cluster, or of before the topic was
-                made anew) is returned only where there is none of this one, so that it can be said why it is not used.
-
-        Raises:
-            OSError: The location can't be reached.
+        A snapshot of another changelog than `topic_id` (other cluster, or recreated topic) is
+        returned only if none matches; the caller can then give the reason. Raises OSError.
         """
         newest: StoreSnapshot | None = None
         for name in self._manifests(application_id, store):
@@ -88,7 +77,6 @@ class SnapshotLocation:
         return newest
 
     def _manifests(self, application_id: str, store: str) -> list[str]:
-        """Return the names of all manifests of a store, the newest first."""
         folder = f"{_folder(application_id, store)}/manifests"
         names = [name for name in self._place.names(folder) if _MANIFEST_NAME.fullmatch(name)]
         return [f"{folder}/{name}" for name in sorted(names, reverse=True)]
@@ -97,10 +85,10 @@ class SnapshotLocation:
         try:
             snapshot = decode_manifest(self._place.read(name, MANIFEST_BYTES_MAX))
             if (snapshot.application_id, snapshot.store) != (application_id, store):
-                raise SnapshotRefused(  # noqa: TRY301 - told like every other reason
+                raise SnapshotRefused(  # noqa: TRY301 - handled like every other reason
                     f"it is one of store {snapshot.store} of {snapshot.application_id}"
                 )
-        except FileNotFoundError:  # deleted meanwhile, because there is a newer one
+        except FileNotFoundError:  # deleted concurrently because a newer one exists
             return None
         except SnapshotRefused as error:
             if name not in self._told:
@@ -116,10 +104,10 @@ class SnapshotLocation:
         return snapshot
 
     def download(self, run: Run, to_dir: Path) -> Path:
-        """Copy a run to a directory of this machine and check it; return the file, which is the caller's and durable.
+        """Download and check a run; the caller owns the durable file.
 
         Raises:
-            SnapshotRefused: The file is gone, or its size, checksum or keys are not those of the manifest.
+            SnapshotRefused: The file is missing, or differs from the manifest.
             OSError: The location can't be reached, or the file can't be written.
         """
         to_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -156,30 +144,26 @@ class SnapshotLocation:
                 digest.update(piece)
                 target.write(piece)
             target.flush()
-            # Here, where it stops nobody: an ingest would do it, and stop all of the worker's tasks meanwhile.
+            # fsync here blocks no task; an fsync by the ingestion would block all of the worker's.
             os.fsync(target.fileno())
         if size != run.file_bytes:
             raise SnapshotRefused(f"its size is not {run.file_bytes} bytes")
         if digest.hexdigest() != run.sha256:
             raise SnapshotRefused("its checksum is wrong")
 
-    # -- writing ---------------------------------------------------------------------------------------------------
-
     @staticmethod
     def run_name(application_id: str, store: str, run: Run, *, now_ms: int) -> str:
-        """Return a new name for a run: what `Run.file` will say, and where `upload` puts it."""
         folder = f"{_folder(application_id, store)}/runs/{run.partition}"
         return f"{folder}/{run.from_offset}-{run.to_offset}-{now_ms:012x}{secrets.token_hex(8)}.sst"
 
     def upload(self, local: Path, name: str) -> None:
-        """Copy a file of this machine to the location, durably; before `publish`."""
         self._place.put(local, name)
 
     def publish(self, snapshot: StoreSnapshot) -> str:
-        """Make a snapshot visible, all of whose runs are uploaded; return the manifest's name.
+        """Publish a snapshot whose runs are uploaded; return the manifest's name.
 
         Raises:
-            SnapshotRefused: It makes no sense; nothing was written.
+            SnapshotRefused: The snapshot is inconsistent; nothing was written.
         """
         data = encode_manifest(snapshot)
         folder = _folder(snapshot.application_id, snapshot.store)
@@ -196,13 +180,12 @@ class SnapshotLocation:
         keep: int = 2,
         min_age_ms: int = DAY_MS,
     ) -> list[str]:
-        """Delete older manifests than the `keep` newest valid ones, and runs that none of those names; return the names.
+        """Delete all but the `keep` newest valid manifests, and unreferenced runs; return the names.
 
-        Each changelog has newest ones of its own: two clusters may have an application of one name. Those of a changelog
-        other than the newest one's go when they are older than 30 days.
-
-        Runs younger than `min_age_ms` stay: they may be those of a snapshot that is being made, or of a manifest that
-        somebody is reading. Nothing is deleted where there is no valid manifest.
+        Each changelog keeps its own newest ones, because two clusters may have applications of one
+        name; manifests of other changelogs are deleted after 30 days. Runs younger than
+        `min_age_ms` stay for snapshots in progress and concurrent readers. Without a valid manifest
+        nothing is deleted.
         """
         assert keep > 0, "a location without manifests has no snapshot"
         kept: list[StoreSnapshot] = []
@@ -231,7 +214,6 @@ class SnapshotLocation:
 def _is_kept(
     snapshot: StoreSnapshot, newer: Sequence[StoreSnapshot], *, keep: int, now_ms: int
 ) -> bool:
-    """Return whether a snapshot stays, by those newer than it that do."""
     if sum(each.topic_id == snapshot.topic_id for each in newer) == keep:
         return False
     is_newest = not newer or snapshot.topic_id == newer[0].topic_id

@@ -1,8 +1,8 @@
-"""What a snapshot of a store holds, as one file of JSON, and whether it may be used. Pure.
+"""Snapshot manifest: a JSON file, its checks, and the rules for its use. Pure.
 
-A manifest is trusted only if its checksum is right and every number in it makes sense with every other: torn, empty,
-foreign and newer ones raise `SnapshotRefused`, and the changelog is used. Every doubt ends at the changelog: that costs
-time, the other way would cost data.
+Torn, empty, inconsistent, foreign and newer manifests raise `SnapshotRefused`, and the changelog is
+used instead. Every doubt leads to the changelog, which costs time; a wrong snapshot would cost
+data.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from tidewheel.state_stores.names import check_application_id, check_store_name
 from tidewheel.state_stores.restore import TOMBSTONE_MARGIN_MS, StartFrom, StoreTime, restore_start
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
-#: Format of what `encode_manifest` writes; a file of a later one is refused.
+#: Version that `encode_manifest` writes; later versions are rejected.
 FORMAT_VERSION: Final = 1
 
-#: No manifest of ours is larger (ten thousand partitions with sixteen runs each are about 60 MiB).
+#: Upper bound (ten thousand partitions with sixteen runs each take about 60 MiB).
 MANIFEST_BYTES_MAX: Final = 128 * 1024 * 1024
 
-#: Ingesting more overlapping files than this leaves a database that reads slowly for long (DESIGN §8: 60 files left 55
-#: in level 0, and reads at a quarter of their speed).
+#: More overlapping files slow reads for long (DESIGN §8: 60 files left 55 in level 0, with reads at
+#: a quarter of the speed).
 MOST_RUNS: Final = 16
 
 _TOPIC_ID_BYTES: Final = 16
@@ -35,14 +35,13 @@ _OFFSETS_END: Final = 1 << 63
 _TIMES_END: Final = 1 << 63
 _SEQS_END: Final = 1 << 32
 _GENERATIONS_END: Final = 10**10
-#: Far more than are ever made, and few enough to be looked at.
 _RUNS_MAX: Final = 10_000
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _RUN_NAME: Final = re.compile(r"\d+-\d+-[0-9a-f]{8,64}\.sst")
 
 
-class SnapshotRefused(StateStoreError):  # noqa: N818 - it is no fault of the caller: the changelog is used instead
-    """A snapshot, or a file of one, is not used: broken, foreign, or of another version.
+class SnapshotRefused(StateStoreError):  # noqa: N818 - no fault of the caller: the changelog is used instead
+    """A snapshot or one of its files is broken, foreign, or of another version.
 
     >>> raise SnapshotRefused('manifest 0000000001-ab.json is empty; run `tidewheel snapshot` again')
     Traceback (most recent call last):
@@ -52,19 +51,12 @@ class SnapshotRefused(StateStoreError):  # noqa: N818 - it is no fault of the ca
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One sorted file: the last value per disk key of some offsets of one changelog partition.
+    """One sorted file: the last value per disk key of an offset range of a changelog partition.
 
     Attributes:
-        partition: The partition.
-        from_offset: First offset that was read for it.
-        to_offset: The offset after the last.
-        file: Where it is, below the snapshot location; empty for a file that is on this machine only.
-        rows: Rows in it, puts and deletes; never 0 (there is no file then).
-        deletes: How many of them are deletes; 0 in a run that begins at the start of the log.
-        file_bytes: Size of the file.
-        sha256: Hex digest of the file.
-        first_key: Its least disk key.
-        last_key: Its greatest disk key.
+        to_offset: Offset after the last one.
+        file: Path below the snapshot location; empty for a local file.
+        rows: Puts and deletes; never 0, because empty runs have no file.
     """
 
     partition: int
@@ -82,18 +74,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class PartitionRuns(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The runs of one partition, in the order of their offsets.
+    """The runs of one partition, in offset order.
 
     Attributes:
-        partition: The partition.
-        from_offset: Where the first run begins to read.
-        to_offset: Where a tail begins: every record before it is in the runs.
+        to_offset: Start of the tail: all earlier records are in the runs.
         log_start: First offset in the log when the newest run was read.
-        caught_up_at_ms: When `to_offset` was the end of the log (ms since the epoch); as old are the runs.
-        complete_from_zero: They begin at the start of the log, so an empty store becomes whole by them.
-        runs: The files. A stretch without any row has none.
-        time: The store's time after all these records.
-        expired_by_ms: By what time rows that had expired were left out, where that is not `time`: a key range was behind.
+        caught_up_at_ms: Time at which `to_offset` was the log's end (ms since the epoch).
+        complete_from_zero: The runs begin at the log's start, so they fill an empty store.
+        time: The store's time after these records.
+        expired_by_ms: Time up to which expired rows were left out, if earlier than `time`.
     """
 
     partition: int
@@ -108,28 +97,19 @@ class PartitionRuns(
 
     @property
     def left_out_by_ms(self) -> int:
-        """Return by what time rows that had expired were left out."""
         return self.time.observed_ms if self.expired_by_ms is None else self.expired_by_ms
 
     @property
     def rows(self) -> int:
-        """Return how many rows the files have; keys that are in several count as often."""
         return sum(run.rows for run in self.runs)
 
     @property
     def file_bytes(self) -> int:
-        """Return the size of the files."""
         return sum(run.file_bytes for run in self.runs)
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `fold` depends on beside the kind: with another layout other rows would have been made.
-
-    Attributes:
-        segment_interval_ms: Window and session stores: length of a segment; 0 for others.
-        kept_ms: Window and session stores: how long rows stay on disk; 0 for others.
-        ttl_ms: How long a key lives; None for ever.
-    """
+    """Settings that `fold` depends on besides the kind; 0 for other kinds of stores."""
 
     segment_interval_ms: int
     kept_ms: int
@@ -137,7 +117,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def of(cls, spec: StoreSpec) -> "Layout":
-        """Return the layout of a store."""
         if spec.kind not in SEGMENTED_KINDS:
             return cls(segment_interval_ms=0, kept_ms=0, ttl_ms=spec.ttl_ms)
         layout = SegmentLayout.of(spec)
@@ -145,7 +124,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return cls(segment_interval_ms=layout.interval_ms, kept_ms=kept_ms, ttl_ms=None)
 
     def serves(self, wanted: "Layout") -> bool:
-        """Return whether rows made with this layout hold all that are needed with another.
+        """Return True if rows built with this layout suffice for the wanted one.
 
         >>> day = Layout(segment_interval_ms=60_000, kept_ms=86_400_000, ttl_ms=None)
         >>> hour = Layout(segment_interval_ms=60_000, kept_ms=3_600_000, ttl_ms=None)
@@ -158,22 +137,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class StoreSnapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A snapshot of one store: what one manifest file says.
+    """A snapshot of one store; the content of a manifest.
 
-    Attributes:
-        format_version: `FORMAT_VERSION`.
-        application_id: Whose store it is.
-        store: Its name.
-        kind: What it holds (`StoreKind`).
-        layout: With what its rows were made.
-        key_serde: What keys were written with; told to people, not judged: the bytes are the changelog's.
-        value_serde: What values were written with; likewise.
-        topic: The changelog.
-        topic_id: Its id (16 bytes), so that a topic made anew is noticed.
-        partition_count: Its partitions.
-        created_at_ms: When the snapshot was published.
-        generation: One more than the snapshot before.
-        partitions: The partitions, in their order.
+    Serde names are for people only. `topic_id` (16 bytes) detects a recreated topic.
     """
 
     format_version: int
@@ -191,18 +157,16 @@ class StoreSnapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     partitions: tuple[PartitionRuns, ...]
 
     def partition(self, number: int) -> PartitionRuns | None:
-        """Return the runs of a partition, or None if the snapshot has none of it."""
         return next((each for each in self.partitions if each.partition == number), None)
 
     @property
     def runs(self) -> Iterable[Run]:
-        """All its files."""
         return (run for partition in self.partitions for run in partition.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The snapshots of an application's stores, by store; what `tidewheel.streams.bulk.snapshot` returns."""
+    """Snapshots of an application's stores; result of `tidewheel.streams.bulk.snapshot`."""
 
     application_id: str
     stores: dict[str, StoreSnapshot]
@@ -210,19 +174,12 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangelogFacts:
-    """What the cluster says of one changelog partition at one moment.
+    """State of one changelog partition in the cluster at `now_ms`.
 
     Attributes:
-        topic: The topic.
-        topic_id: Its id, 16 bytes.
-        partition_count: Its partitions.
-        partition: The one this is about.
-        log_start: First offset in the log.
-        log_end: End of the log (high watermark); a position beyond it is wrong.
-        stable_end: Last stable offset: all records below it are decided, so reading stops here.
-        tombstone_retention_ms: How long deletes can be read (`delete.retention.ms`); very long where nothing is
-            compacted.
-        now_ms: When that was so.
+        log_end: High watermark; a position beyond it is wrong.
+        stable_end: Last stable offset; reading stops here.
+        tombstone_retention_ms: Time deletes stay readable (`delete.retention.ms`).
     """
 
     topic: str
@@ -236,7 +193,6 @@ class ChangelogFacts:
     now_ms: int
 
     def start_from(self, position: Position | None) -> tuple[StartFrom, str]:
-        """Return whether what stands at a position may be gone on from, and why (`restore_start`)."""
         return restore_start(
             position,
             topic_id=self.topic_id,
@@ -248,7 +204,7 @@ class ChangelogFacts:
 
 
 class _Envelope(msgspec.Struct):
-    """What stands around a manifest: read first, whatever the version of the rest."""
+    """Outer fields of a manifest, read first and independent of the inner version."""
 
     tidewheel_snapshot: int
     sha256: str
@@ -256,11 +212,7 @@ class _Envelope(msgspec.Struct):
 
 
 def encode_manifest(snapshot: StoreSnapshot) -> bytes:
-    """Return the file of a snapshot.
-
-    Raises:
-        SnapshotRefused: It would not be taken by `decode_manifest`: a bug of whoever made it.
-    """
+    """Return the manifest; raise `SnapshotRefused` for an inconsistent one (a bug of the caller)."""
     _check(snapshot)
     body = msgspec.json.encode(snapshot)
     digest = hashlib.sha256(body).hexdigest()
@@ -272,11 +224,7 @@ def encode_manifest(snapshot: StoreSnapshot) -> bytes:
 
 
 def decode_manifest(data: bytes) -> StoreSnapshot:
-    """Return the snapshot that a file describes.
-
-    Raises:
-        SnapshotRefused: The file is empty, torn, damaged, of a newer version or of no sense; the text says which.
-    """
+    """Return the snapshot of a manifest file; raise `SnapshotRefused` if it is invalid."""
     if not data:
         raise SnapshotRefused("the manifest is empty")
     if len(data) > MANIFEST_BYTES_MAX:
@@ -303,10 +251,7 @@ def decode_manifest(data: bytes) -> StoreSnapshot:
 def validate(  # noqa: PLR0911 - a list of rules, each with its answer
     snapshot: StoreSnapshot, spec: StoreSpec, facts: ChangelogFacts
 ) -> str | None:
-    """Return why a snapshot is not one of this store and this topic, or None if it is.
-
-    It is about the whole snapshot; `may_extend` is about one partition.
-    """
+    """Return the reason why a snapshot does not fit this store and topic, or None."""
     if snapshot.store != spec.name:
         return f"it is one of store {snapshot.store}, not of {spec.name}"
     if snapshot.topic != facts.topic:
@@ -326,10 +271,9 @@ def validate(  # noqa: PLR0911 - a list of rules, each with its answer
 
 
 def may_extend(previous: PartitionRuns, facts: ChangelogFacts) -> str | None:
-    """Return why records behind some runs can't be put on top of them, or None if they can.
+    """Return the reason why later records can't be applied on top of the runs, or None.
 
-    That holds for reading a tail into a store, and for the next run of an incremental snapshot. The rules are those of a
-    store's own position (`restore_start`): every record behind the runs is there, deletes among them.
+    As for a store's own position (`restore_start`), all later records must exist, deletes included.
     """
     assert previous.partition == facts.partition, "facts of another partition"
     if not previous.complete_from_zero:
@@ -345,13 +289,7 @@ def may_extend(previous: PartitionRuns, facts: ChangelogFacts) -> str | None:
 
 
 def leaves_out_needed(runs: PartitionRuns, spec: StoreSpec, slowest_ms: int | None) -> str | None:
-    """Return why some runs have not all rows that a slow key range still needs, or None if they have.
-
-    Args:
-        runs: The runs of a partition.
-        spec: The store.
-        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
-    """
+    """Return the reason why runs lack rows that a slow key range needs, or None."""
     if slowest_ms is None or spec.kind not in SEGMENTED_KINDS:
         return None
     layout = SegmentLayout.of(spec)
@@ -362,10 +300,10 @@ def leaves_out_needed(runs: PartitionRuns, spec: StoreSpec, slowest_ms: int | No
 
 
 def read_too_slowly(began_ms: int, ended_ms: int, tombstone_retention_ms: int) -> str | None:
-    """Return why runs read from `began_ms` to `ended_ms` can't be trusted, or None if they can.
+    """Return the reason why runs read from `began_ms` to `ended_ms` are unsafe, or None.
 
-    A delete may be compacted away before the range that holds it is read, after another was read that holds its key:
-    but not sooner than the topic's tombstone retention after that.
+    Compaction may remove a delete before it is read, but after the deleted key was read. That takes
+    at least the topic's tombstone retention.
     """
     most_ms = max(tombstone_retention_ms - TOMBSTONE_MARGIN_MS, 0)
     took_ms = ended_ms - began_ms
@@ -378,7 +316,6 @@ def read_too_slowly(began_ms: int, ended_ms: int, tombstone_retention_ms: int) -
 
 
 def _check(snapshot: StoreSnapshot) -> None:
-    """Raise SnapshotRefused if any number in it makes no sense with the others."""
     try:
         check_application_id(snapshot.application_id)
         check_store_name(snapshot.store)

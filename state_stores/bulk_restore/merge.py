@@ -1,4 +1,4 @@
-"""Makes one run of many, so that a store is not made of more files than it reads well from."""
+"""Merge of runs, to bound the number of files in a store."""
 
 from collections.abc import Iterator, Sequence
 from heapq import merge
@@ -12,17 +12,12 @@ from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
 
 
 def merge_runs(files: Sequence[RunFile], out: Path, *, drop_deletes: bool) -> RunFile | None:
-    """Merge runs (in the order of their offsets) into one file, and return it; None, and no file, if no row is left.
+    """Merge runs, in offset order, into one file; return None, without a file, if no row is left.
 
-    However many there are, `MOST_RUNS` files are open at once: more are first made into so many, beside the file.
-
-    Args:
-        files: The runs, of one partition; they stay.
-        out: The file to write.
-        drop_deletes: The first run begins at the start of the log, so nothing lies below.
+    `drop_deletes` means that nothing lies below the runs.
 
     Raises:
-        SnapshotRefused: A file has not the rows that its run says.
+        SnapshotRefused: The rows of a file differ from its run.
         StoreCorruptedError: A file can't be read.
     """
     first, last = files[0].run, files[-1].run
@@ -38,14 +33,6 @@ def merge_runs(files: Sequence[RunFile], out: Path, *, drop_deletes: bool) -> Ru
 def limit_runs(
     files: Sequence[RunFile], directory: Path, *, complete_from_zero: bool, most: int = MOST_RUNS
 ) -> list[RunFile]:
-    """Return the same rows in at most so many files: neighbours merged into new ones in a directory if there are more.
-
-    Args:
-        files: Runs of one partition in the order of their offsets; they stay.
-        directory: Where merged files are put.
-        complete_from_zero: The first run begins at the start of the log.
-        most: How many files there may be.
-    """
     if len(files) <= most:
         return list(files)
     each, longer = divmod(len(files), most)
@@ -53,7 +40,7 @@ def limit_runs(
     start = 0
     for number in range(most):
         stop = start + each + (number < longer)
-        # Nothing lies below the first ones, and below a group before which all were deleted.
+        # Nothing lies below the first group, or if all earlier groups had only deletes.
         below = not complete_from_zero or bool(found)
         name = f"merged-{files[start].run.from_offset}-{files[stop - 1].run.to_offset}-{number}.sst"
         merged = merge_runs(files[start:stop], directory / name, drop_deletes=not below)
@@ -64,16 +51,9 @@ def limit_runs(
 
 
 def newest_rows(files: Sequence[RunFile]) -> Iterator[Row]:
-    """Yield the rows that runs (in the order of their offsets) make together, in key order: the last run's of each key.
-
-    All of them are open at once; see `limit_runs` where there may be many.
-
-    Raises:
-        SnapshotRefused: A file has not the rows that its run says.
-        StoreCorruptedError: A file can't be read.
-    """
+    """Yield the last run's row per key, in key order; opens all files. Raises like `merge_runs`."""
     before: bytes | None = None
-    # Of a key's rows the one of the latest run comes first, and values are never compared.
+    # The latest run's row comes first for each key.
     for key, _, value in merge(*(_ranked(file, -age) for age, file in enumerate(files))):
         if key != before:
             yield key, value

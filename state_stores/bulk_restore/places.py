@@ -1,7 +1,6 @@
-"""Files at a place: a directory of this machine, or whatever fsspec opens. Names are relative, with slashes.
+"""File storage: a local directory, or an fsspec file system. Names are relative, with slashes.
 
-A file appears under its name with all its content or not at all, as far as the place can do that; whoever reads checks
-it anyway.
+Files appear whole as far as the storage supports it; readers check them anyway.
 """
 
 import importlib
@@ -19,21 +18,14 @@ from tidewheel.state_stores.bulk_restore.manifest import SnapshotRefused
 from tidewheel.state_stores.bulk_restore.urls import shown_url
 from tidewheel.state_stores.private_files import create_private, make_private_directory
 
-#: So much of a remote file comes at once, and as much is read ahead. Packages have blocks of up to 50 MiB of their own, and
-#: whoever reads sees nothing until a block is there: over a slow line that looks like one that is dead.
+#: Block size of remote reads and read-ahead. Defaults of up to 50 MiB seem dead on a slow line.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 
 
 class Opened(Protocol):
-    """A file that is read from its start; a context manager."""
+    def read(self, size: int, /) -> bytes: ...
 
-    def read(self, size: int, /) -> bytes:
-        """Return so many bytes at most; none at the end."""
-        ...
-
-    def __enter__(self) -> Self:
-        """Return it."""
-        ...
+    def __enter__(self) -> Self: ...
 
     def __exit__(
         self,
@@ -41,50 +33,32 @@ class Opened(Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
         /,
-    ) -> None:
-        """Close it."""
-        ...
+    ) -> None: ...
 
 
 class Place(Protocol):
-    """Where files are. All raise OSError, FileNotFoundError among them."""
+    """File storage. All methods raise OSError, including FileNotFoundError."""
 
     @property
     def shown(self) -> str:
-        """Where it is, for people: without user, password and parameters."""
+        """Address for people: without user, password and parameters."""
         ...
 
-    def names(self, folder: str) -> list[str]:
-        """Return the names in a folder; none if there is no such folder."""
-        ...
+    def names(self, folder: str) -> list[str]: ...
 
-    def read(self, name: str, most: int) -> bytes:
-        """Return a file's first `most` + 1 bytes."""
-        ...
+    def read(self, name: str, most: int) -> bytes: ...
 
-    def open(self, name: str) -> Opened:
-        """Return a file to read."""
-        ...
+    def open(self, name: str) -> Opened: ...
 
-    def write(self, name: str, data: bytes) -> None:
-        """Make a file."""
-        ...
+    def write(self, name: str, data: bytes) -> None: ...
 
-    def put(self, local: Path, name: str) -> None:
-        """Make a file of one of this machine."""
-        ...
+    def put(self, local: Path, name: str) -> None: ...
 
-    def delete(self, name: str) -> None:
-        """Delete a file; nothing happens if there is none."""
-        ...
+    def delete(self, name: str) -> None: ...
 
 
 def open_place(url: str) -> Place:
-    """Return the place of a URL or path.
-
-    Raises:
-        SnapshotRefused: What opens such URLs is not installed.
-    """
+    """Return the storage of a URL or path; raise `SnapshotRefused` if its package is missing."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         return Directory(Path(url))
@@ -102,44 +76,39 @@ def open_place(url: str) -> Place:
 
 
 class Directory:
-    """A directory of this machine, or one that is mounted. What is made in it only its user can read: it is state."""
+    """Local or mounted directory. It contains state, so only its user can read new files."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser()
         self.shown = str(root)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder; none if there is no such folder."""
         try:
             return sorted(entry.name for entry in (self._root / folder).iterdir())
         except FileNotFoundError:
             return []
 
     def read(self, name: str, most: int) -> bytes:
-        """Return a file's first `most` + 1 bytes."""
         with self.open(name) as file:
             return file.read(most + 1)
 
     def open(self, name: str) -> Opened:
-        """Return a file to read."""
         return (self._root / name).open("rb")
 
     def write(self, name: str, data: bytes) -> None:
-        """Make a file."""
         aside = self._aside(name)
         with create_private(aside) as file:
             file.write(data)
         self._settle(aside, name)
 
     def put(self, local: Path, name: str) -> None:
-        """Make a file of one of this machine: a copy, because an ingested file is changed in place."""
+        """Copy a local file, because ingestion changes a file in place."""
         aside = self._aside(name)
         with local.open("rb") as source, create_private(aside) as file:
             shutil.copyfileobj(source, file)
         self._settle(aside, name)
 
     def delete(self, name: str) -> None:
-        """Delete a file; nothing happens if there is none."""
         (self._root / name).unlink(missing_ok=True)
 
     def _aside(self, name: str) -> Path:
@@ -148,7 +117,6 @@ class Directory:
         return path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
 
     def _settle(self, aside: Path, name: str) -> None:
-        """Let a file appear under its name, durably."""
         path = self._root / name
         _sync(aside)
         aside.replace(path)
@@ -164,20 +132,17 @@ def _sync(path: Path) -> None:
 
 
 class RemotePlace:
-    """What fsspec opens. `filesystem` is its object, which has no types."""
-
     def __init__(self, filesystem: Any, root: str, shown: str) -> None:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self.shown = shown
-        #: Those that fsspec drives asynchronously are object stores (S3, Google, Azure): an object appears whole, and there are
-        #: no folders. Making one would make the bucket, if its name was misspelt.
+        #: Async fsspec systems are object stores (S3, Google, Azure): objects appear whole, and
+        #: there are no folders. Creating one would create a bucket if its name is misspelt.
         self._has_objects = bool(getattr(filesystem, "async_impl", False))
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder; none if there is no such folder."""
         with self._translated(f"list {folder}"):
-            self._filesystem.invalidate_cache()  # others write here too
+            self._filesystem.invalidate_cache()  # other processes write here too
             try:
                 found = cast("list[str]", self._filesystem.ls(self._path(folder), detail=False))
             except FileNotFoundError:
@@ -186,18 +151,15 @@ class RemotePlace:
         return sorted(names - {"", folder.rpartition("/")[2]})
 
     def read(self, name: str, most: int) -> bytes:
-        """Return a file's first `most` + 1 bytes."""
         with self._translated(f"read {name}"), self.open(name) as file:
             return file.read(most + 1)
 
     def open(self, name: str) -> Opened:
-        """Return a file to read."""
         with self._translated(f"open {name}"):
             file = self._filesystem.open(self._path(name), "rb", block_size=BLOCK_BYTES)
         return _RemoteFile(file, lambda: self._translated(f"read {name}"))
 
     def write(self, name: str, data: bytes) -> None:
-        """Make a file."""
         path = self._path(name)
         aside = f"{path}.{secrets.token_hex(4)}.part"
         with self._translated(f"write {name}"):
@@ -209,7 +171,6 @@ class RemotePlace:
             self._filesystem.mv(aside, path)
 
     def put(self, local: Path, name: str) -> None:
-        """Make a file of one of this machine; nobody reads it before a manifest names it."""
         path = self._path(name)
         with self._translated(f"write {name}"):
             if not self._has_objects:
@@ -217,7 +178,6 @@ class RemotePlace:
             self._filesystem.put_file(str(local), path)
 
     def delete(self, name: str) -> None:
-        """Delete a file; nothing happens if there is none."""
         with self._translated(f"delete {name}"):
             try:
                 self._filesystem.rm_file(self._path(name))
@@ -232,12 +192,12 @@ class RemotePlace:
 
     @contextmanager
     def _translated(self, doing: str) -> Generator[None]:
-        """Raise what fsspec's packages raise of their own (missing credentials, say) as OSError."""
+        """Translate the packages' own exceptions, such as missing credentials, into OSError."""
         try:
             yield
         except OSError:
             raise
-        except Exception as error:  # each package has classes of its own, and none is imported here
+        except Exception as error:
             raise OSError(
                 f"could not {doing} in {self.shown}: {type(error).__name__}: {error}; check the address and the "
                 "credentials"
@@ -245,14 +205,11 @@ class RemotePlace:
 
 
 class _RemoteFile:
-    """A file that fsspec has opened; what its package raises later, while it is read, is translated as well."""
-
     def __init__(self, file: Any, translated: Callable[[], AbstractContextManager[None]]) -> None:
         self._file = file
         self._translated = translated
 
     def read(self, size: int, /) -> bytes:
-        """Return so many bytes at most; none at the end."""
         with self._translated():
             return cast("bytes", self._file.read(size))
 

@@ -1,7 +1,7 @@
-"""From what a store is restored: its own position, a snapshot, or the changelog. Pure.
+"""Restore plan: own position, snapshot, or changelog. Pure.
 
-The cheapest that is valid, counted in records to replay. A valid snapshot always goes before the changelog from its
-start, and the store's own position before a snapshot unless the gap behind it costs more than fetching the snapshot.
+A valid snapshot is better than the whole changelog. The own position is better than a snapshot,
+unless its gap has more records to replay than the snapshot costs.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,15 @@ from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.restore import StartFrom
 from tidewheel.state_stores.spec import StoreSpec
 
-#: A longer gap is built into runs by a process of its own; a shorter one is replayed before that has started.
+#: Longer gaps are built into runs by a helper process; shorter ones finish before it has started.
 RUNS_FROM_RECORDS: Final = 100_000
 
-#: Fetching and ingesting so many rows costs about what replaying one record does (DESIGN §10: runs are ingested a
-#: hundred times faster than records are replayed; a network may take most of that back).
+#: Fetching and ingesting this many rows costs as much as replaying one record (DESIGN §10: runs
+#: ingest a hundred times faster than records replay; a network may take most of that gain).
 _ROWS_PER_RECORD: Final = 10
 
 
 class RestoreFrom(StrEnum):
-    """What a restore begins with."""
-
     POSITION = "position"
     SNAPSHOT = "snapshot"
     CHANGELOG = "changelog"
@@ -38,15 +36,13 @@ class RestoreFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """How one store of one task is restored.
+    """Restore plan of one store of one task.
 
     Attributes:
-        kind: What it begins with. Except for POSITION the store is emptied first.
-        from_offset: Where reading the changelog begins.
-        in_runs: The records from there on are so many that they are built into runs.
-        snapshot: SNAPSHOT: the runs to ingest first.
-        reason: Why, in one sentence for people.
-        refused: Why a snapshot that is there can't be used; None if it can, or if there is none.
+        kind: Start of the restore. Except for POSITION the store is cleared first.
+        in_runs: True if there are enough records to build runs.
+        snapshot: Runs to ingest first, for SNAPSHOT.
+        refused: Reason why an existing snapshot can't be used, or None.
     """
 
     kind: RestoreFrom
@@ -66,16 +62,6 @@ def plan_restore(
     runs_from_records: int = RUNS_FROM_RECORDS,
     slowest_ms: int | None = None,
 ) -> RestorePlan:
-    """Return the cheapest valid way to restore a store, with the reason.
-
-    Args:
-        position: The store's own position.
-        snapshot: The newest snapshot of the store, if there is a location and a snapshot in it.
-        spec: The store.
-        facts: What the cluster says of its changelog partition.
-        runs_from_records: From how many records on they are built into runs.
-        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
-    """
     start, why = facts.start_from(position)
     runs, refused = _usable(snapshot, spec, facts, slowest_ms)
 
@@ -116,7 +102,6 @@ def _usable(
     facts: ChangelogFacts,
     slowest_ms: int | None,
 ) -> tuple[PartitionRuns | None, str | None]:
-    """Return the runs of a snapshot that a store may be restored from, or why there are none."""
     if snapshot is None:
         return None, None
     refused = validate(snapshot, spec, facts)
@@ -130,5 +115,4 @@ def _usable(
 
 
 def _cost(runs: PartitionRuns, facts: ChangelogFacts) -> int:
-    """Return what restoring from runs and the tail behind them costs, as records to replay."""
     return facts.log_end - runs.to_offset + runs.rows // _ROWS_PER_RECORD

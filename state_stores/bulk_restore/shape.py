@@ -1,4 +1,4 @@
-"""What of a store's settings its rows depend on, as a value that travels to other processes: no serde, no code."""
+"""Store settings that rows depend on, for other processes; without serdes and code."""
 
 from typing import Any, NoReturn
 
@@ -8,8 +8,6 @@ from tidewheel.state_stores.spec import StoreKind, StoreSpec
 
 
 class StoreShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `fold`, `RunBuilder` and `stored_rows` need of a store; the attributes are those of `StoreSpec`."""
-
     name: str
     kind: StoreKind
     retention_ms: int
@@ -20,7 +18,6 @@ class StoreShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @classmethod
     def of(cls, spec: StoreSpec) -> "StoreShape":
-        """Return the shape of a store."""
         return cls(
             name=spec.name,
             kind=spec.kind,
@@ -32,7 +29,6 @@ class StoreShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def spec(self) -> StoreSpec:
-        """Return a spec of this shape: rows can be made with it, but no key and no value can be read."""
         return StoreSpec(
             name=self.name,
             kind=self.kind,
@@ -47,12 +43,9 @@ class StoreShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class _NoSerde:
-    """Stands where a serde would be in a process that only moves bytes."""
-
     canonical = False
 
-    def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - whatever it is
-        """Return False."""
+    def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - any value
         return False
 
     def _refuse(self, *_: Any) -> NoReturn:

@@ -1,7 +1,6 @@
-"""Frames on their way to a store: encoded where their rows are, shuffled once, sorted, and gone through twice.
+"""Spark frames for stores: encoded on executors, shuffled once, sorted, and read twice.
 
-The second importer of PySpark, beside `spark_job`. What rows mean is the caller's: here they are (place, payload), where a
-place begins with the number of the partition it goes to, and sorts what arrives there.
+Rows are (place, payload). A place begins with the target partition and defines the sort order.
 """
 
 import contextlib
@@ -39,10 +38,9 @@ from tidewheel.state_stores.errors import StreamsError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: (partition, what it is sorted by there), and the rest of the row.
 PlacedRow = tuple[tuple[int, Any], Any]
 
-#: Of these types are values that Python sorts as Spark does.
+#: Types whose values Python sorts like Spark.
 _SORTABLE: Final = (
     NumericType, StringType, CharType, VarcharType, BinaryType, BooleanType, DatetimeType,
 )  # fmt: skip
@@ -51,10 +49,10 @@ _SPECULATION: Final = "spark.speculation"
 
 
 class Carried(Generic[Result]):
-    """A function that finds its modules where it arrives: on executors of this machine, wherever the driver found them.
+    """Function that finds its modules on executors of this machine.
 
-    A program given by its path is imported from there, and executors would not know that. On a cluster paths that do not
-    exist are left out: ship the program with --py-files.
+    Executors don't have the driver's `sys.path`. On a cluster, paths that don't exist are skipped:
+    ship the program with --py-files.
     """
 
     def __init__(self, function: Callable[..., Result]) -> None:
@@ -70,11 +68,7 @@ class Carried(Generic[Result]):
             ) from error
 
     def __call__(self, *arguments: Any) -> Result:
-        """Call it.
-
-        Raises:
-            StreamsError: A module of it is not found here.
-        """
+        """Call the function; raise `StreamsError` if one of its modules is missing here."""
         known = set(sys.path)
         sys.path += [path for path in self._paths if path not in known and Path(path).exists()]
         try:
@@ -88,21 +82,20 @@ class Carried(Generic[Result]):
 
 
 def _dumped(function: Callable[..., Any]) -> bytes:
-    """Return a function as PySpark carries it; its own serialiser prints a traceback of what goes wrong."""
+    """Return a pickled function; PySpark's own serializer prints a traceback on errors."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(function)  # type: ignore[no-untyped-call] # it has no types
     return buffer.getvalue()
 
 
 class _Pickler(cloudpickle.Pickler):
-    """PySpark's pickler, without classes that it would have to copy.
+    """PySpark's pickler, without classes that would be pickled by value.
 
-    A copy is another class: a msgspec Struct loses its fields on the way, and a dataclass that a
-    serde has used can't be copied at all.
+    A copy is another class: a msgspec Struct loses its fields, and a dataclass used by a serde
+    can't be copied at all.
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how an object is pickled; raises `StreamsError` for a class no executor can import."""
         if isinstance(obj, type) and (
             obj.__module__ == "__main__" or "<locals>" in obj.__qualname__
         ):
@@ -114,17 +107,15 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def runs_twice(session: SparkSession) -> bool:
-    """Return whether Spark may start a task a second time while the first one still runs well."""
+    """Return True if Spark may start a second copy of a running task."""
     return session.sparkContext.getConf().get(_SPECULATION, "false") == "true"
 
 
 def column_names(frame: DataFrame) -> list[str]:
-    """Return the names of a frame's columns."""
     return list(frame.columns)
 
 
 def check_sortable(frame: DataFrame, column: str) -> None:
-    """Raise `StreamsError` unless the values of a column can be sorted where their rows arrive: plain ones, no structures."""
     kind = frame.schema[column].dataType
     if not isinstance(kind, _SORTABLE):
         raise StreamsError(
@@ -135,8 +126,6 @@ def check_sortable(frame: DataFrame, column: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Rows at their places. `arrived` tells how many are on their way so far; about: a task that ran twice counts twice."""
-
     rows: "RDD[PlacedRow]"
     arrived: Callable[[], int]
 
@@ -151,16 +140,9 @@ def placed_rows(
     more: Callable[[Item, Counted], Iterable[PlacedRow]],
     items: Sequence[Item],
 ) -> Generator[Placed]:
-    """Yield a frame's rows at their places: a Spark partition for each, sorted there, and kept on executors' disks.
+    """Yield a frame's rows in one sorted Spark partition per place, kept on executors' disks.
 
-    Args:
-        frame: The rows.
-        columns: Those of it that are needed.
-        encode: Makes placed rows of rows, and is given a function to be told counts of them by; runs on executors, as what it is
-            made of is found there.
-        partitions: As many places there are.
-        more: Yields further placed rows for an item, likewise.
-        items: For `more`.
+    `encode` runs on executors and reports counts to its second argument.
     """
     context = frame.sparkSession.sparkContext
     counter = context.accumulator(0)
@@ -176,7 +158,7 @@ def placed_rows(
         others = context.parallelize(items, len(items))
         rows = rows.union(others.flatMap(partial(_more, Carried(more), counter.add)))
     placed = rows.repartitionAndSortWithinPartitions(partitions, _partition_of)
-    # Gone through twice; the frame may be costly, and another one the second time.
+    # The rows are read twice; recomputing the frame could be costly and give other rows.
     placed = placed.persist(StorageLevel.DISK_ONLY)
     try:
         yield Placed(placed, lambda: counter.value)
@@ -196,10 +178,9 @@ def _encoded(
 
 
 def moments_of(kind: DataType) -> Callable[[Any], Any] | None:
-    """Return a function that gives the moments in a value their zone, UTC; None where it has none.
+    """Return a function that sets UTC on the timestamps in a value; None if it has none.
 
-    PySpark hands TIMESTAMP values over as naive times in the zone of the executor's machine.
-    TIMESTAMP_NTZ values, which have no zone, stay as they are.
+    PySpark passes TIMESTAMP values as naive times in the zone of the executor's machine.
     """
     match kind:
         case TimestampType():
@@ -264,15 +245,9 @@ def run_on_places(
     what: str,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
-    """Return what a function returns for each partition, in their order; each is a Spark task.
+    """Return the function's results in partition order; each partition is a Spark task.
 
-    A `StreamsError` that it raises is raised here and the task is not tried again; after any other exception it is.
-
-    Args:
-        placed: See `placed_rows`.
-        function: Takes the partition, its rows, and a function to be told counts of records by.
-        what: For Spark's own displays and for messages; no secret.
-        on_progress: Told now and then, in another thread, how many records were counted so far.
+    A `StreamsError` is raised here without a retry. `what` is shown, so it must hold no secret.
     """
     counter = placed.rows.context.accumulator(0)
     tasks = placed.rows.mapPartitionsWithIndex(partial(_on_place, Carried(function), counter.add))

@@ -1,7 +1,6 @@
-"""Spark as bulk work sees it: a session, functions that run on its executors, and frames of what they return.
+"""Spark access: sessions, functions on executors, and frames of their results.
 
-The only importer of PySpark. What runs on the executors is given by the caller and is found there by its import path,
-so executors need what pip installs and nothing else; no jar, no Arrow.
+Executors import functions by their import path; they need the pip packages only, no jar, no Arrow.
 """
 
 import contextlib
@@ -42,47 +41,43 @@ __all__ = [
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: Told how many records were read since it was told last.
+#: Reports the number of records read since the last call.
 Counted = Callable[[int], None]
 
 LOCAL_MASTER: Final = "local[*]"
 
-#: Set where spark-submit has started this program: its master and settings hold then.
+#: Set by spark-submit; its master and settings apply then.
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 
-#: Which Python executors start.
+#: Python of the executors.
 _PYTHON: Final = "PYSPARK_PYTHON"
 
-#: What of Spark's own log is shown: errors, on standard error.
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
-#: Settings that encrypt what travels between Spark's processes.
 _ENCRYPTING: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 
-#: How often progress is told while a job runs.
+#: Seconds between progress reports of a job.
 _PROGRESS_S: Final = 0.5
 
-#: A Java exception of a failed task holds the traceback of its Python; the last line of that says what was wrong.
+#: Java exceptions of failed tasks contain the Python traceback; its last line has the reason.
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
-#: What was wrong in Spark itself, a file that it can't read, say: the innermost of these comes last.
+#: Spark's own error conditions, such as an unreadable file; the innermost is last.
 _CONDITION: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (\[[A-Z][A-Z0-9_.]+\] .*)", re.MULTILINE)
 
-#: Executors whose Python does not start, is of another version, or has none of our modules.
+#: Executors whose Python does not start, has another version, or lacks our modules.
 _OTHER_PYTHON: Final = re.compile(
     r"pyspark\.daemon|Cannot run program|PYTHON_VERSION_MISMATCH"
     r"|No module named '(?:tidewheel|pyspark|msgspec|rocksdict)"
 )
 
-#: What Py4J says first, which tells nothing, and what went wrong, the innermost last.
+#: Py4J's first line has no information; the innermost cause is last.
 _CALLING: Final = "An error occurred while calling"
 _CAUSE: Final = re.compile(r"^(?:Caused by)?: (?:[\w$]+\.)*([\w$]+(?:: .*)?)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An error of ours on an executor, which would only come again: it is brought back as a value, not tried anew."""
-
     message: str
 
 
@@ -95,17 +90,12 @@ def spark_session(
     java_home: Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Generator[SparkSession]:
-    """Yield a session: the caller's own, which stays as it is, or a new one, which is stopped afterwards.
+    """Yield the caller's session unchanged, or a new one, which is stopped afterwards.
 
-    Args:
-        existing: The caller's session.
-        name: What Spark calls a new one.
-        master: Where a new one works; None for this machine, or for what spark-submit was told.
-        java_home: A Java for a new one, where the environment names none.
-        settings: More of Spark's settings for a new one; they win over ours.
+    `settings` override ours.
 
     Raises:
-        StreamsError: Spark could not start; says what to do.
+        StreamsError: Spark could not start; with the next step.
     """
     if existing is not None:
         yield existing
@@ -127,13 +117,13 @@ def start_session(
     java_home: Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> tuple[SparkSession, bool]:
-    """Return the session that is active here, or a new one, and whether it is new; see `spark_session`."""
+    """Return the active session, or a new one, and True if it is new."""
     active = SparkSession.getActiveSession()
     if active is not None:
         return active, False
     if java_home is not None:
         os.environ.setdefault("JAVA_HOME", str(java_home))
-    # Executors on this machine take this Python; PySpark looks nowhere else for it.
+    # Local executors use this Python; PySpark reads only this variable.
     if is_local(master or LOCAL_MASTER):
         os.environ.setdefault(_PYTHON, sys.executable)
     builder = SparkSession.builder.appName(name)
@@ -151,11 +141,11 @@ def start_session(
 
 
 def _own_settings(master: str | None) -> dict[str, str]:
-    """Return what suits us in a session of our own: nobody listens, nobody from elsewhere reaches a local one."""
+    """Return our defaults for a new session: no open ports, and a local one is private."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # A bulk task writes files of its own, so a second copy of a slow one would only read everything twice.
+        # Tasks write their own files, so a speculative copy would only read everything again.
         "spark.speculation": "false",
         "spark.sql.shuffle.partitions": str(max(os.cpu_count() or 1, 2)),
     }
@@ -169,7 +159,7 @@ def _own_settings(master: str | None) -> dict[str, str]:
 
 
 def is_local(master: str) -> bool:
-    """Return whether all of Spark's processes run on this machine, as this user.
+    """Return True if all Spark processes run on this machine as this user.
 
     >>> is_local("local[2]"), is_local("local-cluster[2,1,1024]"), is_local("spark://host:7077")
     (True, True, False)
@@ -178,24 +168,19 @@ def is_local(master: str) -> bool:
 
 
 def runs_here(session: SparkSession) -> bool:
-    """Return whether the executors of a session run on this machine, as this user."""
     return is_local(session.sparkContext.master or "")
 
 
 def is_encrypted(session: SparkSession) -> bool:
-    """Return whether what a session sends to its executors is encrypted on the way."""
     conf = session.sparkContext.getConf()
     return any(conf.get(name, "false") == "true" for name in _ENCRYPTING)
 
 
 def cores(session: SparkSession) -> int:
-    """Return how many tasks a session runs at once, as far as it knows."""
     return max(session.sparkContext.defaultParallelism, 1)
 
 
 class Running(Generic[Item, Result]):
-    """A function as a Spark task calls it."""
-
     def __init__(
         self, function: Callable[[Item, Counted], Result], count: Callable[[int], None]
     ) -> None:
@@ -203,7 +188,6 @@ class Running(Generic[Item, Result]):
         self._count = count
 
     def __call__(self, item: Item) -> Result | Refused:
-        """Run it on one item."""
         try:
             return self._function(item, self._count)
         except StreamsError as error:
@@ -218,18 +202,13 @@ def run_on_executors(
     what: str,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
-    """Return what `function` returns for each item, in their order; each is a Spark task.
+    """Return the results of `function` in the order of the items; each is a Spark task.
 
-    Args:
-        session: The session.
-        function: Takes an item and a function to be told counts of records by. Spark may run it twice for an item and
-            use either result. It and the items travel as PySpark's serialiser makes them.
-        items: What to work on.
-        what: For Spark's own displays and for messages; no secret.
-        on_progress: Told now and then, in another thread, how many records were counted so far.
+    Spark may run it twice per item. `what` is shown, so it must hold no secret. `on_progress` runs
+    in another thread.
 
     Raises:
-        StreamsError: A task raised one, or Spark gave up on a task.
+        StreamsError: A task raised one, or Spark abandoned a task.
     """
     if not items:
         return []
@@ -246,7 +225,6 @@ def collected(
     what: str,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Result]:
-    """Return what tasks return; see `run_on_executors`. `counted` tells how many records were counted so far."""
     context = tasks.context
     context.setJobDescription(what)
     try:
@@ -257,12 +235,11 @@ def collected(
             f"{what}: Spark gave up on a task: {reason_of(error)}; {next_step(str(error))}"
         ) from error
     finally:
-        context.setJobDescription(None)  # type: ignore[arg-type] # None takes it away, as the JVM's own method says
+        context.setJobDescription(None)  # type: ignore[arg-type] # None removes it
     return [_result(each) for each in results]
 
 
 def next_step(text: str) -> str:
-    """Return how to go on after Spark gave up on a task with this text."""
     if _OTHER_PYTHON.search(text):
         return (
             f"executors start another Python than this one: set {_PYTHON} to one that has Tidewheel, such as {sys.executable}, "
@@ -279,7 +256,6 @@ def _result(result: Result | Refused) -> Result:
 
 @contextlib.contextmanager
 def _told(value: Callable[[], int], on_progress: Callable[[int], None] | None) -> Generator[None]:
-    """Tell of progress while the body runs, and once after it."""
     if on_progress is None:
         yield
         return
@@ -306,13 +282,9 @@ def frame_from_executors(
     *,
     columns: Mapping[str, str],
 ) -> DataFrame:
-    """Return a frame of the rows that `function` yields for each item; it runs when the frame is used.
+    """Return a lazy frame of the rows of `function`, with a Spark partition per item.
 
-    Args:
-        session: The session.
-        function: Yields tuples that fit the columns.
-        items: What to work on, a Spark partition each.
-        columns: Name and type of each column, as Spark's DDL spells types.
+    `columns` has the name and Spark DDL type of each column.
     """
     schema = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
     rows = session.sparkContext.parallelize(items, max(len(items), 1)).mapPartitions(
@@ -329,9 +301,7 @@ def _rows(
 
 
 def reason_of(error: BaseException) -> str:
-    r"""Return the last line of a task's traceback, or what Spark says was wrong, or the first line of its message.
-
-    URLs in it are without what may be secret.
+    r"""Return the traceback's last line, Spark's error condition, or the first line; no secrets.
 
     >>> reason_of(ValueError("thrown\nTraceback (most recent call last):\n  File x\n    f()\nOSError: disk full\n"))
     'OSError: disk full'

@@ -1,7 +1,7 @@
-"""Files and tables as Spark frames: reads them without changing a value, or refuses them.
+"""Files and tables as Spark frames; values are read unchanged or rejected.
 
-CSV has no types. Columns that make the key are text. The types of the others are inferred. A column
-stays text unless each of its texts is the canonical form of a value: `007`, `+5` or `12:30` is not.
+CSV has no types. Key columns are text, other types are inferred. A column stays text unless all its
+texts are canonical forms of values: `007`, `+5` and `12:30` are not.
 """
 
 import contextlib
@@ -33,12 +33,10 @@ from tidewheel.state_stores.bulk_restore.spark_job import reason_of
 from tidewheel.state_stores.bulk_restore.urls import shown_url
 from tidewheel.state_stores.errors import StreamsError
 
-#: Where PySpark logs errors of expressions, next to raising them.
 _CONTEXT_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 _CSV: Final = "csv"
 _JSON: Final = "json"
-#: Formats by the ends of names.
 _FORMATS: Final = {
     ".parquet": "parquet",
     ".csv": _CSV,
@@ -48,23 +46,20 @@ _FORMATS: Final = {
     ".ndjson": _JSON,
     ".orc": "orc",
 }
-#: Ends of compressed files that Spark reads as they are.
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".deflate", ".snappy", ".lz4")
-#: An end of a name: a path without one is a directory or a table's folder.
+#: A file extension; paths without one are directories or table folders.
 _NAME_END: Final = re.compile(r"\.[a-z0-9]{1,7}$")
 
-#: A row that is not whole is an error. By default Spark fills gaps with nulls and drops the rest.
+#: Incomplete rows are errors. Spark's default fills gaps with nulls and drops the rest.
 _STRICT: Final = {"mode": "FAILFAST"}
-#: CSV by RFC 4180: quotes are doubled, a quoted text may hold line ends. All columns are read, and
-#: each file's header must have the names of the first one's.
+#: CSV by RFC 4180. All columns are read, and all files need the first one's header.
 _CSV_OPTIONS: Final = {
     "header": "true",
     "escape": '"',
     "multiLine": "true",
     "columnPruning": "false",
     "enforceSchema": "false",
-    # A quoted empty field is a text. Spark reads fields with the text of a null as nulls: this is none
-    # that a file may have.
+    # Quoted empty fields are texts; no file contains the `nullValue` text.
     "nullValue": "\ufdd0",
     "emptyValue": "",
     **_STRICT,
@@ -72,14 +67,14 @@ _CSV_OPTIONS: Final = {
 _UTF_8: Final = frozenset({"utf-8", "utf8"})
 _REPLACEMENT: Final = "\ufffd"
 
-#: Forms of values; `\z` because `$` also stands before a last line feed.
+#: Canonical values; `\z` because `$` also matches before a final line feed.
 _INTEGER: Final = r"\A(?:0|-?[1-9][0-9]*)\z"
-#: With 15 significant digits, which a double keeps.
+#: At most 15 significant digits, which a double keeps.
 _DECIMAL: Final = (
     r"\A(?!-?[0.]*[1-9](?:[.]?[0-9]){15})(?:0|-?[1-9][0-9]*|-?(?:0|[1-9][0-9]*)[.][0-9]{1,30})\z"
     r"|\A(?:NaN|-?Infinity)\z"
 )
-#: Decimals that differ as texts only if they differ as numbers: `1` and `1.5`, or `1.0` and `1.5`.
+#: Decimals whose texts differ only if their numbers do: `1` and `1.5`, or `1.0` and `1.5`.
 _DECIMAL_STYLES: Final = (
     r"\A(?:[^.]*|.*[.][0-9]*[1-9])\z",
     r"\A(?:.*[.][0-9]*[1-9]|.*[.]0|.*[a-z])\z",
@@ -91,10 +86,8 @@ _TIMESTAMP: Final = (
     r"\A(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.][0-9]{1,6})?"
     r"(?:Z|[+-][0-9]{2}:[0-9]{2})?\z"
 )
-#: Characters of a date and a time without a fraction.
 _SECONDS_END: Final = 19
 
-#: The name that an item of `select` gives its column.
 _ALIAS: Final = re.compile(
     r"^(?P<made>.*?)(?:\s+as)?\s+`?(?P<name>\w+)`?\s*$", re.IGNORECASE | re.DOTALL
 )
@@ -114,16 +107,10 @@ _DOCUMENT_STEP: Final = (
 def read_frame(
     session: SparkSession, how: FrameSource, *, key_type: str | None = None
 ) -> DataFrame:
-    """Return a frame of files or of a table.
-
-    Args:
-        session: The session.
-        how: What to read, and how.
-        key_type: SQL type into which a CSV key is converted, because the store's serde takes it.
+    """Return a frame of files or of a table; a CSV key is converted to the SQL type `key_type`.
 
     Raises:
-        StreamsError: Spark can't read it, an expression is wrong, or its bytes are not of its
-            encoding; with the next step.
+        StreamsError: Spark can't read it, an expression is wrong, or the encoding is wrong.
     """
     source = how.source
     shown = shown_url(source) if "://" in source else source
@@ -141,7 +128,6 @@ def read_frame(
 
 
 def _format_of(name: str, shown: str) -> str | None:
-    """Return the format by the end of a name, or None for a table or a directory."""
     inner = name
     for end in _COMPRESSED:
         inner = inner.removesuffix(end)
@@ -227,7 +213,7 @@ def _is_text(field: StructField) -> bool:
 
 
 def _converted(field: StructField) -> Column:
-    """Return a text column as its type, with nulls for empty texts; another text is an error."""
+    """Return a text column as its type, with nulls for empty texts; raise for other texts."""
     text = sql.nullif(sql.col(_quoted(field.name)), sql.lit(""))
     value = text.try_cast(field.dataType)
     kind = field.dataType.simpleString()
@@ -236,7 +222,6 @@ def _converted(field: StructField) -> Column:
 
 
 def _typed_key(frame: DataFrame, key_type: str | None) -> DataFrame:
-    """Return the frame with a text key as the type that the serde takes; other texts are an error."""
     is_text = _KEY in frame.columns and isinstance(frame.schema[_KEY].dataType, StringType)
     if key_type is None or not is_text:
         return frame
@@ -246,7 +231,7 @@ def _typed_key(frame: DataFrame, key_type: str | None) -> DataFrame:
 def _json(session: SparkSession, source: str, how: FrameSource, shown: str) -> DataFrame:
     options = {**_STRICT, "multiLine": str(how.multi_line).lower()}
     if how.encoding is not None and not how.multi_line:
-        options["lineSep"] = "\n"  # Spark asks for it with an encoding
+        options["lineSep"] = "\n"  # Spark requires it with an encoding
     reader = _reader(session, _JSON, options, how)
     _check_bytes(session, source, how, shown)
     if how.multi_line:
@@ -285,7 +270,7 @@ def _given_types(how: FrameSource, names: Sequence[str], shown: str) -> dict[str
 
 
 def _key_columns(select: Sequence[str], names: Iterable[str]) -> set[str]:
-    """Return the columns that the key is made of.
+    """Return the columns that the key uses.
 
     >>> sorted(_key_columns(["concat(shop, id) AS key", "price"], ["id", "shop", "price"]))
     ['id', 'shop']
@@ -306,7 +291,7 @@ def _key_columns(select: Sequence[str], names: Iterable[str]) -> set[str]:
 
 
 def _lossy_columns(texts: DataFrame, types: Iterable[StructField]) -> tuple[set[str], set[str]]:
-    """Return the columns whose texts are not all those of values of the type, and those with empty texts."""
+    """Return the columns with non-canonical texts, and those with empty texts."""
     fields = [each for each in types if not _is_text(each)]
     if not fields:
         return set(), set()
@@ -325,7 +310,7 @@ def _lossy_columns(texts: DataFrame, types: Iterable[StructField]) -> tuple[set[
 
 
 def _are_canonical(field: StructField, column: Column) -> Column:
-    """Return an aggregate: whether different texts are different values of the type, and nothing is added."""
+    """Return an aggregate: True if the texts convert to the type and back without a change."""
     text = sql.nullif(column, sql.lit(""))
 
     def all_are(*patterns: str) -> Column:
@@ -343,7 +328,7 @@ def _are_canonical(field: StructField, column: Column) -> Column:
         case DateType():
             return all_are(_DATE)
         case TimestampType() | TimestampNTZType():
-            # A time that a zone leaves out would be read as another one.
+            # A local time skipped by its zone would be read as another time.
             shown = text.try_cast(field.dataType).cast("string").substr(1, _SECONDS_END)
             written = sql.translate(text.substr(1, _SECONDS_END), "T", " ")
             has_zone = text.rlike(r"[Z+]|-[0-9]{2}:[0-9]{2}\z")
@@ -353,7 +338,6 @@ def _are_canonical(field: StructField, column: Column) -> Column:
 
 
 def _check_bytes(session: SparkSession, source: str, how: FrameSource, shown: str) -> None:
-    """Raise StreamsError for bytes that are no UTF-8, where a file is to be UTF-8."""
     if how.encoding is not None and how.encoding.lower() not in _UTF_8:
         return
     lines = session.read.text(source).where("NOT is_valid_utf8(value)")
@@ -365,7 +349,7 @@ def _check_bytes(session: SparkSession, source: str, how: FrameSource, shown: st
 
 
 def _check_characters(frame: DataFrame, how: FrameSource, shown: str) -> None:
-    """Raise StreamsError where bytes that are not of a charset were replaced as they were decoded."""
+    """Raise StreamsError if invalid bytes of another charset were replaced."""
     if how.encoding is None or how.encoding.lower() in _UTF_8:
         return
     texts = [each.name for each in frame.schema if isinstance(each.dataType, StringType)]
@@ -375,7 +359,7 @@ def _check_characters(frame: DataFrame, how: FrameSource, shown: str) -> None:
 
 
 def _check_documents(session: SparkSession, source: str, how: FrameSource, shown: str) -> None:
-    """Raise StreamsError for a file with more than one document: Spark reads only the first."""
+    """Raise StreamsError for several documents in a file: Spark reads only the first."""
     if how.encoding is not None and how.encoding.lower() not in _UTF_8:
         return
     texts = session.read.text(source, wholetext=True).rdd
@@ -396,7 +380,6 @@ def _both(one: bool, other: bool) -> bool:
 
 
 def zoned(frame: DataFrame, columns: Sequence[str | None]) -> DataFrame:
-    """Return the frame with times without a zone as moments, in the session's time zone."""
     naive = [
         name
         for name in columns
@@ -406,7 +389,6 @@ def zoned(frame: DataFrame, columns: Sequence[str | None]) -> DataFrame:
 
 
 def session_time_zone(session: SparkSession) -> str:
-    """Return the zone in which a session reads times that have none."""
     return str(session.conf.get("spark.sql.session.timeZone"))
 
 
@@ -416,7 +398,6 @@ def _quoted(name: str) -> str:
 
 @contextlib.contextmanager
 def _contexts_not_logged() -> Generator[None]:
-    """Keep PySpark from logging an error with all of its Java next to raising it."""
     loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
     before = [each.disabled for each in loggers]
     for each in loggers:

@@ -1,9 +1,8 @@
-"""The bytes a value is stored as: a format byte, the record's timestamp, an optional expiry, then the serde's bytes.
+"""Stored value: a format byte, the record's timestamp, an optional expiry, the serde's bytes.
 
-The format byte is there from the first day, so that a later version can add to it without a migration (bit 0x10 says
-that an expiry follows the timestamp, bit 0x20 that headers do, as `tidewheel.state_stores.layout.headers` writes them; a value without
-headers is stored alike whether its store keeps them or not). The changelog holds the serde's bytes alone; timestamp and headers travel in the
-Kafka record, so Kafka's own tools read it.
+Bits of the format byte allow additions without a migration: 0x10 for an expiry, 0x20 for headers
+after the timestamp. The changelog has the serde's bytes only; timestamp and headers are in the
+Kafka record, so Kafka's tools can read it.
 """
 
 import struct
@@ -33,11 +32,9 @@ def seal(value: bytes, timestamp: int) -> bytes:
 
 
 def seal_batch(values: Sequence[bytes | None], timestamps: Sequence[int]) -> list[bytes | None]:
-    """Return the stored bytes of many values; None (a delete) stays None."""
     pack = _HEAD.pack
     distinct = set(timestamps)
     if len(distinct) * 2 < len(timestamps):
-        # Many records a millisecond: each head is made once.
         heads = {timestamp: pack(_VERSION, timestamp) for timestamp in distinct}
         if not values.count(None):
             return list(
@@ -54,7 +51,7 @@ def seal_batch(values: Sequence[bytes | None], timestamps: Sequence[int]) -> lis
 
 
 def unseal(stored: bytes) -> tuple[bytes, int]:
-    """Return (value bytes, timestamp); raises `StoreCorruptedError` for bytes of no known format."""
+    """Return (value bytes, timestamp); raise `StoreCorruptedError` for an unknown format."""
     start = _HEAD_BYTES
     if len(stored) >= start and stored[0] == _VERSION | _HAS_EXPIRY:
         start += _EXPIRY_BYTES
@@ -67,7 +64,7 @@ def unseal(stored: bytes) -> tuple[bytes, int]:
 
 
 def unseal_batch(stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
-    """Return the value bytes and the timestamps of many stored values, at least one; raises as `unseal` does.
+    """Return value bytes and timestamps of at least one stored value.
 
     >>> unseal_batch([seal(b"v", 5), seal(b"w", 6)])
     ((b'v', b'w'), (5, 6))
@@ -84,7 +81,6 @@ def unseal_batch(stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int
 
 @lru_cache
 def _row(value_bytes: int) -> struct.Struct:
-    """Return the format of a stored value without expiry and headers."""
     return struct.Struct(f"{_HEAD.format}{value_bytes}s")
 
 
@@ -96,7 +92,7 @@ def _columns(pairs: Iterable[tuple[bytes, int]]) -> tuple[Sequence[bytes], Seque
 def seal_with_headers(
     values: Sequence[bytes | None], timestamps: Sequence[int]
 ) -> list[bytes | None]:
-    """Return the stored bytes of many values that begin with their headers (`tidewheel.state_stores.layout.headers`).
+    """Return stored bytes of values that begin with headers.
 
     >>> (stored,) = seal_with_headers([b"".join((NO_HEADERS, b"v"))], [5])
     >>> stored == seal(b"v", 5), unseal_with_headers(stored)[1]
@@ -115,7 +111,6 @@ def seal_with_headers(
 
 
 def unseal_with_headers(stored: bytes) -> tuple[bytes, int]:
-    """Return (value bytes behind their headers, timestamp); raises `StoreCorruptedError` as `unseal` does."""
     if _has_headers(stored):
         _, timestamp = _HEAD.unpack_from(stored)
         return stored[_HEAD_BYTES:], timestamp
@@ -124,12 +119,10 @@ def unseal_with_headers(stored: bytes) -> tuple[bytes, int]:
 
 
 def unseal_batch_with_headers(stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
-    """Return the value bytes behind their headers and the timestamps of many stored values, at least one."""
     return _columns(map(unseal_with_headers, stored))
 
 
 def _behind_headers(stored: bytes) -> int:
-    """Return where the value begins; beyond the end of what is of another version, which may have put anything there."""
     if _has_headers(stored):
         return _HEAD_BYTES + headers_size(stored[_HEAD_BYTES:])
     return len(stored) + 1
@@ -138,7 +131,7 @@ def _behind_headers(stored: bytes) -> int:
 def _has_headers(stored: bytes) -> bool:
     if len(stored) <= _HEAD_BYTES or stored[0] != _VERSION | _HAS_HEADERS:
         return False
-    return not stored.startswith(NO_HEADERS, _HEAD_BYTES)  # those are sealed as without
+    return not stored.startswith(NO_HEADERS, _HEAD_BYTES)  # empty headers are sealed as none
 
 
 def _unknown(stored: bytes) -> StoreCorruptedError:

@@ -1,7 +1,7 @@
-"""Headers of records as bytes, in Kafka Streams' own format (KIP-1271), and values that carry theirs.
+"""Record headers in Kafka Streams' byte format (KIP-1271), and values with headers.
 
-Headers stand as `size(varint)`, then, unless that is 0, `count(varint)` and for each `size(varint) name size(varint)
-value`; a null value has size -1. All numbers are zigzag varints. What comes after them is the value's own bytes.
+Format: `size(varint)`, then, unless it is 0, `count(varint)` and per header `size(varint) name
+size(varint) value`. A null value has size -1. Numbers are zigzag varints.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,17 @@ _SEVEN_BITS: Final = 0x7F
 MORE: Final = 0x80
 
 
-#: Headers as Kafka keeps them: ordered, names may repeat, values are bytes or null.
+#: Kafka headers: ordered, names may repeat, values are bytes or null.
 Headers = tuple[tuple[str, bytes | None], ...]
 
-#: The bytes before a value without headers.
 NO_HEADERS: Final = b"\x00"
 
-#: A longer varint is none of Kafka's, whose numbers have 32 bits.
+#: Kafka's varints have at most 32 bits.
 _VARINT_BYTES: Final = 5
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a number (seven bits a byte, the least first) and the place behind it; raises `IndexError` at the end of the data.
+    """Return a varint and the position after it; raise `IndexError` at the end of the data.
 
     >>> read_varint(bytes((0xAC, 0x02, 7)), 0)
     (300, 2)
@@ -43,7 +42,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def varint(number: int) -> bytes:
-    """Return the bytes of a number that is not negative.
+    """Return the varint of a non-negative number.
 
     >>> varint(300).hex()
     'ac02'
@@ -58,14 +57,12 @@ def varint(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class WithHeaders:
-    """A value and the headers of the record that set it, as a header-keeping buffer holds it."""
-
     value: Any
     headers: Headers
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """Return what stands before a value with these headers.
+    """Return the prefix of a value with these headers.
 
     >>> encode_headers((("a", b"1"), ("b", None))).hex()
     '100402610231026201'
@@ -82,7 +79,7 @@ def encode_headers(headers: Headers) -> bytes:
 
 
 def split_headers(data: bytes) -> tuple[Headers, bytes]:
-    """Return the headers that stand before a value, and the value's bytes; raises `StoreCorruptedError`.
+    """Return the headers before a value, and the value's bytes; raise `StoreCorruptedError`.
 
     >>> split_headers(encode_headers((("a", b"1"), ("b", None))) + b"value")
     ((('a', b'1'), ('b', None)), b'value')
@@ -105,7 +102,7 @@ def split_headers(data: bytes) -> tuple[Headers, bytes]:
 
 
 def headers_size(data: bytes) -> int:
-    """Return how many bytes stand before a value's own.
+    """Return the number of header bytes before a value.
 
     >>> headers_size(encode_headers((("a", b"1"),)) + b"value")
     6
@@ -117,7 +114,7 @@ def headers_size(data: bytes) -> int:
 
 
 def as_headers(headers: object) -> Headers:
-    """Return headers as a tuple; raises `TypeError` for what Kafka does not take, without the values.
+    """Return headers as a tuple; raise `TypeError`, without values, for invalid ones.
 
     >>> as_headers([("trace", b"1")])
     (('trace', b'1'),)
@@ -140,7 +137,6 @@ value bytes or None, as (("trace", b"1"),)
 
 
 def checked_headers(headers: object, store: str) -> Headers:
-    """Return headers as a store keeps them; raises `TypeError`, which names the store, for what Kafka does not take."""
     try:
         return as_headers(headers)
     except TypeError as error:
@@ -151,12 +147,12 @@ _WANTED: Final = 'give headers as a tuple of (name, value), the name a str and t
 
 
 def _is_name(name: str) -> bool:
-    """Return whether a client can send this name: as UTF-8, and it ends at a null character."""
+    """Return True if a client can send the name: valid UTF-8 without null characters."""
     if name.isascii():
         return "\0" not in name
     try:
         return b"\0" not in name.encode()
-    except UnicodeEncodeError:  # a lone surrogate, by which librdkafka's binding ends the process
+    except UnicodeEncodeError:  # a lone surrogate makes librdkafka's binding end the process
         return False
 
 
@@ -180,7 +176,6 @@ def _zigzag(number: int) -> bytes:
 
 
 def _read_zigzag(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends."""
     try:
         number, end = read_varint(data, at)
     except IndexError:
@@ -191,7 +186,6 @@ def _read_zigzag(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _piece(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """Return some bytes behind their size, or None for a null, and where they end."""
     size, at = _read_zigzag(data, at)
     if size == -1:
         return None, at
@@ -208,34 +202,27 @@ def _damaged(data: bytes) -> StoreCorruptedError:
 
 
 class HeadersSerde:
-    """The serde of a header-keeping buffer: headers, then what the store's own serde makes of the value."""
-
     def __init__(self, inner: SerdePort) -> None:
         self._inner = inner
 
     @property
     def canonical(self) -> bool:
-        """Return whether raw bytes may stand for the value they decode to."""
         return self._inner.canonical
 
     def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - the serde's signature
-        """Return False: it is serialised when it is put."""
+        """Return False: values are serialised at `put`."""
         return False
 
     def serialize(self, topic: str, value: WithHeaders, /) -> bytes | None:
-        """Return the bytes of one value with its headers."""
         data = self._inner.serialize(topic, value.value)
         return None if data is None else encode_headers(value.headers) + data
 
     def deserialize(self, topic: str, data: bytes, /) -> WithHeaders:
-        """Return one value with its headers."""
         headers, value = split_headers(data)
         return WithHeaders(self._inner.deserialize(topic, value), headers)
 
     def serialize_batch(self, topic: str, values: Sequence[WithHeaders], /) -> list[bytes | None]:
-        """Return the bytes of many values."""
         return [self.serialize(topic, value) for value in values]
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[WithHeaders]:
-        """Return many values."""
         return [self.deserialize(topic, each) for each in data]

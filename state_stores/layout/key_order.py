@@ -1,4 +1,4 @@
-"""Rows under other bytes than their keys have now: those written before dicts in keys were sorted (ADR 14)."""
+"""Check for keys written before dict keys were sorted (ADR 14)."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -9,11 +9,10 @@ from tidewheel.state_stores.layout.stored_values import key_hash
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
 
-#: A program fills its keys in one order, so the first rows tell.
+#: A program builds its keys in one field order, so the first rows suffice.
 _ROWS = 100
 
 
-#: How the user keeps the rows of a task's store.
 RESET: Final = (
     "keep the order with sort_keys=False of the key serde (Serdes.json, Serdes.msgpack), or run tidewheel reset and read the "
     "input again (docs/adr/0014-equal-keys-have-equal-bytes.md)"
@@ -27,10 +26,7 @@ def refuse_unsorted_keys(
     key_of: Callable[[bytes], bytes],
     advice: str = RESET,
 ) -> None:
-    """Raise `StoredRowError` if a store with sorted keys has a row under the bytes of another order of fields.
-
-    `key_of` returns the key's bytes of a row.
-    """
+    """Raise `StoredRowError` if a store with sorted keys has a row with another field order."""
     serde: Any = spec.key_serde
     if not getattr(serde, "sorts_keys", False):
         return
@@ -38,9 +34,9 @@ def refuse_unsorted_keys(
         key = key_of(disk_key)
         try:
             again = serde.sorted_key(topic, key)
-        except Exception:  # noqa: BLE001, S112 - whoever reads the row meets the error, with its reason
+        except Exception:  # noqa: BLE001, S112 - reads of the row raise this error with its reason
             continue
-        # Bytes of another order are a permutation; those of a newer class or schema are not.
+        # Another field order is a permutation of the bytes; a newer class or schema is not.
         is_sorted = again is None or again == key or sorted(again) != sorted(key)
         if not is_sorted:
             raise StoredRowError(

@@ -1,4 +1,4 @@
-"""Bytes of keys: what a serde makes of one, and ends of ranges. Pure."""
+"""Serialised keys and ends of key ranges. Pure."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tidewheel.state_stores.ports import SerdePort
 
 
 def key_bytes(serde: SerdePort, topic: str, key: Any, store: str, *, what: str = "key") -> bytes:
-    """Return a key as a store has it; raises `SerdeError`, or ValueError for None, naming the store."""
+    """Return a key's bytes; raise `SerdeError`, or ValueError for None."""
     try:
         data = None if key is None else serde.serialize(topic, key)
     except SerdeError as error:
@@ -18,7 +18,7 @@ def key_bytes(serde: SerdePort, topic: str, key: Any, store: str, *, what: str =
 
 
 def after(key: bytes) -> bytes:
-    r"""Return the smallest key greater than `key`: turns an inclusive end into an exclusive one.
+    r"""Return the smallest key greater than `key`.
 
     >>> after(b"a")
     b'a\x00'
@@ -27,7 +27,7 @@ def after(key: bytes) -> bytes:
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
-    r"""Return the smallest key greater than every key that starts with `prefix`; None if there is none.
+    r"""Return the smallest key greater than all keys with this prefix; None if there is none.
 
     >>> prefix_end(b"a\xff")
     b'b'

@@ -1,8 +1,7 @@
-"""How far a store has come in its changelog, as the bytes kept beside its data.
+"""Position of a store in its changelog, as stored bytes.
 
-A position names the topic by its id, so that a recreated topic of the same name is noticed, and says when it was
-written, so that a position older than the topic's tombstone retention is not followed (deleted keys would live
-again). Unreadable bytes count as no position at all: the store is restored, never trusted.
+The topic's id detects a recreated topic; the time of writing detects a position older than the
+tombstone retention. Unreadable bytes count as no position, so the store is restored.
 """
 
 import struct
@@ -17,20 +16,19 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The next offset to read, the topic's id (16 bytes) and when this was written (ms since the epoch)."""
+    """Next offset to read, topic id (16 bytes) and time of writing (ms since the epoch)."""
 
     offset: int
     topic_id: bytes
     written_at_ms: int
 
     def encode(self) -> bytes:
-        """Return the bytes to store."""
         body = _FORMAT.pack(_VERSION, self.offset, self.written_at_ms, self.topic_id)
         return body + _CHECKSUM.pack(zlib.crc32(body))
 
     @classmethod
     def decode(cls, data: bytes | None) -> Self | None:
-        """Return the position, or None for bytes that are absent, torn, damaged or of another version.
+        """Return the position, or None for absent, torn, damaged or unknown bytes.
 
         >>> Position.decode(Position(offset=7, topic_id=bytes(16), written_at_ms=0).encode()).offset
         7

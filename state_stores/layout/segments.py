@@ -1,10 +1,11 @@
-"""How window and session stores lay out their rows: by segment of time, then by key. Pure.
+"""Disk keys of window and session stores: time segment first, then the key. Pure.
 
-    window:   segment(8) key start(8) seq(4)        changelog: key start(8) seq(4)       (Kafka's WindowKeySchema)
-    session:  segment(8) key end(8) start(8)        changelog: key end(8) start(8)       (Kafka's SessionKeySchema)
+    window:   segment(8) key start(8) seq(4)   changelog: key start(8) seq(4)
+    session:  segment(8) key end(8) start(8)   changelog: key end(8) start(8)
 
-All numbers are big-endian. The segment is the row's time (a window's start, a session's end) divided by the segment
-interval, so all rows of a segment stand together and expire by one range delete.
+The changelog keys are Kafka's WindowKeySchema and SessionKeySchema; numbers are big-endian. The
+segment is the row's time (window start or session end) divided by the segment interval. So a
+segment's rows are adjacent and expire by one range delete.
 """
 
 import struct
@@ -23,22 +24,16 @@ _SESSION_TAIL: Final = struct.Struct(">QQ")
 
 SEGMENT_BYTES: Final = _SEGMENT.size
 
-#: The largest time a row may have; one less than the largest timestamp, so that the one after it can be written.
+#: Largest time of a row: one below the maximum, so that the next one can be encoded.
 TIME_MAX: Final = (1 << 63) - 2
 
-#: Sequence numbers of duplicates go round after this many, as in Kafka.
+#: Sequence numbers of duplicates wrap around here, as in Kafka.
 SEQ_MASK: Final = 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """The layout of one store's rows.
-
-    Attributes:
-        interval_ms: Length of a segment.
-        retention_ms: How long a row lives after its time.
-        kept_longer_ms: How much longer it stays on disk.
-        tail: How many bytes stand behind the key.
+    """The layout of one store's rows; `tail` is the number of bytes after the key.
 
     >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=12)
     >>> layout.time_of(layout.window_key(b"a", 120_000, 7)), layout.key_of(layout.window_key(b"a", 120_000, 7))
@@ -54,20 +49,16 @@ class SegmentLayout:
 
     @classmethod
     def of(cls, spec: StoreSpec) -> "SegmentLayout":
-        """Return the layout of a window or session store."""
         tail = _SESSION_TAIL if spec.kind is StoreKind.SESSION else _WINDOW_TAIL
         return cls(spec.segment_interval_ms, spec.retention_ms, tail.size, spec.kept_longer_ms)
 
     def segment(self, time: int) -> int:
-        """Return the number of the segment that rows of a time stand in."""
         return time // self.interval_ms
 
     def prefix(self, segment: int) -> bytes:
-        """Return what every disk key of a segment begins with."""
         return _SEGMENT.pack(segment)
 
     def window_key(self, key: bytes, start: int, seq: int = 0) -> bytes:
-        """Return the disk key of a window's row."""
         return _SEGMENT.pack(start // self.interval_ms) + key + _WINDOW_TAIL.pack(start, seq)
 
     def window_keys(
@@ -90,30 +81,24 @@ class SegmentLayout:
         ]
 
     def session_key(self, key: bytes, start: int, end: int) -> bytes:
-        """Return the disk key of a session's row."""
         return _SEGMENT.pack(end // self.interval_ms) + key + _SESSION_TAIL.pack(end, start)
 
     def disk_key(self, changelog_key: bytes) -> bytes:
-        """Return the disk key of a changelog key."""
         (time,) = _TIME.unpack_from(changelog_key, len(changelog_key) - self.tail)
         return _SEGMENT.pack(time // self.interval_ms) + changelog_key
 
     def is_row(self, changelog_key: bytes) -> bool:
-        """Return whether a changelog key is long enough to be one of this layout."""
         return len(changelog_key) >= self.tail
 
     def key_of(self, disk_key: bytes) -> bytes:
-        """Return the store's key in a disk key."""
         return disk_key[SEGMENT_BYTES : -self.tail]
 
     def time_of(self, disk_key: bytes) -> int:
-        """Return a row's time: its window's start, its session's end."""
         time: int = _TIME.unpack_from(disk_key, len(disk_key) - self.tail)[0]
         return time
 
     @property
     def time_bytes(self) -> Callable[[bytes], bytes]:
-        """Return what takes the bytes of the time out of a disk key; they sort as times do."""
         return itemgetter(slice(-self.tail, _TIME.size - self.tail))
 
     def times_of(self, disk_keys: Collection[bytes]) -> tuple[int, ...]:
@@ -129,7 +114,7 @@ class SegmentLayout:
         return times
 
     def latest_time(self, disk_keys: Collection[bytes]) -> int:
-        """Return the latest time of some rows, of which there is at least one.
+        """Return the latest time of at least one row.
 
         >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=12)
         >>> layout.latest_time([layout.window_key(b"b", 7), layout.window_key(b"a", 500)])
@@ -138,7 +123,7 @@ class SegmentLayout:
         return int.from_bytes(max(map(self.time_bytes, disk_keys)))
 
     def segments_in(self, disk_keys: Iterable[bytes]) -> set[int]:
-        """Return the segments that some rows stand in.
+        """Return the segments of some rows.
 
         >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=100_000, tail=12)
         >>> layout.segments_in([layout.window_key(b"b", 7), layout.window_key(b"a", 60_500)])
@@ -148,17 +133,14 @@ class SegmentLayout:
         return set(map(int.from_bytes, set(map(prefix, disk_keys))))
 
     def segment_of(self, disk_key: bytes) -> int:
-        """Return the segment of a disk key."""
         segment: int = _SEGMENT.unpack_from(disk_key)[0]
         return segment
 
     def session_start_of(self, disk_key: bytes) -> int:
-        """Return the start of a session."""
         start: int = _TIME.unpack_from(disk_key, len(disk_key) - _TIME.size)[0]
         return start
 
     def session_times_of(self, disk_key: bytes) -> tuple[int, int]:
-        """Return the start and the end of a session."""
         end, start = _SESSION_TAIL.unpack_from(disk_key, len(disk_key) - _SESSION_TAIL.size)
         return start, end
 
@@ -175,24 +157,19 @@ class SegmentLayout:
         return times[1::2], times[::2]
 
     def seq_of(self, disk_key: bytes) -> int:
-        """Return the sequence number of a window's row."""
         return int.from_bytes(disk_key[-4:])
 
     def live_from_ms(self, observed_ms: int) -> int:
-        """Return the smallest time that has not expired when the largest time seen is `observed_ms`."""
         return max(observed_ms - self.retention_ms + 1, 0)
 
     def first_kept(self, observed_ms: int) -> int:
-        """Return the first segment that stays on disk when the largest time seen is `observed_ms`."""
         return self.segment(self.live_from_ms(observed_ms - self.kept_longer_ms))
 
     def first_restored(self, observed_ms: int, slowest_ms: int | None) -> int:
-        """Return the first segment that stays when rows are restored, of which the latest has the time `observed_ms`.
+        """Return the first segment that stays in a restore whose latest row is at `observed_ms`.
 
-        Args:
-            observed_ms: The largest time seen.
-            slowest_ms: The store's time where the slowest key range of its task stands, -1 if that is not known; None
-                where no range is behind the rows.
+        `slowest_ms` is the store's time at its task's slowest key range, -1 if unknown; None if no
+        range is behind.
 
         >>> layout = SegmentLayout(interval_ms=60_000, retention_ms=60_000, tail=12)
         >>> layout.first_restored(600_000, None), layout.first_restored(600_000, 180_000), layout.first_restored(600_000, -1)
@@ -201,17 +178,13 @@ class SegmentLayout:
         return self.first_kept(observed_ms if slowest_ms is None else min(observed_ms, slowest_ms))
 
     def key_bounds(self, segment: int, key: bytes, low: int, high: int) -> tuple[bytes, bytes]:
-        """Return the range of a segment's disk keys (first, end) that holds a key's rows of low <= time <= high.
-
-        Rows of longer keys may stand in between: only those of the right length are the key's.
-        """
+        """Return the key range (first, end) of a key's rows; longer keys may lie in between."""
         begin = segment * self.interval_ms
         prefix = _SEGMENT.pack(segment) + key
         last = min(high, begin + self.interval_ms - 1)
         return prefix + _TIME.pack(max(low, begin)), prefix + _TIME.pack(last + 1)
 
     def key_span(self, key: bytes, low: int, high: int) -> tuple[bytes, bytes]:
-        """Return the first and the end of a key's disk keys of low <= time <= high, over all segments."""
         interval = self.interval_ms
         first = _SEGMENT.pack(low // interval) + key + _TIME.pack(low)
         return first, _SEGMENT.pack(high // interval) + key + _TIME.pack(high + 1)
@@ -219,7 +192,6 @@ class SegmentLayout:
     def segments_of(
         self, segments: Sequence[int], low: int, high: int, *, reverse: bool
     ) -> Sequence[int]:
-        """Return which of some segments, given in order, hold rows of low <= time <= high."""
         if not segments:
             return segments
         first, last = low // self.interval_ms, high // self.interval_ms
@@ -227,24 +199,22 @@ class SegmentLayout:
         return found[::-1] if reverse else found
 
     def range_bounds(self, segment: int, lo: bytes | None, hi: bytes | None) -> tuple[bytes, bytes]:
-        """Return a range of a segment's disk keys (first, end) that holds all rows of the keys from `lo` to `hi`."""
         prefix = _SEGMENT.pack(segment)
         if hi is None:
             return prefix + (lo or b""), _SEGMENT.pack(segment + 1)
-        # A key that `hi` begins with is smaller than `hi`, but its rows may stand behind those of `hi`.
+        # A prefix of `hi` is a smaller key, but its rows may follow those of `hi`.
         tail = b"\xff" * self.tail
         last = max(hi[:length] + tail for length in range(len(hi) + 1))
         return prefix + (lo or b""), prefix + last + b"\x00"
 
     def row_bytes(self, key: bytes) -> int:
-        """Return how long the disk keys of a key are."""
         return SEGMENT_BYTES + len(key) + self.tail
 
 
 def check_bounds(
     store: str, low: object, high: object, names: tuple[str, str] = ("from_ms", "to_ms")
 ) -> None:
-    """Raise ValueError unless both ends of a span of time are int milliseconds, which may lie before the epoch."""
+    """Raise ValueError unless both bounds are int milliseconds, possibly before the epoch."""
     if type(low) is int and type(high) is int:
         return
     name, bound = (names[0], low) if type(low) is not int else (names[1], high)
@@ -254,7 +224,6 @@ def check_bounds(
 
 
 def check_time(store: str, time: object, what: str) -> int:
-    """Return a row's time, or raise ValueError saying what is wrong with it."""
     if type(time) is not int or not 0 <= time <= TIME_MAX:
         raise ValueError(
             f"store {store}: {what} {time!r} is no timestamp; it must be an int of milliseconds since the epoch"

@@ -1,4 +1,4 @@
-"""Serde of the values of a store: a stored row that it can't read is a `StoredRowError`, not the fault of a record."""
+"""Value serde of a store: an unreadable stored row raises `StoredRowError`."""
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -7,12 +7,12 @@ from typing import Any, Final
 from tidewheel.state_stores.errors import SerdeError, StoredRowError, StreamsError
 from tidewheel.state_stores.ports import SerdePort
 
-#: What a serde may raise. `SystemExit` too: the exit of a library must not end a worker without a word of the row.
+#: `SystemExit` too: a library's exit must not end a worker without naming the row.
 FAILURES: Final = (Exception, SystemExit)
 
 
 class StoredValues:
-    """A store's value serde; everything but reading is the serde's own."""
+    """A store's value serde; only reads differ from the inner serde."""
 
     def __init__(self, inner: SerdePort, store: str) -> None:
         self.inner = inner
@@ -28,19 +28,17 @@ class StoredValues:
         return repr(self.inner)
 
     def deserialize(self, topic: str, data: bytes, /) -> Any:
-        """Return the value of a row; raises `StoredRowError` if the serde can't read it."""
         try:
             return self.inner.deserialize(topic, data)
         except FAILURES as error:
             raise unreadable(self._store, error) from error
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[Any]:
-        """Return the values of many rows."""
         return self.inner.deserialize_batch(topic, data)
 
 
 def unreadable(store: str, error: BaseException, key: bytes | None = None) -> StreamsError:
-    """Return the error to raise for a stored row that a serde can't read; errors that are no serde's stay as they are."""
+    """Return the error for an unreadable row; errors not from a serde stay unchanged."""
     if isinstance(error, StreamsError) and not isinstance(error, SerdeError):
         return error
     fact = (
@@ -52,15 +50,6 @@ def unreadable(store: str, error: BaseException, key: bytes | None = None) -> St
 def read_row(
     store: str, decode: Callable[[str, bytes], Any], topic: str, data: bytes, key: bytes
 ) -> Any:
-    """Return what a serde reads of a row: its value, or its key; raises `StoredRowError` if it can't.
-
-    Args:
-        store: The store.
-        decode: The serde's `deserialize`.
-        topic: Topic name the serde is told.
-        data: Bytes to read.
-        key: The key of the row.
-    """
     try:
         return decode(topic, data)
     except StoredRowError as error:
@@ -70,7 +59,7 @@ def read_row(
 
 
 def described_key(key: bytes | None) -> str:
-    """Return the facts of a key that messages may show.
+    """Return a description of a key for messages.
 
     >>> described_key(None), described_key(b"ann")
     ('no key', 'key of 3 bytes, sha256:49915e0d7d4b')
@@ -79,7 +68,7 @@ def described_key(key: bytes | None) -> str:
 
 
 def key_hash(key: bytes) -> str:
-    """Return what messages call a key: a hash, because keys may be personal.
+    """Return a key's hash for messages, because keys may be personal.
 
     >>> key_hash(b"ann")
     'sha256:49915e0d7d4b'

@@ -1,1 +1,1 @@
-"""Databases on disk; nothing else imports rocksdict."""
+"""Databases on disk; the only importer of rocksdict."""

@@ -1,6 +1,6 @@
-"""What RocksDB's failures mean: rocksdict raises bare `Exception` with RocksDB's text, errors here are ours. Pure.
+"""Translation of RocksDB errors: rocksdict raises bare `Exception` with RocksDB's text. Pure.
 
-The texts are those of RocksDB's `Status::ToString` (rocksdict 0.3.29), checked by tests against real damage.
+The texts are those of RocksDB's `Status::ToString` (rocksdict 0.3.29).
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Final
 
 from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError, StoreLockedError
 
-#: A write was refused because flushes can't keep up (`no_slowdown`).
+#: RocksDB rejects a write because flushes can't keep up (`no_slowdown`).
 _STALL: Final = "Write stall"
 _CORRUPT: Final = ("Corruption:", "While opening a file for sequentially reading")
 _LOCKED: Final = ("While lock file", "lock hold by current process")
@@ -18,25 +18,17 @@ _FILES: Final = "Too many open files"
 
 
 def is_stall(error: BaseException) -> bool:
-    """Return whether a write was refused only because flushes are behind: it may be tried again."""
     return _STALL in str(error)
 
 
 def failure(error: BaseException, path: Path, doing: str) -> StateStoreError:
-    """Return the error to raise for one of RocksDB's.
-
-    Args:
-        error: What rocksdict raised.
-        path: The database's directory.
-        doing: What was tried, with the store's name where one was meant: "read store counts".
-    """
     text = str(error).strip()
     what = f"could not {doing} in {path}: {text}"
     if any(mark in text for mark in _LOCKED):
         return StoreLockedError(
             f"{what}; the database is open elsewhere: stop the other process, or close the task's readers"
         )
-    # Before corruption: a full disk can make both words appear in one message.
+    # Before corruption: on a full disk one message can contain both texts.
     if any(mark in text for mark in _FULL):
         return StateStoreError(
             f"{what}; free disk space or move state_dir, the task is then restored from its changelog"

@@ -1,7 +1,7 @@
-"""Who is inside a database, so that closing it waits for them and nobody enters after. No rocksdict here.
+"""Counter of calls inside a database: `close` waits for them, and later calls fail.
 
-Needed because rocksdict refuses to close what another thread is reading ("Already borrowed"), and because RocksDB
-neither flushes nor unlocks as long as anything of it is referred to.
+rocksdict can't close a database that another thread reads ("Already borrowed"). RocksDB neither
+flushes nor unlocks while references to it exist.
 """
 
 import threading
@@ -9,20 +9,19 @@ from collections import deque
 
 
 class Gate:
-    """Counts the calls in progress; safe from any thread, and without a lock as long as it is open.
+    """Counts calls in progress; thread-safe, and lock-free while open.
 
-    Whoever comes in is counted before it looks whether the gate is closed, and whoever closes it says so before it
-    looks who is in: one of the two sees the other.
+    A call is counted before it checks `_closed`, which `close` sets before it checks the count. So
+    one of the two sees the other.
     """
 
     def __init__(self) -> None:
         self._condition = threading.Condition(threading.Lock())
-        #: One entry per call in progress: adding and removing one is a single step.
+        #: One entry per call in progress: append and pop are atomic.
         self._inside: deque[None] = deque()
         self._closed = False
 
     def enter(self) -> bool:
-        """Count one call in; False if the gate is closed."""
         self._inside.append(None)
         if self._closed:
             self.leave()
@@ -30,7 +29,6 @@ class Gate:
         return True
 
     def leave(self) -> None:
-        """Count one call out."""
         self._inside.pop()
         if self._closed:
             with self._condition:
@@ -38,11 +36,10 @@ class Gate:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody may enter any more."""
         return self._closed
 
     def close(self) -> bool:
-        """Let nobody in any more and wait until all have left; False if it was closed before."""
+        """Reject new calls and wait until all have left; return False if it was closed before."""
         with self._condition:
             if self._closed:
                 return False

@@ -1,9 +1,8 @@
-"""Memory, compaction and file settings of all databases of a process, as one value. Pure.
+"""RocksDB settings of all databases of a process. Pure.
 
-The defaults are Kafka Streams' where it has one (universal compaction, no compression, 16 MiB write buffers, 4 KiB
-blocks, a bloom filter), with one difference: memory is counted per process, not per store, because a process has as
-many databases as it has tasks and that number changes at every rebalance. What was measured on the way is told at
-each option (20-byte keys, 26-byte values, 100,000 to 1 million keys, two cores).
+Defaults are Kafka Streams' except that memory is limited per process, not per store, because each
+rebalance changes the number of databases. Figures below: 20-byte keys, 26-byte values, 100,000 to 1
+million keys, two cores.
 """
 
 import inspect
@@ -16,7 +15,7 @@ _MIB: Final = 1024 * 1024
 CompactionStyle = Literal["universal", "level"]
 Compression = Literal["none", "lz4", "zstd", "snappy"]
 
-#: The least each whole-number option takes.
+#: Minimum of each whole-number option.
 _LEAST: Final = {
     "block_cache_bytes": 0,
     "write_buffer_bytes": 64 * 1024,
@@ -31,31 +30,32 @@ _LEAST: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocksDBOptions:
-    """How databases use memory, disk and file descriptors.
+    """Memory, disk and file descriptor settings of databases.
 
     Attributes:
-        block_cache_bytes: Decompressed blocks kept for reads, shared by all databases of the process. Indexes and
-            filters are held beside it (about 1.5 MiB per million keys): inside it they were evicted by data blocks
-            once it was full, and single reads fell from 300,000 to 18,000 per second. Default 64 MiB.
-        write_buffer_bytes: Written data not yet in files, all databases of the process together; when it is passed,
-            the database that is being written flushes. It also bounds what a killed process has to replay.
-            Default 64 MiB.
-        family_write_buffer_bytes: Written data of one store not yet in a file, at most. Four times more made writes
-            half as fast (a deeper skip list), less only made more files. With many databases the real size is
-            smaller, so that all of them fit into `write_buffer_bytes`. Default 16 MiB.
-        family_write_buffers: Write buffers of one store, the one being filled and those being flushed. When all are
-            full, writes wait. Default 4.
-        compaction: "universal" rewrites data less often and may for a while need twice the disk; "level" needs less
-            disk and more processor. Default "universal".
-        compression: How files are compressed. "lz4" saves disk for values that are text; with it, reads that miss the block cache were
-            a third slower. Default "none".
-        block_bytes: Size of a block before compression: what a read that misses the cache decodes. Default 4 KiB.
-        bloom_filter_bits_per_key: Spares reading files that don't have a key; 10 bits let 1 % through, 0 switches
-            the filter off, and that before the write buffers as well. Default 10.
-        max_open_files: File descriptors per database; None shares half of the process's limit among the databases
-            that are expected. Default None.
-        background_threads: Flushes and compactions at once, in the whole process. Default 2.
-        write_stall_timeout_ms: How long a write is tried again while flushes can't keep up, before it fails.
+        block_cache_bytes: Cache of uncompressed blocks, shared by all databases of the process.
+            Indexes and filters are outside of it (about 1.5 MiB per million keys): inside, data
+            blocks evicted them, and single reads fell from 300,000 to 18,000 per second. Default 64
+            MiB.
+        write_buffer_bytes: Limit of memtables of all databases of the process; beyond it, the
+            database being written flushes. It also limits the replay after a kill. Default 64 MiB.
+        family_write_buffer_bytes: Maximum memtable of one store. Four times as much halved the
+            write speed (a deeper skip list); less only made more files. With many databases it is
+            reduced, so that all fit into `write_buffer_bytes`. Default 16 MiB.
+        family_write_buffers: Memtables of one store, including those being flushed. Writes wait
+            when all are full. Default 4.
+        compaction: "universal" rewrites data less often, but can need twice the disk for a while;
+            "level" needs less disk and more CPU. Default "universal".
+        compression: Compression of files. "lz4" saves disk for text values; reads that missed the
+            block cache were a third slower with it. Default "none".
+        block_bytes: Size of an uncompressed block: the unit of a read that misses the cache.
+            Default 4 KiB.
+        bloom_filter_bits_per_key: Skips files without the key; 10 bits let 1 % through, 0 switches
+            off this filter and the memtables' filter. Default 10.
+        max_open_files: File descriptors per database; None shares half of the process's limit among
+            the expected databases. Default None.
+        background_threads: Parallel flushes and compactions in the whole process. Default 2.
+        write_stall_timeout_ms: Time to retry a write while flushes can't keep up, before it fails.
             Default 30 seconds.
 
     >>> RocksDBOptions(compression="lz4").block_cache_bytes // 1024**2
@@ -86,10 +86,10 @@ class RocksDBOptions:
 
 
 def meanings() -> dict[str, str]:
-    """Return what each option means, from the docstring above, without the sentence on its default.
+    """Return each option's description from the docstring above, without its default.
 
     >>> meanings()["background_threads"]
-    'Flushes and compactions at once, in the whole process.'
+    'Parallel flushes and compactions in the whole process.'
     """
     _, _, section = inspect.cleandoc(RocksDBOptions.__doc__ or "").partition("\nAttributes:\n")
     entries: list[tuple[str, str]] = re.findall(
@@ -100,7 +100,7 @@ def meanings() -> dict[str, str]:
     }
 
 
-#: RocksDB itself works with no fewer file descriptors per database.
+#: RocksDB's own minimum of file descriptors per database.
 MIN_OPEN_FILES: Final = 20
 
 

@@ -1,8 +1,7 @@
-"""What all databases of a process share: one block cache, one write-buffer budget, the file descriptors.
+"""Resources shared by all databases of a process: block cache, memtable budget, descriptors.
 
-Native options are made here and nowhere else, and always in full: RocksDB keeps settings of a family only as long as
-it is open, and rocksdict would otherwise load what the files in the directory say (with an 8 MiB cache, and with
-pickled values if `rocksdict-config.json` says so).
+Only this module creates native options, and always all of them: RocksDB does not persist them, and
+rocksdict would otherwise load settings from the directory.
 """
 
 import resource
@@ -21,22 +20,21 @@ from rocksdict import (
 from tidewheel.state_stores.errors import StateStoreError
 from tidewheel.state_stores.rocksdb.options import MIN_OPEN_FILES, RocksDBOptions
 
-#: Memory is taken from the write-buffer budget in pieces of this size. RocksDB's own choice is 1 MiB, of which a
-#: hundred almost empty databases would use up any budget and then flush at every write; no slower than that.
+#: Allocation unit of memtables. With RocksDB's 1 MiB, a hundred almost empty databases would use up
+#: any budget and flush at every write; 64 KiB is no slower.
 _ARENA_BYTES: Final = 64 * 1024
 
-#: A family's write buffer is not cut below this, however many databases there are.
 _LEAST_FAMILY_BUFFER_BYTES: Final = 1024 * 1024
 
-#: Size of the filter before a write buffer, as a part of it: 10 bits for a row that takes 64 bytes there. With 2 million keys it took
-#: a read from 2.6 to 1.5 µs, because a key that is in a file is no longer looked for in up to four skip lists; larger ones gained nothing.
+#: Share of a memtable for its bloom filter: 10 bits for a row of 64 bytes. With 2 million keys it
+#: cut a read from 2.6 to 1.5 µs; larger ones gained nothing.
 _WRITE_BUFFER_FILTER: Final = 0.02
-#: A smaller part lets too many keys through.
+#: A smaller filter lets too many keys through.
 _LEAST_WRITE_BUFFER_FILTER: Final = 0.01
-#: An empty write buffer has its filter already. All of them together take no more than this part of the budget, or there are none.
+#: An empty memtable has its filter already, so all filters together have this share at most.
 _FILTERS_OF_BUDGET: Final = 1 / 8
 
-#: Smaller write buffers have none: an empty one would take a whole piece of the budget for it.
+#: Smaller memtables have no filter: an empty one would take a whole allocation unit.
 _LEAST_FILTERED_BYTES: Final = _LEAST_FAMILY_BUFFER_BYTES
 
 _KEPT_LOG_FILES: Final = 3
@@ -48,15 +46,7 @@ _SYNC_EVERY_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedResources:
-    """Made once per process by `create` and passed to every `TaskDatabase.open`.
-
-    Attributes:
-        block_cache: Blocks read from files.
-        write_buffers: The budget of data not yet in files.
-        max_open_files: File descriptors per database.
-        family_write_buffer_bytes: Size of one family's write buffer.
-        databases: How many databases the process may have open at once.
-    """
+    """Native resources, created once per process and passed to every `TaskDatabase.open`."""
 
     block_cache: Cache
     write_buffers: WriteBufferManager
@@ -66,11 +56,7 @@ class SharedResources:
 
     @classmethod
     def create(cls, options: RocksDBOptions, *, databases: int = 1) -> "SharedResources":
-        """Make the cache and the budget, and raise the soft limit of open files to the hard one.
-
-        Args:
-            options: The user's settings.
-            databases: How many databases the process may have open at once.
+        """Create cache and budget, and raise the soft limit of open files to the hard one.
 
         Raises:
             StateStoreError: The limit of open files is too low for that many databases.
@@ -79,7 +65,7 @@ class SharedResources:
         limit = raise_file_limit()
         return cls(
             block_cache=Cache(options.block_cache_bytes),
-            # allow_stall would hold writers back inside the call, with the GIL held.
+            # allow_stall would block writers inside the call, with the GIL held.
             write_buffers=WriteBufferManager(options.write_buffer_bytes, False),
             max_open_files=options.max_open_files or open_files_each(limit, databases),
             family_write_buffer_bytes=min(
@@ -90,17 +76,14 @@ class SharedResources:
         )
 
     def database_options(self, options: RocksDBOptions, *, filtered: int = 0) -> Options:
-        """Return the native options of a database; also those of each of its families.
+        """Return the native options of a database or a family.
 
-        Args:
-            options: The user's settings.
-            filtered: For a family of which single keys are read, how many such ones each database has: their write buffers
-                get filters if there is room for all of them; 0 for one that is read otherwise.
+        `filtered` is the number of families per database that are read by single keys.
         """
         native = Options(raw_mode=True)
         native.create_if_missing(True)
         native.create_missing_column_families(True)
-        # All families are flushed together: no position can be on disk without the data it speaks of.
+        # All families flush together: no position can be on disk without its data.
         native.set_atomic_flush(True)
         native.set_paranoid_checks(True)
         self._set_memory(native, options)
@@ -118,14 +101,13 @@ class SharedResources:
         table = BlockBasedOptions()
         table.set_block_cache(self.block_cache)
         table.set_block_size(options.block_bytes)
-        # The newest layout this library writes by default in 0.3.29; older ones have slower filters.
+        # The library's newest default layout in 0.3.29; older ones have slower filters.
         table.set_format_version(5)
         if options.bloom_filter_bits_per_key:
             table.set_bloom_filter(options.bloom_filter_bits_per_key, False)
         native.set_block_based_table_factory(table)
 
     def _write_buffer_filter(self, options: RocksDBOptions, families: int) -> float:
-        """Return the part of a write buffer that its filter takes, 0 for none."""
         size = self.family_write_buffer_bytes
         if not families or not options.bloom_filter_bits_per_key or size < _LEAST_FILTERED_BYTES:
             return 0
@@ -142,7 +124,7 @@ class SharedResources:
         native.set_max_open_files(self.max_open_files)
         native.increase_parallelism(options.background_threads)
         native.set_bytes_per_sync(_SYNC_EVERY_BYTES)
-        # Statistics and logs of a hundred databases cost more than they tell.
+        # Statistics and logs of a hundred databases cost more than they are worth.
         native.set_skip_stats_update_on_db_open(True)
         native.set_stats_dump_period_sec(0)
         native.set_stats_persist_period_sec(0)
@@ -153,28 +135,23 @@ class SharedResources:
 
 
 def raise_file_limit() -> int:
-    """Raise this process's soft limit of open files to the hard limit, and return what holds now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft in {hard, resource.RLIM_INFINITY}:
         return _finite(soft)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # macOS refuses "unlimited": what was allowed before still holds
+    except (OSError, ValueError):  # macOS rejects "unlimited"; the old limit still applies
         return _finite(soft)
     return _finite(hard)
 
 
 def _finite(limit: int) -> int:
-    """Return a limit as a number that can be divided."""
     most = 1_000_000
     return most if limit == resource.RLIM_INFINITY else min(limit, most)
 
 
 def open_files_each(limit: int, databases: int) -> int:
-    """Return the file descriptors of one database: half of the limit is for Kafka connections and the user.
-
-    Raises:
-        StateStoreError: Not even the least RocksDB works with is left.
+    """Return the file descriptors of one database; half of the limit is for Kafka and the user.
 
     >>> open_files_each(65_536, 100)
     327

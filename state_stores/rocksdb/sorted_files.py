@@ -1,12 +1,12 @@
-"""Sorted files as RocksDB takes them: written row by row in key order, and read back, deletes included.
+"""Sorted SST files: written row by row in key order, and read back including deletes.
 
-RocksDB itself offers no way to see the deletes of a file, and merging runs needs them. So they are read here, in the one
-layout that is written here: block-based table, format 5, no compression, full keys in the index. A file of any other
-layout is refused. Blocks have no checksum that Python's library could verify: whoever reads a file that came from
-elsewhere compares its digest first.
+RocksDB has no API to read a file's deletes, which merging runs needs. So this module reads the one
+layout it writes: block-based table, format 5, no compression, full keys in the index. Python can't
+verify the block checksums: readers of foreign files compare the file's digest first.
 
-Layout: data blocks, meta blocks, index block, footer of 53 bytes; a block is followed by its compression type and a
-checksum (5 bytes). See `table/block_based/block_builder.cc` and `table/format.cc` of RocksDB.
+Layout: data blocks, meta blocks, index block, footer of 53 bytes. Each block is followed by its
+compression type and a checksum (5 bytes). See RocksDB's `table/block_based/block_builder.cc` and
+`table/format.cc`.
 """
 
 import mmap
@@ -27,7 +27,7 @@ _MAGIC: Final = 0x88E241B785F4CFF7
 _FOOTER_BYTES: Final = 53
 _FOOTER_END: Final = struct.Struct("<IQ")
 _COUNT: Final = struct.Struct("<I")
-#: Behind every key: its type, then a sequence number (which is 0).
+#: After every key: its type and a sequence number (0).
 _KEY_TAIL: Final = 8
 _DELETE: Final = 0
 _PUT: Final = 1
@@ -39,25 +39,22 @@ _UNSORTED: Final = "strict ascending order"
 
 
 def write_sorted_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]]) -> int:
-    """Write rows (value None: a delete) in strictly rising key order; return how many. At least one row.
+    """Write rows (None: a delete) in strictly ascending key order; return their number, at least 1.
 
-    The file is durable on return.
-
-    Raises:
-        StateStoreError: Rows are not in order, there is none, or the file can't be written.
+    The file is durable on return. Raises `StateStoreError`.
     """
     count = 0
     try:
         writer = SstFileWriter(_options())
         writer.open(str(path))
-        for count, (key, value) in enumerate(rows, 1):  # noqa: B007 - the last number is how many
+        for count, (key, value) in enumerate(rows, 1):  # noqa: B007 - the last number is the count
             if value is None:
                 del writer[key]
             else:
                 writer[key] = value
         writer.finish()
     except Exception as error:
-        if type(error) is not Exception:  # rocksdict has no class of its own for what RocksDB says
+        if type(error) is not Exception:  # rocksdict raises bare exceptions for RocksDB's errors
             raise
         what = f"write sorted file {path.name}"
         if _UNSORTED in str(error):
@@ -70,7 +67,6 @@ def write_sorted_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]]) ->
 
 
 def _options() -> Options:
-    """Return the options of a file: what `_read` understands, with the filter that databases have by default."""
     table = BlockBasedOptions()
     table.set_format_version(_FORMAT)
     table.set_checksum_type(ChecksumType.xxh3())
@@ -84,11 +80,7 @@ def _options() -> Options:
 
 
 def read_sorted_file(path: Path) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield the rows of a file that `write_sorted_file` wrote, in key order; None is a delete.
-
-    Raises:
-        StoreCorruptedError: It is not such a file.
-    """
+    """Yield the rows of a file from `write_sorted_file`; raise `StoreCorruptedError` for others."""
     with _viewed(path) as view:
         for offset, size in _blocks(path, view):
             rows = _rows(path, bytes(view[offset : offset + size]))
@@ -96,11 +88,7 @@ def read_sorted_file(path: Path) -> Iterator[tuple[bytes, bytes | None]]:
 
 
 def bounds_of(path: Path) -> tuple[bytes, bytes]:
-    """Return the least and the greatest key of a file that `write_sorted_file` wrote; reads two blocks.
-
-    Raises:
-        StoreCorruptedError: It is not such a file.
-    """
+    """Return the smallest and largest key; reads two blocks. Raise `StoreCorruptedError`."""
     with _viewed(path) as view:
         blocks = _blocks(path, view)
         (first, first_size), (last, last_size) = blocks[0], blocks[-1]
@@ -111,7 +99,6 @@ def bounds_of(path: Path) -> tuple[bytes, bytes]:
 
 @contextmanager
 def _viewed(path: Path) -> Generator[memoryview]:
-    """Yield what is in a file, mapped into memory for as long."""
     with (
         path.open("rb") as file,
         closing(_mapped(path, file.fileno())) as data,
@@ -128,7 +115,6 @@ def _mapped(path: Path, descriptor: int) -> mmap.mmap:
 
 
 def _blocks(path: Path, data: memoryview) -> list[tuple[int, int]]:
-    """Return offset and size of every data block, in the order of their keys."""
     end = len(data)
     if end <= _FOOTER_BYTES:
         raise _damaged(path, "it is too short")
@@ -150,7 +136,6 @@ def _blocks(path: Path, data: memoryview) -> list[tuple[int, int]]:
 
 
 def _index(block: bytes) -> list[tuple[int, int]]:
-    """Return the places an index names; every entry has a key of its own in full, and no length of its value."""
     stop = _entries_end(block)
     position = 0
     found: list[tuple[int, int]] = []
@@ -166,7 +151,6 @@ def _index(block: bytes) -> list[tuple[int, int]]:
 
 
 def _rows(path: Path, block: bytes) -> list[tuple[bytes, bytes | None]]:
-    """Return the rows of a data block."""
     rows: list[tuple[bytes, bytes | None]] = []
     key = b""
     position = 0
@@ -198,7 +182,6 @@ def _rows(path: Path, block: bytes) -> list[tuple[bytes, bytes | None]]:
 
 
 def _entries_end(block: bytes) -> int:
-    """Return where the entries of a block end: before its restart points, whose number stands last."""
     (restarts,) = _COUNT.unpack_from(block, len(block) - _COUNT.size)
     end: int = len(block) - _COUNT.size * (restarts + 1)
     if end < 0:

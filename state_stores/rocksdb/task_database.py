@@ -1,19 +1,23 @@
-"""One RocksDB per task: a family per store, and one for positions that never speaks of data it doesn't have.
+"""RocksDB database of a task: a column family per store, and one for positions.
 
-Nothing is written ahead (no WAL): a killed process loses what was in memory, data and positions alike, and replays it
-from the changelog. Nothing can lose only one of the two, because
+Positions never refer to data that is not on disk. The WAL is off: a killed process loses unflushed
+data and positions together, and replays them.
 
-- all families are flushed together (`atomic_flush`), and the positions are the last thing of every `write`;
-- no call here flushes the positions before the data. rocksdict flushes the family of every `Rdict` that is closed *or
-  garbage collected*, by itself; so there is none of the positions but in `make_durable`, when the stores are flushed.
-  They are read once at open, answered from memory, and written through a bare family handle. On `close` the stores'
-  families go first.
+- All families flush together (`atomic_flush`), and positions are the last entry of every `write`.
+- No call flushes positions before data. rocksdict flushes a family when its `Rdict` is closed *or
+  garbage collected*. So an `Rdict` of the positions exists only in `make_durable`, after the
+  stores' flush. Positions are read once at open, answered from memory, and written through a bare
+  family handle. `close` closes the stores' families first.
 
-Facts of rocksdict 0.3.29 this rests on, beside those told at `scan` and `shared_resources`: `write`, `open`, ingesting
-(four fsyncs) and checkpoints hold the GIL, list-`get`, `flush` and `close` don't; list-`get` sorts the keys itself;
-`write` uses its batch up even when it fails; a stalled write raises "Write stall" (`no_slowdown`) instead of waiting
-with the GIL held; `WriteOptions.disable_wal` is an attribute, not a method as its type stub says; batches, handles and
-iterators keep the database open and locked.
+Further facts of rocksdict 0.3.29 (see also `scan` and `shared_resources`):
+
+- `write`, `open`, ingestion (four fsyncs) and checkpoints hold the GIL; list-`get`, `flush` and
+  `close` don't.
+- list-`get` sorts the keys itself.
+- `write` consumes its batch even when it fails.
+- A stalled write raises "Write stall" (`no_slowdown`) instead of waiting with the GIL held.
+- `WriteOptions.disable_wal` is an attribute, not a method as in its type stub.
+- Batches, handles and iterators keep the database open and locked.
 """
 
 import contextlib
@@ -48,16 +52,16 @@ from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.scan import Scan, empty
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 
-#: Family of the positions. No store can be called so: names start with a letter or a digit.
+#: Family of positions. Store names start with a letter or a digit, so none collides.
 _POSITIONS: Final = "_positions"
 
-#: RocksDB has this family whether one wants it or not; a store may be called so.
+#: RocksDB always has this family; a store may have the same name.
 _DEFAULT: Final = "default"
 
-#: Files that are held open to read the positions alone: a larger table would look into those of all stores.
+#: Files kept open to read only positions: a larger table would open files of all stores.
 _FILES_FOR_POSITIONS: Final = 16
 
-#: One write holds the GIL for about 10 ms at most with this.
+#: One write of this size holds the GIL for at most about 10 ms.
 _WRITE_BYTES: Final = 1024 * 1024
 
 _FIRST_STALL_SECONDS: Final = 0.002
@@ -65,10 +69,10 @@ _MOST_STALL_SECONDS: Final = 0.1
 
 
 class TaskDatabase:
-    """All persistent stores of one task; a `tidewheel.state_stores.ports.Database`. Made by `open`.
+    """Persistent stores of one task; a `tidewheel.state_stores.ports.Database`, created by `open`.
 
-    Reads may come from any thread; `write`, `ingest`, `checkpoint`, `make_durable` and `close` from the
-    owner's.
+    Any thread reads; only the owner's thread calls `write`, `ingest`, `checkpoint`, `make_durable`
+    and `close`.
     """
 
     def __init__(
@@ -103,14 +107,14 @@ class TaskDatabase:
         options: RocksDBOptions,
         resources: SharedResources,
     ) -> Self:
-        """Open the database in a directory, or make one.
+        """Open or create the database in a directory.
 
-        A family is made for every store that has none. Families of stores that the topology no longer has are opened
-        too (RocksDB insists) and kept: a store that comes back finds its data and position.
+        Families of stores that the topology no longer has are kept: a returning store finds its
+        data.
 
         Raises:
             StoreCorruptedError: Files are damaged or missing.
-            StoreLockedError: It is open already, here or in another process.
+            StoreLockedError: It is already open, here or in another process.
             StateStoreError: It can't be opened for another reason.
         """
         with _Translated(path, "open the database"):
@@ -131,7 +135,7 @@ class TaskDatabase:
                 stall_s = options.write_stall_timeout_ms / 1000
                 return cls(path, native, families, positions, stall_s=stall_s)
             except BaseException:
-                with contextlib.suppress(Exception):  # the first failure tells more
+                with contextlib.suppress(Exception):
                     native.close()
                 raise
             finally:
@@ -141,12 +145,6 @@ class TaskDatabase:
 
     @staticmethod
     def positions_in(path: Path) -> dict[str, bytes]:
-        """Return all positions that a closed database has; {} where there is none. No store is read or changed.
-
-        Raises:
-            StoreCorruptedError: Files are damaged or missing.
-            StateStoreError: It can't be read for another reason.
-        """
         if not _exists(path):
             return {}
         with _Translated(path, "read the positions"):
@@ -166,23 +164,16 @@ class TaskDatabase:
 
     @staticmethod
     def destroy(path: Path) -> None:
-        """Delete the database in a directory, and the directory; nothing happens if there is none.
-
-        Raises:
-            StoreLockedError: It is open.
-        """
+        """Delete the database and its directory, if they exist; raise `StoreLockedError` if open."""
         if not path.exists():
             return
         with _Translated(path, "delete the database"):
             if _exists(path):
                 Rdict.destroy(str(path), Options(raw_mode=True))
-            if path.exists():  # what RocksDB didn't know
+            if path.exists():
                 shutil.rmtree(path)
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, in their order; None where absent. Releases the GIL."""
         with _Access(self, "read store", family):
             # One call: RocksDB sorts the keys and reads each block once.
             values: list[bytes | None] = self._family(family).get(list(keys))  # type: ignore[assignment] # a list for a list
@@ -191,7 +182,6 @@ class TaskDatabase:
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with lower <= key < upper, as of now, in key order or backwards."""
         doing = f"scan store {family}"
         with self._access(doing):
             native = self._family(family)
@@ -215,21 +205,16 @@ class TaskDatabase:
                 yield row
 
     def position(self, name: str) -> bytes | None:
-        """Return a stored position, or None if never written."""
         with self._access("read a position"):
             return self._positions.get(name)
 
     def approximate_num_entries(self, family: str) -> int:
-        """Return RocksDB's estimate of the keys of a family; overwritten ones may count twice for a while."""
         with self._access(f"count store {family}"):
             return self._family(family).property_int_value("rocksdb.estimate-num-keys") or 0
 
     def open_scans(self) -> int:
-        """Return how many scans have been begun and neither read to their end nor dropped."""
         with self._scans_lock:
             return sum(scan.is_open for scan in self._scans)
-
-    # -- writing ---------------------------------------------------------------------------------------------------
 
     def write(
         self,
@@ -238,10 +223,10 @@ class TaskDatabase:
         *,
         delete_ranges: Mapping[str, tuple[bytes, bytes]] | None = None,
     ) -> None:
-        """Delete ranges, apply puts and deletes (value None) of all families, then the positions.
+        """Delete ranges, apply puts and deletes (None) of all families, then write the positions.
 
         Raises:
-            StateStoreError: It failed; the changes may be there in part, the positions are not.
+            StateStoreError: It failed; changes may be partly written, positions are not.
         """
         with self._access(f"write to {_stores(changes)}"):
             for family in (*changes, *(delete_ranges or ())):
@@ -262,7 +247,6 @@ class TaskDatabase:
         self._retried(partial(self._batch, pieces, positions), stores)
 
     def _retried(self, make_batch: Callable[[], WriteBatch], stores: Mapping[str, object]) -> None:
-        """Do one write, again and again while flushes are behind; other threads run meanwhile."""
         deadline = time.monotonic() + self._stall_s
         pause = _FIRST_STALL_SECONDS
         while True:
@@ -300,10 +284,10 @@ class TaskDatabase:
                 batch.put(name.encode(), position)
             return batch
         finally:
-            del batch  # an exception keeps this frame alive, which must not keep the database open
+            del batch  # see `Scan.read`
 
     def clear(self, family: str) -> None:
-        """Delete everything in one family: one range delete, whatever its size."""
+        """Delete all rows of a family with one range delete."""
         last = next(self.iterate(family, None, None, reverse=True), None)
         if last is None:
             return
@@ -318,13 +302,12 @@ class TaskDatabase:
                 batch.delete_range(first, end, self._handles[family])
             return batch
         finally:
-            del batch  # see _batch
+            del batch
 
     def ingest(self, family: str, files: Sequence[Path]) -> None:
-        """Take sorted files (`SstFileWriter`) into a family, later ones over earlier ones; the files are moved.
+        """Ingest sorted files (`SstFileWriter`) into a family, later over earlier; moves the files.
 
-        Write the position after it, never before. Holds the GIL for one file at a time: for the fsync of a file that is not
-        durable yet, and for the few of RocksDB's own.
+        Write the position afterwards, never before. Holds the GIL during the fsyncs of one file.
         """
         with self._access(f"ingest files into store {family}"):
             ingestion = IngestExternalFileOptions()
@@ -334,17 +317,16 @@ class TaskDatabase:
                 native.ingest_external_file([str(file)], ingestion)
 
     def checkpoint(self, path: Path) -> None:
-        """Flush everything, and make a copy in `path` (a new directory) that shares the files by hard links.
+        """Flush everything, and create a hard-linked copy in the new directory `path`.
 
-        Everything written before is durable when it returns, here and in the copy. RocksDB's own flush for a checkpoint does
-        not see to that: under writes that fill small buffers, one copy in twenty lacked the last write, rows and position.
+        RocksDB's own flush for checkpoints is not enough: under writes that fill small memtables,
+        one copy in twenty lacked the last write.
         """
         self.make_durable()
         with self._access(f"make a checkpoint in {path}"):
             Checkpoint(self._native()).create_checkpoint(str(path))
 
     def make_durable(self) -> None:
-        """Make everything that was written durable: the stores, then the positions. Other threads run meanwhile."""
         with self._access("make everything durable"):
             for family in self._families.values():
                 family.flush()
@@ -353,13 +335,13 @@ class TaskDatabase:
                 positions.flush()
             finally:
                 positions.close()
-                del positions  # an exception keeps this frame alive, which must not flush it later
+                del positions  # a live frame would flush it later (see `Scan.read`)
 
     def close(self) -> None:
-        """Wait for calls in progress, end all scans, make everything durable, release files and lock; idempotent.
+        """Wait for calls, end all scans, flush, release files and lock; idempotent.
 
         Raises:
-            StateStoreError: The last writes could not be made durable (they will be replayed). It is closed anyway.
+            StateStoreError: The last writes could not be flushed; it is closed anyway.
         """
         if not self._gate.close():
             return
@@ -367,7 +349,7 @@ class TaskDatabase:
             for scan in self._scans:
                 scan.close()
         with contextlib.ExitStack() as closing:
-            # Run in reverse order, all of them whatever fails: handles, stores' families, database.
+            # Runs in reverse order, whatever fails: handles, stores' families, database.
             closing.enter_context(_Translated(self.path, "flush and close the database"))
             closing.callback(self._native().close)
             for family in self._families.values():
@@ -375,8 +357,6 @@ class TaskDatabase:
             self._handles.clear()
             self._families.clear()
             self._database = None
-
-    # -- inside ----------------------------------------------------------------------------------------------------
 
     def _access(self, doing: str) -> "_Access":
         return _Access(self, doing)
@@ -402,8 +382,6 @@ class TaskDatabase:
 
 
 class _Translated:
-    """Turns rocksdict's exceptions into ours."""
-
     __slots__ = ("_path", "_what")
 
     def __init__(self, path: Path, *what: str) -> None:
@@ -425,14 +403,12 @@ class _Translated:
     ) -> None:
         if error is None:
             return
-        # rocksdict has no class of its own for what RocksDB reports; a bug of ours has one.
+        # rocksdict raises RocksDB's errors as bare `Exception`; a bug of ours has its own class.
         if kind is Exception or isinstance(error, (DbClosedError, OSError)):
             raise failure(error, self._path, self._doing) from error
 
 
 class _Access(_Translated):
-    """One call inside a database's gate."""
-
     __slots__ = ("_database",)
 
     def __init__(self, database: TaskDatabase, *what: str) -> None:
@@ -440,7 +416,7 @@ class _Access(_Translated):
         self._database = database
 
     def __enter__(self) -> Self:
-        if not self._database._gate.enter():  # noqa: SLF001 - part of the same class, in two for `with`
+        if not self._database._gate.enter():  # noqa: SLF001 - one class in two parts, for `with`
             raise self._database._is_closed(self._doing)  # noqa: SLF001 - same
         return self
 
@@ -455,12 +431,10 @@ class _Access(_Translated):
 
 
 def _exists(path: Path) -> bool:
-    """Return whether there is a database, even an unreadable one."""
     return (path / "CURRENT").exists()
 
 
 def _read_positions(native: Rdict) -> dict[str, bytes]:
-    """Return all stored positions; called before anything is written."""
     family = native.get_column_family(_POSITIONS)
     scan = Scan(family, None, None, reverse=False)
     try:

@@ -1,1 +1,1 @@
-"""Stores as operators and users hold them."""
+"""Stores for operators and users."""

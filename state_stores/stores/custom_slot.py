@@ -1,7 +1,7 @@
-"""Where a store of the user's own stands in its task: opened, restored, committed and emptied as the task's databases are.
+"""Slot of a custom store in its task: opening, restore, commit and clearing.
 
-The changelog is what is true. The user's object is only ever told of what is in it, and of a commit after it has happened;
-what it has beside that goes with the object.
+The changelog is the source of truth. The user's object receives its records, and each completed
+commit.
 """
 
 import secrets
@@ -26,26 +26,21 @@ from tidewheel.state_stores.stores.custom_store import (
     StateStoreContext,
 )
 
-#: A note beside the store's data says of which topic its offset is and when it was right; it is written this often.
+#: Interval (ms) of the note on disk that stores the topic and time of the user's offset.
 _NOTE_EVERY_MS: Final = 60_000
 
-#: Only the user the process runs as reads state.
 _DIRECTORY_MODE: Final = 0o700
 
-#: About what a logged change costs beside its bytes.
+#: Estimated memory of a logged change besides its bytes.
 _ENTRY_OVERHEAD_BYTES: Final = 200
 
 
 class ChangeBuffer:
-    """The changes that a store has logged since the last commit: the last one of each key, in the order of these."""
-
     def __init__(self) -> None:
         self.dirty: dict[bytes, tuple[bytes | None, int]] = {}
-        #: About how much memory they hold.
         self.uncommitted_bytes = 0
 
     def put(self, key: bytes, value: bytes | None, timestamp: int) -> None:
-        """Log a change."""
         before = self.dirty.pop(key, None)
         if before is not None:
             self.uncommitted_bytes -= _size(key, before[0])
@@ -53,11 +48,9 @@ class ChangeBuffer:
         self.uncommitted_bytes += _size(key, value)
 
     def has_changes(self) -> bool:
-        """Return whether a commit has anything to write."""
         return bool(self.dirty)
 
     def drain(self) -> Drained:
-        """Return the changes since the last commit; they stay here until `applied` or `discard`."""
         return Drained(
             keys=list(self.dirty),
             values=[value for value, _ in self.dirty.values()],
@@ -66,20 +59,18 @@ class ChangeBuffer:
         )
 
     def discard(self) -> None:
-        """Forget the changes."""
         self.dirty.clear()
         self.uncommitted_bytes = 0
 
-    #: The drained changes are committed.
+    #: Drops the drained changes, which are committed.
     applied = discard
 
     def restored(
         self,
         _rows: Sequence[tuple[bytes, bytes | None]],
         *,
-        slowest_ms: int | None = None,  # noqa: ARG002 - no row of its ends
+        slowest_ms: int | None = None,  # noqa: ARG002 - rows do not expire
     ) -> Restored:
-        """Return what is written along with restored rows: nothing."""
         return NOTHING_RESTORED
 
 
@@ -88,12 +79,11 @@ def _size(key: bytes, value: bytes | None) -> int:
 
 
 class CustomStore:
-    """A store of the user's own, as its task treats all its stores.
+    """A user's own store, with the interface of a task's store.
 
     Attributes:
-        users: The user's object; another one after the store was emptied.
-        buffer: What it has logged.
-        now: Gives the timestamp of the record being processed.
+        users: The user's object; replaced after the store is cleared.
+        now: Returns the timestamp of the current record.
     """
 
     held: Final = None
@@ -104,43 +94,29 @@ class CustomStore:
         self.buffer = ChangeBuffer()
         self.now = now
 
-    def hold_back(self) -> None:
-        """Hold nothing back: such a store has no cache."""
+    def hold_back(self) -> None: ...
 
-    def divide(self) -> None:
-        """Change nothing: the store knows no time."""
+    def divide(self) -> None: ...
 
-    #: It is always whole.
     unite = divide
 
     def times(self) -> tuple[int, ...]:
-        """Return no time."""
         return ()
 
     def restore_times(self, times: tuple[int, ...]) -> None:
-        """Go on without a time."""
         assert not times, "it has given none"
 
 
 def as_given(store: Any) -> Any:
-    """Return what users get of a store: the object of their own, if it is one."""
     return store.users if isinstance(store, CustomStore) else store
 
 
 class CustomSlot:
-    """The place of one such store in one task. Owned by one thread at a time, like the databases.
-
-    Args:
-        spec: The store.
-        task_id: The task.
-        directory: Where the task's state lives.
-        changelog: Topic and partition of its changelog, None if it has none.
-        now: Gives the timestamp of the record being processed.
+    """Slot of one custom store in one task, owned by one thread at a time.
 
     Attributes:
-        store: The store.
-        position: How far its data has come in its changelog; None if that is not known.
-        identity: An id of the data that is here: another one once it was emptied.
+        position: Position of its data in the changelog; None if unknown.
+        identity: Id of the current data; changes when the store is cleared.
     """
 
     def __init__(
@@ -159,14 +135,12 @@ class CustomSlot:
         self._note_path = self._root / "position"
         self._noted: Position | None = None
         self._closed = False
-        #: Whether the user's object is being called by the task itself.
+        #: True while the task itself calls the user's object.
         self._in_call = False
         self.position: Position | None = None
         self.identity = ""
         self.store = CustomStore(self._made(), now)
         self._open()
-
-    # -- opening ---------------------------------------------------------------------------------------------------
 
     def _made(self) -> StateStore:
         assert self._spec.make is not None, "the spec of such a store says what makes it"
@@ -191,7 +165,6 @@ class CustomSlot:
         self.position = self._found()
 
     def _found(self) -> Position | None:
-        """Return how far the data is that was there; any doubt is answered with None, which begins anew."""
         if self._noted is None or self._changelog is None:
             return None
         with self._explained("committed_offset"):
@@ -203,19 +176,16 @@ class CustomSlot:
         )
 
     def begin(self, now: Callable[[], int]) -> CustomStore:
-        """Return the store for a task that begins; what was not committed is forgotten."""
         self.store.now = now
         if self.store.buffer.has_changes():
             self._anew()
         return self.store
 
     def forget(self) -> None:
-        """Empty the store."""
         self.position = None
         self._anew(empty=True)
 
     def _anew(self, *, empty: bool = False) -> None:
-        """Put another object in the place of this one."""
         self.store.buffer.discard()
         self.close()
         if empty:
@@ -226,20 +196,16 @@ class CustomSlot:
     def _wipe(self) -> None:
         self._noted = None
         with self._explained("emptying its directory"):
-            self._note_path.unlink(missing_ok=True)  # first: it must not speak for other data
+            self._note_path.unlink(missing_ok=True)  # first: the note must not outlive its data
             if self._root.exists():
                 shutil.rmtree(self._root)
 
     def place(self) -> Path:
-        """Return the directory of the store, which is made if it is missing."""
         found = self._root / "data"
         found.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         return found
 
-    # -- changing --------------------------------------------------------------------------------------------------
-
     def log(self, key: object, value: object, timestamp: int | None) -> None:
-        """Log a change of the user's object."""
         name = self._spec.name
         if self._in_call or self._closed:
             raise StateStoreError(
@@ -259,7 +225,7 @@ class CustomSlot:
         self.store.buffer.put(key, value, self.store.now() if timestamp is None else timestamp)
 
     def restore(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Give records of the changelog to the user's object, as `tidewheel.state_stores.restore.fold` made rows of them."""
+        """Pass changelog records, folded by `fold`, to the user's object."""
         records: list[ChangelogRecord] = []
         for key, row in rows:
             assert row is not None, "a delete is a row, too"
@@ -270,7 +236,7 @@ class CustomSlot:
                 self.store.users.restore(records)
 
     def commit(self, position: Position | None) -> None:
-        """Tell the user's object that all its changes are committed, up to this position if there is a changelog."""
+        """Notify the user's object of a commit up to `position` of the changelog."""
         offsets: dict[tuple[str, int], int] = {}
         if position is not None and self._changelog is not None:
             offsets[self._changelog] = position.offset
@@ -281,7 +247,7 @@ class CustomSlot:
             self._keep_note(position)
 
     def _keep_note(self, position: Position) -> None:
-        """Note of which topic the offset is that the user's object has kept, now and then: it is not to be later than that."""
+        """Store the topic of the user's offset at intervals, never later than that offset."""
         noted = self._noted
         if not self.store.users.manages_offsets or (
             noted is not None
@@ -303,10 +269,7 @@ class CustomSlot:
         with self._explained("reading its position"):
             return self._note_path.read_bytes() if self._note_path.exists() else None
 
-    # -- ending ----------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
-        """Close the user's object. Idempotent."""
         if not self._closed:
             self._closed = True
             with self._explained("close"):
@@ -314,7 +277,6 @@ class CustomSlot:
 
     @contextmanager
     def _explained(self, what: str) -> Generator[None]:
-        """Call the user's object; what goes wrong is an error of this store."""
         self._in_call = True
         try:
             yield
@@ -331,8 +293,6 @@ class CustomSlot:
 
 @dataclass(frozen=True, slots=True)
 class _Context(StateStoreContext):
-    """The context of one object of the user's."""
-
     _slot: CustomSlot
     _name: str
     _task_id: str

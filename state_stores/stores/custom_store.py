@@ -1,4 +1,4 @@
-"""What a store of the user's own is: the class it derives from, and what its task offers it. Nothing here opens one."""
+"""Interface of custom stores: the base class of users' stores, and their context."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 
 class ChangelogRecord(NamedTuple):
-    """One change as the changelog of a store has it; a `value` of None deletes the key.
+    """One change in a store's changelog; a `value` of None deletes the key.
 
     >>> ChangelogRecord(b"k", None, 1_000).value is None
     True
@@ -19,7 +19,7 @@ class ChangelogRecord(NamedTuple):
 
 
 class StateStoreContext(ABC):
-    """What a `StateStore` gets in `init`.
+    """Context that a `StateStore` gets in `init`.
 
     >>> class Flags(StateStore):
     ...     def init(self, context: StateStoreContext) -> None:
@@ -33,49 +33,51 @@ class StateStoreContext(ABC):
 
     @property
     @abstractmethod
-    def store_name(self) -> str:
-        """Return the store's name."""
+    def store_name(self) -> str: ...
 
     @property
     @abstractmethod
     def task_id(self) -> str:
-        """Return the id of the task whose store it is: each task has an object of its own."""
+        """Return the id of the store's task: each task has its own object."""
 
     @property
     @abstractmethod
     def state_dir(self) -> Path:
-        """Return a directory for this store alone, made when it is first asked for.
+        """Return a directory for this store alone, created on first use.
 
-        It is deleted with all that is in it whenever the store is to begin empty; unless the store manages offsets, that
-        is each time it is opened.
+        It is deleted before the store starts empty; unless the store manages offsets, at each
+        opening.
         """
 
     @abstractmethod
     def log_change(self, key: bytes, value: bytes | None, timestamp: int | None = None) -> None:
-        """Have a change written to the changelog with the next commit; of several changes of a key, the last one.
+        """Log a change for the next commit; only the last change of each key is written.
 
         Args:
-            key: What the change is found by: `restore` gets the last change of each key, and perhaps earlier ones.
-            value: What `restore` needs to make it again; None deletes the key.
-            timestamp: That of the changelog's record (ms); that of the record being processed if not given.
+            key: Key of the change; `restore` gets the last change of each key, and perhaps earlier
+                ones.
+            value: Bytes from which `restore` repeats the change; None deletes the key.
+            timestamp: Timestamp of the changelog record (ms); default: that of the current record.
 
         Raises:
-            StateStoreError: No record is processed, nor a callback called: in `init`, `restore`, `commit` and `close`.
+            StateStoreError: Called outside of processing: in `init`, `restore`, `commit` or
+                `close`.
         """
 
 
 class StateStore(ABC):
-    """A store of your own: any object that keeps state for processors and can be made again from its changelog.
+    """A store of your own: any object with state that can be rebuilt from its changelog.
 
-    Derive from it and add the methods that processors call. Each of those that change the state first says so with
-    `self.context.log_change(key, value)`. What was logged becomes true together with the outputs and offsets of the records
-    that caused it, or not at all. `Stores.custom` takes the class.
+    Derive from it and add methods for processors. Each method that changes state first calls
+    `self.context.log_change(key, value)`. Logged changes are committed atomically with the outputs
+    and offsets of their records. Pass the class to `Stores.custom`.
 
     Attributes:
-        manages_offsets: Set it on a class whose data outlive the object: it then keeps them in `context.state_dir` together
-            with what `commit` is given, returns that in `committed_offset`, and is restored from there on. Without it a
-            store begins empty each time it is opened, and is restored from the beginning of its changelog.
-        context: What `init` was given.
+        manages_offsets: Set it if the data outlives the object. The store then keeps its data in
+            `context.state_dir` with the offsets of `commit`, and returns them in
+            `committed_offset`; the restore starts there. Without it, the store starts empty at each
+            opening and is restored from the changelog's beginning.
+        context: Context from `init`.
 
     >>> from tidewheel import Processor, Stores, StreamsBuilder
     >>> from tidewheel.testing import TopologyTestDriver
@@ -103,30 +105,33 @@ class StateStore(ABC):
     context: StateStoreContext
 
     def init(self, context: StateStoreContext) -> None:
-        """Begin: empty, or with what was committed last if the store manages offsets."""
+        """Start empty, or with the last committed data if the store manages offsets."""
         self.context = context
 
     @abstractmethod
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
-        """Make changes of the changelog again, in its order; some may have been made before.
+        """Apply changelog records in order; some may have been applied before.
 
-        It is called before the first record is processed, and by a copy that follows a task, all the time.
+        It is called before the first record is processed; in a copy of the task, continuously.
         """
 
     def commit(self, offsets: Mapping[tuple[str, int], int]) -> None:  # noqa: B027 - may be left as it is
-        """Note that all changes up to now are committed, and nothing else is.
+        """Accept that all changes up to now, and only these, are committed.
 
-        It is called after Kafka has committed, and with what was restored. A store that manages offsets makes its changes
-        and these offsets durable here, in one step that happens as a whole or not at all, and never before.
+        It is called after Kafka's commit, and after a restore. A store that manages offsets makes
+        its changes and these offsets durable here in one atomic step, never before.
 
         Args:
-            offsets: The offset that the store has reached in its changelog, by topic and partition; they replace those of
-                before. There are none without a changelog and in the test driver.
+            offsets: The store's offset in its changelog by topic and partition; it replaces the
+                earlier one. Empty without a changelog and in the test driver.
         """
 
-    def committed_offset(self, topic: str, partition: int) -> int | None:  # noqa: ARG002 - for those who override it
-        """Return the offset that the last `commit` was given, of whatever life; None if there is none. Asked after `init`."""
+    def committed_offset(self, topic: str, partition: int) -> int | None:  # noqa: ARG002 - for stores that override it
+        """Return the offset of the last `commit`, also of an earlier process, or None.
+
+        Called after `init`.
+        """
         return None
 
     def close(self) -> None:  # noqa: B027 - may be left as it is
-        """End; changes that were not committed are forgotten, so nothing is to be saved here."""
+        """Close the store. Uncommitted changes are dropped, so save nothing here."""

@@ -1,4 +1,4 @@
-"""Which class a store is, by its spec: for its task, and for queries."""
+"""Factory of stores from their spec: for tasks and for queries."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -47,7 +47,6 @@ from tidewheel.state_stores.stores.window_store import (
     WindowStore,
 )
 
-#: A store of a task.
 Store = (
     KeyValueStore[Any, Any]
     | WindowStore[Any, Any]
@@ -56,7 +55,6 @@ Store = (
     | CustomStore
 )
 
-#: A store for queries.
 ReadOnlyStore = (
     ReadOnlyKeyValueStore[Any, Any]
     | ReadOnlyWindowStore[Any, Any]
@@ -75,17 +73,6 @@ def make_store(
     may_hold_back: bool,
     in_range: bool = False,
 ) -> Store:
-    """Return a store of a task.
-
-    Args:
-        spec: The store.
-        database: Where it is kept.
-        topic: Topic name the serdes are told.
-        keep_bytes: Budget of clean entries kept in memory.
-        now: Gives the timestamp of the record being processed.
-        may_hold_back: Whether updates may be held back from downstream.
-        in_range: Whether this is one key range of the store (see `TimedBuffer`).
-    """
     match spec.kind:
         case StoreKind.KEY_VALUE:
             buffer = _key_value_buffer(spec)(spec, database, topic=topic, keep_bytes=keep_bytes)
@@ -134,7 +121,6 @@ def committed_store(
     *,
     with_headers: bool = False,
 ) -> ReadOnlyStore:
-    """Return the committed content of a store over the databases of several tasks; see `queried_store`."""
     return queried_store(spec, topic, committed(spec, databases), with_headers=with_headers)
 
 
@@ -147,11 +133,7 @@ def queried_store(
 ) -> ReadOnlyStore:
     """Return a store over several tasks, for interactive queries.
 
-    Args:
-        spec: The store.
-        topic: Topic name the serdes are told.
-        sources: Gives the store of each task that runs; it is called for every query.
-        with_headers: Whether values come with the headers of their records.
+    `sources` returns the stores of all running tasks for every query.
 
     Raises:
         InvalidStateStoreError: It is a custom store, or keeps no headers.

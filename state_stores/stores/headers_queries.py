@@ -1,4 +1,4 @@
-"""Queries of rows with their headers, of stores that keep them (Kafka Streams' KIP-1356)."""
+"""Queries of rows with their headers (Kafka Streams' KIP-1356)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -23,8 +23,6 @@ V = TypeVar("V")
 
 
 class QueriedKeyValueStoreWithHeaders(QueriedKeyValueStore[K, ValueTimestampHeaders[V]]):
-    """A queried key-value store whose values are `ValueTimestampHeaders`."""
-
     def _decode(self, key: bytes, data: bytes, ended_at: int) -> ValueTimestampHeaders[V] | None:
         payload, timestamp = unseal_with_headers(data)
         if timestamp <= ended_at:
@@ -37,22 +35,16 @@ class QueriedKeyValueStoreWithHeaders(QueriedKeyValueStore[K, ValueTimestampHead
 
 
 class ReadOnlyWindowStoreWithHeaders(ReadOnlyWindowStore[K, ValueTimestampHeaders[V]]):
-    """A queried window store whose values are `ValueTimestampHeaders`."""
-
     def _shown(self, value: Any, timestamp: int) -> ValueTimestampHeaders[V]:
         return ValueTimestampHeaders(value.value, timestamp, value.headers)
 
 
 class ReadOnlySessionStoreWithHeaders(ReadOnlySessionStore[K, AggregationWithHeaders[V]]):
-    """A queried session store whose values are `AggregationWithHeaders`."""
-
     def _shown(self, value: Any, timestamp: int) -> AggregationWithHeaders[V]:  # noqa: ARG002 - the signature of any store
         return AggregationWithHeaders(value.value, value.headers)
 
 
 class _SegmentsWithHeaders(QueriedSegments):
-    """Rows with a `WithHeaders` in the place of the value."""
-
     def _decode(self, disk_key: bytes, data: bytes) -> tuple[Any, int]:
         payload, timestamp = unseal_with_headers(data)
         decode = HeadersSerde(self._spec.value_serde).deserialize
@@ -63,5 +55,4 @@ class _SegmentsWithHeaders(QueriedSegments):
 def segments_with_headers(
     spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
 ) -> Callable[[], Sequence[Segments]]:
-    """Return a function that gives the rows, with headers, of the tasks that run, for queries."""
     return queried_segments(spec, topic, sources, _SegmentsWithHeaders)

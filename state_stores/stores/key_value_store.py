@@ -1,7 +1,7 @@
-"""Key-value stores as users see them: get, put, ranges; over a commit buffer.
+"""Key-value stores for users: get, put and ranges over a commit buffer.
 
-Keys and values are the user's types. Ranges are in the order of the serialised keys, both ends inclusive, as in Kafka
-Streams; None leaves an end open. Writes are visible to this task at once, to everybody else after the commit.
+Ranges follow the order of serialised keys, both ends inclusive, as in Kafka Streams; None is
+unbounded. Writes are visible to this task immediately, to others after the commit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
 
-#: Before every timestamp.
+#: Below every timestamp.
 _NEVER: Final = -2
 
 _NOT_GIVEN: Final[Any] = object()
@@ -55,7 +55,7 @@ class ValueAndTimestamp(Generic[V]):
 @settled
 @dataclass(frozen=True, slots=True)
 class ValueTimestampHeaders(Generic[V]):
-    """A value, the timestamp (ms since the epoch) and the headers of the record that set it.
+    """A value, with the timestamp (ms since the epoch) and headers of the record that set it.
 
     >>> ValueTimestampHeaders(3, 1_000, (("trace", b"1"),)).headers
     (('trace', b'1'),)
@@ -67,11 +67,11 @@ class ValueTimestampHeaders(Generic[V]):
 
 
 class ReadOnlyKeyValueStore(Generic[K, V]):
-    """Reads of a key-value store (Kafka Streams' ReadOnlyKeyValueStore); `KeyValueStore` adds the writes.
+    """Reads of a key-value store (Kafka Streams' ReadOnlyKeyValueStore).
 
-    Every method that takes a key raises `ValueError` if it is None (but as an end of a range), and what the serde raises
-    if it can't take it. That of `KafkaStreams.store` raises `InvalidStateStoreError` when no task of it runs in this
-    process. Iterators need not be closed.
+    A key of None raises `ValueError` except as a range end; an invalid key raises the serde's
+    error. Stores of `KafkaStreams.store` raise `InvalidStateStoreError` if no task of the store
+    runs in this process. Iterators need no close.
 
     >>> def top(store: ReadOnlyKeyValueStore[str, int]) -> list[str]:
     ...     return [key for key, value in store.range("a", "m") if value > 10]
@@ -82,8 +82,6 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
         self._topic = topic
         self._key_serde: SerdePort = spec.key_serde
 
-    # What the two kinds of backing (buffer, committed database) give.
-
     def _get(self, key: bytes) -> V | None:
         raise NotImplementedError
 
@@ -93,7 +91,6 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
         raise NotImplementedError
 
     def approximate_num_entries(self) -> int:
-        """Return about how many keys the store holds."""
         raise NotImplementedError
 
     def _key_bytes(self, key: K) -> bytes:
@@ -123,30 +120,25 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
         return default if value is None else value
 
     def range(self, lo: K | None, hi: K | None) -> Iterator[tuple[K, V]]:
-        """Yield (key, value) from `lo` to `hi`, both inclusive, in the order of the serialised keys."""
+        """Yield (key, value) from `lo` to `hi`, both inclusive, in serialised key order."""
         return self._scan(lo, hi, reverse=False)
 
     def reverse_range(self, lo: K | None, hi: K | None) -> Iterator[tuple[K, V]]:
-        """Yield the same as `range`, backwards."""
         return self._scan(lo, hi, reverse=True)
 
     def all(self) -> Iterator[tuple[K, V]]:
-        """Yield every (key, value) in the order of the serialised keys."""
         return self._scan(None, None, reverse=False)
 
     def reverse_all(self) -> Iterator[tuple[K, V]]:
-        """Yield every (key, value), backwards."""
         return self._scan(None, None, reverse=True)
 
     def prefix_scan(
         self, prefix: Any, prefix_serde: SerdePort | None = None
     ) -> Iterator[tuple[K, V]]:
-        """Yield (key, value) of keys whose bytes start with those of `prefix`; raises `ValueError` for None.
+        """Yield (key, value) of keys with this prefix in their bytes; None raises `ValueError`.
 
-        Args:
-            prefix: The beginning of the keys.
-            prefix_serde: Gives the prefix's bytes; the key serde if not given, which fits where a beginning of a key is
-                that of its bytes, as of text.
+        The default `prefix_serde` is the key serde, which fits if a key's beginning is also that of
+        its bytes, as for text.
         """
         serde = self._key_serde if prefix_serde is None else prefix_serde
         if not hasattr(serde, "serialize"):
@@ -164,7 +156,7 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
         return value
 
     def __contains__(self, key: object) -> bool:
-        """Return whether a key has a value; a key that the serde refuses has none."""
+        """Return True if the key has a value; False for a key the serde rejects."""
         if key is None:
             return False
         try:
@@ -180,22 +172,19 @@ class ReadOnlyKeyValueStore(Generic[K, V]):
         return self.keys()
 
     def keys(self) -> Iterator[K]:
-        """Yield every key in the order of the serialised keys."""
         return (key for key, _ in self.all())
 
     def values(self) -> Iterator[V]:
-        """Yield every value in the order of the serialised keys."""
         return (value for _, value in self.all())
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Yield what `all` does."""
         return self.all()
 
 
 class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     """A key-value store of a task, for its processors.
 
-    `now` gives the timestamp of the record being processed: it becomes that of the changelog record.
+    `now` returns the timestamp of the current record, used for the changelog record.
 
     >>> def is_new(store: KeyValueStore[str, int], key: str) -> bool:
     ...     return store.put_if_absent(key, 1) is None
@@ -228,7 +217,7 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     ) -> None:
         super().__init__(buffer.spec, buffer.topic)
         self._attach(buffer, now, may_hold_back=may_hold_back)
-        #: The buffer of a store whose rows end: it is told the time before anything is read.
+        #: Buffer of a store with expiry; it needs the current time before each read.
         self._timed = buffer if isinstance(buffer, TimedBuffer) else None
 
     def _get(self, key: bytes) -> V | None:
@@ -250,7 +239,6 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
         return self.buffer.iterate(lower, upper, reverse=reverse)
 
     def approximate_num_entries(self) -> int:
-        """Return about how many keys the store holds, uncommitted ones counted."""
         return self.buffer.approximate_num_entries()
 
     def _set(self, key: K, value: Any, timestamp: int) -> None:
@@ -261,10 +249,9 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
             raise error.in_store(self.name) from error
 
     def erase(self, key: bytes, tail: int = 0) -> int:
-        """Delete all rows of a serialised key (see `TaskStore.erase`)."""
         buffer = self.buffer
         rows = [key] if not tail else self._rows_with_tail(key, tail)
-        # Not `exists`: a row whose time is over is on disk until a sweep finds it.
+        # Not `exists`: expired rows stay on disk until a sweep.
         found = [row for row in rows if buffer.peek(row) is not None]
         if isinstance(buffer, HeadersBuffer):
             buffer.record_headers = ()
@@ -278,25 +265,27 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
         return [row for row, _, _ in rows if len(row) == len(key) + tail]
 
     def put(self, key: K, value: V | None) -> None:
-        """Set a value; None deletes it. A value that the serde can't take raises `SerializationError`."""
+        """Set a value; None deletes it. An invalid value raises `SerializationError`."""
         self._set(key, value, self._now())
 
     def delete(self, key: K) -> V | None:
-        """Delete a key and return the value it had."""
         value = self.get(key)
         if value is not None:
             self.put(key, None)
         return value
 
     def put_if_absent(self, key: K, value: V) -> V | None:
-        """Set a value only if the key has none; return the value it had before."""
+        """Set a value only if the key has none; return the earlier value."""
         existing = self.get(key)
         if existing is None:
             self.put(key, value)
         return existing
 
     def put_all(self, entries: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
-        """Set many values, one after the other; None deletes. Raises `TypeError` for what is no mapping and no pairs."""
+        """Set many values in order; None deletes.
+
+        Other inputs than mappings or pairs raise `TypeError`.
+        """
         pairs = (
             cast("Mapping[K, V | None]", entries).items()
             if isinstance(entries, Mapping)
@@ -318,11 +307,10 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
         )
 
     def update(self, entries: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
-        """Set many values, as `put_all` does."""
         self.put_all(entries)
 
     def setdefault(self, key: K, default: V) -> V:
-        """Set a value only if the key has none; return the value it has now."""
+        """Set a value only if the key has none; return the current value."""
         existing = self.put_if_absent(key, default)
         return default if existing is None else existing
 
@@ -331,7 +319,7 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     @overload
     def pop(self, key: K, default: D) -> V | D: ...
     def pop(self, key: K, default: Any = _NOT_GIVEN) -> Any:
-        """Delete a key and return the value it had, or `default`; without that a missing key raises `KeyError`."""
+        """Delete a key and return its value, or `default`; without a default raise `KeyError`."""
         value = self.delete(key)
         if value is not None:
             return value
@@ -348,7 +336,7 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
 
 
 class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp[V]]):
-    """A key-value store whose values are `ValueAndTimestamp`: the store of every aggregation and table.
+    """A key-value store of `ValueAndTimestamp`: the store of every aggregation and table.
 
     >>> from tidewheel import StreamsBuilder
     >>> from tidewheel.testing import TopologyTestDriver
@@ -362,7 +350,7 @@ class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp[V]]):
     """
 
     def _get(self, key: bytes) -> ValueAndTimestamp[V] | None:
-        value: V | None = super()._get(key)  # type: ignore[assignment] # the bare value stands in the buffer
+        value: V | None = super()._get(key)  # type: ignore[assignment] # the buffer has the bare value
         return None if value is None else ValueAndTimestamp(value, self.buffer.timestamp(key))
 
     def _iterate(
@@ -372,7 +360,7 @@ class TimestampedKeyValueStore(KeyValueStore[K, ValueAndTimestamp[V]]):
         return ((key, ValueAndTimestamp(value, timestamp)) for key, value, timestamp in rows)
 
     def put(self, key: K, value: ValueAndTimestamp[V] | None) -> None:
-        """Set a value and its timestamp; None deletes the key. Anything but `ValueAndTimestamp` raises `TypeError`."""
+        """Set a value and its timestamp; None deletes the key. Other types raise `TypeError`."""
         if value is None:
             self._set(key, None, self._now())
         elif isinstance(value, ValueAndTimestamp):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
@@ -407,7 +395,6 @@ class TimestampedKeyValueStoreWithHeaders(KeyValueStore[K, ValueTimestampHeaders
         )
 
     def put(self, key: K, value: ValueTimestampHeaders[V] | None) -> None:
-        """Set a value, its timestamp and its headers; None deletes the key."""
         tell_headers(self.buffer, value, ValueTimestampHeaders, self.name)
         if value is None:
             self._set(key, None, self._now())
@@ -418,8 +405,8 @@ class TimestampedKeyValueStoreWithHeaders(KeyValueStore[K, ValueTimestampHeaders
 class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
     """A key-value store over several tasks, for interactive queries.
 
-    `sources` gives the tasks that run now. It is called for every query, so a store whose task moves away raises
-    `InvalidStateStoreError` instead of answering from a closed database.
+    `sources` is called for every query, so a store whose task moved away raises
+    `InvalidStateStoreError` instead of reading a closed database.
     """
 
     def __init__(
@@ -430,7 +417,6 @@ class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
         self._sources = sources
 
     def _decode(self, key: bytes, data: bytes, ended_at: int) -> Any:
-        """Return the value of a row; None if its timestamp is `ended_at` or before."""
         payload, timestamp = unseal(data)
         if timestamp <= ended_at:
             return None
@@ -445,7 +431,7 @@ class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
         )
 
     def _get(self, key: bytes) -> V | None:
-        # All are asked before the first one is waited for.
+        # Ask all tasks before waiting for the first answer.
         for answer in [source.get(key) for source in self._sources()]:
             data, observed_ms = answer()
             if data is not None:
@@ -454,7 +440,6 @@ class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
         return None
 
     def _ended_at(self, observed_ms: int) -> int:
-        """Return the largest timestamp of rows that have ended; below every timestamp in a store without a ttl."""
         ttl_ms = self._spec.ttl_ms
         return _NEVER if ttl_ms is None else observed_ms - ttl_ms
 
@@ -467,7 +452,7 @@ class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
             bounds = clipped(lower, upper, past, reverse=reverse)
             return reader.iterate(self.name, *bounds, reverse=reverse)
 
-        # Task by task, as Kafka Streams' composite iterator: keys are in order inside a task, not across tasks.
+        # Task by task, as Kafka Streams' composite iterator: keys are sorted within a task only.
         for source in self._sources():
             for page in source.pages(Scan(rows, reverse)):
                 ended_at = self._ended_at(page.observed_ms)
@@ -477,16 +462,10 @@ class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
                         yield key, value
 
     def approximate_num_entries(self) -> int:
-        """Return about how many keys the tasks hold together."""
         return sum(source.approximate_num_entries() for source in self._sources())
 
 
 class CommittedKeyValueStore(QueriedKeyValueStore[K, V]):
-    """The committed content of a store over the databases of several tasks.
-
-    `databases` gives the databases that are open now.
-    """
-
     def __init__(
         self, spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
     ) -> None:

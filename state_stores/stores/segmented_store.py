@@ -1,4 +1,4 @@
-"""What window and session stores share: where their rows come from, keys, ranges."""
+"""Common parts of window and session stores: row sources, keys, ranges."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -24,34 +24,20 @@ V = TypeVar("V")
 
 
 class Segments(Protocol):
-    """Rows of a window or session store: a task's buffer, or what a query reads of a task."""
-
     @property
-    def layout(self) -> SegmentLayout:
-        """Return how the rows are laid out."""
-        ...
+    def layout(self) -> SegmentLayout: ...
 
     def scan_key(
         self, key: bytes, low: int, high: int, *, reverse: bool = False
-    ) -> Iterator[SegmentRow]:
-        """Return the live rows of a key with low <= time <= high, in the order of time."""
-        ...
+    ) -> Iterator[SegmentRow]: ...
 
     def scan_range(
         self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
-    ) -> Iterator[SegmentRow]:
-        """Return the live rows of a range of keys with low <= time <= high."""
-        ...
+    ) -> Iterator[SegmentRow]: ...
 
 
 class SegmentedReads(Generic[K, V]):
-    """Reads of a window or session store, over whatever holds its rows.
-
-    Args:
-        spec: The store.
-        topic: Topic name the serdes are told.
-        sources: Gives what holds the rows now; it is asked anew for every call.
-    """
+    """Reads of a window or session store; `sources` is called for every read."""
 
     def __init__(
         self, spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Segments]]
@@ -72,7 +58,6 @@ class SegmentedReads(Generic[K, V]):
     def _key_rows(self, key: K, low: int, high: int, *, reverse: bool) -> Iterator[SegmentRow]:
         data = self._key_bytes(key)
         check_bounds(self.name, low, high)
-        # All are opened now: an iterator shows what was there when it was asked for.
         return chain.from_iterable(
             [source.scan_key(data, low, high, reverse=reverse) for source in self._sources()]
         )
@@ -82,7 +67,6 @@ class SegmentedReads(Generic[K, V]):
     ) -> Iterator[SegmentRow]:
         first, last = self._bound(lo), self._bound(hi)
         check_bounds(self.name, low, high)
-        # Task by task, as Kafka Streams' composite iterator.
         return chain.from_iterable(
             [
                 source.scan_range(first, last, low, high, reverse=reverse)
@@ -109,22 +93,18 @@ class SegmentedReads(Generic[K, V]):
 
 
 class SegmentedStore(TaskStore[SegmentedBuffer]):
-    """The writing side that window and session stores share."""
-
     @property
     def observed_stream_time_ms(self) -> int:
-        """Return the largest row time the store has seen (ms since the epoch), -1 before the first."""
         return self.buffer.observed_stream_time_ms
 
     def observe(self, stream_time_ms: int) -> None:
-        """Let the store know how far time has come; rows older than that less the retention are gone at once."""
+        """Advance the store's time; rows older than it less the retention expire immediately."""
         self.buffer.observe(stream_time_ms)
 
     def erase(self, key: bytes, tail: int = 0) -> int:
-        """Delete all rows of a serialised key (see `TaskStore.erase`): its windows or sessions, duplicates included."""
         assert not tail, "the keys of windows and sessions are not windowed themselves"
         buffer = self.buffer
-        # Not by `put`: it refuses what has expired, and ignores None where duplicates are retained.
+        # Not `put`: it rejects expired rows, and ignores None where duplicates are retained.
         found = [row for row in buffer.rows_of(key, 0, TIME_MAX) if buffer.exists(row)]
         if isinstance(buffer, HeadersBuffer):
             buffer.record_headers = ()
@@ -137,11 +117,9 @@ class SegmentedStore(TaskStore[SegmentedBuffer]):
         raise NotImplementedError
 
     def is_expired(self, time: int) -> bool:
-        """Return whether rows of a time (a window's start, a session's end) have expired."""
         return time < self.buffer.live_from_ms
 
     def _accepts(self, time: int, *, counted: bool = True) -> bool:
-        """Take note of the time of a row that is to be put; return whether it has not expired."""
         self.buffer.observe(time)
         if time >= self.buffer.live_from_ms:
             return True
@@ -155,5 +133,4 @@ def queried_segments(
     sources: Callable[[], Sequence[Queried]],
     segments: type[QueriedSegments] = QueriedSegments,
 ) -> Callable[[], Sequence[Segments]]:
-    """Return a function that gives the rows of the tasks that run, for queries."""
     return lambda: [segments(spec, topic, source) for source in sources()]

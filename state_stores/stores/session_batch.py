@@ -1,6 +1,6 @@
-"""The sessions that a batch of records finds and makes, read from their store and written to it all at once.
+"""Sessions of a batch of records, read from the store and written back together.
 
-What was read for all records says nothing of what the records before made of it; the batch knows that.
+Rows are read before the first record; the batch applies the changes of earlier records to them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,25 +10,19 @@ from typing import Any
 from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer
 from tidewheel.state_stores.layout.segments import TIME_MAX
 
-#: Stands for a value that is in the buffer, serialised, because it can be changed in place.
+#: Marks a mutable value that is serialised in the buffer.
 _STORED: Any = object()
 
 
-#: One session of a key: its disk key, start and end (both inclusive), and value.
 Session = tuple[bytes, int, int, Any]
 
 
 class SessionBatch:
-    """The sessions of the records of a batch.
-
-    Args:
-        buffer: That of the store.
-        keys: The serialised key of each record.
-        earliest_ends: From which end on each record looks for sessions, expired or not.
+    """Sessions of the records of a batch.
 
     Attributes:
-        rows, starts, ends, values: What was set and deleted (with a value of None), in order.
-        owners: The record that made each of these changes.
+        rows, starts, ends, values: Sessions set or deleted (value None), in order.
+        owners: Index of the record of each change.
     """
 
     def __init__(
@@ -45,28 +39,21 @@ class SessionBatch:
         self._earliest_ends = earliest_ends
         if min(earliest_ends, default=0) < 0:
             self._earliest_ends = [max(0, earliest) for earliest in earliest_ends]
-        #: The rows that each record may find, as they were before the first of them.
         self._rows = buffer.rows_of_each(keys, self._earliest_ends, [TIME_MAX] * len(keys))
         rows = [*chain.from_iterable(self._rows)]
         buffer.fetch(rows)
-        #: Those rows as sessions, one record's behind the other's.
         self._sessions: Iterator[Session] = iter(())
-        #: Whether their values are known; else each is read at its record's turn.
+        #: True if their values are loaded; else each is read at its record's turn.
         self._are_known = buffer.are_decoded(rows)
         if self._are_known:
             starts, ends = self._layout.sessions_of(rows)
             self._sessions = zip(rows, starts, ends, buffer.get_many(rows), strict=True)
-        #: By key what is there now of all that was set, and all that was deleted.
         self._live: dict[bytes, dict[bytes, Any]] = {}
         self._gone: set[bytes] = set()
-        #: How many of the changes are in the buffer.
         self._stored = 0
 
     def find(self, index: int, latest_start: int) -> list[Session]:
-        """Return the sessions that are there for the record at `index` and start early enough, the earliest first.
-
-        It is asked for one record after the other.
-        """
+        """Return the sessions for the record at `index`, earliest first; call it in record order."""
         rows = self._rows[index]
         before = list(islice(self._sessions, len(rows))) if rows else []
         live = self._live.get(self._keys[index])
@@ -79,7 +66,6 @@ class SessionBatch:
         return self._found(index, live, latest_start)
 
     def _found(self, index: int, live: dict[bytes, Any] | None, latest_start: int) -> list[Session]:
-        """Return what `find` does for a key with changes in `live`, and where values were not read before."""
         rows = self._rows[index]
         if live is not None:
             rows = self._rows_now(rows, live, self._earliest_ends[index])
@@ -97,7 +83,6 @@ class SessionBatch:
         return found
 
     def _rows_now(self, rows: list[bytes], live: Iterable[bytes], earliest: int) -> list[bytes]:
-        """Return what the records before have made of some rows of a key."""
         time_of, gone = self._layout.time_of, self._gone
         known = {row for row in rows if row not in gone}
         return sorted(known.union(row for row in live if time_of(row) >= earliest))
@@ -105,10 +90,7 @@ class SessionBatch:
     def replace(
         self, index: int, found: Iterable[Session], start: int, end: int, value: Any
     ) -> None:
-        """Put a session of the key of the record at `index` in the place of those that it has found.
-
-        Raises what the serde raises: then it is not set.
-        """
+        """Replace the found sessions of a record by one; if the serde raises, nothing changes."""
         key, buffer = self._keys[index], self._buffer
         live = self._live.get(key)
         if live is None:
@@ -136,7 +118,6 @@ class SessionBatch:
         self.owners.append(index)
 
     def store(self) -> None:
-        """Write what was set and deleted so far to the buffer."""
         first, self._stored = self._stored, len(self.rows)
         if first < self._stored:
             self._buffer.put_kept(self.rows[first:], self.values[first:], self.ends[first:])

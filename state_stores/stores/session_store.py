@@ -1,7 +1,7 @@
-"""Session stores as users see them: values by key and session (start and end, both inclusive); over a segmented buffer.
+"""Session stores for users: values by key and session (start and end, both inclusive).
 
-A row lives until the store has seen a session's end that is `retention` later than its own. Rules are those of Kafka
-Streams' RocksDBSessionStore and InMemorySessionStore. Sessions of a key are in the order of their ends, then starts.
+A row lives until the store sees a session end that is `retention` later. Rules are those of Kafka
+Streams' RocksDBSessionStore and InMemorySessionStore.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,14 +18,13 @@ from tidewheel.state_stores.stores.windowed import Windowed, settled
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: How `find_sessions` calls the span of time it takes.
 _FOUND_BY: Final = ("earliest_end", "latest_start")
 
 
 @settled
 @dataclass(frozen=True, slots=True)
 class AggregationWithHeaders(Generic[V]):
-    """The value of a session and the headers of the record that set it.
+    """A session's value and the headers of the record that set it.
 
     >>> AggregationWithHeaders(3, (("trace", b"1"),)).aggregation
     3
@@ -36,25 +35,24 @@ class AggregationWithHeaders(Generic[V]):
 
 
 class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
-    """Reads of a session store (Kafka Streams' ReadOnlySessionStore); `SessionStore` adds the writes. Times are ms since the epoch.
+    """Reads of a session store (Kafka Streams' ReadOnlySessionStore). Times are ms since the epoch.
 
-    A key of None raises `ValueError`, but as an end of a range. That of `KafkaStreams.store` raises
-    `InvalidStateStoreError` when no task of it runs in this process.
+    A key of None raises `ValueError` except as a range end. Stores of `KafkaStreams.store` raise
+    `InvalidStateStoreError` if no task of the store runs in this process.
 
     >>> def longest(store: ReadOnlySessionStore[str, int], key: str) -> int:
     ...     return max((session.end - session.start for session, _ in store.fetch(key)), default=0)
     """
 
     def fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
-        """Yield (windowed key, value) of all sessions of a key, the earliest first."""
+        """Yield (windowed key, value) of all sessions of a key, earliest first."""
         return self.find_sessions(key, 0, TIME_MAX)
 
     def backward_fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
-        """Yield the same as `fetch`, the latest first."""
+        """Yield the rows of `fetch`, latest first."""
         return self.backward_find_sessions(key, 0, TIME_MAX)
 
     def fetch_session(self, key: K, start: int, end: int) -> V | None:
-        """Return the value of one session, or None."""
         check_bounds(self.name, start, end, ("start", "end"))
         for session, value in self._pairs(self._key_rows(key, end, end, reverse=False)):
             if session.start == start:
@@ -62,16 +60,16 @@ class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
         return None
 
     def fetch_range(self, lo: K | None, hi: K | None) -> Iterator[tuple[Windowed[K], V]]:
-        """Yield (windowed key, value) of all sessions of the keys from `lo` to `hi`, both inclusive (None: no end).
+        """Yield (windowed key, value) of all sessions of keys from `lo` to `hi`, both inclusive.
 
-        Earlier segments of time come first; inside a segment rows are in the order of their keys.
+        None is unbounded. Earlier time segments come first; within a segment rows are in key order.
         """
         return self._pairs(self._range_rows(lo, hi, 0, TIME_MAX, reverse=False))
 
     def find_sessions(
         self, key: K, earliest_end: int, latest_start: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """Yield (windowed key, value) of a key's sessions with end >= earliest_end and start <= latest_start."""
+        """Yield a key's sessions with end >= earliest_end and start <= latest_start."""
         check_bounds(self.name, earliest_end, latest_start, _FOUND_BY)
         rows = self._key_rows(key, earliest_end, TIME_MAX, reverse=False)
         return self._pairs(self._started(rows, latest_start))
@@ -79,7 +77,6 @@ class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
     def backward_find_sessions(
         self, key: K, earliest_end: int, latest_start: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """Yield the same as `find_sessions`, the latest first."""
         check_bounds(self.name, earliest_end, latest_start, _FOUND_BY)
         rows = self._key_rows(key, earliest_end, TIME_MAX, reverse=True)
         return self._pairs(self._started(rows, latest_start))
@@ -97,7 +94,7 @@ class ReadOnlySessionStore(SegmentedReads[K, V], Generic[K, V]):
 class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
     """A session store of a task, for its processors.
 
-    `now` gives the timestamp of the record being processed: it becomes that of the changelog record.
+    `now` returns the timestamp of the current record, used for the changelog record.
 
     >>> def extend(store: SessionStore[str, int], key: str, at_ms: int, gap_ms: int) -> None:
     ...     start, end, count = at_ms, at_ms, 1
@@ -136,12 +133,12 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
         self._attach(buffer, now, may_hold_back=may_hold_back)
 
     def put(self, windowed: Windowed[K], value: V | None) -> None:
-        """Set the value of a session, or delete it with None; dropped if it has expired.
+        """Set the value of a session, or delete it with None; ignored if it has expired.
 
         Raises:
-            TypeError: This is no `Windowed`.
-            ValueError: Its key is None, a time is below 0, or it ends before it starts.
-            SerializationError: A serde can't take the key or the value.
+            TypeError: `windowed` is no `Windowed`.
+            ValueError: The key is None, a time is below 0, or the session ends before it starts.
+            SerializationError: A serde rejects the key or the value.
         """
         if not isinstance(windowed, Windowed):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
             raise TypeError(
@@ -151,26 +148,19 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
         self._put(windowed.key, data, windowed.start, windowed.end, value, self._now())
 
     def remove(self, windowed: Windowed[K]) -> None:
-        """Delete a session."""
         self.put(windowed, None)
 
-    # -- for operators, by serialised key --------------------------------------------------------------------------
+    # Used by operators, with serialised keys.
 
     def disk_key(self, key: bytes, start: int, end: int) -> bytes:
-        """Return the key of a row in `buffer`."""
         return self._layout.session_key(key, start, end)
 
     def put_bytes(self, key: bytes, start: int, end: int, value: Any, timestamp: int) -> None:
-        """Do what `put` does, with the value's own timestamp."""
         self._put(None, key, start, end, value, timestamp)
 
     def find_sessions_bytes(
         self, key: bytes, earliest_end: int, latest_start: int, *, expired: bool = False
     ) -> list[tuple[int, int, Any, int]]:
-        """Return (start, end, value, timestamp) of what `find_sessions` yields, the earliest first.
-
-        `expired`: also of sessions that have expired, as far as they are still there.
-        """
         times_of = self._layout.session_times_of
         found: list[tuple[int, int, Any, int]] = []
         for row, value, timestamp in self.buffer.scan_key(
@@ -199,7 +189,7 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
 
 
 class SessionStoreWithHeaders(SessionStore[K, AggregationWithHeaders[V]]):
-    """A session store whose values are `AggregationWithHeaders` (Kafka Streams' KIP-1271).
+    """A session store of `AggregationWithHeaders` (Kafka Streams' KIP-1271).
 
     >>> from tidewheel import Stores
     >>> Stores.session_with_headers("visits", retention=60_000, key_serde=str, value_serde=int).spec.keeps_headers
@@ -207,7 +197,7 @@ class SessionStoreWithHeaders(SessionStore[K, AggregationWithHeaders[V]]):
     """
 
     def put(self, windowed: Windowed[K], value: AggregationWithHeaders[V] | None) -> None:
-        """Set the value and headers of a session, or delete it with None; dropped if it has expired."""
+        """Set a session's value and headers, or delete it with None; ignored if expired."""
         tell_headers(self.buffer, value, AggregationWithHeaders, self.name)
         plain: Any = None if value is None else value.aggregation
         super().put(windowed, plain)
@@ -218,6 +208,5 @@ class SessionStoreWithHeaders(SessionStore[K, AggregationWithHeaders[V]]):
     def find_sessions_bytes(
         self, key: bytes, earliest_end: int, latest_start: int, *, expired: bool = False
     ) -> list[tuple[int, int, Any, int]]:
-        """Return what any session store does: (start, end, value, timestamp), without headers."""
         rows = super().find_sessions_bytes(key, earliest_end, latest_start, expired=expired)
         return [(start, end, found.value, timestamp) for start, end, found, timestamp in rows]

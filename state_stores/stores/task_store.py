@@ -1,4 +1,4 @@
-"""What every store of a task is: a commit buffer with a name, perhaps a cache, and perhaps a stream time."""
+"""Base of a task's stores: a commit buffer with a name, and optionally a cache and a time."""
 
 from collections.abc import Callable
 from typing import Any, Generic, Never, TypeVar
@@ -14,10 +14,7 @@ B = TypeVar("B", bound=CommitBuffer)
 class TaskStore(Generic[B]):
     """A store of a task, for its processors and operators.
 
-    Attributes:
-        buffer: What the store writes to; operators use it directly.
-        held: What is held back from downstream; None while nobody asked for that.
-        expired_puts: How many puts were dropped because their time was over.
+    `held` is the record cache, None until an operator requests it.
     """
 
     buffer: B
@@ -30,16 +27,12 @@ class TaskStore(Generic[B]):
         self._now = now
 
     def hold_back(self) -> HeldBack | None:
-        """Note changes from now on for the operator that flushes them downstream; None if this store has no cache.
-
-        The first operator that asks is the one that flushes; operators that share the store get the same object.
-        """
+        """Return the record cache, which the first caller flushes; None without a cache."""
         if self._may_hold_back and self.held is None:
             self.held = HeldBack(self.buffer)
         return self.held
 
     def _write(self, key: Any, data: bytes, value: Any, timestamp: int) -> None:
-        """Put a value under its serialised key, and note the change if there is a cache."""
         if self.held is None:
             self.buffer.put(data, value, timestamp)
             return
@@ -51,36 +44,31 @@ class TaskStore(Generic[B]):
         self.held.changed(key, data, existed=existed)
 
     def erase(self, key: bytes, tail: int = 0) -> int:
-        """Delete all rows of a serialised key, expired ones too, as `put(key, None)` deletes one; return how many there were.
+        """Delete all rows of a serialised key, expired ones too; return their number.
 
-        Args:
-            key: The key's bytes.
-            tail: Number of bytes that follow them in the keys of the rows: those of a window, where keys are windowed.
+        `tail` is the number of bytes after the key in rows of windowed keys, else 0.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Answer no more: every call raises `InvalidStateStoreError` from now on."""
+        """Close the store: every later call raises `InvalidStateStoreError`."""
         closed: Any = _ClosedBuffer(self.buffer.spec.name)
         self.buffer = closed
 
     def divide(self) -> None:
-        """Be as one key range until `unite` (see `TimedBuffer`)."""
         if isinstance(self.buffer, TimedBuffer):
             self.buffer.divide()
 
     def unite(self) -> None:
-        """Be the whole store again."""
         if isinstance(self.buffer, TimedBuffer):
             self.buffer.unite()
 
     def times(self) -> tuple[int, ...]:
-        """Return the store's stream time, for the commit's metadata; () for a store without one."""
+        """Return the store's stream time for the commit metadata; () without one."""
         buffer = self.buffer
         return (buffer.observed_stream_time_ms,) if isinstance(buffer, TimedBuffer) else ()
 
     def restore_times(self, times: tuple[int, ...]) -> None:
-        """Go on with what `times` gave before a restart."""
         buffer = self.buffer
         if isinstance(buffer, TimedBuffer):
             (observed,) = times
@@ -88,8 +76,6 @@ class TaskStore(Generic[B]):
 
 
 class _ClosedBuffer:
-    """Stands where a closed store had its buffer."""
-
     def __init__(self, store: str) -> None:
         self._store = store
 

@@ -1,8 +1,8 @@
-"""Versioned key-value stores as users see them (KIP-889): every version of a key, read as of any time of the history.
+"""Versioned key-value stores for users (KIP-889): reads as of any time in the history.
 
-Rules are those of Kafka Streams' RocksDBVersionedStore: a version is valid from its timestamp (inclusive) to that of
-the next newer one (exclusive); a deletion is a version; puts older than the largest timestamp put less the history are
-not done; reads of that time find nothing but the latest version of a key, which never ends.
+Rules are those of Kafka Streams' RocksDBVersionedStore. A version is valid from its timestamp
+(inclusive) to that of the next newer one (exclusive). A deletion is a version. Puts older than the
+history are ignored; reads of that time find only the latest version of a key, which never expires.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ from tidewheel.state_stores.stores.windowed import settled
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: What `put` returns for a version older than the history, which is not kept.
+#: Result of `put` for an ignored version older than the history.
 NOT_PUT: Final = -2
 
 
@@ -38,8 +38,8 @@ class VersionedRecord(Generic[V]):
 
     Attributes:
         value: Its value.
-        timestamp: From when it is valid (ms since the epoch), inclusive.
-        valid_to: Until when, exclusive; None: it is the latest.
+        timestamp: Start of its validity (ms since the epoch), inclusive.
+        valid_to: End of its validity, exclusive; None for the latest version.
 
     >>> VersionedRecord("v", 5, None).valid_to is None
     True
@@ -51,30 +51,23 @@ class VersionedRecord(Generic[V]):
 
 
 class Versions(Protocol):
-    """Versions by key: a task's buffer, or what one database has committed."""
-
     @property
-    def horizon_ms(self) -> int:
-        """Return the smallest timestamp of the history."""
-        ...
+    def horizon_ms(self) -> int: ...
 
-    def latest(self, key: bytes) -> Version | None:
-        """Return the latest version of a key, also a deletion."""
-        ...
+    def latest(self, key: bytes) -> Version | None: ...
 
-    def newest_first(self, key: bytes, newest: int = ..., oldest: int = ...) -> Iterator[Version]:
-        """Return the versions of a key with oldest <= timestamp <= newest."""
-        ...
+    def newest_first(
+        self, key: bytes, newest: int = ..., oldest: int = ...
+    ) -> Iterator[Version]: ...
 
-    def oldest_first(self, key: bytes, newest: int = ..., oldest: int = ...) -> Iterator[Version]:
-        """Return the same, the oldest first."""
-        ...
+    def oldest_first(
+        self, key: bytes, newest: int = ..., oldest: int = ...
+    ) -> Iterator[Version]: ...
 
 
 def version_as_of(
     versions: Versions, key: bytes, as_of: int | None
 ) -> tuple[Any, int, int | None] | None:
-    """Return (value, timestamp, valid_to) of the version that is valid at a time (None: the latest), or None."""
     latest = versions.latest(key)
     if latest is None:
         return None
@@ -93,13 +86,12 @@ def version_as_of(
 def version_history(
     versions: Versions, key: bytes, from_ms: int, to_ms: int
 ) -> Iterator[tuple[Any, int, int | None]]:
-    """Yield (value, timestamp, valid_to) of the versions valid at any time from `from_ms` to `to_ms`, newest first."""
+    """Yield (value, timestamp, valid_to) of versions valid in the interval, newest first."""
     valid_to: int | None = None
     horizon = versions.horizon_ms
     for timestamp, value in versions.newest_first(key):
         if valid_to is not None and (valid_to <= horizon or valid_to <= from_ms):
             return
-        # Of the time before the history only the latest version is known.
         readable = to_ms >= horizon or valid_to is None
         if timestamp <= to_ms and readable and value is not TOMBSTONE:
             yield value, timestamp, valid_to
@@ -107,10 +99,10 @@ def version_history(
 
 
 class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
-    """Reads of a versioned store; `VersionedKeyValueStore` adds the writes. Times are ms since the epoch.
+    """Reads of a versioned store. Times are ms since the epoch.
 
-    A key of None raises `ValueError`. That of `KafkaStreams.store` raises `InvalidStateStoreError` when no task of it runs
-    in this process.
+    A key of None raises `ValueError`. Stores of `KafkaStreams.store` raise `InvalidStateStoreError`
+    if no task of the store runs in this process.
 
     >>> def price_then(store: ReadOnlyVersionedKeyValueStore[str, float], item: str, at_ms: int) -> float | None:
     ...     version = store.get(item, as_of=at_ms)
@@ -126,9 +118,9 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
         self._sources = sources
 
     def get(self, key: K, as_of: int | None = None) -> VersionedRecord[V] | None:
-        """Return the version of a key that is valid at `as_of`, or its latest one; None if there is none.
+        """Return the version of a key valid at `as_of`, or its latest one; None if there is none.
 
-        Of a time before the history only a key's latest version is found, if it is as old as that.
+        Before the history, only a key's latest version is found, if it is that old.
         """
         data = self._key_bytes(key)
         if as_of is not None:
@@ -142,9 +134,9 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
     def history(
         self, key: K, from_ms: int | None = None, to_ms: int | None = None
     ) -> Iterator[VersionedRecord[V]]:
-        """Yield the versions of a key that are valid at any time from `from_ms` to `to_ms`, the newest first.
+        """Yield the versions of a key valid at any time from `from_ms` to `to_ms`, newest first.
 
-        Both ends are inclusive; None leaves one open.
+        Both ends are inclusive; None is unbounded.
         """
         data = self._key_bytes(key)
         begin, end = 0 if from_ms is None else from_ms, TIME_MAX if to_ms is None else to_ms
@@ -167,8 +159,8 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
     >>> prices = Stores.versioned("prices", history_retention=1_000, key_serde=str, value_serde=float)
     >>> topology = Topology()
     >>> _ = topology.add_source("in", "orders", key_serde=str, value_serde=str)
-    >>> _ = topology.add_processor("look", Processor, ["in"])
-    >>> _ = topology.add_state_store(prices, ["look"])
+    >>> _ = topology.add_processor("price", Processor, ["in"])
+    >>> _ = topology.add_state_store(prices, ["price"])
     >>> with TopologyTestDriver(topology) as driver:
     ...     store = driver.get_state_store("prices")
     ...     store.put("tea", 2.5, timestamp=100), store.put("tea", 2.0, timestamp=50)
@@ -189,30 +181,28 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
 
     @property
     def observed_stream_time_ms(self) -> int:
-        """Return the largest timestamp put (ms since the epoch), -1 before the first."""
         return self.buffer.observed_stream_time_ms
 
     def observe(self, stream_time_ms: int) -> None:
-        """Let the store know how far time has come; the history ends there."""
         self.buffer.observe(stream_time_ms)
 
     def put(self, key: K, value: V | None, timestamp: int) -> int | None:
         """Set the version of a key that is valid from `timestamp` on; None is a deletion.
 
         Returns:
-            Until when it is valid; None if it is the latest version; -2 if it is older than the history, and was not
-            kept.
+            End of its validity; None for the latest version; -2 if it is older than the history and
+                was ignored.
 
         Raises:
             ValueError: The key is None, or the timestamp (ms since the epoch) is below 0.
-            SerializationError: A serde can't take the key or the value.
+            SerializationError: A serde rejects the key or the value.
         """
         return self.put_bytes(self._key_bytes(key), value, timestamp)
 
     def delete(self, key: K, timestamp: int) -> VersionedRecord[V] | None:
         """Delete a key from `timestamp` on, and return the version that was valid then.
 
-        Returns None, and does nothing, if the timestamp is older than the history.
+        If the timestamp is older than the history, do nothing and return None.
         """
         data = self._key_bytes(key)
         check_time(self.name, timestamp, "timestamp")
@@ -224,7 +214,7 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
         return None if found is None else VersionedRecord(*found)
 
     def erase(self, key: bytes, tail: int = 0) -> int:
-        """Make a deletion of every version of a serialised key, also of those older than the history (see `TaskStore.erase`)."""
+        """Turn all versions of a serialised key into deletions (`TaskStore.erase`)."""
         assert not tail, "the keys of versioned stores are not windowed"
         buffer = self.buffer
         found = [time for time, value in buffer.oldest_first(key) if value is not TOMBSTONE]
@@ -232,10 +222,9 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
             buffer.put_version(key, None, timestamp)
         return len(found)
 
-    # -- for operators, by serialised key --------------------------------------------------------------------------
+    # Used by operators, with serialised keys.
 
     def put_bytes(self, key: bytes, value: Any, timestamp: int) -> int | None:
-        """Do what `put` does."""
         check_time(self.name, timestamp, "timestamp")
         if timestamp < self.buffer.horizon_ms:
             self.expired_puts += 1
@@ -245,15 +234,12 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
         return valid_to
 
     def get_bytes(self, key: bytes, as_of: int | None = None) -> tuple[Any, int, int | None] | None:
-        """Return (value, timestamp, valid_to) of what `get` returns."""
         return version_as_of(self.buffer, key, as_of)
 
 
 def queried_versioned_store(
     spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
 ) -> ReadOnlyVersionedKeyValueStore[Any, Any]:
-    """Return a versioned store over several tasks, for interactive queries."""
-
     def of_key(key: bytes) -> Iterator[Versions]:
         return (QueriedVersions(spec, topic, source, key) for source in sources())
 

@@ -1,9 +1,9 @@
-"""Window stores as users see them: values by key and window start; over a segmented buffer.
+"""Window stores for users: values by key and window start.
 
-A row lives from its start until the store has seen a start that is `retention` later. Rules are those of Kafka Streams'
-RocksDBWindowStore and InMemoryWindowStore: an expired put is dropped and counted, reads never show what has expired,
-None deletes, and a store that retains duplicates ignores None. Ranges of keys are in the order of the serialised keys
-and both their ends are inclusive, as are those of times.
+A row lives until the store sees a start that is `retention` later. Rules are those of Kafka
+Streams' RocksDBWindowStore and InMemoryWindowStore: expired puts are ignored and counted, reads
+hide expired rows, None deletes, and a store that retains duplicates ignores None. Ranges are
+inclusive and follow the order of serialised keys.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +24,10 @@ V = TypeVar("V")
 
 
 class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
-    """Reads of a window store (Kafka Streams' ReadOnlyWindowStore); `WindowStore` adds the writes. Times are ms since the epoch.
+    """Reads of a window store (Kafka Streams' ReadOnlyWindowStore). Times are ms since the epoch.
 
-    A key of None raises `ValueError`, but as an end of a range. That of `KafkaStreams.store` raises
-    `InvalidStateStoreError` when no task of it runs in this process.
+    A key of None raises `ValueError` except as a range end. Stores of `KafkaStreams.store` raise
+    `InvalidStateStoreError` if no task of the store runs in this process.
 
     >>> def last_hour(store: ReadOnlyWindowStore[str, int], key: str, now_ms: int) -> int:
     ...     return sum(count for _, count in store.fetch(key, now_ms - 3_600_000, now_ms))
@@ -40,10 +40,10 @@ class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
     def fetch(
         self, key: K, from_ms: int, to_ms: int | None = None
     ) -> V | Iterator[tuple[int, V]] | None:
-        """Return an iterator over (start, value) of a key's windows with from_ms <= start <= to_ms, the earliest first.
+        """Return (start, value) of a key's windows with from_ms <= start <= to_ms, earliest first.
 
-        Without `to_ms`: the value of the window that starts at `from_ms`, or None. Where a store retains duplicates
-        that is the first one put.
+        Without `to_ms`, return the value of the window that starts at `from_ms`, or None; among
+        duplicates, the first one put.
         """
         if to_ms is None:
             _, value = next(self._starts(key, from_ms, from_ms, reverse=False), (from_ms, None))
@@ -51,7 +51,6 @@ class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
         return self._starts(key, from_ms, to_ms, reverse=False)
 
     def backward_fetch(self, key: K, from_ms: int, to_ms: int) -> Iterator[tuple[int, V]]:
-        """Yield the same as `fetch`, the latest first."""
         return self._starts(key, from_ms, to_ms, reverse=True)
 
     def _starts(
@@ -67,32 +66,28 @@ class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
     def fetch_range(
         self, lo: K | None, hi: K | None, from_ms: int, to_ms: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """Yield (windowed key, value) of the keys from `lo` to `hi` (None: no end) with from_ms <= start <= to_ms.
+        """Yield (windowed key, value) of keys from `lo` to `hi` with from_ms <= start <= to_ms.
 
-        Earlier segments of time come first; inside a segment rows are in the order of their keys.
+        None is unbounded. Earlier time segments come first; within a segment rows are in key order.
         """
         return self._pairs(self._range_rows(lo, hi, from_ms, to_ms, reverse=False))
 
     def backward_fetch_range(
         self, lo: K | None, hi: K | None, from_ms: int, to_ms: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """Yield the same as `fetch_range`, backwards."""
         return self._pairs(self._range_rows(lo, hi, from_ms, to_ms, reverse=True))
 
     def fetch_all(self, from_ms: int, to_ms: int) -> Iterator[tuple[Windowed[K], V]]:
-        """Yield (windowed key, value) of all keys with from_ms <= start <= to_ms."""
         return self.fetch_range(None, None, from_ms, to_ms)
 
     def backward_fetch_all(self, from_ms: int, to_ms: int) -> Iterator[tuple[Windowed[K], V]]:
-        """Yield the same as `fetch_all`, backwards."""
         return self.backward_fetch_range(None, None, from_ms, to_ms)
 
     def all(self) -> Iterator[tuple[Windowed[K], V]]:
-        """Yield (windowed key, value) of everything that has not expired."""
+        """Yield all (windowed key, value) that have not expired."""
         return self.fetch_all(0, TIME_MAX)
 
     def backward_all(self) -> Iterator[tuple[Windowed[K], V]]:
-        """Yield the same as `all`, backwards."""
         return self.backward_fetch_all(0, TIME_MAX)
 
     def _windowed(self, disk_key: bytes) -> Windowed[K]:
@@ -100,7 +95,6 @@ class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
         return Windowed(self._key_of(disk_key), start, self.window_end(start))
 
     def window_end(self, start: int) -> int:
-        """Return the end of the window that begins at `start`."""
         if self._spec.window_end is not None:
             return self._spec.window_end(start)
         return start + self._spec.window_size_ms
@@ -114,7 +108,7 @@ class ReadOnlyWindowStore(SegmentedReads[K, V], Generic[K, V]):
 class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     """A window store of a task, for its processors.
 
-    `now` gives the timestamp of the record being processed: it becomes that of the changelog record.
+    `now` returns the timestamp of the current record, used for the changelog record.
 
     >>> def seen_before(store: WindowStore[str, int], key: str, at_ms: int) -> bool:
     ...     seen = any(store.fetch(key, at_ms - 60_000, at_ms))
@@ -153,34 +147,32 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
         self._retains_duplicates = buffer.spec.retain_duplicates
 
     def put(self, key: K, value: V | None, start: int) -> None:
-        """Set the value of a key's window, or delete it with None; dropped if it has expired.
+        """Set the value of a key's window, or delete it with None; ignored if it has expired.
 
-        In a store that retains duplicates the value is added to those that are there, and None is ignored; in memory
-        it moves the store's time.
+        A store that retains duplicates adds the value and ignores None; in memory, None still
+        advances the store's time.
 
         Raises:
             ValueError: The key is None, or `start` (ms since the epoch) is below 0.
-            SerializationError: A serde can't take the key or the value.
+            SerializationError: A serde rejects the key or the value.
         """
         self._put(key, self._key_bytes(key), value, start, self._now())
 
-    # -- for operators, by serialised key --------------------------------------------------------------------------
+    # Used by operators, with serialised keys.
 
     def disk_key(self, key: bytes, start: int, seq: int = 0) -> bytes:
-        """Return the key of a row in `buffer`."""
         return self._layout.window_key(key, start, seq)
 
     def put_bytes(self, key: bytes, value: Any, start: int, timestamp: int) -> bool:
-        """Do what `put` does, with the value's own timestamp; return False if it has expired."""
+        """Apply `put` with the value's own timestamp; return False if the row has expired."""
         return self._put(None, key, value, start, timestamp)
 
     def add_all(
         self, keys: Sequence[bytes], values: Sequence[Any], starts: Sequence[int]
     ) -> list[bytes] | None:
-        """Do what `put_bytes` does with many values that this store, which retains duplicates, adds to those there are.
+        """Add at least one value to this store of duplicates; return the rows' keys in `buffer`.
 
-        Their own timestamps are the starts. Returns the keys of their rows in `buffer`; None, and nothing is done, where one of
-        them has expired or is None. There is at least one.
+        Timestamps are the starts. If a row has expired or is None, do nothing and return None.
         """
         assert self._retains_duplicates, "only such a store adds"
         buffer = self.buffer
@@ -207,10 +199,6 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
         reverse: bool = False,
         expired: bool = False,
     ) -> Iterator[tuple[int, Any, int]]:
-        """Return (start, value, timestamp) of a key's windows with from_ms <= start <= to_ms, as of now.
-
-        `expired`: also of those that have expired, as far as they are still there.
-        """
         time_of = self._layout.time_of
         rows = self.buffer.scan_key(key, from_ms, to_ms, reverse=reverse, expired=expired)
         return ((time_of(disk_key), value, timestamp) for disk_key, value, timestamp in rows)
@@ -218,9 +206,7 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     def _put(self, key: Any, data: bytes, value: Any, start: int, timestamp: int) -> bool:
         check_time(self.name, start, "window start")
         if value is None and self._retains_duplicates:
-            if (
-                not self._spec.persistent
-            ):  # Kafka Streams' in-memory store moves its time before it looks
+            if not self._spec.persistent:  # Kafka Streams' in-memory store advances its time first
                 self.buffer.observe(start)
             return True
         if not self._accepts(start):
@@ -239,7 +225,7 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
 
 
 class TimestampedWindowStore(WindowStore[K, ValueAndTimestamp[V]]):
-    """A window store whose values are `ValueAndTimestamp`: the store of every aggregation over time windows.
+    """A window store of `ValueAndTimestamp`: the store of every aggregation over time windows.
 
     >>> from tidewheel import Stores
     >>> Stores.timestamped_window("last", retention=10, window_size=5, key_serde=str, value_serde=int).spec.name
@@ -247,10 +233,10 @@ class TimestampedWindowStore(WindowStore[K, ValueAndTimestamp[V]]):
     """
 
     def put(self, key: K, value: ValueAndTimestamp[V] | None, start: int) -> None:
-        """Set the value and timestamp of a key's window, or delete it with None; dropped if it has expired.
+        """Set value and timestamp of a key's window, or delete it with None; ignored if expired.
 
         Raises:
-            TypeError: It is no `ValueAndTimestamp`.
+            TypeError: The value is no `ValueAndTimestamp`.
             ValueError: The key is None, or `start` (ms since the epoch) is below 0.
         """
         data = self._key_bytes(key)
@@ -265,7 +251,7 @@ class TimestampedWindowStore(WindowStore[K, ValueAndTimestamp[V]]):
 
 
 class TimestampedWindowStoreWithHeaders(WindowStore[K, ValueTimestampHeaders[V]]):
-    """A window store whose values are `ValueTimestampHeaders` (Kafka Streams' KIP-1271).
+    """A window store of `ValueTimestampHeaders` (Kafka Streams' KIP-1271).
 
     >>> from tidewheel import Stores
     >>> store = Stores.timestamped_window_with_headers(
@@ -276,7 +262,7 @@ class TimestampedWindowStoreWithHeaders(WindowStore[K, ValueTimestampHeaders[V]]
     """
 
     def put(self, key: K, value: ValueTimestampHeaders[V] | None, start: int) -> None:
-        """Set the value, timestamp and headers of a key's window, or delete it with None; dropped if it has expired."""
+        """Set a window's value, timestamp and headers, or delete it with None; ignored if expired."""
         data = self._key_bytes(key)
         tell_headers(self.buffer, value, ValueTimestampHeaders, self.name)
         if value is None:
@@ -296,6 +282,5 @@ class TimestampedWindowStoreWithHeaders(WindowStore[K, ValueTimestampHeaders[V]]
         reverse: bool = False,
         expired: bool = False,
     ) -> Iterator[tuple[int, Any, int]]:
-        """Return what any window store does: (start, value, timestamp), without headers."""
         rows = super().fetch_bytes(key, from_ms, to_ms, reverse=reverse, expired=expired)
         return values_of(rows)

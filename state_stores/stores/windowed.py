@@ -1,4 +1,4 @@
-"""`Windowed`: a key together with the window its row belongs to."""
+"""`Windowed`: a key with its window."""
 
 from dataclasses import FrozenInstanceError
 from typing import Any, Generic, Never, TypeVar
@@ -12,10 +12,10 @@ K = TypeVar("K")
 
 
 def settled(cls: type[T]) -> type[T]:
-    """Return a frozen class whose attributes all raise `FrozenInstanceError` when they are set or deleted.
+    """Make a frozen class raise `FrozenInstanceError` for every attribute set or deleted.
 
-    Attributes that are no fields raise TypeError in Python 3.11, and `typing` sets one on all that a class with its
-    parameters makes: `Windowed[str]("a", 0, 5)` failed.
+    In Python 3.11 attributes that are no fields raise TypeError, and `typing` sets one on instances
+    of parametrised classes: `Windowed[str]("a", 0, 5)` failed.
 
     >>> from tidewheel.state_stores.stores.windowed import Windowed
     >>> Windowed[str]("a", 0, 5)
@@ -36,15 +36,14 @@ def _keep(_: object, name: str) -> Never:
 
 @settled
 class Windowed(msgspec.Struct, Generic[K], frozen=True, order=True):
-    """The key of a windowed row (Kafka Streams' `Windowed`): ordered by key, start and end.
+    """The key of a windowed row (Kafka Streams' `Windowed`), ordered by key, start and end.
+
+    A msgspec Struct, because one is created per windowed result row.
 
     Attributes:
-        key: The key of the record.
-        start: Begin of the window, ms since the epoch, inclusive.
-        end: End of the window, ms since the epoch: exclusive for time windows, the last instant itself for sliding and
-            session windows.
-
-    Made once for each row of a windowed result, so it is of a kind that is quickly made.
+        start: Start of the window, ms since the epoch, inclusive.
+        end: End of the window, ms since the epoch: exclusive for time windows, inclusive for
+            sliding and session windows.
 
     >>> Windowed("a", 0, 10)
     Windowed(key='a', start=0, end=10)
