@@ -170,13 +170,11 @@ def phase_of(group: Group, *, assigning: bool | None = None) -> GroupPhase:
 
 
 def task_phase_text(group: Group, task: TaskId) -> str:
-    """Return the task's phase, or WARMING for a running task with a learner."""
     phase = group.phase_of(task)
     return WARMING if phase is TaskPhase.RUNNING and task in group.step.learners else phase.value
 
 
 def member_name(group: Group, incarnation: str) -> str:
-    """Return the member name, or a prefix of an unknown incarnation."""
     record = group.members.get(incarnation)
     return incarnation[:_SHORT] if record is None else record.member
 

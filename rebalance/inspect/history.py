@@ -302,7 +302,6 @@ class Chronicle:
                 self._dropped.append((task, copy.incarnation, entry))
 
     def _dropped_learners(self) -> list[tuple[TaskId, str, LogEntry]]:
-        """Return learners dropped without a grant, with the log entry."""
         granted = {(each.task, each.target) for each in self._moves}
         return [
             (task, incarnation, entry)

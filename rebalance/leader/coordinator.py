@@ -121,7 +121,7 @@ class Coordinator:
         error: str,
         now_ms: int,
     ) -> None:
-        """Process the assignor's answer; without a valid one the target stays and `alarm` has the reason."""
+        """Process an answer; without a valid one the target stays and `alarm` has the reason."""
         self._assigning.accept(request, answer, error, now_ms)
         self._dirty = True
 
@@ -180,7 +180,7 @@ class Coordinator:
                 self._seen.of(incarnation).admitted_ms = now_ms
 
     def _record_moves(self, now_ms: int) -> None:
-        """Start the move interval once planned moves are granted in the log, even a slow one (N3)."""
+        """Restart the move interval once a planned move's grant is logged, even late (N3)."""
         planned, tasks = self._seen.planned, self.group.tasks
         # the task's topic or program is gone
         gone = {task for task in planned if task not in tasks}

@@ -51,6 +51,7 @@ class Draft(msgspec.Struct, kw_only=True):
         self.group = apply(self.group, record)
 
     def due_or_schedule(self, at_ms: int) -> bool:
+        """Return True if the time has come; otherwise schedule the next decision for it."""
         if self.now_ms >= at_ms:
             return True
         self.wake_ms = min(self.wake_ms, at_ms)
@@ -122,8 +123,8 @@ class Draft(msgspec.Struct, kw_only=True):
         """FENCE_WAIT -> RELEASED: the owner can no longer commit.
 
         The next owner starts at the committed offsets. Those are never below the grant's input or
-        the owner's last report, so these remain its floor (H15), even over repeated crashes below
-        it.
+        the owner's last report, so these remain its floor (H15), however often owners start
+        below it.
         """
         before = self._task(task, *_OWNED)
         self._release(before, "fence", {}, {})

@@ -45,7 +45,7 @@ def admit_members(draft: Draft, *, app: str, leader: str) -> list[JoinRefused]:
         if problem is None:
             _admit_one(draft, join)
         elif not _must_wait(draft, join):
-            del draft.seen.members[join.incarnation]  # a repeated join is refused again
+            del draft.seen.members[join.incarnation]  # forgotten: a repeated join is refused again
             refused.append((join.incarnation, problem.code, problem.reason))
     return [
         JoinRefused(app=app, member=leader, incarnation=incarnation, code=code, reason=reason)
@@ -54,7 +54,7 @@ def admit_members(draft: Draft, *, app: str, leader: str) -> list[JoinRefused]:
 
 
 def _must_wait(draft: Draft, join: JoinGroup) -> bool:
-    """Return True if all objections come from unheard members: the join waits for their fate."""
+    """Return True if only unheard members object: the join waits until they are heard or fenced."""
     unheard = {each for each in draft.live() if draft.seen.is_unheard(each)}
     if not unheard or join_refusal(join, draft.group, unheard) is not None:
         return False
@@ -158,7 +158,7 @@ def update_program(draft: Draft) -> None:
 
 
 def _adopt_program(draft: Draft, joins: dict[str, JoinGroup | None]) -> None:
-    """Adopt the lowest other topology epoch: no member runs the group's any more."""
+    """Adopt the lowest topology epoch of the live members: none runs the group's program."""
     candidates = [
         (join.topology_epoch, record.member, join)
         for incarnation, record in draft.live().items()

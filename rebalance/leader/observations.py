@@ -73,7 +73,7 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
     learn_epoch: int
     store_uuid: str
     positions: Mapping[str, int]
-    since_ms: int  # First announcement of this store without regress.
+    since_ms: int  # Start of its uninterrupted READY announcements.
     heard_ms: int
     #: Last announcements as (time, positions), this one included.
     history: tuple[tuple[int, Mapping[str, int]], ...] = ()
@@ -251,7 +251,7 @@ class Observations(msgspec.Struct, kw_only=True):
         return changed
 
     def _sharing(self, join: JoinGroup) -> JoinGroup:
-        """Return the join sharing an equal task tuple of another join.
+        """Return the join with the task tuple of another join, if both are equal.
 
         Nearly all members see the same tasks; `updated_program` then reads them once.
         """
@@ -428,7 +428,7 @@ def _is_copy(group: Group, task: TaskId, incarnation: str, learn_epoch: int) -> 
 
 
 def _continues(before: Announced, now: Announced) -> bool:
-    """Return True for the same copy and store without regress: an earlier check still holds."""
+    """Return True if copy and store are the same and no position went back."""
     return (
         before.learn_epoch == now.learn_epoch
         and before.store_uuid == now.store_uuid

@@ -92,7 +92,6 @@ def _towards(
     unreleased: Callable[[TaskId], bool],
     owned: frozenset[TaskId] | None,
 ) -> MemberAssignment:
-    """Revoke first, then grant free tasks."""
     keep = member.assigned & target
     revoke = member.assigned - keep
     if revoke and (owned is None or owned & revoke):

@@ -60,7 +60,7 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
     def is_settled(self, group: Group, num_standby_replicas: int) -> bool:
         """Return True if the target fits the current members and program.
 
-        A target of the same basis is possible, unless something other than a leader wrote it.
+        A target with an equal basis is valid, unless it was not written by a leader.
         """
         if self.basis_of(group, num_standby_replicas) != group.target.basis:
             return False

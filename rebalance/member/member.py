@@ -115,8 +115,8 @@ class Member:
         self._is_shutdown_ordered = False
         self._ids: dict[int, str] = {}
         self._orders: list[AnyOrder] = []
-        # The leader drops beats that are not newer. A successor on the same machine continues
-        # above: the clock outruns one beat per millisecond.
+        # The leader drops beats that are not newer. A successor on the same machine starts at the
+        # current clock (ms), which is higher: a member sends at most one beat per millisecond.
         self._sequence = now_ms
         self._sent_ms: dict[int, int] = {}
         # Send time of the last acknowledged message: the leader's timeout starts then or later.
@@ -154,7 +154,6 @@ class Member:
             self._erase(message)
 
     def _erase(self, wish: EraseKey) -> None:
-        """Order a deletion if the worker owns the task at the requested epoch."""
         state = self._group.states.get(TaskId.parse(wish.task))
         if state is None or state.owner != self._join.incarnation or self._over:
             return
@@ -249,7 +248,7 @@ class Member:
             messages=tuple(messages),
             orders=orders,
             lease_until_ms=lease_until_ms,
-            # A silent member only polls for input.
+            # A member that must not send waits a heartbeat: only new input changes it.
             wake_ms=max(self._heartbeat_due_ms, now_ms + (1 if speaks else self._heartbeat_ms)),
             over=self._over or self._is_done(),
         )
@@ -359,7 +358,7 @@ class Member:
             on_disk = tuple(DiskCopy(task=each.task) for each in self._join.on_disk)
             self._join = msgspec.structs.replace(self._join, on_disk=on_disk)
             # A leader admitted the join, so it heard one. After a watchdog restart the earlier
-            # lease holds.
+            # lease stays.
             if self._acked_ms is None:
                 self._acked_ms = self._joined_ms
             self._heartbeat_due_ms = min(self._heartbeat_due_ms, now_ms)
@@ -477,7 +476,6 @@ class Member:
 
 
 def _is_newer_position(before: AnyMessage | None, message: AnyMessage) -> bool:
-    """Return True for a newer position of the same announced copy."""
     if not isinstance(before, Ready) or not isinstance(message, Ready):
         return False
     return before.learn_epoch == message.learn_epoch

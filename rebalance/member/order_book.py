@@ -22,7 +22,7 @@ class OrderBook:
     def __init__(self, incarnation: str) -> None:
         self._incarnation = incarnation
         self._given: dict[TaskId, RunTask | ReleaseTask | KeepCopy] = {}
-        #: Log state behind the given orders: same objects, no new orders.
+        #: Log state behind the given orders; equal objects mean no new orders.
         self._given_of: tuple[IntermediateAssignment, Mapping[TaskId, TaskRecord]] | None = None
 
     def orders(self, group: Group) -> Iterator[AnyOrder]:
@@ -43,7 +43,6 @@ class OrderBook:
                 yield DropCopy(task=row.task)
 
     def _is_given(self, group: Group) -> bool:
-        """Return True if step and task states are the same objects as before."""
         given = self._given_of
         return given is not None and given[0] is group.step and given[1] is group.states
 
@@ -72,7 +71,6 @@ class OrderBook:
 
 
 def _owner_order(state: TaskRecord, keep: int) -> RunTask | ReleaseTask | None:
-    """Return an owner's order; none while it is fenced."""
     if state.phase == _RUNNING:
         return RunTask(
             task=state.task,

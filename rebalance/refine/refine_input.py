@@ -41,16 +41,12 @@ class CurrentMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurrentCopy(msgspec.Struct, frozen=True, kw_only=True):
-    """A standby or learner on a live member."""
-
     member: str
     role: TaskRole
     readiness: Readiness = Readiness.UNKNOWN
 
 
 class CurrentTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Current placement of a task."""
-
     phase: TaskPhase = TaskPhase.UNOWNED
     owner: str | None = None  # The live member that can commit (RUNNING, REVOKING), else None.
     next_member: str | None = None  # Member it was revoked for (REVOKING, RELEASED).
@@ -63,8 +59,6 @@ class CurrentTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefineInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Input of `refine`."""
-
     tasks: Mapping[TaskId, TaskShape]
     #: The target by member name; names may be gone.
     owners: Mapping[TaskId, str]

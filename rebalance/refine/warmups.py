@@ -27,7 +27,7 @@ class _LearnerCost(StrEnum):
 
 
 class WarmupPlan(msgspec.Struct, frozen=True):
-    """Each staged move is in exactly one of the first three."""
+    """Learners of staged moves: each move is in `learners`, `free` or `parked`."""
 
     learners: Mapping[TaskId, str]
     free: Mapping[TaskId, str]  # Standby on the target owner that acts as a learner, per task.

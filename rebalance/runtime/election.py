@@ -116,7 +116,7 @@ class Election:
         return self._delay[1]
 
     def _rank_delay_ms(self) -> int:
-        """Return the head start of better ranks.
+        """Return the time (ms) that this candidate leaves to better ranks.
 
         Ranks are positions among the group's processes without the silent leader, rotated by its
         epoch: an unreachable process is not first forever. Unknown processes come last.

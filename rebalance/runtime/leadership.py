@@ -62,7 +62,7 @@ AUDIT_EACH_MS: Final = 5_000
 #: Without its own beats for so long, a leader is blind: silence of members proves nothing.
 _BLIND_HEARTBEATS: Final = 2.5
 
-#: Announcements without endless repetition: a new coordinator receives recent ones.
+#: Announcements that senders stop repeating: a new coordinator gets the recent ones.
 _REPLAYED: Final = (MemberDied, Leave, DrainMember, ShutDown)
 _REPLAYED_MS: Final = 10_000
 _REPLAYED_MAX: Final = 1_000
@@ -277,7 +277,7 @@ class Leadership:
         self._replay_observations(self._coordinator, now_ms)
 
     def _is_blind(self, now_ms: int) -> bool:
-        """Return True if the leader receives nothing and would bury live members.
+        """Return True if the leader receives nothing and would fence live members.
 
         The next claim gives each member a full session again (H5).
         """

@@ -30,7 +30,7 @@ _HELD_CHECK_MS: Final = 1_000
 
 
 class LogOpened(msgspec.Struct, frozen=True):
-    """A log read from its start; earlier folds are void."""
+    """A log read from its start; the earlier group no longer counts."""
 
     log: GroupLog
     topic_ids: Mapping[str, str]

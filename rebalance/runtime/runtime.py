@@ -258,7 +258,6 @@ class GroupRuntime:
         self._calls.put(took)
 
     def finish(self, timeout_ms: int) -> None:
-        """Stop after the last messages or the timeout; resign first."""
         self._calls.put(lambda now_ms: setattr(self, "_finish_ms", now_ms + timeout_ms))
 
     def stop(self) -> None:
