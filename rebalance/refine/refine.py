@@ -2,8 +2,7 @@
 
 Invariant: a running task never moves to a member that is not caught up. A task stays with its live
 owner until a copy on the target owner is ready; then the intermediate owner becomes the target
-owner. Passes: index (`refine_input.py`), one verdict per task (`verdicts.py`), learner budget
-(`warmups.py`), standbys (here).
+owner. Passes: index, one verdict per task, learner budget, standbys.
 
 The rules are those of Kafka's `AssignmentRefinerImpl` (KIP-1071 warm-up tasks), with four
 additions: unsettled and leaving members, freshness from READY messages, a free learner in place of
@@ -11,18 +10,29 @@ a standby that must wait, and standbys kept until their successors are ready.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from tidewheel.rebalance.model import TaskId
-from tidewheel.rebalance.refine.refine_input import Index, Readiness, RefineInput, index_of
-from tidewheel.rebalance.refine.verdicts import Verdict, analyse
-from tidewheel.rebalance.refine.warmups import WarmupPlan, plan_warmups
+from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole
+from tidewheel.rebalance.refine.refine_input import (
+    CurrentCopy,
+    CurrentMember,
+    CurrentTask,
+    Readiness,
+    RefineInput,
+)
 
 # Bound once: enum member lookups are slow.
+_RUNNING: Final = TaskPhase.RUNNING
 _READY: Final = Readiness.READY
 _UNKNOWN: Final = Readiness.UNKNOWN
+
+#: A leaving member has a deadline: with one learner at a time it would miss it.
+_WARMUPS_WHILE_LEAVING: Final = 2
 
 
 class Refinement(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +72,361 @@ def refine(given: RefineInput) -> Refinement:
     return _assemble(index, verdicts, moving, plan, standbys)
 
 
-# -- filter -----------------------------------------------------------------------------------------------------------
+# -- index --------------------------------------------------------------------------------------------
+
+
+class Index(msgspec.Struct, frozen=True):
+    """`RefineInput`, indexed."""
+
+    given: RefineInput
+    states: Mapping[TaskId, CurrentTask]
+    members: Mapping[str, CurrentMember]
+    receiving: frozenset[str]
+    copies: Mapping[TaskId, Mapping[str, CurrentCopy]]
+    load: Mapping[str, float]
+
+    def task(self, task: TaskId) -> CurrentTask:
+        return self.states.get(task, _UNOWNED)
+
+    def can_receive(self, member: str | None) -> bool:
+        return member in self.receiving
+
+    def current_owner(self, task: TaskId) -> str | None:
+        """Return the live member that has the task open as owner, even if it is being revoked."""
+        owner = self.states.get(task, _UNOWNED).owner
+        return owner if owner in self.members else None
+
+    def staying_owner(self, task: TaskId) -> str | None:
+        """Return the owner if it can keep the task: not being revoked, not expelled."""
+        state = self.states.get(task, _UNOWNED)
+        member = self.members.get(state.owner or "")
+        if member is None or state.phase != _RUNNING or member.expelled:
+            return None
+        return member.name
+
+    def copy_on(self, task: TaskId, member: str | None) -> CurrentCopy | None:
+        return self.copies.get(task, _NO_COPIES).get(member or "")
+
+    def copies_of(self, task: TaskId) -> Mapping[str, CurrentCopy]:
+        return self.copies.get(task, _NO_COPIES)
+
+
+_NO_COPIES: Mapping[str, CurrentCopy] = MappingProxyType({})
+_UNOWNED: Final = CurrentTask()
+
+
+def index_of(given: RefineInput) -> Index:
+    members = {member.name: member for member in sorted(given.members, key=lambda each: each.name)}
+    usable = frozenset(
+        name for name, each in members.items() if not (each.leaving or each.expelled)
+    )
+    count = dict.fromkeys(members, 0)
+    copies: dict[TaskId, dict[str, CurrentCopy]] = {}
+    for task, state in given.states.items():
+        shape = given.tasks.get(task)
+        if shape is None or not shape.stateful:
+            continue
+        if state.owner in count:
+            count[state.owner] += 1
+        if not state.copies:
+            continue
+        live = {each.member: each for each in state.copies if each.member in members}
+        if live:
+            copies[task] = dict(sorted(live.items())) if len(live) > 1 else live
+        for name in live:
+            count[name] += 1
+    load = {name: count[name] / members[name].threads for name in members}
+    return Index(given, given.states, members, usable, copies, load)
+
+
+# -- verdicts -----------------------------------------------------------------------------------------
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Decision for one task."""
+
+    task: TaskId
+    owner: str | None
+    warmed: str | None = None  # Target owner that must catch up first, if any.
+    staged: bool = False
+    cold: bool = False  # True if the new owner must restore while the task is stopped.
+    reason: str = ""
+
+
+def analyse(index: Index, task: TaskId) -> Verdict:
+    target, holder = index.given.owners.get(task), index.staying_owner(task)
+    if holder is not None and target in (holder, None):
+        return Verdict(task, holder)
+    handed_over = _handed_over(index, task)
+    if handed_over is not None:
+        return handed_over
+    if target is None or not index.can_receive(target):
+        return _without_target(index, task, holder, target or "its next owner")
+    if not index.given.tasks[task].stateful:
+        return _stateless(index, task, holder, target)
+    if holder is not None:
+        return _owned(index, task, holder, target)
+    return _unowned(index, task, target)
+
+
+def _handed_over(index: Index, task: TaskId) -> Verdict | None:
+    """Finish a revocation in progress; never reverse it, even if the target has changed since."""
+    state = index.task(task)
+    if state.phase == TaskPhase.RELEASED and index.can_receive(state.next_member):
+        ready = _copies(index, task, Readiness.READY)
+        if state.next_member in ready or not ready:
+            return Verdict(task, state.next_member, reason="was revoked for it")
+    if state.phase != TaskPhase.REVOKING:
+        return None
+    if index.can_receive(state.next_member):
+        return Verdict(task, state.next_member, reason="is being revoked")
+    if index.can_receive(state.owner):
+        return Verdict(task, state.owner, reason="goes back: who was to have it is gone")
+    return None
+
+
+def _without_target(index: Index, task: TaskId, holder: str | None, target: str) -> Verdict:
+    """Keep the task, or run it on a ready copy, until the next target names a usable owner."""
+    if holder is not None:
+        return Verdict(task, holder, staged=True, reason=f"{target} is gone; stays")
+    ready = _copies(index, task, Readiness.READY)
+    if ready:
+        return Verdict(task, ready[0], staged=True, reason=f"{target} is gone; has a ready copy")
+    waits = target in index.given.waiting
+    return Verdict(task, None, staged=True, reason=f"waits for {target}" if waits else "no owner")
+
+
+def _stateless(index: Index, task: TaskId, holder: str | None, target: str) -> Verdict:
+    """Move without a learner, but never from a running member to an unsettled one (N11)."""
+    if holder is None or _may_take(index, holder, target):
+        return Verdict(task, target, reason="has no state to restore")
+    return Verdict(task, holder, staged=True, reason=f"{target} has not settled")
+
+
+def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
+    may_take = _may_take(index, holder, target)
+    if not index.given.enabled:
+        owner = target if may_take else holder
+        return Verdict(task, owner, staged=not may_take, cold=may_take, reason="no learners")
+    copy, owner_state = index.copy_on(task, target), index.task(task).owner_state
+    if copy is not None and copy.readiness == Readiness.READY:
+        if may_take:
+            return Verdict(task, target, reason="its copy is ready")
+        why = f"the copy is ready, {target} has not settled"
+    else:
+        why = f"stays until {target} has caught up"
+        ready = _copies(index, task, Readiness.READY)
+        if owner_state != Readiness.READY and ready:
+            holder, why = ready[0], "its owner restores, this copy is ready"
+        elif owner_state == Readiness.NOTHING and may_take:
+            # No member has state: restore once, on the target owner, instead of twice.
+            return Verdict(task, target, cold=True, reason="nobody has restored anything of it")
+    return Verdict(task, holder, target, staged=True, reason=why)
+
+
+def _unowned(index: Index, task: TaskId, target: str) -> Verdict:
+    """Assign an unowned task where it can run soonest; the target owner wins ties.
+
+    Unready or unknown state is no reason to wait, but better than none: its restore resumes there.
+    """
+    for readiness in (Readiness.READY, Readiness.PROGRESSING, Readiness.UNKNOWN):
+        cold = readiness != Readiness.READY
+        found = _with_state(index, task, readiness)
+        if target in found:
+            return Verdict(task, target, cold=cold, reason="nobody has it, its state is there")
+        if found and index.given.enabled:
+            why = "nobody has it, this member has the best copy"
+            return Verdict(task, found[0], target, staged=True, cold=cold, reason=why)
+    return Verdict(task, target, cold=True, reason="nobody has it or a copy of it")
+
+
+def _with_state(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
+    """Return members with state of this readiness: open copies before disk state, best first."""
+    disk = {
+        name: lag if lag >= 0 else float("inf")
+        for name, lag in index.task(task).on_disk.items()
+        if index.can_receive(name)
+    }
+    fresh = {name for name, lag in disk.items() if lag <= index.given.acceptable_recovery_lag}
+    on_disk = {Readiness.READY: fresh, Readiness.UNKNOWN: disk.keys() - fresh}
+    closed = on_disk.get(readiness, set[str]())
+    closed_first = sorted(closed, key=lambda name: (disk[name], index.load[name], name))
+    return _copies(index, task, readiness) + closed_first
+
+
+def _may_take(index: Index, holder: str, target: str) -> bool:
+    return index.members[target].settled or index.members[holder].leaving
+
+
+def _copies(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
+    """Return members with copies of this readiness, best first.
+
+    Copies that the target does not want as standbys come first: its standbys stay in place.
+    """
+    wanted = index.given.standbys.get(task, ())
+    found = [
+        name
+        for name, copy in index.copies_of(task).items()
+        if copy.readiness == readiness and index.can_receive(name)
+    ]
+    return sorted(found, key=lambda name: (name in wanted, index.load[name], name))
+
+
+# -- learner budget -----------------------------------------------------------------------------------
+
+
+class _LearnerCost(StrEnum):
+    """Cost of a staged move in learners."""
+
+    FREE = "FREE"  # a standby on the target owner, or one in place of a waiting standby
+    EXISTING = "EXISTING"
+    NEW = "NEW"
+
+
+class WarmupPlan(msgspec.Struct, frozen=True):
+    """Learners of staged moves: each move is in `learners`, `free` or `parked`."""
+
+    learners: Mapping[TaskId, str]
+    free: Mapping[TaskId, str]  # Standby on the target owner that acts as a learner, per task.
+    parked: frozenset[TaskId]
+    promoted: Mapping[TaskId, str]  # Learners about to become owners; they still count.
+
+
+def plan_warmups(index: Index, verdicts: list[Verdict], moving: list[Verdict]) -> WarmupPlan:
+    staged = [each for each in moving if each.staged and _is_stateful(index, each.task)]
+    warmed = {each.task: each for each in staged if each.warmed is not None}
+    needs = {task: _learner_cost(index, each) for task, each in warmed.items()}
+    free = {
+        task: each.warmed or "" for task, each in warmed.items() if needs[task] == _LearnerCost.FREE
+    }
+    candidates = {task: each for task, each in warmed.items() if task not in free}
+    promoted = {
+        each.task: each.owner
+        for each in moving
+        if each.owner is not None
+        and each.owner != index.current_owner(each.task)
+        and each.task not in candidates
+        and (copy := index.copy_on(each.task, each.owner)) is not None
+        and copy.role == TaskRole.LEARNER
+    }
+    learners = _select_learners(index, candidates, needs, verdicts, _budget(index, promoted))
+    parked = frozenset(each.task for each in staged) - free.keys() - learners.keys()
+    return WarmupPlan(learners, free, parked, promoted)
+
+
+class _Budget(msgspec.Struct, frozen=True):
+    """Remaining learners: in total, and for tasks whose owners stay."""
+
+    all: int
+    staying: int
+
+
+def _budget(index: Index, promoted: Mapping[TaskId, str]) -> _Budget:
+    """Return the remaining budget; the surplus while a member leaves is for its tasks only."""
+    allowed = most = index.given.max_warmup_replicas
+    if any(member.leaving for member in index.members.values()):
+        most = max(allowed, _WARMUPS_WHILE_LEAVING)
+    staying = sum(
+        index.current_owner(task) is not None and not _is_left(index, task) for task in promoted
+    )
+    return _Budget(most - len(promoted), allowed - staying)
+
+
+def _is_left(index: Index, task: TaskId) -> bool:
+    member = index.members.get(index.current_owner(task) or "")
+    return member is not None and member.leaving
+
+
+def _is_stateful(index: Index, task: TaskId) -> bool:
+    return index.given.tasks[task].stateful
+
+
+def _learner_cost(index: Index, verdict: Verdict) -> _LearnerCost:
+    """Return a move's cost.
+
+    If a target standby must wait because its member still runs the task, the target owner's copy
+    takes its place. The number of copies stays the same, so the move is free (KIP-441's swap).
+    """
+    task, warmed = verdict.task, verdict.warmed or ""
+    copy = index.copy_on(task, warmed)
+    if copy is not None and copy.role == TaskRole.STANDBY:
+        return _LearnerCost.FREE
+    if verdict.owner in index.given.standbys.get(task, ()):
+        return _LearnerCost.FREE
+    return _LearnerCost.NEW if copy is None else _LearnerCost.EXISTING
+
+
+def _select_learners(
+    index: Index,
+    candidates: Mapping[TaskId, Verdict],
+    costs: Mapping[TaskId, _LearnerCost],
+    verdicts: list[Verdict],
+    budget: _Budget,
+) -> dict[TaskId, str]:
+    """Return the moves that get a learner.
+
+    Each new learner raises its member's load before the next choice, which spreads restores.
+    """
+    if not candidates:
+        return {}
+    restoring = _restoring(index, verdicts)
+    added = dict.fromkeys(index.members, 0)
+
+    def rank(task: TaskId) -> tuple[bool, int, bool, float, float, TaskId]:
+        verdict = candidates[task]
+        target, source = index.members[verdict.warmed or ""], verdict.owner or ""
+        return (
+            not target.settled,  # an unsettled member may vanish: it takes no place from others
+            _priority(index, verdict, costs[task], restoring),
+            not index.members[source].leaving,
+            index.load[target.name] + added[target.name] / target.threads,
+            -index.load[source],
+            task,
+        )
+
+    heap = [rank(task) for task in candidates]
+    heapify(heap)
+    learners: dict[TaskId, str] = {}
+    staying = 0
+    while heap and len(learners) < budget.all:
+        entry = heappop(heap)
+        task = entry[-1]
+        is_left = _is_left(index, task)
+        if not is_left and staying >= budget.staying:
+            continue
+        if (fresh := rank(task)) != entry:
+            heappush(heap, fresh)
+            continue
+        staying += not is_left
+        learners[task] = candidates[task].warmed or ""
+        added[learners[task]] += costs[task] == _LearnerCost.NEW
+    return learners
+
+
+def _restoring(index: Index, verdicts: list[Verdict]) -> set[str]:
+    """Return members that restore a stopped task: a learner on them makes little progress."""
+    restoring = {each.owner for each in verdicts if each.owner is not None and each.cold}
+    for task, state in index.given.states.items():
+        if state.owner_state != _READY and (holder := index.staying_owner(task)) is not None:
+            restoring.add(holder)
+    return restoring
+
+
+def _priority(index: Index, verdict: Verdict, cost: _LearnerCost, restoring: set[str]) -> int:
+    """Return the priority class of a move; the lowest number comes first.
+
+    A target member has prospects if it restores no stopped task. Classes: learners with progress or
+    prospects (0), new learners with prospects (1), other learners (2), other new learners (3).
+    """
+    prospects = verdict.warmed not in restoring
+    if cost == _LearnerCost.NEW:
+        return 1 if prospects else 3
+    copy = index.copy_on(verdict.task, verdict.warmed or "")
+    begun = copy is not None and copy.readiness in (Readiness.READY, Readiness.PROGRESSING)
+    return 0 if prospects or begun else 2
+
+
+# -- standbys -----------------------------------------------------------------------------------------
 
 
 def _filter_standbys(index: Index, verdict: Verdict, plan: WarmupPlan) -> tuple[str, ...]:
@@ -114,7 +478,7 @@ def _surplus_copies(
     return set(spare[: len(placed - ready)])
 
 
-# -- assemble ---------------------------------------------------------------------------------------------------------
+# -- result -------------------------------------------------------------------------------------------
 
 
 def _assemble(

@@ -1,18 +1,15 @@
-"""Input of the refinement: members, tasks, copies and target, with an index over them."""
+"""Input of the refinement: members, tasks, copies and target."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from tidewheel.rebalance.model import TaskId, TaskPhase, TaskRole, TaskShape
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-
-# Bound once: enum member lookups are slow.
-_RUNNING: Final = TaskPhase.RUNNING
 
 
 class Readiness(StrEnum):
@@ -73,67 +70,3 @@ class RefineInput(msgspec.Struct, frozen=True, kw_only=True):
     #: Lag, in records, up to which disk state counts as ready.
     acceptable_recovery_lag: int = 10_000
     enabled: bool = True  # False: the target as is, without learners (the baseline).
-
-
-class Index(msgspec.Struct, frozen=True):
-    """`RefineInput`, indexed."""
-
-    given: RefineInput
-    states: Mapping[TaskId, CurrentTask]
-    members: Mapping[str, CurrentMember]
-    receiving: frozenset[str]
-    copies: Mapping[TaskId, Mapping[str, CurrentCopy]]
-    load: Mapping[str, float]
-
-    def task(self, task: TaskId) -> CurrentTask:
-        return self.states.get(task, _UNOWNED)
-
-    def can_receive(self, member: str | None) -> bool:
-        return member in self.receiving
-
-    def current_owner(self, task: TaskId) -> str | None:
-        """Return the live member that has the task open as owner, even if it is being revoked."""
-        owner = self.states.get(task, _UNOWNED).owner
-        return owner if owner in self.members else None
-
-    def staying_owner(self, task: TaskId) -> str | None:
-        """Return the owner if it can keep the task: not being revoked, not expelled."""
-        state = self.states.get(task, _UNOWNED)
-        member = self.members.get(state.owner or "")
-        if member is None or state.phase != _RUNNING or member.expelled:
-            return None
-        return member.name
-
-    def copy_on(self, task: TaskId, member: str | None) -> CurrentCopy | None:
-        return self.copies.get(task, _NO_COPIES).get(member or "")
-
-    def copies_of(self, task: TaskId) -> Mapping[str, CurrentCopy]:
-        return self.copies.get(task, _NO_COPIES)
-
-
-_NO_COPIES: Mapping[str, CurrentCopy] = MappingProxyType({})
-_UNOWNED: Final = CurrentTask()
-
-
-def index_of(given: RefineInput) -> Index:
-    members = {member.name: member for member in sorted(given.members, key=lambda each: each.name)}
-    usable = frozenset(
-        name for name, each in members.items() if not (each.leaving or each.expelled)
-    )
-    count = dict.fromkeys(members, 0)
-    copies: dict[TaskId, dict[str, CurrentCopy]] = {}
-    for task, state in given.states.items():
-        shape = given.tasks.get(task)
-        if shape is None or not shape.stateful:
-            continue
-        if state.owner in count:
-            count[state.owner] += 1
-        if not state.copies:
-            continue
-        live = {each.member: each for each in state.copies if each.member in members}
-        if live:
-            copies[task] = dict(sorted(live.items())) if len(live) > 1 else live
-        for name in live:
-            count[name] += 1
-    load = {name: count[name] / members[name].threads for name in members}
-    return Index(given, given.states, members, usable, copies, load)

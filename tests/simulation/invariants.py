@@ -287,7 +287,7 @@ class LogInvariants:
         self.most_steps = max(self.most_steps, self.steps_since_target)
 
     def _budget(self, record: StepRecord) -> None:
-        """Invariant 10, with the exception in `rebalance/refine/warmups.py`.
+        """Invariant 10, with the exception in `rebalance/refine/refine.py`.
 
         A step that adds a learner has at most `max_warmup_replicas`; two while a member leaves, but
         for tasks of staying owners never more than the setting.
