@@ -1,4 +1,4 @@
-"""A run of `tidewheel bootstrap` that ends itself at a step: `python -m tests.bulk.bootstrap_run` with JSON as its input."""
+"""A run of `tidewheel bootstrap` that kills itself at a step; reads JSON from stdin."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from tidewheel.streams.bulk.bootstrap.driver import Told
 
 
 def main() -> None:
-    """Run it; the whole session is killed before step `kill_at`, and writers wait in the folder `hold_in` if there is one."""
+    """Run it; kill the session before step `kill_at`, and pause writers in `hold_in`."""
     given = json.load(sys.stdin)
     if given["hold_in"] is not None:
         hold_writers(given["hold_in"])
     config = StreamsConfig(**given["config"])
 
     def on_step(told: Told) -> None:
-        print(told.phase, flush=True)  # noqa: T201 - the test reads it
+        print(told.phase, flush=True)  # noqa: T201 - read by the test
         if told.phase == given["kill_at"]:
             os.killpg(os.getpgid(0), signal.SIGKILL)
 

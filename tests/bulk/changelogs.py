@@ -1,4 +1,4 @@
-"""Changelogs of every kind of store on a real broker, and what replaying them record by record leaves."""
+"""Changelogs of every kind of store on a real broker, and the result of their replay."""
 
 import random
 from collections import Counter
@@ -35,39 +35,36 @@ PARTITIONS: Final = 2
 
 _FOR_EVER_MS: Final = 1 << 62
 
-#: As many records on average have some that were drawn, and not alike: those that are certain are fewer.
+#: Average number of records of a history with drawn records.
 _VARIED: Final = 7
 
-#: Rows of window and session stores at this time have those at 0 expire.
+#: Rows of window and session stores at this time expire those at 0.
 _LATE_ROW: Final = 510_000
 
-#: Timestamp 0 is "now" to the client.
+#: The client replaces timestamp 0 by the current time.
 _FIRST_MS: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Records of one transaction, of all stores and partitions, and whether it is committed."""
-
     records: Mapping[tuple[str, int], list[Logged]]
     committed: bool
 
 
 def name_of(kind: str) -> str:
-    """Return what a store of a kind is called."""
     return kind.replace(" ", "-")
 
 
 def is_empty(kind: str, partition: int) -> bool:
-    """Return whether no history has a record of a partition: of every second kind the last one has none."""
+    """Return True if no history has records of a partition: the last one of every second kind."""
     return partition == PARTITIONS - 1 and bool(tuple(SPECS).index(kind) % 2)
 
 
 def histories(kinds: Sequence[str]) -> st.SearchStrategy[tuple[list[Piece], list[Piece]]]:
-    """Make transactions before a snapshot and after it.
+    """Make transactions before and after a snapshot.
 
-    Whatever is drawn, of every kind there are rows written twice, deleted, expired, deleted behind the snapshot, and empty
-    partitions, and every partition with records ends with those of an aborted transaction and its marker.
+    Every kind has rows written twice, deleted, expired, and deleted after the snapshot. Each
+    non-empty partition ends with an aborted transaction and its marker.
     """
     committed, aborted = partial(_pieces, kinds, True), partial(_pieces, kinds, False)
     before = st.tuples(committed(_begun), aborted(_undone)).map(list)
@@ -76,7 +73,7 @@ def histories(kinds: Sequence[str]) -> st.SearchStrategy[tuple[list[Piece], list
 
 
 def is_varied(history: tuple[list[Piece], list[Piece]]) -> bool:
-    """Return whether there is more than what every history has; hypothesis begins with one that has no more."""
+    """Return True if there are drawn records; hypothesis begins without any."""
     records = [each for pieces in history for piece in pieces for each in piece.records.values()]
     return sum(map(len, records)) > _VARIED * len(records)
 
@@ -84,7 +81,6 @@ def is_varied(history: tuple[list[Piece], list[Piece]]) -> bool:
 def _pieces(
     kinds: Sequence[str], committed: bool, certain: Callable[[StoreSpec], list[Logged]]
 ) -> st.SearchStrategy[Piece]:
-    """Make transactions that begin with certain records of each partition."""
     records = {
         (kind, partition): logs(SPECS[kind]).map(partial(_behind, certain(SPECS[kind])))
         for kind in kinds
@@ -99,7 +95,7 @@ def _behind(certain: list[Logged], drawn: list[Logged]) -> list[Logged]:
 
 
 def _begun(spec: StoreSpec) -> list[Logged]:
-    """Return a row that ends by what comes after it, one written twice, one deleted, and one more."""
+    """Return a row that expires later, one written twice, one deleted, and one more."""
     early, late = (0, 0), (_LATE_ROW, 1_200 if spec.kind is StoreKind.VERSIONED else 200)
     return [
         _logged(spec, b"old", b"0", *early),
@@ -113,7 +109,7 @@ def _begun(spec: StoreSpec) -> list[Logged]:
 
 
 def _gone_on(spec: StoreSpec) -> list[Logged]:
-    """Return a delete of what a snapshot has, a row that it has in another way, and a new one."""
+    """Return a delete, an update and an insert relative to the snapshot."""
     late = (_LATE_ROW, 1_210 if spec.kind is StoreKind.VERSIONED else 210)
     return [
         _logged(spec, b"deleted later", None, *late),
@@ -123,7 +119,7 @@ def _gone_on(spec: StoreSpec) -> list[Logged]:
 
 
 def _undone(spec: StoreSpec) -> list[Logged]:
-    """Return what would show if it counted: other values, and deletes; a time that would have all others expire."""
+    """Return records that would show if they counted: other values, deletes, a far time."""
     far = (10 * _LATE_ROW, 1_000_000)
     return [
         _logged(spec, b"kept", b"wrong", _LATE_ROW, 220),
@@ -139,7 +135,7 @@ def _logged(
 
 
 def many_records(kinds: Sequence[str], count: int, *, seed: int = 7) -> Piece:
-    """Make one large transaction: so many records in each partition, a fifth of them deletes."""
+    """Make one large transaction; a fifth of the records are deletes."""
     chance = random.Random(seed)
     made: dict[tuple[str, int], list[Logged]] = {}
     for kind in kinds:
@@ -158,7 +154,6 @@ def many_records(kinds: Sequence[str], count: int, *, seed: int = 7) -> Piece:
 
 
 def stores_of(application_id: str, kinds: Sequence[str]) -> dict[str, BulkStore]:
-    """Return one store of each kind, by name."""
     return {
         name_of(kind): BulkStore(
             spec=replace(SPECS[kind], name=name_of(kind)),
@@ -179,7 +174,7 @@ def _expires(spec: StoreSpec) -> bool:
 
 
 class Changelogs:
-    """The changelogs of an application that has one store of every kind."""
+    """Changelogs of an application with one store of every kind."""
 
     def __init__(
         self, cluster: Cluster, application_id: str, kinds: Sequence[str] = tuple(SPECS)
@@ -193,14 +188,14 @@ class Changelogs:
         )
         self._producer.init_transactions(60)
         self.kinds = kinds
-        #: How many records of committed transactions were written.
+        #: Number of written records in committed transactions.
         self._written: Counter[tuple[str, int]] = Counter()
-        #: What was read since something was written.
+        #: Records read since the last write.
         self._read: dict[str, list[Received]] = {}
         self.stores = stores_of(application_id, kinds)
         for store in self.stores.values():
-            # With timestamps of long ago the broker compacts within seconds. Where a store's time or older versions hang
-            # on records that others have overtaken, two readings would differ.
+            # Old timestamps make the broker compact within seconds. Stores with a time or versions
+            # are not compacted, because two readings would differ.
             lag_ms = _FOR_EVER_MS if _knows_time(store.spec) else 0
             cluster.create(
                 {store.topic: PARTITIONS},
@@ -209,7 +204,7 @@ class Changelogs:
             )
 
     def write(self, written: Sequence[Piece]) -> None:
-        """Write transactions, and wait until readers see them; the last thing in every partition is a marker."""
+        """Write transactions, and wait until readers see them."""
         self._read.clear()
         last: dict[TopicPartition, int] = {}
 
@@ -222,7 +217,7 @@ class Changelogs:
             self._producer.begin_transaction()
             for (kind, partition), records in piece.records.items():
                 topic = self.stores[name_of(kind)].topic
-                # A compacted topic refuses records without a key.
+                # A compacted topic rejects records without a key.
                 keyed = [each for each in records if each.key is not None]
                 self._written[kind, partition] += len(keyed) * piece.committed
                 for each in keyed:
@@ -240,7 +235,7 @@ class Changelogs:
                 self._producer.commit_transaction(60)
             else:
                 self._producer.abort_transaction(60)
-        # A producer is answered before the markers are written, behind which readers see its records.
+        # The broker responds before it writes the markers that readers need.
         until(
             lambda: all(
                 end > last[where] + 1
@@ -250,10 +245,7 @@ class Changelogs:
         )
 
     def age(self) -> None:
-        """Wait until the broker has compacted what can be, and have it delete the first record of all that expire.
-
-        Of every kind a row was written twice in the first transaction, and the first record has expired.
-        """
+        """Wait for compaction; have the broker delete the first records of kinds that expire."""
         compacted = [kind for kind in self.kinds if not _knows_time(SPECS[kind])]
 
         def is_compacted() -> bool:
@@ -271,7 +263,6 @@ class Changelogs:
         self._read.clear()
 
     def read(self, kind: str, partition: int) -> list[Logged]:
-        """Return the committed records of a partition."""
         if kind not in self._read:
             self._read[kind] = self._cluster.read(self.stores[name_of(kind)].topic)
         return [
@@ -281,20 +272,17 @@ class Changelogs:
         ]
 
     def replayed(self, kind: str, partition: int) -> list[StoredRow]:
-        """Return what replaying a partition record by record leaves."""
         database, time = replayed(SPECS[kind], self.read(kind, partition))
         assert noted(database) == time
         return rows_in(SPECS[kind], database)
 
 
 def rows_in(spec: StoreSpec, database: Database) -> list[StoredRow]:
-    """Return what a reader of a store would find."""
     observed_ms, _ = read_note(database, spec.name)
     return list(stored_rows(spec, database.iterate(spec.name, None, None), observed_ms))
 
 
 def assert_restored(changelogs: Changelogs, config: StreamsConfig) -> None:
-    """Check that every row of every store in slot 0 is that of the replay."""
     resources = SharedResources.create(config.rocksdb)
     families = [store.name for store in changelogs.stores.values()]
     slot = Path(config.state_dir) / config.application_id / "0"

@@ -1,4 +1,4 @@
-"""What tests of bulk work share: one Spark session a test process, and a broker."""
+"""Fixtures of bulk tests: one Spark session per process, and a broker."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -12,18 +12,17 @@ from tidewheel.state_stores.bulk_restore.spark_job import SparkSession, spark_se
 from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.broker.java import find_java
 
-#: As text: thousands of paths are looked at, in each process.
+#: A string, because thousands of paths are compared in each process.
 _HERE = str(Path(__file__).parent) + "/"
 
-#: Makes settings of an application of its own; keywords are options.
+#: Returns settings for a new application.
 MakeConfig = Callable[..., StreamsConfig]
 
-#: Starting Spark alone takes a minute on a machine that is busy.
+#: Starting Spark can take a minute on a busy machine.
 _TIMEOUT_S = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs a broker and Spark, and takes its time."""
     for item in items:
         if str(item.path).startswith(_HERE):
             item.add_marker(pytest.mark.broker)
@@ -35,7 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
-    """The session's broker."""
     made = Cluster(kafka_broker.bootstrap_servers)
     yield made
     made.close()
@@ -43,13 +41,12 @@ def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def spark_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the session of all tests keeps what it writes: its event log and its blocks."""
+    """Files of the session: its event log and blocks."""
     return tmp_path_factory.mktemp("spark")
 
 
 @pytest.fixture(scope="session")
 def spark(spark_files: Path) -> Iterator[SparkSession]:
-    """One session for all tests of this process."""
     (spark_files / "events").mkdir()
     settings = {
         "spark.eventLog.enabled": "true",
@@ -64,14 +61,12 @@ def spark(spark_files: Path) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def unique() -> str:
-    """A word that no other test and no earlier run has used for its topics and applications."""
+    """Unique word for the topics and applications of a test."""
     return secrets.token_hex(4)
 
 
 @pytest.fixture
 def make_config(cluster: Cluster, unique: str, tmp_path: Path) -> MakeConfig:
-    """Settings of an application of this test's own, with state and snapshots below its directory."""
-
     def make(**options: object) -> StreamsConfig:
         given: dict[str, object] = {
             "application_id": f"app-{unique}",
@@ -79,6 +74,6 @@ def make_config(cluster: Cluster, unique: str, tmp_path: Path) -> MakeConfig:
             "state_dir": tmp_path / "state",
             "snapshot_location": str(tmp_path / "snapshots"),
         }
-        return StreamsConfig(**{**given, **options})  # type: ignore[arg-type] # checked by the config itself
+        return StreamsConfig(**{**given, **options})  # checked by the config itself
 
     return make

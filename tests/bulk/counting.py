@@ -1,4 +1,4 @@
-"""The application that tests of bulk functions work on: counts by key, and by key and second."""
+"""Application for tests of bulk functions: counts by key, and by key and second."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,12 +8,11 @@ from tidewheel import Materialized, Serdes, StreamsBuilder, StreamsConfig, TimeW
 COUNTS: Final = "counts"
 PER_SECOND: Final = "per-second"
 
-#: Windows of 1970 stay.
+#: Keeps windows of 1970.
 _RETENTION_MS: Final = 86_400_000
 
 
 def counting(source: str) -> Topology:
-    """Return the topology over an input topic."""
     builder = StreamsBuilder()
     grouped = builder.stream(
         source, key_serde=Serdes.string(), value_serde=Serdes.bytes()
@@ -26,7 +25,6 @@ def counting(source: str) -> Topology:
 
 
 def program(source: str, config: StreamsConfig, **options: object) -> str:
-    """Return a program of it, as commands load it."""
     given: Mapping[str, object] = {
         "application_id": config.application_id,
         "bootstrap_servers": config.bootstrap_servers,

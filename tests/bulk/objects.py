@@ -1,8 +1,8 @@
-"""An object store on this machine's disk, as fsspec opens it: `objects:///folder/of/it/bucket/and/what/follows`.
+"""Object store on the local disk for fsspec: `objects:///folder/of/it/bucket/and/what/follows`.
 
-What object stores do not have is an error: folders, renames, appending, copies. An object appears whole, but others see it
-in a listing only once the test says so (`settle`), and one that is gone stays listed for as long: whoever relies on a list
-that is new is found out. Importing this module tells fsspec of it, also on executors.
+Folders, renames, appends and copies are errors, as in object stores. New objects are listed, and
+deleted ones unlisted, only after `settle`: this detects readers that rely on fresh listings.
+Importing this module registers the scheme with fsspec, also on executors.
 """
 
 import secrets
@@ -23,32 +23,26 @@ _LISTED: Final = "listed"
 
 
 def bucket_url(folder: Path) -> str:
-    """Make a bucket in a folder, and return its URL."""
     (folder / _BUCKET).mkdir()
     settle(folder)
     return f"objects://{folder}/{_BUCKET}"
 
 
 def objects(folder: Path) -> dict[str, Path]:
-    """Return where the bytes of each object of a bucket are."""
     return {unquote(file.name): file for file in sorted((folder / _BUCKET).iterdir())}
 
 
 def settle(folder: Path) -> None:
-    """Have listings of a bucket show what there is."""
     (folder / _LISTED).write_text("\n".join(objects(folder)), encoding="utf-8")
 
 
 class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc] # it has no types
-    """What fsspec has for the scheme."""
-
     protocol = "objects"
     cachable = False
-    #: As those of its object stores have.
+    #: Like fsspec's object stores.
     async_impl: ClassVar[bool] = True
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[str]:
-        """Return the names below a prefix, as far as they have got about."""
         assert not detail
         bucket, prefix = _split(path)
         listed = (bucket.parent / _LISTED).read_text(encoding="utf-8").splitlines()
@@ -59,16 +53,13 @@ class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc] # it has no 
         return [f"{path}/{name}" for name in sorted(names)]
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> BinaryIO:
-        """Return an object to read."""
         assert mode == "rb"
         return _file(path).open("rb")
 
     def pipe_file(self, path: str, value: bytes, **_: Any) -> None:
-        """Put an object."""
         self._put(path, lambda aside: aside.write_bytes(value))
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
-        """Put an object that is a file here."""
         self._put(rpath, lambda aside: shutil.copyfile(lpath, aside))
 
     def _put(self, path: str, write: Callable[[Path], object]) -> None:
@@ -78,7 +69,7 @@ class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc] # it has no 
         aside.replace(_file(path))
 
     def rm_file(self, path: str) -> None:
-        """Delete an object; as with S3 it is no error if there is none."""
+        """Delete an object; as with S3, a missing one is no error."""
         _file(path).unlink(missing_ok=True)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
@@ -88,7 +79,6 @@ class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc] # it has no 
 
 
 def _split(path: str) -> tuple[Path, str]:
-    """Return where a bucket is, and the name of an object in it."""
     folder, _, name = path.removeprefix("objects://").partition(f"/{_BUCKET}/")
     return Path(folder) / _BUCKET, name
 
@@ -102,13 +92,9 @@ fsspec.register_implementation(ObjectStore.protocol, ObjectStore, clobber=True)
 
 
 class ObjectsDriver(BulkDriver):
-    """A driver whose executors know of such buckets."""
-
     def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
-        """Return what the function returns for each item."""
         return super().run(partial(_knowing, function), *args, **options)
 
 
 def _knowing(function: Callable[..., Any], work: ExecutorWork, item: Any, count: Counted) -> Any:
-    """Do an executor's work, which has imported this module by now."""
     return function(work, item, count)

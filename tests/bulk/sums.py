@@ -1,12 +1,9 @@
-"""An application that sums amounts by key."""
-
 from tidewheel import Serdes, StreamsBuilder, StreamsConfig, Topology
 
 STORE = "totals"
 
 
 def sums(topic: str, config: StreamsConfig) -> Topology:
-    """Return the application that reads a topic."""
     builder = StreamsBuilder()
     stream = builder.stream(topic, key_serde=Serdes.string(), value_serde=Serdes.int64())
     stream.group_by_key().aggregate(

@@ -1,4 +1,4 @@
-"""A store loaded by Spark as of a moment, and the application fed what came after it: as if it had run from the start."""
+"""A store loaded by Spark plus the later input equals a store built from the whole input."""
 
 import json
 import os
@@ -27,20 +27,17 @@ PARTITIONS = 3
 
 @dataclass(frozen=True)
 class Order:
-    """One record of the input."""
-
     key: str
     amount: int
 
 
 def orders(count: int, *, seed: int) -> list[Order]:
-    """Make records of some hundred keys."""
     chance = random.Random(seed)
     return [Order(f"key-{chance.randrange(300)}", chance.randrange(1, 99)) for _ in range(count)]
 
 
 def totals(*parts: list[Order]) -> dict[str, int]:
-    """Compute what the application does, directly."""
+    """Compute the application's result directly."""
     found: Counter[str] = Counter()
     for part in parts:
         for order in part:
@@ -49,8 +46,6 @@ def totals(*parts: list[Order]) -> dict[str, int]:
 
 
 class Shop:
-    """An application that sums amounts by key, and its input."""
-
     def __init__(self, cluster: Cluster, config: StreamsConfig) -> None:
         self.cluster = cluster
         self.config = config
@@ -59,31 +54,26 @@ class Shop:
         cluster.create({self.input: PARTITIONS})
 
     def topology(self) -> Topology:
-        """Return the application."""
         return sums(self.input, self.config)
 
     def feed(self, part: list[Order]) -> None:
-        """Send records."""
         self.cluster.send(
             self.input,
             [(order.key.encode(), order.amount.to_bytes(8, "big")) for order in part],
         )
 
     def content(self) -> dict[str, int]:
-        """Return what a store holds that is restored from the changelog."""
         found = self.cluster.folded(self.changelog)
         return {key.decode(): int.from_bytes(value, "big") for key, (value, _) in found.items()}
 
 
 @pytest.fixture
 def shop(cluster: Cluster, make_config: MakeConfig) -> Shop:
-    """An application of this test's own."""
     return Shop(cluster, make_config(snapshot_location=None, commit_interval_ms=50))
 
 
 @pytest.fixture
 def running() -> Iterator[list[KafkaStreams]]:
-    """Applications that end with the test."""
     apps: list[KafkaStreams] = []
     yield apps
     for app in apps:
@@ -91,7 +81,7 @@ def running() -> Iterator[list[KafkaStreams]]:
 
 
 def parquet_of(spark: SparkSession, path: Path, rows: Mapping[str, int]) -> FrameSource:
-    """Write totals as a table, its columns not called as a store's."""
+    """Write totals as a table with other column names than a store's."""
     frame = spark.createDataFrame(sorted(rows.items()), "customer string, total bigint")
     frame.write.parquet(str(path))
     return FrameSource(source=str(path), select=("customer AS key", "total AS value"))
@@ -111,7 +101,7 @@ def test_loaded_as_of_a_moment_and_fed_the_rest_equals_the_whole(
             app = KafkaStreams(shop.topology(), shop.config)
             running.append(app)
             app.start()
-            shop.feed(after[:100])  # comes after the moment: `latest` was fixed at the beginning
+            shop.feed(after[:100])  # later than `latest`, which was fixed at the beginning
 
     report = bootstrap(
         shop.topology(),
@@ -142,12 +132,12 @@ def test_loaded_as_of_a_moment_and_fed_the_rest_equals_the_whole(
         )
 
 
-#: So many that the last partition's writer is held in the midst of them.
+#: Enough records to pause the last partition's writer in the middle.
 MANY = 4 * ROWS_BEFORE * PARTITIONS
 
 
 class Run:
-    """A run of the command in processes of its own."""
+    """A run of the command in its own processes."""
 
     def __init__(self, shop: Shop, source: str, kill_at: str, hold_in: Path | None) -> None:
         given = {
@@ -174,7 +164,6 @@ class Run:
         self.process.stdin.close()
 
     def wait_for(self, step: str) -> None:
-        """Wait until a step begins."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.strip() == step:
@@ -182,7 +171,7 @@ class Run:
         raise AssertionError(f"the run ended before {step}: {self.process.wait(PATIENCE_S)}")
 
     def members(self) -> dict[int, str]:
-        """Return the processes of its session: command by number."""
+        """Return the processes of its session: command by pid."""
         found: dict[int, str] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
@@ -193,16 +182,14 @@ class Run:
                 if int(session) == self.process.pid:
                     found[int(entry.name)] = (entry / "cmdline").read_text()
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # it has ended
         return found
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the command, to Spark, and to what writes for it."""
         for pid in self.members():
             os.kill(pid, number)
 
     def close(self) -> None:
-        """Leave nothing behind."""
         self.signal(signal.SIGKILL)
         self.process.wait(PATIENCE_S)
         assert self.process.stdout is not None
@@ -211,7 +198,6 @@ class Run:
 
 @pytest.fixture
 def start_run(shop: Shop) -> Iterator[Callable[..., Run]]:
-    """Starts runs that end with the test."""
     runs: list[Run] = []
 
     def start(source: str, kill_at: str, hold_in: Path | None = None) -> Run:
@@ -231,9 +217,10 @@ def test_killed_at_each_stage_with_an_attempt_paused_until_the_group_runs(
     running: list[KafkaStreams],
     start_run: Callable[..., Run],
 ) -> None:
-    """Runs are killed before they write and before they commit; 0 keys differ at the end.
+    """Kill runs before they write and before they commit; no key differs at the end.
 
-    One is stopped in the middle of writing (SIGSTOP: itself, Spark and the writers), and goes on (SIGCONT) when the group runs.
+    Another run (command, Spark, writers) is stopped in the middle of writing (SIGSTOP) and
+    continues (SIGCONT) while the group runs.
     """
     frame = spark.range(MANY).selectExpr("concat('key-', id) AS key", "id AS value")
     source = str(tmp_path / "many.parquet")
@@ -246,7 +233,7 @@ def test_killed_at_each_stage_with_an_attempt_paused_until_the_group_runs(
     app.start()
     shop.feed(
         [Order("key-1", 1), Order("new", 2)]
-    )  # behind the offsets that the first run has fixed
+    )  # after the offsets that the first run has fixed
     second = start_run(source, "never", hold_in=tmp_path)
     second.wait_for("write")
     until(

@@ -1,4 +1,4 @@
-"""Two stores count one topic: loading one of them leaves the other as it is."""
+"""Loading one of two stores with the same input leaves the other unchanged."""
 
 import pytest
 
@@ -14,7 +14,6 @@ EACH = 20
 
 
 def counted_twice(topic: str, config: StreamsConfig) -> Topology:
-    """Return an application with stores `a` and `b` of one input."""
     builder = StreamsBuilder()
     stream = builder.stream(topic, key_serde=Serdes.string(), value_serde=Serdes.bytes())
     grouped = stream.group_by_key()

@@ -1,4 +1,4 @@
-"""Replay, sorted runs, Spark restore, and snapshot with a tail leave the same rows, for every kind of store, on a real broker."""
+"""Replay, runs, Spark restore, and snapshot with a tail leave the same rows."""
 
 import logging
 from collections.abc import Callable
@@ -33,7 +33,7 @@ _KINDS = tuple(SPECS)
 _EACH = [(kind, partition) for kind in _KINDS for partition in range(PARTITIONS)]
 _FULL = [which for which in _EACH if not is_empty(*which)]
 
-#: Restores what slot 0 of some settings lacks, and checks it.
+#: Restores the missing stores of slot 0, and checks them.
 RunWorker = Callable[[Changelogs, StreamsConfig], str]
 
 _numbers = iter(range(1_000))
@@ -41,7 +41,6 @@ _numbers = iter(range(1_000))
 
 @pytest.fixture
 def run_worker(cluster: Cluster, unique: str, caplog: pytest.LogCaptureFixture) -> RunWorker:
-    """Starts a worker that has all the stores and nothing to do but restore them; returns what it said of that."""
     source = f"in-{unique}"
     cluster.create({source: PARTITIONS})
 
@@ -50,7 +49,7 @@ def run_worker(cluster: Cluster, unique: str, caplog: pytest.LogCaptureFixture) 
         topology.add_processor("hold", Processor, ["read"])
         for store in changelogs.stores.values():
             topology.add_state_store(StoreBuilder(spec=store.spec), ["hold"])
-        # The changelogs were written by the test: nothing is committed for them.
+        # The test wrote the changelogs, so no offsets are committed for them.
         accepting = config.replace(accept_offsets=True)
         app = KafkaStreams(topology, accepting, options=RunOptions(fixed=True))
         caplog.clear()
@@ -69,7 +68,7 @@ def run_worker(cluster: Cluster, unique: str, caplog: pytest.LogCaptureFixture) 
 @given(history=histories(_KINDS))
 @settings(
     max_examples=1,
-    # It takes a minute: a failing one is told as it is.
+    # No shrinking, because an example takes a minute.
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=(HealthCheck.function_scoped_fixture, HealthCheck.too_slow),
 )

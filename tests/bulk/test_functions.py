@@ -1,4 +1,4 @@
-"""Snapshots, restoring, frames and comparing, on an application that has run on a real broker."""
+"""Snapshots, restores, frames and comparisons of an application that ran on a real broker."""
 
 import json
 import logging
@@ -30,8 +30,6 @@ _RECORDS = [(b"key-%03d" % (index * 7 % 300), b"x") for index in range(3_000)]
 
 @dataclass(frozen=True)
 class _World:
-    """An application that has counted its input, and is closed."""
-
     cluster: Cluster
     config: StreamsConfig
     source: str
@@ -41,7 +39,6 @@ class _World:
     def run(
         self, config: StreamsConfig
     ) -> tuple[dict[str, ValueAndTimestamp[int]], list[RestoreEvent]]:
-        """Run it with other settings until it has consumed its input; return its counts and what it restored."""
         return _run(self.cluster, self.topology, config, self.source)
 
 
@@ -62,10 +59,9 @@ def _run(
 
 @pytest.fixture
 def world(cluster: Cluster, make_config: MakeConfig, unique: str) -> _World:
-    """The application, once it has run."""
     source = f"in-{unique}"
     cluster.create({source: 2})
-    # Windows of long ago would be deleted while they are looked at.
+    # Recent timestamps, because old windows would be deleted during the test.
     cluster.send(source, _RECORDS, first_timestamp=time.time_ns() // 1_000_000)
     secret = {"sasl.password": _CANARY}
     config = make_config(commit_interval_ms=50, consumer=secret, producer=secret, admin=secret)

@@ -1,4 +1,4 @@
-"""Whatever is killed, nothing wrong is ever served, and running it again finishes."""
+"""Kills leave no wrong result, and another run finishes the work."""
 
 import json
 import os
@@ -29,9 +29,9 @@ _KINDS = ("timestamped", "session")
 _ROOT = Path(__file__).parents[2]
 _SPARK_S = 400.0
 _STDERR = 2
-#: Executors that are processes of their own.
+#: Executors in separate processes.
 _APART = "local-cluster[2,1,1024]"
-#: The Java class that an executor is.
+#: Java class of an executor.
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
@@ -43,7 +43,6 @@ def _order(
     master: str | None,
     go: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what a restore in a process of its own is told."""
     return {
         "config": {
             "application_id": config.application_id,
@@ -62,14 +61,13 @@ def _order(
 def _start(
     config: StreamsConfig, marker: Path, *, stage: str | None, master: str, go: Path | None = None
 ) -> "subprocess.Popen[str]":
-    """Start a restore with Spark in a group of its own."""
     program = subprocess.Popen(
         [sys.executable, "-m", _PROGRAM],
         cwd=_ROOT,
         stdin=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},  # executors have to find the program, too
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},  # executors must find the program, too
     )
     assert program.stdin is not None
     program.stdin.write(json.dumps(_order(config, marker, stage=stage, master=master, go=go)))
@@ -139,7 +137,7 @@ def test_an_executor_killed_after_its_upload(
 def test_executors_killed_in_each_stage_of_a_snapshot_and_of_a_restore(
     cluster: Cluster, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    """The executors' Java itself, while it reads and while it merges: Spark starts another, and every key is right."""
+    """Kill the executors' Java while it reads and while it merges: Spark starts another."""
     config = make_config()
     changelogs = _changelogs(cluster, config)
     marker, go = tmp_path / "marker", tmp_path / "go"
@@ -156,7 +154,7 @@ def test_executors_killed_in_each_stage_of_a_snapshot_and_of_a_restore(
         assert generations() == [None, None], "not without this one's work"
         _kill(executor)
         until(lambda: generations() == [0, 0], "a snapshot is there", _SPARK_S)
-        # More than the snapshot has, so that both are merged.
+        # More records than the snapshot has, so that both are merged.
         changelogs.write([many_records(_KINDS, 900, seed=8)])
         go.touch()
         _kill(_executor_at(program, marker, "restore", build_range))
@@ -172,7 +170,6 @@ def test_executors_killed_in_each_stage_of_a_snapshot_and_of_a_restore(
 def _executor_at(
     program: "subprocess.Popen[str]", marker: Path, job: str, work: Callable[..., object]
 ) -> psutil.Process:
-    """Return the Java process in whose Python the first attempt at a kind of work stands still."""
     told = Path(f"{standing(str(marker), job)}{work.__name__}")
 
     def stands() -> bool:

@@ -1,4 +1,4 @@
-"""Snapshots and restores at an object store: no rename, listings that lag behind, and torn objects cost time and no key."""
+"""Object stores without renames, with late listings and torn objects cost time but no key."""
 
 import logging
 from dataclasses import fields
@@ -22,7 +22,7 @@ _STORE = name_of(_KINDS[0])
 
 
 class _Jobs:
-    """Snapshots and restores of the stores of some changelogs, each restore onto a disk of its own."""
+    """Snapshots and restores of some changelogs; each restore uses a new disk."""
 
     def __init__(self, changelogs: Changelogs, config: StreamsConfig, spark: SparkSession) -> None:
         self._changelogs = changelogs
@@ -30,7 +30,6 @@ class _Jobs:
         self._spark = spark
 
     def snapshot(self) -> None:
-        """Make a snapshot."""
         with bulk_driver(self._config, self._spark, what="test") as driver:
             make_snapshots(
                 _with_objects(driver),
@@ -40,7 +39,6 @@ class _Jobs:
             )
 
     def restore(self, disk: str) -> None:
-        """Restore everything onto an empty disk, and check it."""
         config = self._config.replace(state_dir=Path(self._config.state_dir) / disk)
         with bulk_driver(config, self._spark, what="test") as driver:
             restore_stores(_with_objects(driver), self._changelogs.stores)
@@ -48,7 +46,6 @@ class _Jobs:
 
     @property
     def generation(self) -> int | None:
-        """The newest snapshot that a reader sees."""
         place = SnapshotLocation(str(self._config.snapshot_location))
         newest = place.newest(self._config.application_id, _STORE)
         return None if newest is None else newest.generation
@@ -61,7 +58,6 @@ def _with_objects(driver: object) -> ObjectsDriver:
 
 
 def _tear(file: Path) -> None:
-    """Leave the first half of a file."""
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
@@ -88,7 +84,7 @@ def test_a_snapshot_and_a_restore_at_an_object_store(
     settle(tmp_path)
     assert jobs.generation == 1
 
-    # Half of each newest manifest, and half of each file of the ones before.
+    # Half of each newest manifest, and half of each older file.
     newest = [file for name, file in objects(tmp_path).items() if "manifests/0000000001-" in name]
     runs = [file for name, file in objects(tmp_path).items() if name.endswith(".sst")]
     assert len(newest) == len(_KINDS)
@@ -97,12 +93,12 @@ def test_a_snapshot_and_a_restore_at_an_object_store(
     with caplog.at_level(logging.WARNING):
         jobs.restore("beside what is torn")
     assert "the manifest is torn" in caplog.text
-    # Of each store once or twice: a partition whose new records are merged is found out before the others.
+    # Once or twice per store: a partition with merged records is detected first.
     told = [text for text in caplog.messages if "the changelog is read in full instead" in text]
     assert all(any(f"/{kind}/runs/" in text for text in told) for kind in _KINDS)
     assert len(told) <= 2 * len(_KINDS)
 
-    # More than the snapshot has, so that executors merge what is torn.
+    # More records than the snapshot has, so that executors merge torn files.
     settle(tmp_path)
     for name, file in objects(tmp_path).items():
         if name.endswith(".sst"):
@@ -115,7 +111,7 @@ def test_a_snapshot_and_a_restore_at_an_object_store(
     settle(tmp_path)
     jobs.restore("on what was made anew")
 
-    # Everything is gone, and still told of.
+    # All objects are deleted, but still listed.
     for file in objects(tmp_path).values():
         file.unlink()
     jobs.restore("in an empty bucket")

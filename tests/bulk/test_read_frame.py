@@ -1,4 +1,4 @@
-"""Files as they are loaded: what their writers meant, or an error; never something else in silence."""
+"""Files are read as their writers meant, or rejected."""
 
 import base64
 import contextlib
@@ -63,19 +63,16 @@ def test_a_row_that_is_not_whole_is_an_error(
 
 
 class Kept(logging.Handler):
-    """Keeps what is logged."""
-
     def __init__(self) -> None:
         super().__init__()
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
         self.texts.append(record.getMessage())
 
 
 def test_a_wrong_column_is_told_once(spark: SparkSession, tmp_path: Path) -> None:
-    """By our error alone: PySpark would log it as well, with kilobytes of Java. What others log of theirs stays."""
+    """Only our error is raised: PySpark would also log it, with kilobytes of Java."""
     path = tmp_path / "products.csv"
     path.write_text("id,name\np1,tea\n")
     kept = Kept()
@@ -110,7 +107,7 @@ def test_no_secret_of_a_url_is_told(spark: SparkSession) -> None:
 def test_what_a_source_lacks_is_told_and_not_only_that_something_was_called(
     spark: SparkSession,
 ) -> None:
-    """pip's PySpark has no class for S3; Java's words for that stand in the middle of its message."""
+    """pip's PySpark has no class for S3; the reason is in the middle of Java's message."""
     with pytest.raises(StreamsError, match="S3AFileSystem not found"):
         read_frame(spark, FrameSource(source="s3a://bucket/products.parquet"))
 
@@ -130,7 +127,6 @@ def test_rows_are_ordered_by_plain_values_only(spark: SparkSession) -> None:
 def rows_of(
     spark: SparkSession, path: Path, *, key_type: str | None = None, **how: Any
 ) -> list[object]:
-    """Return the rows of a file as dicts."""
     return [
         row.asDict()
         for row in read_frame(
@@ -161,7 +157,7 @@ def test_no_digit_of_a_csv_column_is_lost(spark: SparkSession, tmp_path: Path) -
     ]
 
 
-#: Texts of columns that are not the canonical form of a value: reading one back would give another.
+#: Column texts that are not canonical values: converting them back would change them.
 TEXTS = {
     "time": ("12:30", "13:45"), "suffix": ("1d", "2f"), "plus": ("+5", "6"), "space": (" 12", "13"),
     "behind": ("12", "13 "), "line": ("12\n", "13"), "long": ("0.1234567890123456789", "1"),
@@ -173,7 +169,7 @@ TEXTS = {
     "version": ("1.9", "1.10"), "scale": ("1.50", "1.5"), "both": ("1", "1.0"),
     "small": (f"0.{'0' * 400}1", "1.5"), "case": ("true", "FALSE"), "empty": ("", "y"),
 }  # fmt: skip
-#: Texts that are, and their values.
+#: Canonical texts, and their values.
 VALUES = {
     "whole": (("12", "-7"), (12, -7)),
     "large": (("9223372036854775808", "1"), (Decimal(9223372036854775808), Decimal(1))),
@@ -217,7 +213,6 @@ def test_only_canonical_texts_of_csv_are_other_values(spark: SparkSession, tmp_p
 
 @contextlib.contextmanager
 def time_zone(spark: SparkSession, zone: str) -> Generator[None]:
-    """Set the zone of the session for a while."""
     before = session_time_zone(spark)
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
@@ -322,7 +317,7 @@ def test_moments_keep_their_zone(spark: SparkSession) -> None:
         for zone in ("America/New_York", "Asia/Kolkata", "UTC"):
             os.environ["TZ"] = zone
             time.tzset()
-            # The frame's own conversion, in this process's zone, as executors do it in theirs.
+            # The frame's conversion in this process's zone, as executors do it in theirs.
             row = frame.first()
             assert row is not None
             assert moments(row.asDict(recursive=True)) == {

@@ -1,4 +1,4 @@
-"""`examples/restore_from_snapshot.py` does what it says, by the commands it names."""
+"""Test of `examples/restore_from_snapshot.py` and the commands it names."""
 
 from collections import Counter
 from pathlib import Path
@@ -19,7 +19,6 @@ _VISITS = [(b"/page-%d" % (index % 40), b"somebody") for index in range(1_000)]
 
 
 def _counts(cluster: Cluster, options: dict[str, str]) -> tuple[dict[str, int], int]:
-    """Run the example until it has consumed its input; return its counts and how many records it restored."""
     example = load_program(_EXAMPLE)
     config = example.config(options)
     restored: list[int] = []

@@ -21,10 +21,7 @@ TO_MONEY = {"name": "shop.Money", "subject": "money", "version": 1}
 def test_what_is_loaded_by_a_schema_is_read_by_it(
     spark: SparkSession, cluster: Cluster, make_config: MakeConfig
 ) -> None:
-    """Executors ask the registry themselves; the changelog has the ids of its schemas.
-
-    The values' schema has a reference, and the keys' is that of a subject, which nothing is registered for.
-    """
+    """Executors use the registry themselves; the changelog has the ids of its schemas."""
     config = make_config(snapshot_location=None)
     topic = f"orders-{config.application_id}"
     cluster.create({topic: 2})

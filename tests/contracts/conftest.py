@@ -1,4 +1,4 @@
-"""Fixtures of the contract suites: each port's suite runs against the fake and, with a broker, the real adapter."""
+"""Fixtures of the contract tests: the fake and, with a broker, the real adapter."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,6 @@ from tidewheel.streams.broker import RunningBroker
 
 @pytest.fixture(params=["fake", pytest.param("kafka", marks=pytest.mark.broker)])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster to run a contract against."""
     if request.param == "fake":
         yield ClusterOfFakes()
         return
@@ -21,7 +20,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def real_cluster(kafka_broker: RunningBroker) -> Iterator[RealCluster]:
-    """A running Kafka, for what only a real one can show."""
     servers = kafka_broker.bootstrap_servers
     cluster = RealCluster(servers, run_id=f"c{os.getpid()}")
     yield cluster

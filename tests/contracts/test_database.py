@@ -1,4 +1,4 @@
-"""What every `tidewheel.state_stores.ports.Database` promises, asked of RocksDB and of the in-memory twin alike."""
+"""Contract of `tidewheel.state_stores.ports.Database`, for RocksDB and in memory."""
 
 import threading
 from collections.abc import Iterator
@@ -192,7 +192,7 @@ def test_a_close_under_readers_is_clean(database: Database) -> None:
                 answers.release()
         except InvalidStateStoreError:
             pass
-        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+        except BaseException as error:  # noqa: BLE001 - raised in the test's thread
             unexpected.append(error)
 
     threads = [threading.Thread(target=read) for _ in range(3)]

@@ -1,5 +1,3 @@
-"""The contract of `tidewheel.rebalance.ports.GroupLog`: the fake and the real one behave alike."""
-
 import contextlib
 import secrets
 import time
@@ -36,19 +34,13 @@ BACK_MS = 60_000
 
 
 class ControlTopics(Protocol):
-    """One application's topics, in memory or real."""
+    """Control topics of one application, in memory or real."""
 
-    def log(self) -> GroupLog:
-        """Return another process's way to them."""
-        ...
+    def log(self) -> GroupLog: ...
 
-    def delete(self) -> None:
-        """Delete them."""
-        ...
+    def delete(self) -> None: ...
 
-    def put(self, message: bytes) -> None:
-        """Put anything into the inbox."""
-        ...
+    def put(self, message: bytes) -> None: ...
 
 
 class _Fake(FakeControlTopics):
@@ -83,7 +75,6 @@ class _Real:
 
 @pytest.fixture(params=["fake", pytest.param("kafka", marks=pytest.mark.broker)])
 def topics(request: pytest.FixtureRequest) -> Iterator[ControlTopics]:
-    """The control topics of an application that nobody else uses."""
     if request.param == "fake":
         yield _Fake()
         return
@@ -94,8 +85,6 @@ def topics(request: pytest.FixtureRequest) -> Iterator[ControlTopics]:
 
 
 class _Reader:
-    """Reads a log and keeps what came."""
-
     def __init__(self, log: GroupLog, *, back_ms: int = BACK_MS) -> None:
         self._log = log
         self.ids = log.open(create=True, inbox_back_ms=back_ms)
@@ -159,7 +148,7 @@ def test_records_are_read_by_everybody_in_order_up_to_the_end(topics: ControlTop
     leader.append([_claim(1), _task(1, 0)])
     leader.append([_task(1, 1)])
     for reader in readers:
-        reader.read_until(lambda: len(reader.logged) >= 3)  # noqa: B023 - called at once
+        reader.read_until(lambda: len(reader.logged) >= 3)  # noqa: B023 - called immediately
         reader.read_to(leader.state_end())
         assert reader.records == [_claim(1), _task(1, 0), _task(1, 1)]
         assert [each.key for each in reader.logged] == ["1/claim", "1/task/0_0", "1/task/0_1"]
@@ -274,7 +263,6 @@ def test_closing_twice_is_fine(topics: ControlTopics) -> None:
 
 @pytest.fixture
 def real_topics(real_cluster: RealCluster, kafka_broker: RunningBroker) -> Iterator[_Real]:
-    """Control topics on a broker."""
     with contextlib.ExitStack() as stack:
         yield _Real(real_cluster, kafka_broker, stack)
 

@@ -1,5 +1,3 @@
-"""The contract of `tidewheel.tasks.ports.Admin`: the fake and the real one behave alike."""
-
 import time
 
 import pytest
@@ -46,7 +44,7 @@ def test_a_topic_that_exists_is_left_alone(cluster: Cluster) -> None:
 
 
 def test_a_topic_made_anew_has_another_id(cluster: Cluster) -> None:
-    """That is how positions from another life are told (H25)."""
+    """The id detects positions of a deleted topic (H25)."""
     admin, name = cluster.admin(), cluster.topic()
     before = admin.describe_topics([name])[name].topic_id
     admin.delete_topics([name, "no-such-topic"])
@@ -165,7 +163,7 @@ def _commit(cluster: Cluster, group: str, offsets: dict[TopicPartition, Committe
 
 
 def test_brokers_tell_how_long_they_keep_offsets(cluster: Cluster) -> None:
-    """Kafka's default, which the brokers of tests have: seven days (H17)."""
+    """Kafka's default of seven days (H17)."""
     assert cluster.admin().offsets_retention_ms() == 7 * 24 * 60 * 60 * 1000
 
 

@@ -1,5 +1,3 @@
-"""The contract of `tidewheel.tasks.ports.ChangelogReader`: the fake and the real one behave alike."""
-
 import time
 
 import pytest
@@ -30,7 +28,7 @@ def test_a_changelog_is_read_to_the_position_its_writer_was_told(cluster: Cluste
 
 
 def test_an_empty_changelog_stands_at_its_end_at_once(cluster: Cluster) -> None:
-    """Nothing to restore is seen without a record (H29)."""
+    """An empty changelog is restored without a record (H29)."""
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
     reader = cluster.reader()
@@ -39,7 +37,7 @@ def test_an_empty_changelog_stands_at_its_end_at_once(cluster: Cluster) -> None:
 
 
 def test_a_tail_of_aborted_records_is_passed(cluster: Cluster) -> None:
-    """Restoring ends though the last record anyone may read lies far before the end (H29)."""
+    """Restoring ends although the last visible record is far before the end (H29)."""
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
     write(cluster, topic, b"kept")
@@ -55,7 +53,7 @@ def test_a_tail_of_aborted_records_is_passed(cluster: Cluster) -> None:
 
 
 def test_a_position_below_the_log_is_an_error(cluster: Cluster) -> None:
-    """State that is older than the log can't be caught up (H27)."""
+    """State older than the log can't catch up (H27)."""
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
     write(cluster, topic, b"a", b"b", b"c")
@@ -89,9 +87,9 @@ def test_changelogs_come_and_go_one_by_one(cluster: Cluster) -> None:
 
 
 def test_what_is_resumed_is_read_at_once(cluster: Cluster) -> None:
-    """Also where nothing else is fetched: librdkafka's thread for a broker sleeps for up to a second (0.7 s after this rest).
+    """Without fetches, librdkafka's broker thread sleeps for up to a second (0.7 s here).
 
-    The shortest of four: all but the first took so long, and what else the machine does makes some longer.
+    The shortest of four counts: all but the first took that long, and the machine may be busy.
     """
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
@@ -105,7 +103,7 @@ def test_what_is_resumed_is_read_at_once(cluster: Cluster) -> None:
         reader.pause([part])
         sink.produce(columns(topic, b"%d" % number))
         assert sink.flush() == []
-        resting_s = time.monotonic() + 0.1  # the request that was under way ends
+        resting_s = time.monotonic() + 0.1  # the pending request ends
         while time.monotonic() < resting_s:
             assert reader.poll(10, 0.01) == []
         begin_s = time.monotonic()

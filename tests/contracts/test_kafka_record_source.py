@@ -1,5 +1,3 @@
-"""The contract of `tidewheel.tasks.ports.RecordSource`: the fake and the real one behave alike."""
-
 import time
 
 from tests.fakes.cluster import (
@@ -69,7 +67,7 @@ def test_poll_returns_no_more_than_asked_for(cluster: Cluster) -> None:
 
 
 def test_positions_pass_markers_and_aborted_records_at_the_end(cluster: Cluster) -> None:
-    """A tail that nobody can read is passed, so that lag reaches zero (H29, H32)."""
+    """Readers pass a tail without visible records, so lag reaches zero (H29, H32)."""
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
     producer = started(cluster)
@@ -214,7 +212,6 @@ def _errors_and_values(
 
 
 def _send_now(cluster: Cluster, topic: str) -> None:
-    """Write a record of another program between those of a transaction."""
     write(cluster, topic, b"other")
 
 
@@ -225,7 +222,7 @@ def _flush(producer: object) -> None:
 
 
 def _flushed(cluster: Cluster, producer: object, part: TopicPartition) -> None:
-    """Wait until the record of an open transaction is in the log, which only the fake does at once."""
+    """Wait until the record of an open transaction is in the log."""
     _flush(producer)
     admin = cluster.admin()
     assert admin.stable_offsets([part]) == {part: 0}
@@ -233,7 +230,6 @@ def _flushed(cluster: Cluster, producer: object, part: TopicPartition) -> None:
 
 
 def _end_known(source: RecordSource, part: TopicPartition) -> list[SourceRecords]:
-    """Poll until the reader has heard of the partition's end; return what came."""
     deadline_s = time.monotonic() + PATIENCE_S
     came = source.poll(10, 0.1)
     while source.stable_offsets().get(part) != 0 or not source.end_offsets().get(part):
@@ -243,7 +239,7 @@ def _end_known(source: RecordSource, part: TopicPartition) -> list[SourceRecords
 
 
 def _settled_end(cluster: Cluster, part: TopicPartition) -> int:
-    """Return the end once the broker has written every marker: six records, and a marker for each of three transactions."""
+    """Return the end after all markers: six records and three markers."""
     deadline_s = time.monotonic() + PATIENCE_S
     while (end := cluster.admin().stable_offsets([part])[part]) < 9:
         assert time.monotonic() < deadline_s, f"{part} ends at {end}"

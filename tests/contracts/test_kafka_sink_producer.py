@@ -1,5 +1,3 @@
-"""The contract of `tidewheel.tasks.ports.SinkProducer`: the fake and the real one behave alike."""
-
 from tests.fakes.cluster import ANY_PARTITION, Cluster, T, columns, values_of, visible
 
 

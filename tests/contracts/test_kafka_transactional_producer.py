@@ -1,5 +1,3 @@
-"""The contract of `tidewheel.tasks.ports.TransactionalProducer`: the fake and the real one behave alike."""
-
 import time
 
 import pytest
@@ -37,7 +35,7 @@ def test_an_aborted_transaction_is_never_visible_and_the_next_one_is(cluster: Cl
     producer.begin()
     producer.produce(columns(topic, b"lost"))
     producer.abort()
-    producer.abort()  # none is open: nothing happens
+    producer.abort()  # no transaction is open
     producer.begin()
     producer.produce(columns(topic, b"kept"))
     producer.commit(cluster.name(), {})
@@ -255,13 +253,13 @@ def _try_to_commit(producer: TransactionalProducer, topic: str) -> None:
 
 
 def _produce_and_commit(producer: TransactionalProducer, records: OutputColumns) -> None:
-    """Commit records; where a bad one is noticed, in `produce` or `commit`, is up to the client."""
+    """Commit records; the client may detect a bad one in `produce` or in `commit`."""
     producer.produce(records)
     producer.commit("some-group", {})
 
 
 def _commit_again_until_it_holds(producer: TransactionalProducer, records: OutputColumns) -> None:
-    """Send as the worker does: again after an abort that was no refusal."""
+    """Retry as the worker does, after an abort that was no rejection."""
     for _ in range(3):
         producer.begin()
         try:

@@ -1,6 +1,7 @@
-"""The simulation's model broker does what a real one does: facts F1-F7, F9, F16 and F20 of the protocol, asked of both.
+"""The model broker behaves like a real one: facts F1-F7, F9, F16 and F20 of the protocol.
 
-For F20 (a late EndTxn decides the next transaction) a proxy before the real one delivers a request a second time.
+For F20 (a late EndTxn decides the next transaction) a proxy sends a request to the real broker
+twice.
 """
 
 import struct
@@ -28,7 +29,7 @@ from tidewheel.streams.broker import RunningBroker
 
 PATIENCE_S = 20.0
 
-#: A member of a group as it names itself in a commit: an opaque value of the cluster's, None for nobody.
+#: Member of a group in a commit: an opaque value of the cluster, or None.
 MemberOf = Any
 
 
@@ -45,45 +46,37 @@ class ModelProducer(Protocol):
 
 
 class Asked(Protocol):
-    """What both brokers are asked."""
+    """Operations of both brokers."""
 
-    def topic(self) -> str:
-        """Return a new topic of one partition."""
+    def topic(self) -> str: ...
 
-    def name(self) -> str:
-        """Return a new group or transactional id."""
+    def name(self) -> str: ...
 
-    def producer(self, transactional_id: str) -> ModelProducer:
-        """Return a producer."""
+    def producer(self, transactional_id: str) -> ModelProducer: ...
 
     def repeated_producer(self, transactional_id: str) -> ModelProducer:
-        """Return a producer whose last end of a transaction can be delivered again."""
+        """Return a producer whose last EndTxn can be sent again."""
 
     def repeat_end(self, producer: ModelProducer) -> str:
-        """Deliver it again, late; returns what is answered."""
+        """Send it again, late; return the response."""
 
-    def join(self, group: str, topic: str) -> MemberOf:
-        """Let a member subscribe, and wait until it is in."""
+    def join(self, group: str, topic: str) -> MemberOf: ...
 
-    def leave(self, member: MemberOf) -> None:
-        """Let it leave."""
+    def leave(self, member: MemberOf) -> None: ...
 
     def plain_commit(self, group: str, topic: str, offset: int) -> str:
-        """Commit outside a transaction, as nobody in particular."""
+        """Commit outside a transaction, without a member."""
 
     def committed(self, group: str, topic: str, *, stable: bool) -> int | None:
         """Return the committed offset (-1: none), or None while it is pending."""
 
     def visible(self, topic: str) -> tuple[list[str], int]:
-        """Return what a read-committed reader sees, and its position at the end."""
+        """Return the read-committed records, and the position at the end."""
 
-    def high_watermark(self, topic: str) -> int:
-        """Return the end of the log."""
+    def high_watermark(self, topic: str) -> int: ...
 
 
 class Model:
-    """The model broker, one group."""
-
     def __init__(self) -> None:
         self.broker = ModelBroker()
         self._names = 0
@@ -192,13 +185,11 @@ def _name(error: KafkaError) -> str:
 
 
 def _fenced(code: str) -> str:
-    """Return one name for what a broker and its client call a producer that is over."""
+    """Return one name for the broker's and the client's fencing errors."""
     return "_FENCED" if code == "INVALID_PRODUCER_EPOCH" else code
 
 
 class Real:
-    """A running Kafka."""
-
     def __init__(self, servers: str) -> None:
         self._common: dict[str, Any] = {"bootstrap.servers": servers}
         self._admin = AdminClient(self._common)
@@ -235,7 +226,7 @@ class Real:
         assert self._proxy is not None, "made with the producer"
         _, version = struct.unpack_from(">hh", self._proxy.last[END_TXN])
         reply = self._proxy.repeat(END_TXN)
-        # Correlation id, from version 3 on a byte for tagged fields, throttle time, error.
+        # Correlation id, tagged fields (one byte, from version 3 on), throttle time, error.
         (code,) = struct.unpack_from(">h", reply, 8 if version < 3 else 9)
         return _name(KafkaError(code)) if code else ""
 
@@ -320,9 +311,9 @@ class _ProducerOfKafka:
         return _code(self._producer.begin_transaction)
 
     def send(self, topic: str, value: str) -> str:
-        # Whether it arrived is for the commit to say: a callback would run while a fatal error is being raised.
+        # The commit reports delivery errors: a callback would run while a fatal error is raised.
         code = _code(lambda: self._producer.produce(topic, value.encode(), partition=0))
-        # A client that is over says no more than that here, if it has heard of it already; why is for the commit to say, too.
+        # A fenced client returns only this error; the commit has the reason.
         return "" if code == "_FATAL" else code
 
     def arrive(self) -> str:
@@ -345,7 +336,7 @@ class _ProducerOfKafka:
 
     def abort(self) -> str:
         def end() -> None:
-            self._producer.flush(PATIENCE_S)  # else the client forgets what it has not sent yet
+            self._producer.flush(PATIENCE_S)  # otherwise the client drops unsent records
             self._producer.abort_transaction(PATIENCE_S)
 
         return _code(end)
@@ -353,7 +344,6 @@ class _ProducerOfKafka:
 
 @pytest.fixture(params=["model", pytest.param("kafka", marks=pytest.mark.broker)])
 def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
-    """Whom the test asks."""
     if request.param == "model":
         yield Model()
         return
@@ -364,7 +354,6 @@ def asked(request: pytest.FixtureRequest) -> Iterator[Asked]:
 
 
 def started(asked: Asked, transactional_id: str | None = None) -> ModelProducer:
-    """Return a producer that may begin."""
     producer = asked.producer(transactional_id or asked.name())
     assert producer.init() == ""
     return producer
@@ -373,7 +362,6 @@ def started(asked: Asked, transactional_id: str | None = None) -> ModelProducer:
 def commit_offsets(
     producer: ModelProducer, group: str, topic: str, offset: int, member: MemberOf = None
 ) -> str:
-    """Commit an offset in a transaction of its own; returns the first error."""
     assert producer.begin() == ""
     code = producer.offsets(group, topic, offset, member)
     if code:
@@ -466,7 +454,7 @@ def test_F16_an_aborted_tail_is_passed(asked: Asked) -> None:
         for value in values:
             assert producer.send(topic, value) == ""
         assert (producer.commit() if commit else producer.abort()) == ""
-    # The cluster answers before it has written the last marker.
+    # The cluster responds before it has written the last marker.
     until(lambda: asked.high_watermark(topic) == 6, "both markers are in the log")
     assert asked.visible(topic) == (["a", "b"], 6)
 
@@ -498,7 +486,6 @@ def test_F20_a_late_end_is_refused_after_a_new_producer(asked: Asked) -> None:
 
 
 def _open(producer: ModelProducer, topic: str, value: str) -> None:
-    """Begin a transaction and have a record of it in the log."""
     assert producer.begin() == ""
     assert producer.send(topic, value) == ""
     assert producer.arrive() == ""

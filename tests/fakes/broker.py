@@ -1,9 +1,9 @@
-"""A cluster in memory: logs with transactions and their markers, fencing, group offsets. Its clients are beside it.
+"""In-memory cluster: logs with transactions and markers, fencing, group offsets.
 
-It keeps what a client can see of Kafka: offsets are taken by control records too, readers stop at the first open
-transaction, a newer producer of an id fences the older one and aborts what it left open, offsets sent in a transaction
-are pending until it ends. It passes the contract suites that the real adapters pass. Nothing waits and no time passes;
-what a test wants to go wrong it says beforehand (`commit_fates`, `refuse`, `fail_sends`). Safe for threads.
+It has Kafka's visible behaviour and passes the contract tests of the real adapters: control records
+take offsets, readers stop at the first open transaction, a newer producer fences the older one and
+aborts its transaction, and sent offsets are pending until the end. Nothing waits. Tests set faults
+beforehand (`commit_fates`, `refuse`, `fail_sends`). Thread-safe.
 """
 
 import threading
@@ -25,20 +25,18 @@ DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 
 
 class CommitFate(StrEnum):
-    """What becomes of a commit, decided by the test beforehand."""
+    """Outcome of a commit, set by the test."""
 
     COMMITS = "commits"
-    #: Aborted by the broker; the producer goes on.
+    #: Aborted by the broker; the producer continues.
     ABORTS = "aborts"
-    #: Committed, but the producer is told that nobody knows.
+    #: Committed, but the producer gets an unknown outcome.
     UNKNOWN_COMMITTED = "unknown, committed"
-    #: Left open, and the producer is told that nobody knows: whoever fences the id aborts it.
+    #: Left open, with an unknown outcome; fencing the id aborts it.
     UNKNOWN_OPEN = "unknown, open"
 
 
 class TransactionState(StrEnum):
-    """Where a transaction stands."""
-
     OPEN = "open"
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -46,18 +44,16 @@ class TransactionState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction: where it wrote, and the offsets it will commit."""
+    """One transaction: its partitions, and the offsets it will commit."""
 
     state: TransactionState = TransactionState.OPEN
     partitions: set[TopicPartition] = field(default_factory=set)
     offsets: dict[str, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
-    #: Why it can only be aborted, or "".
+    #: Reason why it can only be aborted, or "".
     refusal: str = ""
 
 
 class StoredRecord(NamedTuple):
-    """A record as a reader sees it."""
-
     partition: int
     offset: int
     key: bytes | None
@@ -74,7 +70,6 @@ class Entry:
     transaction: Transaction | None
 
     def visible(self) -> bool:
-        """Whether a read_committed reader is handed this entry."""
         if self.record is None:
             return False
         return self.transaction is None or self.transaction.state is TransactionState.COMMITTED
@@ -82,19 +77,15 @@ class Entry:
 
 @dataclass(slots=True)
 class Log:
-    """One partition."""
-
     start: int = 0
     entries: list[Entry] = field(default_factory=list)
 
     @property
     def end(self) -> int:
-        """Return the next offset."""
         return self.start + len(self.entries)
 
     @property
     def last_stable_offset(self) -> int:
-        """Return the first offset of an open transaction, else the end."""
         for index, entry in enumerate(self.entries):
             transaction = entry.transaction
             if transaction is not None and transaction.state is TransactionState.OPEN:
@@ -102,7 +93,7 @@ class Log:
         return self.end
 
     def read(self, position: int, max_records: int) -> tuple[list[StoredRecord], int]:
-        """Return committed records from a position on, and the position after what was looked at."""
+        """Return committed records from a position on, and the next position."""
         found: list[StoredRecord] = []
         end = self.last_stable_offset
         while position < end and len(found) < max_records:
@@ -115,20 +106,18 @@ class Log:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic's partitions, id and settings."""
-
     topic_id: bytes
     logs: list[Log]
     config: dict[str, str]
 
 
 class FakeBroker:
-    """The cluster. Tests read and prepare it directly; code under test gets its clients.
+    """The cluster; tests access it directly, code under test through clients.
 
     Attributes:
-        commit_fates: What becomes of the next commits, first come first served; commits beyond it succeed.
-        members: Live members per group, as `group_members` reports them.
-        fenced: Transactional ids in the order in which `Admin.fence` named them.
+        commit_fates: Outcomes of the next commits, in order; later commits succeed.
+        members: Live members per group.
+        fenced: Transactional ids in the order of `Admin.fence` calls.
     """
 
     def __init__(self) -> None:
@@ -145,12 +134,12 @@ class FakeBroker:
         self._topics_made = 0
         self._unkeyed = 0
 
-    # What tests say and read.
+    # Used by tests.
 
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic; the same name again is another topic with another id."""
+        """Create a topic; a topic created again has another id."""
         with self.lock:
             assert name not in self.topics, f"topic {name} exists"
             self._topics_made += 1
@@ -161,7 +150,6 @@ class FakeBroker:
             )
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, if it exists."""
         with self.lock:
             self.topics.pop(name, None)
 
@@ -175,12 +163,11 @@ class FakeBroker:
         timestamp: int = 0,
         headers: Headers = (),
     ) -> int:
-        """Append a record outside any transaction, as another program would; returns its offset."""
+        """Append a record outside transactions; return its offset."""
         with self.lock:
             return self._append(topic, partition, key, value, timestamp, headers, None).offset
 
     def records(self, topic: str) -> list[StoredRecord]:
-        """Return what a read_committed reader sees of a topic, partition by partition."""
         with self.lock:
             return [
                 record
@@ -189,29 +176,28 @@ class FakeBroker:
             ]
 
     def refuse(self, topic: str, when: Callable[[StoredRecord], bool]) -> None:
-        """Refuse records of a topic from now on, as a broker does that finds them invalid."""
+        """Reject records of a topic from now on, as invalid."""
         self._refusals.append((topic, when))
 
     def fail_sends(self, topic: str, times: int = 1, *, retriable: bool = True) -> None:
-        """Let the next records that a sink producer sends to a topic fail."""
+        """Fail the next records that a sink producer sends to a topic."""
         self._send_failures.extend([(topic, retriable)] * times)
 
     def expire_transaction(self, transactional_id: str) -> None:
-        """Abort an open transaction because it took longer than its time-out, which fences its producer."""
+        """Abort an open transaction by its timeout, which fences its producer."""
         with self.lock:
             self.init_producer(transactional_id)
 
-    # What clients do.
+    # Used by clients.
 
     def log_of(self, partition: TopicPartition) -> Log | None:
-        """Return a partition's log, or None if there is no such partition."""
         topic = self.topics.get(partition.topic)
         if topic is None or not 0 <= partition.partition < len(topic.logs):
             return None
         return topic.logs[partition.partition]
 
     def init_producer(self, transactional_id: str) -> int:
-        """Fence the producers of an id, abort their open transaction, return the new epoch."""
+        """Fence an id's producers, abort their open transaction, return the new epoch."""
         self._epochs[transactional_id] += 1
         open_one = self._open.pop(transactional_id, None)
         if open_one is not None:
@@ -219,20 +205,17 @@ class FakeBroker:
         return self._epochs[transactional_id]
 
     def is_fenced(self, transactional_id: str, epoch: int) -> bool:
-        """Whether a newer producer of the id exists."""
         return self._epochs[transactional_id] != epoch
 
     def open_transaction(self, transactional_id: str) -> Transaction:
-        """Return the id's open transaction, beginning one if there is none."""
         return self._open.setdefault(transactional_id, Transaction())
 
     def transactional_id_at(self, log: Log, offset: int) -> str:
-        """Return whose open transaction has an offset of a log; "" for nobody's."""
+        """Return the transactional id of an offset in an open transaction, or ""."""
         entry = log.entries[offset - log.start]
         return next((name for name, one in self._open.items() if one is entry.transaction), "")
 
     def commit(self, transactional_id: str, transaction: Transaction) -> CommitFate:
-        """Decide a transaction as the test said."""
         fate = self.commit_fates.popleft() if self.commit_fates else CommitFate.COMMITS
         match fate:
             case CommitFate.COMMITS | CommitFate.UNKNOWN_COMMITTED:
@@ -245,13 +228,11 @@ class FakeBroker:
         return fate
 
     def abort(self, transactional_id: str) -> None:
-        """Abort the id's open transaction, if any."""
         transaction = self._open.pop(transactional_id, None)
         if transaction is not None:
             self.end(transaction, TransactionState.ABORTED)
 
     def end(self, transaction: Transaction, state: TransactionState) -> None:
-        """Write the markers and, if it commits, the offsets."""
         transaction.state = state
         for each in sorted(transaction.partitions):
             log = self.log_of(each)
@@ -262,7 +243,6 @@ class FakeBroker:
                 self.groups[group].update(offsets)
 
     def pending_offsets(self, group: str) -> set[TopicPartition]:
-        """Return partitions of a group with offsets in an open transaction."""
         return {
             each
             for transaction in self._open.values()
@@ -272,7 +252,6 @@ class FakeBroker:
     def append_columns(
         self, columns: OutputColumns, index: int, transaction: Transaction | None
     ) -> StoredRecord:
-        """Append one record of columns; raises RefusedRecordError."""
         partitions = columns.partitions
         return self._append(
             columns.topic,
@@ -285,7 +264,7 @@ class FakeBroker:
         )
 
     def take_send_failure(self, topic: str) -> bool | None:
-        """Return whether the send failure that the test asked for is retriable, or None if it asked for none."""
+        """Return the retriable flag of the next requested send failure, or None."""
         if self._send_failures and self._send_failures[0][0] == topic:
             return self._send_failures.popleft()[1]
         return None
@@ -329,9 +308,8 @@ class FakeBroker:
 
 
 class RefusedRecordError(StreamsError):
-    """The fake broker does not take a record."""
+    """The fake broker rejects a record."""
 
 
 def names_of(partitions: Sequence[TopicPartition]) -> str:
-    """Return partitions for a message."""
     return ", ".join(map(str, partitions))

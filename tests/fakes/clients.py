@@ -1,4 +1,4 @@
-"""The ports of `tidewheel.tasks.ports` over a `FakeBroker`. Same factory as `tidewheel.streams.kafka.clients.KafkaClients`."""
+"""Ports of `tidewheel.tasks.ports` over a `FakeBroker`; the factory is like `KafkaClients`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 
 class FakeReader:
-    """`RecordSource` and `ChangelogReader`. Never waits."""
+    """`RecordSource` and `ChangelogReader`; never waits."""
 
     with_headers = True
 
@@ -43,27 +43,22 @@ class FakeReader:
         self.closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read exactly these partitions, from these offsets."""
         self._positions = dict(positions)
         self._stopped.clear()
         self.paused.clear()
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions as well."""
         self._positions = {**positions, **self._positions}
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions no more."""
         for each in partitions:
             self._positions.pop(each, None)
             self._stopped.discard(each)
             self.paused.discard(each)
 
-    def prepare(self, topics: Sequence[str]) -> None:
-        """Get to know topics: nothing to do."""
+    def prepare(self, topics: Sequence[str]) -> None: ...
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
-        """Return what is there: one run a partition."""
         assert not self.closed, "poll after close"
         runs: list[SourceRecords] = []
         with self._broker.lock:
@@ -74,7 +69,7 @@ class FakeReader:
                 try:
                     records = self._read(each, room)
                 except StreamsError:
-                    if runs:  # what came before the failure is handed out first
+                    if runs:  # records before the failure are returned first
                         return runs
                     self._stopped.add(each)
                     raise
@@ -83,23 +78,18 @@ class FakeReader:
         return runs
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop reading these partitions."""
         self.paused |= set(partitions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions again."""
         self.paused -= set(partitions)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset to be handed out per partition."""
         return dict(self._positions)
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the end of the log per partition."""
         return {each: log.end for each, log in self._logs().items()}
 
     def stable_offsets(self) -> dict[TopicPartition, int]:
-        """Return the last stable offset per partition."""
         return {each: log.last_stable_offset for each, log in self._logs().items()}
 
     def _logs(self) -> dict[TopicPartition, Log]:
@@ -108,7 +98,6 @@ class FakeReader:
             return {each: log for each, log in logs.items() if log is not None}
 
     def close(self) -> None:
-        """Close; idempotent."""
         self.closed = True
 
     def _read(self, each: TopicPartition, room: int) -> list[StoredRecord]:
@@ -137,13 +126,11 @@ class FakeReader:
 
 
 class FakeChangelogReader(FakeReader):
-    """`ChangelogReader`."""
-
     with_headers = False
 
 
 class FakeTransactionalProducer:
-    """`TransactionalProducer`. As the real client, it notices being fenced when it commits or aborts."""
+    """`TransactionalProducer`; like the real client, it detects fencing at a commit or abort."""
 
     def __init__(self, broker: FakeBroker, transactional_id: str) -> None:
         self._broker = broker
@@ -156,21 +143,17 @@ class FakeTransactionalProducer:
 
     @property
     def transactional_id(self) -> str:
-        """Return the id this producer fences others by."""
         return self._transactional_id
 
     @property
     def acknowledged(self) -> Mapping[TopicPartition, int]:
-        """Return the position of each changelog that the last transaction wrote to."""
         return dict(self._positions)
 
     def init(self) -> None:
-        """Fence predecessors and abort their open transaction."""
         with self._broker.lock:
             self._epoch = self._broker.init_producer(self._transactional_id)
 
     def begin(self) -> None:
-        """Open a transaction."""
         self._check_usable()
         assert self._transaction is None, "one transaction at a time"
         assert self._epoch, "init comes first"
@@ -180,7 +163,7 @@ class FakeTransactionalProducer:
             self._transaction = self._broker.open_transaction(self._transactional_id)
 
     def produce(self, columns: OutputColumns) -> None:
-        """Send records; one that is refused makes the commit fail."""
+        """Send records; a rejected one makes the commit fail."""
         self._send(columns)
 
     def produce_changelog(
@@ -193,7 +176,6 @@ class FakeTransactionalProducer:
         *,
         row_headers: Sequence[Headers] | None = None,
     ) -> None:
-        """Send changelog records."""
         columns = OutputColumns(
             topic=partition.topic,
             partitions=partition.partition,
@@ -209,7 +191,7 @@ class FakeTransactionalProducer:
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, int]:
-        """Commit as the test said it should end."""
+        """Commit with the fate that the test set."""
         transaction = self._check_open()
         with self._broker.lock:
             self._check_not_fenced()
@@ -230,11 +212,9 @@ class FakeTransactionalProducer:
     def send_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Leave offsets pending in the open transaction."""
         self._check_open().offsets.setdefault(group_id, {}).update(offsets)
 
     def abort(self) -> None:
-        """Abort the open transaction, if any."""
         if self._transaction is None:
             return
         with self._broker.lock:
@@ -243,7 +223,6 @@ class FakeTransactionalProducer:
             self._transaction = None
 
     def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
-        """Return the records the broker refuses."""
         self._check_usable()
         refused: list[FailedDelivery] = []
         for part in columns:
@@ -260,7 +239,7 @@ class FakeTransactionalProducer:
         return refused
 
     def close(self) -> None:
-        """Close; idempotent. An open transaction stays open until somebody fences the id."""
+        """Close; idempotent. An open transaction stays open until its id is fenced."""
         self.closed = True
 
     def _send(self, columns: OutputColumns) -> StoredRecord | None:
@@ -297,15 +276,12 @@ class FakeTransactionalProducer:
 
 
 class FakeSinkProducer:
-    """`SinkProducer`."""
-
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
         self._failed: list[FailedDelivery] = []
         self.closed = False
 
     def produce(self, columns: OutputColumns) -> None:
-        """Append records at once."""
         assert not self.closed, "use after close"
         with self._broker.lock:
             for index in range(len(columns)):
@@ -324,31 +300,25 @@ class FakeSinkProducer:
                 )
 
     def flush(self) -> list[FailedDelivery]:
-        """Return what failed since the last flush."""
         failed, self._failed = self._failed, []
         return failed
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Close; idempotent."""
         self.closed = True
 
 
 class FakeAdmin:
-    """`Admin`."""
-
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
         self.closed = False
 
     def list_topics(self) -> dict[str, int]:
-        """Return all topics and their partition counts."""
         with self._broker.lock:
             return {name: len(topic.logs) for name, topic in self._broker.topics.items()}
 
     def describe_topics(
         self, names: Sequence[str], *, config: Sequence[str] = ()
     ) -> dict[str, TopicDescription]:
-        """Return the topics that exist among `names`."""
         with self._broker.lock:
             found = {
                 name: self._broker.topics[name] for name in names if name in self._broker.topics
@@ -364,19 +334,16 @@ class FakeAdmin:
             }
 
     def create_topics(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics; one that exists already is left alone."""
         with self._broker.lock:
             for topic in topics:
                 if topic.name not in self._broker.topics:
                     self._broker.create_topic(topic.name, topic.partitions, topic.config)
 
     def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete topics."""
         for name in names:
             self._broker.delete_topic(name)
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete records below these offsets."""
         with self._broker.lock:
             for each, offset in before.items():
                 log = self._broker.log_of(each)
@@ -386,24 +353,20 @@ class FakeAdmin:
                 log.start = max(log.start, offset)
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset still in the log per partition."""
         with self._broker.lock:
             return {each: self._log(each).start for each in partitions}
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of the log per partition."""
         with self._broker.lock:
             return {each: self._log(each).end for each in partitions}
 
     def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offset per partition."""
         with self._broker.lock:
             return {each: self._log(each).last_stable_offset for each in partitions}
 
     def open_transactions(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OpenTransaction]:
-        """Return the open transaction of each partition that has one."""
         with self._broker.lock:
             logs = {each: self._log(each) for each in partitions}
             return {
@@ -422,7 +385,7 @@ class FakeAdmin:
             }
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return, per partition, the offset of the first record that is at most this old by now; the end if none is."""
+        """Return per partition the first offset at most this old, else the end."""
         now_ms = time.time_ns() // 1_000_000
         found: dict[TopicPartition, int] = {}
         with self._broker.lock:
@@ -436,7 +399,7 @@ class FakeAdmin:
     def committed(
         self, group_id: str, partitions: Sequence[TopicPartition] | None, *, stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return what is committed; raises at once where the real one would wait out its time limit."""
+        """Return committed offsets; raise immediately where the real client times out."""
         with self._broker.lock:
             group = self._broker.groups[group_id]
             wanted = list(group) if partitions is None else list(partitions)
@@ -448,21 +411,17 @@ class FakeAdmin:
                 )
             return {each: group[each] for each in wanted if each in group}
 
-    def reach_group(self, group_id: str) -> None:
-        """Do nothing: a fake is always at hand."""
+    def reach_group(self, group_id: str) -> None: ...
 
     def group_members(self, group_id: str) -> int:
-        """Return what the test said."""
         return self._broker.members[group_id]
 
     def offsets_retention_ms(self) -> int:
-        """Return Kafka's default."""
         return 7 * 86_400_000
 
     def alter_committed(
         self, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
     ) -> None:
-        """Overwrite committed offsets."""
         with self._broker.lock:
             if self._broker.members[group_id]:
                 raise StreamsError(f"group {group_id} has members")
@@ -472,19 +431,16 @@ class FakeAdmin:
                 )
 
     def delete_group(self, group_id: str) -> None:
-        """Delete a group and its offsets."""
         with self._broker.lock:
             self._broker.groups.pop(group_id, None)
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence producers of these ids."""
         with self._broker.lock:
             for each in transactional_ids:
                 self._broker.fenced.append(each)
                 self._broker.init_producer(each)
 
     def close(self) -> None:
-        """Close; idempotent."""
         self.closed = True
 
     def _log(self, each: TopicPartition) -> Log:
@@ -495,7 +451,7 @@ class FakeAdmin:
 
 
 class FakeClients:
-    """Makes clients of one fake broker; what it made is kept for tests to look at."""
+    """Factory of clients of one fake broker; keeps them for tests."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
@@ -504,34 +460,27 @@ class FakeClients:
         self.sink_producers: list[FakeSinkProducer] = []
 
     def source(self) -> FakeReader:
-        """Return a new input."""
         self.sources.append(FakeReader(self.broker))
         return self.sources[-1]
 
     def input_reader(self) -> FakeReader:
-        """Return a new reader of input records that were read before."""
         return FakeReader(self.broker)
 
     def transactional_producer(
         self, transactional_id: str, transaction_timeout_ms: int = 60_000
     ) -> FakeTransactionalProducer:
-        """Return a new transactional producer."""
         self.producers.append(FakeTransactionalProducer(self.broker, transactional_id))
         return self.producers[-1]
 
     def sink_producer(self) -> FakeSinkProducer:
-        """Return a new producer for sinks."""
         self.sink_producers.append(FakeSinkProducer(self.broker))
         return self.sink_producers[-1]
 
     def admin(self) -> FakeAdmin:
-        """Return a new admin client."""
         return FakeAdmin(self.broker)
 
     def global_reader(self) -> FakeReader:
-        """Return a new reader of global topics."""
         return FakeReader(self.broker)
 
     def changelog_reader(self) -> FakeChangelogReader:
-        """Return a new changelog reader."""
         return FakeChangelogReader(self.broker)

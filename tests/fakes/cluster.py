@@ -1,4 +1,4 @@
-"""The same small cluster for a contract suite, in memory or real: unique names, clients, and a look at what is visible."""
+"""A small cluster for contract tests, in memory or real."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from tidewheel.tasks.ports import (
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-#: How long a real cluster may take for anything a test waits for.
+#: Timeout of all waits on a real cluster, in seconds.
 PATIENCE_S = 15.0
 
 T = 1_700_000_000_000
@@ -28,88 +28,70 @@ C = TypeVar("C")
 
 
 class Cluster(Protocol):
-    """What contract suites use."""
+    """Interface for contract tests."""
 
     def topic(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Create a topic of its own for a test and return its name."""
+        """Create a topic for one test and return its name."""
         ...
 
     def name(self) -> str:
-        """Return a group or transactional id that no other test uses."""
+        """Return a unique group or transactional id."""
         ...
 
-    def source(self) -> RecordSource:
-        """Return an input consumer."""
-        ...
+    def source(self) -> RecordSource: ...
 
     def producer(self, transactional_id: str) -> TransactionalProducer:
-        """Return a transactional producer, not yet initialised."""
+        """Return a transactional producer before `init`."""
         ...
 
-    def sink(self) -> SinkProducer:
-        """Return a producer for sinks."""
-        ...
+    def sink(self) -> SinkProducer: ...
 
-    def admin(self) -> Admin:
-        """Return the admin client."""
-        ...
+    def admin(self) -> Admin: ...
 
-    def reader(self) -> ChangelogReader:
-        """Return a changelog reader."""
-        ...
+    def reader(self) -> ChangelogReader: ...
 
 
 class ClusterOfFakes:
-    """A `FakeBroker`, new for each test."""
-
     def __init__(self) -> None:
         self.broker = FakeBroker()
         self._clients = FakeClients(self.broker)
         self._names = 0
 
     def topic(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Create a topic."""
         name = self.name()
         self.broker.create_topic(name, partitions, config)
         return name
 
     def name(self) -> str:
-        """Return a new name."""
         self._names += 1
         return f"name-{self._names}"
 
     def source(self) -> RecordSource:
-        """Return an input consumer."""
         return self._clients.source()
 
     def producer(self, transactional_id: str) -> TransactionalProducer:
-        """Return a transactional producer."""
         return self._clients.transactional_producer(transactional_id)
 
     def sink(self) -> SinkProducer:
-        """Return a producer for sinks."""
         return self._clients.sink_producer()
 
     def admin(self) -> Admin:
-        """Return an admin client."""
         return self._clients.admin()
 
     def reader(self) -> ChangelogReader:
-        """Return a changelog reader."""
         return self._clients.changelog_reader()
 
-    def close(self) -> None:
-        """Nothing to do."""
+    def close(self) -> None: ...
 
 
 class RealCluster:
-    """A running Kafka; topics and ids are new for each test, clients are closed at its end."""
+    """A running Kafka; closes its clients at the end of a test."""
 
     _names = 0
 
     def __init__(self, bootstrap_servers: str, run_id: str, **settings: Any) -> None:
         self._run_id = run_id
-        # How long a topic that is missing may still be on its way, else 5 s.
+        # Grace for the metadata of new topics; the default is 5 s.
         settings.setdefault("consumer", {"topic.metadata.propagation.max.ms": 1_000})
         self.clients = KafkaClients(
             bootstrap_servers=bootstrap_servers, application_id=f"contract-{run_id}", **settings
@@ -118,7 +100,6 @@ class RealCluster:
         self._made: list[Any] = [self._admin]
 
     def topic(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Create a topic."""
         name = self.name()
         self._admin.create_topics(
             [NewTopic(name=name, partitions=partitions, replication_factor=1, config=config or {})]
@@ -126,18 +107,16 @@ class RealCluster:
         return name
 
     def name(self) -> str:
-        """Return a new name."""
         RealCluster._names += 1
         return f"{self._run_id}-{RealCluster._names}"
 
     def source(self) -> RecordSource:
-        """Return an input consumer."""
         return self._keep(self.clients.source())
 
     def producer(
         self, transactional_id: str, *, call_timeout_s: float = PATIENCE_S
     ) -> TransactionalProducer:
-        """Return a transactional producer; its transactions may take twice as long as a call."""
+        """Return a transactional producer; transactions may take twice as long as a call."""
         return self._keep(
             self.clients.transactional_producer(
                 transactional_id, round(2_000 * call_timeout_s), call_timeout_s=call_timeout_s
@@ -145,19 +124,15 @@ class RealCluster:
         )
 
     def sink(self) -> SinkProducer:
-        """Return a producer for sinks."""
         return self._keep(self.clients.sink_producer())
 
     def admin(self) -> Admin:
-        """Return an admin client."""
         return self._admin
 
     def reader(self) -> ChangelogReader:
-        """Return a changelog reader."""
         return self._keep(self.clients.changelog_reader())
 
     def close(self) -> None:
-        """Close every client that was made."""
         for client in self._made:
             client.close()
 
@@ -167,7 +142,6 @@ class RealCluster:
 
 
 def columns(topic: str, *values: bytes | None, **changes: Any) -> OutputColumns:
-    """Return records with numbered keys and timestamps."""
     count = len(values)
     return OutputColumns(
         topic=topic,
@@ -180,14 +154,12 @@ def columns(topic: str, *values: bytes | None, **changes: Any) -> OutputColumns:
 
 
 def started(cluster: Cluster, transactional_id: str | None = None) -> TransactionalProducer:
-    """Return a producer that may begin."""
     producer = cluster.producer(transactional_id or cluster.name())
     producer.init()
     return producer
 
 
 def write(cluster: Cluster, topic: str, *values: bytes | None, **changes: Any) -> None:
-    """Write records outside transactions and wait until they are there."""
     sink = cluster.sink()
     sink.produce(columns(topic, *values, **changes))
     assert sink.flush() == []
@@ -196,7 +168,6 @@ def write(cluster: Cluster, topic: str, *values: bytes | None, **changes: Any) -
 def read_until(
     reader: RecordSource | ChangelogReader, ends: Mapping[TopicPartition, int]
 ) -> list[SourceRecords]:
-    """Return all runs until the reader's positions have reached `ends`."""
     runs: list[SourceRecords] = []
     deadline_s = time.monotonic() + PATIENCE_S
     while any(reader.positions().get(each, -1) < end for each, end in ends.items()):
@@ -206,7 +177,6 @@ def read_until(
 
 
 def read_some(reader: RecordSource | ChangelogReader, count: int) -> list[bytes | None]:
-    """Return the values of the next `count` records."""
     values: list[bytes | None] = []
     deadline_s = time.monotonic() + PATIENCE_S
     while len(values) < count:
@@ -217,9 +187,9 @@ def read_some(reader: RecordSource | ChangelogReader, count: int) -> list[bytes 
 
 
 def visible(cluster: Cluster, topic: str, at_least: int = 0) -> list[StoredRecord]:
-    """Return what a read_committed reader sees of a topic, in order of partition and offset.
+    """Return the read_committed records of a topic by partition and offset.
 
-    The broker answers a commit before it has written the markers, so a test that expects records waits for as many.
+    The broker responds to a commit before it writes the markers, so wait for `at_least` records.
     """
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
@@ -242,7 +212,6 @@ def _visible_now(cluster: Cluster, topic: str) -> list[StoredRecord]:
 
 
 def rows(run: SourceRecords) -> list[StoredRecord]:
-    """Return a run's records."""
     headers: Sequence[Any] = run.headers if run.headers is not None else [()] * len(run)
     return [
         StoredRecord(run.partition, *record)
@@ -253,7 +222,6 @@ def rows(run: SourceRecords) -> list[StoredRecord]:
 
 
 def values_of(cluster: Cluster, topic: str, at_least: int = 0) -> list[bytes | None]:
-    """Return the values a read_committed reader sees of a topic."""
     return [record.value for record in visible(cluster, topic, at_least)]
 
 

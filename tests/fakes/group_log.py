@@ -1,4 +1,4 @@
-"""The ports of `tidewheel.rebalance.ports` in memory: control topics with transactions and fencing, and what else a leader asks."""
+"""Ports of `tidewheel.rebalance.ports` in memory: control topics with transactions and fencing."""
 
 import secrets
 import threading
@@ -37,15 +37,15 @@ _P = ParamSpec("_P")
 
 @dataclass
 class FakeControlTopics:
-    """What the brokers hold. Tests may reach in.
+    """Content of the brokers; tests may change it.
 
     Attributes:
         state: (key, value) per offset; None at offsets of transaction markers.
-        inbox: Messages as they were sent.
-        ids: Of the topics that exist.
-        producer_epoch: Of the leader's transactional id.
-        away: No call succeeds.
-        lose_outcome: The next transaction is committed, and its leader is told that nobody knows.
+        inbox: Encoded messages.
+        ids: Ids of the existing topics.
+        producer_epoch: Epoch of the leader's transactional id.
+        away: All calls fail.
+        lose_outcome: The next transaction is committed, but its leader gets an unknown outcome.
     """
 
     app: str = "app"
@@ -58,18 +58,15 @@ class FakeControlTopics:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def log(self) -> "FakeGroupLog":
-        """Return a process's way to the topics."""
         return FakeGroupLog(self)
 
     def delete(self) -> None:
-        """Delete both topics."""
         with self.lock:
             self.ids.clear()
             self.state.clear()
             self.inbox.clear()
 
     def create(self) -> None:
-        """Create those that are missing."""
         with self.lock:
             for name in (f"{self.app}-group-state", f"{self.app}-group-inbox"):
                 self.ids.setdefault(name, secrets.token_hex(16))
@@ -83,28 +80,24 @@ class FakeControlTopics:
                     self.state[offset] = None
 
     def records(self) -> list[AnyRecord]:
-        """Return every record of the state topic that can be read."""
         rows = [row for row in self.state if row is not None]
         return [record for _, value in rows if (record := decode_record(value)) is not None]
 
     def messages(self) -> list[AnyMessage]:
-        """Return every message of the inbox."""
         return [message for each in self.inbox if (message := decode_message(each)) is not None]
 
 
 class FakeGroupLog:
-    """A `GroupLog` over `FakeControlTopics`."""
-
     def __init__(self, topics: FakeControlTopics) -> None:
         self._topics = topics
         self._state_at = 0
         self._inbox_at = 0
         self._ids: dict[str, str] = {}
-        #: The epoch of this process's leader, or None.
+        #: Epoch of this process's leader, or None.
         self._epoch: int | None = None
 
     def open(self, *, create: bool, inbox_back_ms: int) -> Mapping[str, str]:
-        """Begin to read; with nothing to go back to, the inbox from its end, else all of it."""
+        """Start reading: the inbox from its end, or all of it if `inbox_back_ms` is set."""
         with self._reached():
             if create:
                 self._topics.create()
@@ -116,7 +109,7 @@ class FakeGroupLog:
             return dict(self._ids)
 
     def poll(self, timeout_s: float) -> LogRead:
-        """Return what is there; looks again every few milliseconds until `timeout_s`."""
+        """Return new records; poll every few milliseconds until `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
         while not self._news() and time.monotonic() < deadline_s:
             time.sleep(0.002)
@@ -158,34 +151,29 @@ class FakeGroupLog:
         return RejectedRecord(topic=topic, partition=0, offset=offset, rejection=rejection)
 
     def state_end(self) -> int:
-        """Return the end."""
         with self._reached():
             return len(self._topics.state)
 
     def topic_ids(self) -> Mapping[str, str]:
-        """Return the ids as they are now."""
         with self._reached():
             return dict(self._topics.ids)
 
     def send(self, messages: Sequence[AnyMessage]) -> None:
-        """Send messages; while the cluster is away they are lost."""
+        """Send messages; they are lost while the cluster is away."""
         with self._topics.lock:
             if not self._topics.away:
                 self._topics.inbox += map(encode_message, messages)
 
     def claim(self) -> int:
-        """Fence whoever led before."""
         with self._reached():
             self._topics.producer_epoch += 1
             self._epoch = self._topics.producer_epoch
             return len(self._topics.state)
 
     def append(self, records: Sequence[AnyRecord]) -> None:
-        """Write records in one transaction."""
         self._write(list(zip(record_keys(records), map(encode_record, records), strict=True)))
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Write tombstones in one transaction."""
         self._write([(key.encode(), None) for key in keys])
 
     def _write(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
@@ -202,11 +190,9 @@ class FakeGroupLog:
                 raise LeadershipLostError("a transaction's outcome is unknown")
 
     def resign(self) -> None:
-        """Let go of the leader's producer."""
         self._epoch = None
 
     def close(self) -> None:
-        """Let go of everything."""
         self._epoch = None
 
     def _news(self) -> bool:
@@ -221,8 +207,6 @@ class FakeGroupLog:
 
 
 class FakeGroupAdmin:
-    """A `Fencer` and an `EndsReader`."""
-
     def __init__(self) -> None:
         self.fenced: list[tuple[str, ...]] = []
         self.ends_of: dict[str, int] = {}
@@ -230,24 +214,20 @@ class FakeGroupAdmin:
         self.foreign: tuple[str, ...] = ()
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Note the ids."""
         self.fenced.append(tuple(transactional_ids))
 
     def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
-        """Return what the test said, else 0."""
         return {each: self.ends_of.get(each, 0) for each in positions}
 
     def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
-        """Return what the test said."""
         return self.foreign
 
     def was_used(self) -> bool:
-        """Return what the test said."""
         return self.used
 
 
 class FakeLine:
-    """A `MemberLine` whose worker makes progress whenever it is looked at, unless the test says that it hangs."""
+    """A `MemberLine` whose worker makes progress at each check, unless it hangs."""
 
     def __init__(self) -> None:
         self.orders: list[AnyOrder] = []
@@ -257,32 +237,27 @@ class FakeLine:
         self._progress = 0
 
     def order(self, orders: Sequence[AnyOrder]) -> None:
-        """Note the orders."""
         self.orders += orders
 
     def lease(self, until_ms: int) -> None:
-        """Note the lease."""
         self.leases.append(until_ms)
 
     def progress(self) -> int:
-        """Return a counter."""
         self._progress += not self.hangs
         return self._progress
 
     def call_since_ms(self, silent_ms: int) -> int | None:
-        """Return what the test said."""
         return self.call_ms
 
 
 class InlineExecutor(Executor):
-    """Runs what it is given at once, or, while `held`, when the test lets it."""
+    """Runs calls immediately or, while `held`, on `release`."""
 
     def __init__(self) -> None:
         self.held = False
         self.waiting: list[Callable[[], Any]] = []
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> "Future[_T]":
-        """Run it now, or keep it."""
         future: Future[_T] = Future()
 
         def run() -> None:
@@ -295,7 +270,6 @@ class InlineExecutor(Executor):
         return future
 
     def release(self) -> None:
-        """Run what was kept, and from now on all at once."""
         self.held = False
         waiting, self.waiting = self.waiting, []
         for each in waiting:

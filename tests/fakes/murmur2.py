@@ -1,4 +1,4 @@
-"""Kafka's partitioner for keyed records, so that the fake broker puts them where the real client does."""
+"""Kafka's partitioner for keyed records, for the fake broker."""
 
 _MIXER = 0x5BD1E995
 _SEED = 0x9747B28C
@@ -6,7 +6,6 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(key: bytes) -> int:
-    """Return the 32-bit hash that Kafka's clients partition by."""
     length = len(key)
     value = (_SEED ^ length) & _MASK
     whole = length - length % 4
@@ -27,5 +26,4 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition that Kafka's default partitioner gives a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,4 +1,4 @@
-"""Protobuf classes made at run time, as protoc would generate them: no generated file, no protoc."""
+"""Protobuf classes created at run time, as protoc would generate them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +16,9 @@ Fields = Sequence[tuple[str, "descriptor_pb2.FieldDescriptorProto.Type"]]
 
 
 def message_types(file: str, **fields: Fields) -> dict[str, type[Any]]:
-    """Return the classes of one `.proto` file, by name, with a class `Inner` nested in each.
+    """Return the classes of one `.proto` file by name, each with a nested class `Inner`.
 
-    Each call has a pool of its own, so two versions of one file can be made.
+    Each call has its own pool, so two versions of one file can exist.
     """
     proto = descriptor_pb2.FileDescriptorProto(name=file, package="shop", syntax="proto3")
     for name, columns in fields.items():

@@ -1,8 +1,7 @@
-"""A TCP proxy in front of a broker that reads just enough of Kafka's protocol to do harm at chosen requests.
+"""TCP proxy for a broker that injects faults at chosen requests.
 
-It knows the length prefix, the API key and the correlation id of requests. Replies to Metadata, FindCoordinator and
-DescribeCluster have the broker's address replaced by the proxy's, so clients never find their way around it; the
-host is the same text on both sides, so no length changes. One thread a direction and connection; `close` ends them.
+It reads length prefix, API key and correlation id of requests. In replies to Metadata,
+FindCoordinator and DescribeCluster it replaces the broker's address by its own, of equal length.
 """
 
 import contextlib
@@ -24,16 +23,16 @@ END_TXN = 26
 TXN_OFFSET_COMMIT = 28
 DESCRIBE_CLUSTER = 60
 
-#: Replies that name brokers by host and port.
+#: Replies with brokers' addresses.
 _ADDRESSED = frozenset({METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER})
 
 
 class KafkaProxy:
-    """Forwards to one broker. Rules are one-shot: each is used up by the first request it fits.
+    """Proxy of one broker; the first matching request uses up a rule.
 
     Attributes:
-        seen: How many requests of each API key were forwarded.
-        last: The last request of each API key, without its length.
+        seen: Number of forwarded requests by API key.
+        last: Last request by API key, without its length.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -55,44 +54,40 @@ class KafkaProxy:
         self._start(self._accept)
 
     def drop_reply(self, api_key: int, times: int = 1) -> None:
-        """Forward the next requests of this kind, but cut the connection in place of each reply."""
+        """Forward the next requests of this kind, but close the connection instead of replying."""
         with self._lock:
             self._drop_replies[api_key] += times
 
     def mute(self, api_key: int) -> None:
-        """Hold back the reply to the next request of this kind and all after it on its connection, which stays open."""
+        """Withhold the next reply of this kind, and all later replies of its connection."""
         with self._lock:
             self._mute.add(api_key)
 
     def before_request(self, api_key: int, action: Callable[[], None]) -> None:
-        """Call `action` before the next request of this kind is forwarded."""
         with self._lock:
             self._before[api_key] = action
 
     def repeat(self, api_key: int) -> bytes:
-        """Deliver the last request of a kind once more, as a network may, late and on a connection of its own; the reply."""
+        """Send the last request of a kind again on a new connection; return the reply."""
         frame = self.last[api_key]
         with socket.create_connection(self._upstream, timeout=20) as connection:
             connection.sendall(struct.pack(">i", len(frame)) + frame)
             return next(_frames(connection))
 
     def freeze(self) -> None:
-        """Forward nothing more, in either direction, with every connection left open: a half-dead broker."""
+        """Forward nothing more, with all connections open: a half-dead broker."""
         self._flowing.clear()
 
     def thaw(self) -> None:
-        """Forward again, what was held back first."""
         self._flowing.set()
 
     def cut(self) -> None:
-        """Close every connection; clients may connect again."""
         with self._lock:
             sockets = list(self._sockets)
         for each in sockets:
             _shut(each)
 
     def close(self) -> None:
-        """Stop listening, close every connection and end the threads."""
         self._closed = True
         self._flowing.set()
         _shut(self._listener)
@@ -120,11 +115,11 @@ class KafkaProxy:
         while not self._closed:
             try:
                 client, _ = self._listener.accept()
-            except OSError:  # closed: that is how this thread is told to end
+            except OSError:  # closed: ends this thread
                 return
             try:
                 server = socket.create_connection(self._upstream, timeout=5)
-            except OSError:  # the broker is down: so is this connection
+            except OSError:  # the broker is down
                 client.close()
                 continue
             server.settimeout(None)
@@ -184,7 +179,7 @@ class KafkaProxy:
         try:
             yield
         except OSError:
-            pass  # either end went away; the other follows below
+            pass  # one end closed; the other follows below
         finally:
             with self._lock:
                 self._sockets -= {client, server}
@@ -193,14 +188,12 @@ class KafkaProxy:
 
 
 def _shut(end: socket.socket) -> None:
-    """Close a socket so that a thread blocked in it wakes up."""
     with contextlib.suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
     end.close()
 
 
 def _frames(source: socket.socket) -> Iterator[bytes]:
-    """Yield length-prefixed messages until the other end closes."""
     while True:
         head = _exactly(source, 4)
         if head is None:

@@ -1,4 +1,4 @@
-"""`RunMaker` in this thread: the helper's own code over a `FakeBroker`, with faults that a test asks for."""
+"""In-process `RunMaker`: the helper's code over a `FakeBroker`, with faults set by tests."""
 
 import shutil
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from tidewheel.tasks.restore.run_ports import RunOrder, RunReport, RunsFailed
 
 
 class LocalRunMaker:
-    """Carries an order out before `make` returns.
+    """Executes an order before `make` returns.
 
     Attributes:
         orders: All orders so far.
-        open: Those that nobody has forgotten yet.
-        deaths: So many orders from now on find their helper dead.
-        held: While this is a list, orders wait there until the test calls `carry_out`.
+        open: Orders not yet forgotten.
+        deaths: Number of next orders whose helper is dead.
+        held: If a list, orders wait in it until the test calls `carry_out`.
     """
 
     def __init__(
@@ -47,17 +47,14 @@ class LocalRunMaker:
 
     @property
     def has_snapshots(self) -> bool:
-        """Return whether there is a location."""
         return self._location is not None
 
     def find_snapshot(
         self, store: str, topic_id: bytes, found: Callable[[StoreSnapshot | None], None]
     ) -> None:
-        """Look at once."""
         found(SnapshotLocation(str(self._location)).newest(self._application_id, store, topic_id))
 
     def make(self, order: RunOrder, tell: Callable[[RunReport], None]) -> None:
-        """Make the runs at once, or when the test says so."""
         self.orders.append(order)
         self.open.append(order)
         if self.held is not None:
@@ -66,7 +63,6 @@ class LocalRunMaker:
             self.carry_out(order, tell)
 
     def carry_out(self, order: RunOrder, tell: Callable[[RunReport], None]) -> None:
-        """Make the runs of an order."""
         if self.deaths:
             self.deaths -= 1
             tell(RunsFailed(reason="the test has killed the helper"))
@@ -90,7 +86,6 @@ class LocalRunMaker:
                 tell(report_of(report))
 
     def forget(self, order: RunOrder) -> None:
-        """Delete an order's files."""
         self.open = [each for each in self.open if each is not order]
         if self.held is not None:
             self.held = [each for each in self.held if each[0] is not order]

@@ -1,8 +1,7 @@
-"""A schema registry in this process: the part of Confluent's REST API that serialisers use, over real HTTP.
+"""Schema registry over HTTP: the part of Confluent's REST API that serialisers use.
 
-Subjects, versions and global ids (the same schema has the same id everywhere), look-ups, references, and BACKWARD
-compatibility of Avro records: a new field needs a default. `answers` makes it fail: each request takes the next status,
-None for a proper answer.
+It has subjects, versions, global ids, references, and BACKWARD compatibility of Avro records: a new
+field needs a default. Each request takes the next status of `answers`; None is a proper response.
 """
 
 import json
@@ -18,8 +17,6 @@ Reply = tuple[int, dict[str, Any]]
 
 
 class SchemaRegistry:
-    """What the registry holds, and what it was asked."""
-
     def __init__(self) -> None:
         self.url = ""
         self.schemas: list[dict[str, Any]] = []
@@ -29,7 +26,6 @@ class SchemaRegistry:
         self.answers: list[int | None] = []
 
     def reply(self, method: str, path: str, body: dict[str, Any]) -> Reply:
-        """Return status and body for a request."""
         self.requests.append(f"{method} {path}")
         failure = self.answers.pop(0) if self.answers else None
         if failure is not None:
@@ -48,7 +44,6 @@ class SchemaRegistry:
     def add(
         self, subject: str, schema: Any, *references: dict[str, Any], schema_type: str = "AVRO"
     ) -> int:
-        """Register a schema as another program would; return its id."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
         body = {"schema": text, "schemaType": schema_type, "references": list(references)}
         status, answer = self._register(subject, body)
@@ -101,7 +96,6 @@ class SchemaRegistry:
 
 @contextmanager
 def schema_registry() -> Iterator[SchemaRegistry]:
-    """Run a registry on a free port of this machine."""
     registry = SchemaRegistry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -123,8 +117,8 @@ def schema_registry() -> Iterator[SchemaRegistry]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-            """Keep the test's output clean."""
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -140,7 +134,7 @@ def schema_registry() -> Iterator[SchemaRegistry]:
 
 
 def _plain(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema as the registry keeps it; AVRO is the type that is not named."""
+    """Return a schema as the registry stores it; the type AVRO is omitted."""
     kept = {
         name: body[name]
         for name in ("schema", "schemaType", "references", "ruleSet")

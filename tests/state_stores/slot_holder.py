@@ -1,4 +1,4 @@
-"""A process that takes a slot, prints it as JSON and holds it until its stdin ends."""
+"""Process that locks a slot, prints it as JSON and holds it until its stdin ends."""
 
 import json
 import sys
@@ -9,11 +9,10 @@ from tidewheel.state_stores.state_directory import StateDirectory
 
 
 def main() -> None:
-    """Take the lowest free slot of the directory in argv."""
     try:
         directory = StateDirectory.acquire(Path(sys.argv[1]), "app")
     except StateStoreError as error:
-        print(json.dumps({"error": str(error)}), flush=True)  # noqa: T201 - the answer to the test
+        print(json.dumps({"error": str(error)}), flush=True)  # noqa: T201 - read by the test
         return
     print(json.dumps({"slot": directory.slot, "member_id": directory.member_id}), flush=True)  # noqa: T201 - same
     sys.stdin.read()

@@ -1,4 +1,4 @@
-"""The parts of the in-memory database that the contract and the model don't reach by themselves."""
+"""Parts of the in-memory database that contract and model tests do not reach."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""Which names are taken, and that a refusal names the offending character."""
-
 import re
 
 import pytest

@@ -1,4 +1,4 @@
-"""Folding a changelog equals replaying it, and a doubtful position is never followed."""
+"""Folding a changelog equals a replay; a doubtful position is never used."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -36,7 +36,6 @@ RECORDS = st.lists(
 
 
 def replay(records: list[tuple[bytes | None, bytes | None, int]]) -> dict[bytes, bytes]:
-    """Apply records one by one, as a store without any cleverness would."""
     content: dict[bytes, bytes] = {}
     for key, value, timestamp in records:
         if key is None:
@@ -51,7 +50,6 @@ def replay(records: list[tuple[bytes | None, bytes | None, int]]) -> dict[bytes,
 def folded(
     spec: StoreSpec, records: list[tuple[Any, Any, Any]]
 ) -> list[tuple[bytes, bytes | None]]:
-    """Fold rows given as tuples."""
     keys, values, timestamps = ([row[i] for row in records] for i in range(3))
     return fold(spec, keys, values, timestamps)
 
@@ -105,7 +103,6 @@ def test_every_version_is_a_row() -> None:
 
 
 def start_from(position: Position | None, **facts: Any) -> StartFrom:
-    """Ask where to begin, with facts that speak for the position."""
     facts = {
         "topic_id": TOPIC,
         "log_start": 10,

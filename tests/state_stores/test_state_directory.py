@@ -1,4 +1,4 @@
-"""Slots, locks and task directories, with real processes where it matters."""
+"""Slots, locks and task directories, with real processes where needed."""
 
 import contextlib
 import errno
@@ -33,7 +33,6 @@ def mode(path: Path) -> int:
 def processes(
     state_dir: Path, count: int
 ) -> Iterator[list[tuple[subprocess.Popen[str], dict[str, object]]]]:
-    """Start processes that take slots at the same time; they are gone at the end."""
     with contextlib.ExitStack() as stack:
         started = [
             stack.enter_context(

@@ -1,4 +1,4 @@
-"""Writes rows of a bootstrap, and stands still in the midst of the last partition until a file says go on."""
+"""Bootstrap writer that pauses in the middle of the last partition until a file appears."""
 
 import time
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from tidewheel.streams.bulk.bootstrap.writer import PartitionReport, WriteOrder
 if TYPE_CHECKING:
     from tidewheel.state_stores.bulk_restore.spark_frames import PlacedRow
 
-#: More than are handed to the producer at once: its transaction is open.
+#: More than one batch of the producer: its transaction is open.
 ROWS_BEFORE: Final = 1_500
 
 _write_place = bootstrap_job.write_place
 
 
 def hold_writers(folder: str) -> None:
-    """Have the writers of this process's bootstrap stand still, and say so by a file `held`, until there is a file `go on`."""
+    """Pause this process's writers, with a file `held`, until the test creates a file."""
     bootstrap_job.write_place = partial(_held_place, folder)
 
 

@@ -1,12 +1,13 @@
-"""Restores stores in a process of its own, by orders on standard input; killed or hindered as they say.
+"""Process that restores stores by orders on stdin, and is killed or paused by them.
 
-    {"config": {...}, "kinds": [...], "master": "local-cluster[2,1,1024]" | null, "stage": "..." | null, "marker": "/path",
-     "go": "/path" | null}
+    {"config": {...}, "kinds": [...], "master": "local-cluster[2,1,1024]" | null, "stage": "..." | null,
+     "marker": "/path", "go": "/path" | null}
 
-Without a master the executors' work is done in this process. With a stage, the driver kills itself there. With a master and a
-marker, the first attempt of a task says so by that file and kills its own process; `stage` "executors" has all attempts wait
-then, until somebody kills this program. With `go` there is a snapshot first, and the restore once there is such a file; in
-both, the first attempt at each kind of work tells its process by a file and waits, until somebody kills its executor.
+Without a master, this process does the executors' work. With a stage, the driver kills itself
+there. With a master and a marker, the first attempt of a task writes that file and kills its own
+process; with stage "executors", all attempts wait for a kill of this program. With `go`, a snapshot
+comes first, and the restore after that file exists; the first attempt of each kind of work writes
+its pid to a file and waits for its executor's kill.
 """
 
 import json
@@ -31,7 +32,7 @@ from tidewheel.streams.bulk.restore import restore_stores
 from tidewheel.streams.bulk.snapshots import make_snapshots
 from tidewheel.tasks.task.state_manager import StateManager
 
-#: Where a driver may kill itself: before the call, or after it, of a class's method, and of which call.
+#: Stages for a driver's kill: class, method, number of the call, and before or after it.
 STAGES: Final[dict[str, tuple[type, str, int, bool]]] = {
     "everything read, nothing published": (SnapshotLocation, "publish", 1, True),
     "one store published": (SnapshotLocation, "publish", 1, False),
@@ -45,7 +46,6 @@ _LOOK_S: Final = 0.05
 
 
 def main() -> None:
-    """Carry out the order."""
     order: dict[str, Any] = json.load(sys.stdin)
     config = StreamsConfig(**order["config"])
     stores = stores_of(config.application_id, order["kinds"])
@@ -81,7 +81,6 @@ def main() -> None:
 
 
 def die_at(stage: str) -> None:
-    """Have this process kill itself at a stage."""
     owner, name, number, before = STAGES[stage]
     real = getattr(owner, name)
     calls = 0
@@ -108,7 +107,7 @@ def die_once(
     *,
     waits: bool,
 ) -> Any:
-    """Do an executor's work; the first attempt of all kills its process when it is done, before anybody hears of it."""
+    """Do an executor's work; the first attempt kills its process before it reports."""
     if waits:
         Path(marker).touch()
         time.sleep(_FOR_EVER_S)
@@ -123,14 +122,14 @@ def die_once(
 
 
 def standing(marker: str, job: str) -> str:
-    """Return what the names of files begin with that tell who stands still in a job; the work's name follows."""
+    """Return the prefix of the files that paused work of a job writes."""
     return f"{marker}-{job}-"
 
 
 def stand_still_once(
     marker: str, function: Callable[..., Any], work: ExecutorWork, item: Any, count: Counted
 ) -> Any:
-    """Do an executor's work; the first attempt at this kind of it says which process it is, and never comes to an end."""
+    """Do an executor's work; the first attempt of each kind writes its pid and never ends."""
     try:
         with Path(f"{marker}{function.__name__}").open("x", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
@@ -141,7 +140,7 @@ def stand_still_once(
 
 
 class HinderedDriver(BulkDriver):
-    """A driver whose tasks are done through another function."""
+    """A driver that runs its tasks through another function."""
 
     hinder: ClassVar[Callable[..., Any]]
 
@@ -154,7 +153,6 @@ class HinderedDriver(BulkDriver):
         step: str,
         total: int,
     ) -> list[Any]:
-        """Return what the function returns for each item."""
         return super().run(
             partial(type(self).hinder, function), work, items, step=step, total=total
         )

@@ -1,4 +1,4 @@
-"""The commit buffer and its database together read as one dictionary, whatever was committed, kept or forgotten."""
+"""Model test: commit buffer and database together read as one dictionary."""
 
 import datetime as dt
 import decimal
@@ -33,7 +33,6 @@ BOUNDS = st.none() | KEYS
 
 
 def spec_of(value_serde: Serde[Any]) -> StoreSpec:
-    """Return a store's description with this value serde."""
     return StoreSpec(
         name="store",
         kind=StoreKind.TIMESTAMPED_KEY_VALUE,
@@ -45,7 +44,6 @@ def spec_of(value_serde: Serde[Any]) -> StoreSpec:
 def buffer_of(
     value_serde: Serde[Any], database: InMemoryDatabase | None = None, keep_bytes: int = 1 << 20
 ) -> CommitBuffer:
-    """Return a buffer over an empty database."""
     return CommitBuffer(
         spec_of(value_serde),
         database or InMemoryDatabase(["store"]),
@@ -55,14 +53,13 @@ def buffer_of(
 
 
 def encoded(value: Any) -> bytes:
-    """Return a value as the store's serde writes it; raises what it raises."""
     data = JSON.serialize(TOPIC, value)
     assert data is not None
     return data
 
 
 class BufferMachine(RuleBasedStateMachine):
-    """Every operation of a buffer beside a dictionary of what the user sees and one of what is committed."""
+    """Every operation, compared with dictionaries of visible and of committed rows."""
 
     @initialize(keep_bytes=st.sampled_from([0, 600, 3_000, 1 << 20]))
     def open(self, keep_bytes: int) -> None:
@@ -70,7 +67,7 @@ class BufferMachine(RuleBasedStateMachine):
         self.buffer = buffer_of(JSON, self.database, keep_bytes)
         self.seen: dict[bytes, tuple[bytes, int]] = {}
         self.committed: dict[bytes, tuple[bytes, int]] = {}
-        #: Timestamps of what changed since the last commit, deletes too.
+        #: Timestamps of changes since the last commit, including deletes.
         self.changed: dict[bytes, int] = {}
 
     @rule(key=KEYS, value=st.none() | VALUES, timestamp=TIMES)
@@ -91,7 +88,7 @@ class BufferMachine(RuleBasedStateMachine):
         | st.lists(st.tuples(KEYS, VALUES, TIMES), min_size=1)
     )
     def put_all(self, rows: list[tuple[bytes, Any, int]]) -> None:
-        """All at once or none; where it is none they go one by one."""
+        """A batch is all or nothing; a rejected one is put row by row."""
         before = {**self.buffer.timestamps}
         if self.buffer.put_all(*map(list, zip(*rows, strict=True))):
             for key, value, timestamp in rows:
@@ -106,7 +103,6 @@ class BufferMachine(RuleBasedStateMachine):
 
     @rule(rows=st.lists(st.tuples(KEYS, VALUES, TIMES)))
     def put_all_with_one_that_fails(self, rows: list[tuple[bytes, Any, int]]) -> None:
-        """Nothing has changed, which the other rules would see."""
         rows = [*rows, (b"b", object(), 1)]
         with pytest.raises(SerializationError):
             self.buffer.put_all(*map(list, zip(*rows, strict=True)))
@@ -156,7 +152,6 @@ class BufferMachine(RuleBasedStateMachine):
         timestamp=TIMES,
     )
     def change_directly(self, keys: list[bytes], numbers: list[int], timestamp: int) -> None:
-        """As the counting operator does with values that stand decoded."""
         self.buffer.fetch(keys)
         plain = [key for key in keys if key in self.buffer.values]
         for key, number in zip(plain, numbers, strict=False):
@@ -202,7 +197,6 @@ class BufferMachine(RuleBasedStateMachine):
 
     @rule()
     def fail_to_commit(self) -> None:
-        """What was drained and not applied is drained again."""
         self._drained()
 
     @rule()
@@ -236,8 +230,6 @@ TestBufferMachine.settings = settings(
 
 
 class CountingSerde(Serde[Any]):
-    """JSON that counts its calls."""
-
     def __init__(self) -> None:
         super().__init__(name="counting")
         self.serialized = self.deserialized = 0
@@ -265,8 +257,6 @@ def test_a_hot_key_is_serialised_once_per_commit() -> None:
 
 
 class CountingDatabase(InMemoryDatabase):
-    """Notes the keys of every multi-get."""
-
     def __init__(self) -> None:
         super().__init__(["store"])
         self.asked: list[list[bytes]] = []
@@ -286,7 +276,7 @@ def test_a_batch_is_prefetched_by_one_sorted_read_of_what_is_not_known() -> None
 
 
 class OneByOne(Serde[str]):
-    """Text, whose batch form fails as a user's may."""
+    """Text with a batch form that fails, as a user's may."""
 
     name = "one by one"
 
@@ -300,7 +290,7 @@ class OneByOne(Serde[str]):
 
 
 class Forgetful(OneByOne):
-    """Text, whose batch form leaves values out."""
+    """Text with a batch form that loses values."""
 
     def deserialize_batch(self, topic: str, data: Any, /) -> Any:
         return [bytes(each).decode() for each in data[1:]]
@@ -337,7 +327,7 @@ def test_many_keys_are_read_as_each_alone(
         ]
         assert [buffer.timestamp(key) for key in keys] == [time for _, time in expected]
         assert buffer._raw_bytes == sum(map(len, buffer._raw.values()))
-        buffer.applied()  # the next ones find these in the generation before
+        buffer.applied()  # the next reads find these keys in the previous generation
 
 
 def test_hot_keys_survive_a_generation_and_cold_ones_go() -> None:
@@ -381,7 +371,7 @@ def test_clean_entries_stay_within_the_budget() -> None:
 
 
 class Shareable(msgspec.Struct):
-    """A user's type, which can be changed in place."""
+    """A mutable user type."""
 
     numbers: list[int]
 

@@ -1,4 +1,4 @@
-"""What expires where key ranges share a window store: by the slowest of them, on disk as in a restored copy."""
+"""Expiry in a window store shared by key ranges: by the slowest range."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from tidewheel.state_stores.stores.factory import make_store
 from tidewheel.state_stores.stores.window_store import TimestampedWindowStore
 
 MINUTE = 60_000
-#: Segments of a minute, rows that live for one.
+#: Segments of a minute; rows live one minute.
 SPEC = spec_of(StoreKind.TIMESTAMPED_WINDOW, retention_ms=MINUTE, window_size_ms=MINUTE)
 LAYOUT = SegmentLayout.of(SPEC)
 
@@ -24,8 +24,7 @@ LAYOUT = SegmentLayout.of(SPEC)
 def range_of(
     database: InMemoryDatabase, *, in_range: bool = True
 ) -> TimestampedWindowStore[str, int]:
-    """Return the store of one range."""
-    store: TimestampedWindowStore[str, int] = make_store(  # type: ignore[assignment] # by its kind
+    store: TimestampedWindowStore[str, int] = make_store(  # type: ignore[assignment] # the type of its kind
         SPEC,
         database,
         topic=TOPIC,
@@ -38,7 +37,6 @@ def range_of(
 
 
 def put(store: TimestampedWindowStore[str, int], key: bytes, minute: int) -> Drained:
-    """Put a row of a minute, and return what is committed of it."""
     store.put_bytes(key, 1, minute * MINUTE, minute * MINUTE)
     drained = store.buffer.drain()
     store.buffer.applied()
@@ -48,14 +46,12 @@ def put(store: TimestampedWindowStore[str, int], key: bytes, minute: int) -> Dra
 def write(
     database: InMemoryDatabase, drained: Drained, expiry: StoreExpiry, position_ms: int
 ) -> bool:
-    """Commit what a range has changed; return whether anything expired."""
     extras = expiry.extras([drained], position_ms)
     write_rows(database, {"store": drained.stored}, {}, {"store": extras})
     return extras.delete_range is not None
 
 
 def minutes(database: InMemoryDatabase) -> list[int]:
-    """Return the minutes of the rows on disk."""
     return [LAYOUT.time_of(key) // MINUTE for key, _ in database.iterate("store", None, None)]
 
 

@@ -1,4 +1,4 @@
-"""What stores see of a commit that is under way is what the database has afterwards."""
+"""The view of a commit in flight equals the database after the commit."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,6 @@ ranges = st.none() | st.tuples(keys, keys)
 def drained(
     changes: dict[bytes, bytes | None], gone: tuple[bytes, bytes] | None, notes: dict[str, bytes]
 ) -> Drained:
-    """Return a store's changes, as a commit has them."""
     ordered = sorted(changes)
     on_disk = SortedRows(ordered, [changes[key] for key in ordered])
     return Drained([], [], [], disk_rows=on_disk, delete_range=gone, notes=notes)

@@ -1,4 +1,4 @@
-"""Changes that were drained one after the other leave a database and a changelog as they would have one by one."""
+"""Merged changes leave the same database and changelog as the single changes in order."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +15,8 @@ Rows = dict[bytes, bytes | None]
 
 @st.composite
 def drains(draw: st.DrawFn) -> Drained:
-    """What a store may drain, with or without rows of its own for the database."""
     changes = sorted(draw(st.dictionaries(keys, st.none() | st.binary(max_size=2))).items())
-    bounds = draw(st.none() | st.tuples(st.just(b""), keys))  # what has expired is the oldest
+    bounds = draw(st.none() | st.tuples(st.just(b""), keys))  # expired rows are the oldest
     own = draw(st.booleans())
     columns = [key for key, _ in changes], [value for _, value in changes]
     return Drained(
@@ -29,7 +28,6 @@ def drains(draw: st.DrawFn) -> Drained:
 
 
 def written(disk: Rows, drained: Drained) -> None:
-    """Write it to a database."""
     if drained.delete_range is not None:
         first, end = drained.delete_range
         for key in [key for key in disk if first <= key < end]:

@@ -1,4 +1,4 @@
-"""Queries of uncommitted rows see what the task's own store sees, whatever is dirty, in flight or committed."""
+"""Queries of uncommitted rows see the rows of the task's own store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,7 +48,7 @@ HEADERS = (("trace", b"1"),)
 
 
 class QueryBench(StoreBench):
-    """A store over a view, as a task has it, with both ways to query it."""
+    """A store over a view, as in a task, with both kinds of queries."""
 
     def __init__(self, spec: StoreSpec, *, rocksdb: bool) -> None:
         self.in_flight: Drained | None = None
@@ -75,7 +75,6 @@ class QueryBench(StoreBench):
         )  # fmt: skip
 
     def put(self, key: str, value: int | None, time: int) -> None:
-        """Write to the store, whatever its kind."""
         spec, shown = self.spec, value
         self.now = time
         match spec.kind:
@@ -98,7 +97,7 @@ class QueryBench(StoreBench):
                 self.store.put(Windowed(key, time - time % 7, time), shown)
 
     def begin_commit(self) -> None:
-        """Do the first half of a commit: what changed is in flight."""
+        """Do the first half of a commit: the changes are in flight."""
         self.end_commit()
         if self.store.buffer.has_changes():
             self.in_flight = self.store.buffer.drain()
@@ -107,7 +106,7 @@ class QueryBench(StoreBench):
             self.store.buffer.applied()
 
     def end_commit(self) -> None:
-        """Do the second half: what is in flight is on disk."""
+        """Do the second half: the changes are on disk."""
         if self.in_flight is not None:
             write_rows(
                 self.database, {"store": self.in_flight.stored}, {}, {"store": self.in_flight}
@@ -116,7 +115,6 @@ class QueryBench(StoreBench):
             self.in_flight = None
 
     def roll_back(self) -> None:
-        """Forget what is not committed."""
         self.in_flight = None
         self.view.let_go()
         self.store.buffer.discard()
@@ -124,7 +122,6 @@ class QueryBench(StoreBench):
 
 @contextmanager
 def opened(name: str, *, rocksdb: bool) -> Iterator[QueryBench]:
-    """Open the bench of a kind of store."""
     bench = QueryBench(SPECS[name], rocksdb=rocksdb)
     try:
         yield bench
@@ -133,7 +130,6 @@ def opened(name: str, *, rocksdb: bool) -> Iterator[QueryBench]:
 
 
 def reads(store: Any, kind: StoreKind) -> list[Any]:
-    """Return what every way to read a store gives."""
     spans = [(0, 1 << 40), (20, 70_000), (60_001, 60_040)]
     bounds: list[tuple[Any, Any]] = [(None, None), ("aa", "c"), ("b", None), (None, "a")]
     match kind:
@@ -141,7 +137,7 @@ def reads(store: Any, kind: StoreKind) -> list[Any]:
             found = [list(store.range(*each)) for each in bounds]
             found += [list(store.reverse_range(*each)) for each in bounds]
             found += [list(store.prefix_scan("a")), list(store.keys()), list(store.reverse_all())]
-            # Last: a use counts in a store that is bounded by use.
+            # Last, because a read counts as use in an LRU store.
             return [*found, ["b" in store], [store.get(key) for key in KEYS]]
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
             found = [list(store.fetch(key, *span)) for key in KEYS for span in spans]
@@ -173,7 +169,6 @@ steps = st.lists(
 
 
 def play(bench: QueryBench, step: tuple[Any, ...]) -> None:
-    """Do one step."""
     match step:
         case ("put", key, value, time):
             bench.put(key, value, time)
@@ -249,7 +244,7 @@ def test_a_page_is_bounded() -> None:
         assert bench.uncommitted.get("k050") == 1
         assert bench.asked == 1
         assert len(list(bench.uncommitted.all())) == 100
-        assert bench.asked == 1 + 11  # the last page is found to be empty
+        assert bench.asked == 1 + 11  # the last page is empty
         assert bench.uncommitted.approximate_num_entries() == 100
     with opened("objects", rocksdb=False) as bench, patch.object(queried, "PAGE_BYTES", 1_000):
         for number in range(10):

@@ -1,4 +1,4 @@
-"""The index of rows by key: what it knows is what is there, however much it has had to forget."""
+"""The row index finds the existing rows, also after it has dropped segments."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""The process that `test_ingest.py` kills: for every line on stdin it forks a writer and prints the writer's pid.
+"""Process that `test_ingest.py` kills: it forks a writer per line on stdin and prints its pid.
 
-A writer opens the database and goes on from its position, in turns by replaying some records, by ingesting runs of
-some, and by ingesting runs of all from the start. Without a position it empties the store first.
+A writer continues from the stored position, in turn by replay, by runs of some records, and by runs
+from the start. Without a position it clears the store first.
 """
 
 import os
@@ -20,7 +20,7 @@ from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 
 POSITION = "changelog:app-store-changelog-0"
 
-#: Small, so that RocksDB flushes by itself many times in the short life of a writer.
+#: Small buffers: RocksDB flushes often in the short life of a writer.
 OPTIONS = RocksDBOptions(write_buffer_bytes=256 * 1024, family_write_buffer_bytes=64 * 1024)
 
 _SPEC = SPECS["key-value"]
@@ -28,13 +28,12 @@ STEP = 400
 
 
 def record(offset: int) -> Logged:
-    """Return the record of an offset: few keys, and every fifth a delete."""
+    """Return the record of an offset: few keys; every fifth record is a delete."""
     value = None if offset % 5 == 0 else b"%d" % offset
     return Logged(offset, b"%04d" % (offset * 37 % 997), value, offset)
 
 
 def content_at(offset: int) -> dict[bytes, bytes]:
-    """Return the rows of a store that has all records below an offset."""
     database, _ = replayed(_SPEC, map(record, range(offset)))
     return dict(database.iterate(STORE, None, None))
 
@@ -48,7 +47,6 @@ def _position(offset: int) -> Position:
 
 
 def write(root: Path) -> None:
-    """Restore until killed."""
     database = TaskDatabase.open(root / "0_0", [STORE], OPTIONS, SharedResources.create(OPTIONS))
     found = Position.decode(database.position(POSITION))
     if found is None:
@@ -89,7 +87,6 @@ def write(root: Path) -> None:
 
 
 def main() -> None:
-    """Fork a writer for every line."""
     root = Path(sys.argv[1])
     for _ in sys.stdin:
         pid = os.fork()
@@ -98,9 +95,9 @@ def main() -> None:
                 write(root)
             finally:
                 os._exit(1)
-        print(pid, flush=True)  # noqa: T201 - the answer to the test
+        print(pid, flush=True)  # noqa: T201 - read by the test
         os.waitpid(pid, 0)
-        print("gone", flush=True)  # noqa: T201 - the answer to the test
+        print("gone", flush=True)  # noqa: T201 - read by the test
 
 
 if __name__ == "__main__":

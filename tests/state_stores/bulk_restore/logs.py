@@ -1,4 +1,4 @@
-"""Changelogs of every kind of store as hypothesis makes them, and what replaying one record by record leaves."""
+"""Generated changelogs of every kind of store, and the result of their replay."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ _PLAIN: Final = StoreSpec(
     name=STORE, kind=StoreKind.KEY_VALUE, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()
 )
 
-#: One store of every kind that a changelog can be of.
+#: One store of every kind with a changelog.
 SPECS: Final = {
     "key-value": _PLAIN,
     "timestamped": replace(_PLAIN, kind=StoreKind.TIMESTAMPED_KEY_VALUE),
@@ -49,7 +49,7 @@ SPECS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """One record of a changelog; offsets that are missing were compacted away, aborted, or are markers."""
+    """One changelog record; missing offsets were compacted, aborted, or are markers."""
 
     offset: int
     key: bytes | None
@@ -58,7 +58,6 @@ class Logged:
 
 
 def row_key(spec: StoreSpec, key: bytes, time: int, seq: int = 0) -> bytes:
-    """Return what the changelog calls a key's row; of window and session stores that of a time."""
     if spec.kind not in SEGMENTED_KINDS:
         return key
     if spec.kind is StoreKind.SESSION:
@@ -73,7 +72,7 @@ def _keys(spec: StoreSpec) -> st.SearchStrategy[bytes]:
 
 
 def logs(spec: StoreSpec, *, first: int = 0) -> st.SearchStrategy[list[Logged]]:
-    """Make changelogs of a store: few keys, many deletes, gaps between offsets, records without a key."""
+    """Make changelogs: few keys, many deletes, gaps between offsets, records without a key."""
     record = st.tuples(
         st.integers(0, 3),
         st.one_of(*[_keys(spec)] * 9, st.none() | st.binary(max_size=1)),
@@ -93,7 +92,6 @@ def logs(spec: StoreSpec, *, first: int = 0) -> st.SearchStrategy[list[Logged]]:
 
 
 def columns(records: Sequence[Logged]) -> tuple[list[Any], list[Any], list[int]]:
-    """Return keys, values and timestamps."""
     return (
         [each.key for each in records],
         [each.value for each in records],
@@ -108,7 +106,7 @@ def replay(
     *,
     slowest_ms: int | None = None,
 ) -> StoreTime:
-    """Restore a store record by record as `tidewheel.tasks.restore.store_restore` does; return the time of its records."""
+    """Restore like `tidewheel.tasks.restore.store_restore`, record by record."""
     buffer: Any = make_store(
         spec, database, topic="changelog", keep_bytes=0, now=lambda: 0, may_hold_back=False
     ).buffer
@@ -127,7 +125,6 @@ def replay(
 def replayed(
     spec: StoreSpec, records: Iterable[Logged], *, slowest_ms: int | None = None
 ) -> tuple[InMemoryDatabase, StoreTime]:
-    """Return a database that a changelog was replayed into, record by record, and the time of its records."""
     database = InMemoryDatabase([STORE])
     return database, replay(spec, database, records, slowest_ms=slowest_ms)
 
@@ -135,7 +132,6 @@ def replayed(
 def visible(
     spec: StoreSpec, database: Database, now: StoreTime, *, slowest_ms: int | None = None
 ) -> dict[bytes, bytes]:
-    """Return the rows of a store that have not expired at a time, or not for the slowest key range."""
     rows = dict(database.iterate(STORE, None, None))
     if spec.kind in SEGMENTED_KINDS:
         layout = SegmentLayout.of(spec)
@@ -148,15 +144,11 @@ def visible(
 
 
 def noted(database: Database) -> StoreTime:
-    """Return the time that is kept beside the data."""
     return StoreTime(*read_note(database, STORE))
 
 
 def compacted(records: Sequence[Logged], *, before: int, deletes_before: int) -> list[Logged]:
-    """Return a log after a cleaner has been over the offsets below `before`.
-
-    Of each key only the last record below `before` stays, and none if that is a delete below `deletes_before`.
-    """
+    """Return a log compacted below `before`, without deletes below `deletes_before`."""
     last = {each.key: each.offset for each in records if each.offset < before}
     return [
         each

@@ -1,4 +1,4 @@
-"""Snapshots that make sense, for tests."""
+"""Valid snapshots for tests."""
 
 from typing import Any
 
@@ -23,7 +23,6 @@ DAY_MS = 86_400_000
 
 
 def run(**changes: Any) -> Run:
-    """Return a run of offsets 0 to 100 of partition 0."""
     return Run(
         **{
             "partition": 0,
@@ -42,7 +41,6 @@ def run(**changes: Any) -> Run:
 
 
 def partition_runs(**changes: Any) -> PartitionRuns:
-    """Return one run of partition 0, which was at the end of the log a minute ago."""
     return PartitionRuns(
         **{
             "partition": 0,
@@ -59,7 +57,6 @@ def partition_runs(**changes: Any) -> PartitionRuns:
 
 
 def snapshot(**changes: Any) -> StoreSnapshot:
-    """Return a snapshot of store "store" of application "app"."""
     return StoreSnapshot(
         **{
             "format_version": FORMAT_VERSION,
@@ -81,7 +78,6 @@ def snapshot(**changes: Any) -> StoreSnapshot:
 
 
 def facts(**changes: Any) -> ChangelogFacts:
-    """Return facts that speak for the snapshot."""
     return ChangelogFacts(
         **{
             "topic": TOPIC,
@@ -100,7 +96,6 @@ def facts(**changes: Any) -> ChangelogFacts:
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> StoreSnapshot:
-    """Make snapshots with any number of partitions and runs."""
     partitions: list[PartitionRuns] = []
     for number in draw(st.sets(st.integers(0, 5), max_size=3).map(sorted)):
         offsets = sorted(draw(st.lists(st.integers(0, 1 << 62), min_size=2, max_size=8)))

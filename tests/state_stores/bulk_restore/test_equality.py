@@ -1,4 +1,4 @@
-"""Replay record by record, sorted runs, and a snapshot with its tail leave the same rows, for every kind of store."""
+"""A replay, sorted runs, and a snapshot with its tail leave the same rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, pairwise
@@ -44,7 +44,6 @@ Databases = Callable[[], Database]
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> Directories:
-    """Makes a new directory for every example that hypothesis tries."""
     root, numbers = tmp_path_factory.mktemp("runs"), count()
 
     def new() -> Path:
@@ -59,7 +58,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Directories:
 def databases(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Databases]:
-    """Gives a database: in memory a new one, else one for all examples, which each begin with an emptied store."""
+    """Return new in-memory databases, or one RocksDB database that each example clears."""
     if request.param == "in memory":
         yield lambda: InMemoryDatabase([STORE])
         return
@@ -81,7 +80,6 @@ def build(
     max_bytes: int = 1_000,
     slowest_ms: int | None = None,
 ) -> BuiltRuns:
-    """Build runs of some records, given to the builder in batches that are cut anywhere."""
     end = records[-1].offset + 1 if records else 0
     begin, end = offsets or (0, end)
     builder = RunBuilder(
@@ -110,7 +108,6 @@ def take(
     from_nothing: bool,
     slowest_ms: int | None = None,
 ) -> None:
-    """Ingest what was built."""
     ingest_runs(
         database,
         spec,
@@ -124,7 +121,6 @@ def take(
 
 
 def all_kinds(test: Any) -> Any:
-    """Run a test for every kind of store, in memory and in RocksDB."""
     test = pytest.mark.slow(test)
     return pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)(test)
 
@@ -267,10 +263,10 @@ def test_a_snapshot_and_the_tail_of_a_log_that_is_cleaned_equal_replay(
     cut = data.draw(st.integers(0, len(records)))
     end = records[cut].offset if cut < len(records) else 10_000
     before, after = records[:cut], records
-    if spec is not SPECS["versioned"]:  # its older versions are what a cleaner takes away
+    if spec is not SPECS["versioned"]:  # the cleaner removes older versions
         cleaned = data.draw(st.integers(0, end))
         before = compacted(before, before=cleaned, deletes_before=data.draw(st.integers(0, end)))
-        # Deletes behind the snapshot are there for as long as it may be used.
+        # Deletes after the snapshot exist while the snapshot may be used.
         cleaned = data.draw(st.integers(0, 200))
         after = compacted(after, before=cleaned, deletes_before=end)
     built = build(spec, directories(), before, offsets=(0, end))

@@ -1,4 +1,4 @@
-"""Ingesting runs: whatever is killed at whatever moment, a store that has a position is what its position says."""
+"""After a kill during ingestion, a store with a position has the content of its position."""
 
 import os
 import random
@@ -48,28 +48,24 @@ from tidewheel.state_stores.spec import StoreSpec
 __all__ = ["directories"]
 
 ROUNDS = 15
-#: As often more, until it was killed between the first step and the last, and behind the last.
+#: Rounds continue until kills hit between the first and last step, and after the last.
 ROUNDS_MAX = 100
 OF_EACH = 4
 
 
-class Killed(BaseException):
-    """The process ends here."""
+class Killed(BaseException): ...
 
 
 @dataclass
 class Disk:
-    """What a kill leaves: one family and the positions."""
-
     rows: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
     positions: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 class MortalDatabase(InMemoryDatabase):
-    """A database on a disk, whose process is killed at its n-th step.
+    """Database on a disk whose process is killed at its n-th step.
 
-    What is written is durable only after `make_durable`, as in RocksDB without a log; what is ingested is at once, and
-    then stands above what was durable before.
+    Writes are durable only after `make_durable`, ingested files immediately.
     """
 
     def __init__(self, disk: Disk, *, steps: int) -> None:
@@ -120,14 +116,12 @@ class MortalDatabase(InMemoryDatabase):
 
 
 def at(offset: int) -> Position:
-    """Return a position of the test's topic."""
     return Position(offset=offset, topic_id=b"t" * 16, written_at_ms=offset)
 
 
 def ingest(
     database: Any, spec: StoreSpec, built: BuiltRuns, end: int, *, from_nothing: bool
 ) -> None:
-    """Take runs that end at an offset."""
     ingest_runs(
         database,
         spec,
@@ -151,7 +145,7 @@ def test_a_kill_at_any_step_does_no_harm(
     begin = data.draw(st.integers(0, end))
     middle = data.draw(st.integers(begin, end))
     from_nothing = data.draw(st.booleans())
-    # A store that stands at `begin`, of which an older state may be all that is durable.
+    # A store at `begin`, of which only an older state may be durable.
     durable = data.draw(st.integers(0, begin))
     disk = Disk()
     first = MortalDatabase(disk, steps=10_000)
@@ -215,7 +209,7 @@ def test_files_are_used_up_and_nothing_is_no_error(directories: Directories) -> 
 
 
 def check(database: TaskDatabase, position: int) -> None:
-    """Compare a store with its position: rows may be ahead of it by what the writer was about to note, never behind."""
+    """Compare a store with its position: it may be one step ahead, never behind."""
     found = list(database.iterate(STORE, None, None))
     following = [record(offset) for offset in range(position, position + STEP)]
     database.write({STORE: fold(SPECS["key-value"], *columns(following))}, {})
@@ -225,7 +219,6 @@ def check(database: TaskDatabase, position: int) -> None:
 
 
 def both(seen: Sequence[int | None]) -> bool:
-    """Return whether stores were found with a position and without one, some times each."""
     without = seen.count(None)
     return min(without, len(seen) - without) >= OF_EACH
 
@@ -250,7 +243,7 @@ def test_a_killed_process_leaves_no_store_that_differs_from_its_position(tmp_pat
             pid = int(writer.stdout.readline())
             worker = psutil.Process(pid)
             wanted = chance.uniform(0.01, 0.15)
-            # By the worker's own clock, because on a busy machine ours tells nothing.
+            # CPU time of the worker, because the machine may be busy.
             while sum(worker.cpu_times()[:2]) < wanted:
                 time.sleep(0.001)
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Snapshots at a location: whole or not there, checked when they are fetched, broken ones told of and passed over."""
+"""Snapshots are complete or invisible, and checked when fetched; broken ones are skipped."""
 
 import builtins
 import importlib
@@ -28,7 +28,7 @@ ROWS: list[tuple[bytes, bytes | None]] = [(b"a", b"1"), (b"b", b"2"), (b"c", b"3
 
 
 class Held:
-    """A location and a way to look at its files and to spoil them."""
+    """A location, with direct access to its files."""
 
     def __init__(self, location: SnapshotLocation, filesystem: Any, root: str) -> None:
         self.location = location
@@ -36,26 +36,21 @@ class Held:
         self.root = root
 
     def files(self) -> set[str]:
-        """Return the names of all files."""
         return {name.split(f"{self.root}/", 1)[1] for name in self.filesystem.find(self.root)}
 
     def read(self, name: str) -> bytes:
-        """Return a file."""
         return bytes(self.filesystem.cat_file(f"{self.root}/{name}"))
 
     def write(self, name: str, data: bytes) -> None:
-        """Overwrite or make a file."""
         self.filesystem.makedirs(f"{self.root}/{name}".rpartition("/")[0], exist_ok=True)
         self.filesystem.pipe_file(f"{self.root}/{name}", data)
 
     def delete(self, name: str) -> None:
-        """Delete a file."""
         self.filesystem.rm_file(f"{self.root}/{name}")
 
 
 @pytest.fixture(params=["path", "file URL", "fsspec"])
 def held(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Held]:
-    """A directory, the same as a URL, and a file system that only fsspec knows."""
     fsspec = pytest.importorskip("fsspec")
     if request.param == "fsspec":
         memory = fsspec.filesystem("memory")
@@ -63,14 +58,13 @@ def held(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Held]:
         yield Held(SnapshotLocation("memory://states/here"), memory, "/states/here")
         memory.rm("/states", recursive=True)
         return
-    root = tmp_path / "all states"  # a URL spells the blank differently
+    root = tmp_path / "all states"  # URLs encode the space
     root.mkdir()
     url = str(root) if request.param == "path" else root.as_uri()
     yield Held(SnapshotLocation(url), fsspec.filesystem("file"), str(root))
 
 
 def built(tmp_path: Path, rows: list[tuple[bytes, bytes | None]] = ROWS) -> RunFile:
-    """Return a run of offsets 0 to 100."""
     path = tmp_path / "built.sst"
     run = write_run(path, rows, 0, (0, 100))
     assert run is not None
@@ -85,7 +79,6 @@ def published(
     now_ms: int = NOW_MS,
     topic_id: bytes = TOPIC_ID,
 ) -> StoreSnapshot:
-    """Upload a run and publish a snapshot of it."""
     file = built(tmp_path)
     name = held.location.run_name("app", "store", file.run, now_ms=now_ms)
     held.location.upload(file.path, name)
@@ -101,7 +94,6 @@ def published(
 
 
 def only_run(made: StoreSnapshot) -> Run:
-    """Return the one run of a snapshot."""
     (run,) = made.runs
     return run
 
@@ -294,7 +286,7 @@ def test_a_place_that_can_not_be_opened_is_told_with_the_next_step(
 
 
 class _Objects:
-    """What fsspec has for an object store whose bucket is not there, and whose network fails in the middle of a file."""
+    """fsspec object store without its bucket, whose network fails in the middle of a file."""
 
     async_impl = True
 
@@ -302,24 +294,20 @@ class _Objects:
         self.files: dict[str, bytes] = {}
 
     def pipe_file(self, path: str, data: bytes) -> None:
-        """Take an object."""
         self.files[path] = data
 
     def put_file(self, local: str, path: str) -> None:
-        """Take an object of this machine."""
         self.files[path] = Path(local).read_bytes()
 
     def open(self, _path: str, _mode: str, *, block_size: int) -> "_Objects":
-        """Return a file; in blocks that a slow line can bring in a minute."""
+        """Small blocks, which a slow line can transfer in a minute."""
         assert block_size <= 8 << 20
         return self
 
     def read(self, _size: int) -> bytes:
-        """Fail as a package fails."""
         raise RuntimeError("connection reset")
 
-    def close(self) -> None:
-        """Close a file."""
+    def close(self) -> None: ...
 
 
 def test_an_object_store_has_no_folders(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A manifest is what was written or is refused, and a snapshot is followed only if nothing behind it can be missing."""
+"""Damaged manifests are rejected; a snapshot is used only if no later record is missing."""
 
 import hashlib
 import json
@@ -71,7 +71,6 @@ def test_garbage_is_no_manifest(data: bytes) -> None:
 
 
 def tampered(**changes: Any) -> bytes:
-    """Return a manifest with a right checksum over other content."""
     body = json.loads(msgspec.json.encode(snapshot()))
     content = json.dumps({**body, **changes})
     digest = hashlib.sha256(content.encode()).hexdigest()
@@ -250,7 +249,6 @@ def test_reading_may_take_as_long_as_deletes_can_be_read() -> None:
 
 
 def _alive(spec: StoreSpec, stored: list[tuple[bytes, bytes]], observed_ms: int) -> list[bytes]:
-    """Return where those rows are that have not ended."""
     return [row.place for row in stored_rows(spec, stored, observed_ms)]
 
 

@@ -1,4 +1,4 @@
-"""A restore begins with the cheapest of what may be followed, and says why."""
+"""A restore uses the cheapest valid source, and gives the reason."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,6 @@ POSITION = Position(offset=90, topic_id=TOPIC_ID, written_at_ms=NOW_MS - 1_000)
 
 
 def plan(position: Position | None, made: Any, **about: Any) -> RestorePlan:
-    """Plan for partition 0."""
     return plan_restore(position, made, SPEC, facts(**about))
 
 
@@ -79,7 +78,8 @@ def test_a_snapshot_that_is_refused_is_told_of(made: Any, reason: str) -> None:
     [
         (None, None, True),
         (None, 900_000, True),
-        # Rows live for 100 s, on disk for 70 s more, and go by the minute: at 900 s there is what came from 720 s on.
+        # Rows live 100 s, stay on disk 70 s more, in segments of a minute: at 900 s, rows from 720
+        # s on exist.
         (None, 830_000, True),
         (None, 500_000, False),
         (500_000, 500_000, True),

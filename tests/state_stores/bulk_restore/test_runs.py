@@ -1,4 +1,4 @@
-"""Runs are built in bounded memory, say what is in them, and leave nothing behind when they are given up."""
+"""Runs are built in bounded memory, describe their content, and are deleted when abandoned."""
 
 import hashlib
 import os
@@ -31,14 +31,12 @@ MIB = 1024 * 1024
 
 
 def builder(path: Path, spec: StoreSpec = SPEC, **changes: Any) -> RunBuilder:
-    """Return a builder for partition 3, from the start of the log."""
     return RunBuilder(
         spec, path, **{"partition": 3, "from_offset": 0, "complete_from_zero": True, **changes}
     )
 
 
 def put(to: RunBuilder, start: int, rows: dict[bytes, bytes | None]) -> None:
-    """Add one batch of records from an offset on."""
     count = len(rows)
     to.add(list(rows), list(rows.values()), [start + each for each in range(count)], start + count)
 
@@ -123,7 +121,6 @@ def test_what_is_given_up_is_deleted(tmp_path: Path) -> None:
 
 
 def files_of(path: Path, *contents: Mapping[bytes, bytes | None]) -> list[RunFile]:
-    """Return runs that follow each other."""
     found: list[RunFile] = []
     for number, rows in enumerate(contents):
         file = path / f"{number}.sst"
@@ -189,7 +186,6 @@ def test_hundreds_of_runs_are_merged_with_few_of_them_open(tmp_path: Path) -> No
 
 @contextmanager
 def few_files_to_open(more: int) -> Iterator[None]:
-    """Let this process open only so many more files. What is bounded are the numbers of descriptors, some of which are taken."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as opened:
         free = [opened.enter_context(Path(os.devnull).open()).fileno() for _ in range(more)]

@@ -1,5 +1,3 @@
-"""Stored values: format byte, timestamp, the serde's bytes."""
-
 import struct
 
 import pytest

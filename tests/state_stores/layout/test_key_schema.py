@@ -1,5 +1,3 @@
-"""Ends of key ranges: the smallest bytes behind a key, behind a prefix."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

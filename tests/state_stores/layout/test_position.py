@@ -1,5 +1,3 @@
-"""Changelog positions on disk: read back exactly, or not at all."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

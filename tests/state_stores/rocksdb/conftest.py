@@ -1,5 +1,3 @@
-"""A database directory, settings and shared resources for the tests of this folder."""
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_database(path: Path) -> Iterator[OpenDatabase]:
-    """Opens the database of the test, with any options; what is open at the end is closed."""
+    """Open the test's database with any options; close it at the end."""
     opened: list[TaskDatabase] = []
 
     def open_(
@@ -36,4 +34,4 @@ def open_database(path: Path) -> Iterator[OpenDatabase]:
         try:
             database.close()
         except StateStoreError:
-            continue  # a test that damaged it has seen that already
+            continue  # the test has damaged it

@@ -1,4 +1,4 @@
-"""RocksDB and the in-memory twin against a plain dictionary, over random histories with reopening."""
+"""RocksDB and the in-memory database against a dictionary, over random histories with reopening."""
 
 import shutil
 import tempfile
@@ -24,7 +24,7 @@ changes = st.dictionaries(
     stores, st.lists(st.tuples(keys, st.none() | st.binary(max_size=20)), max_size=120)
 )
 bounds = st.none() | keys
-# Small buffers, so that data is read from files and memory alike.
+# Small buffers: reads hit files and memory.
 OPTIONS = RocksDBOptions(
     write_buffer_bytes=64 * 1024, family_write_buffer_bytes=64 * 1024, block_cache_bytes=64 * 1024
 )
@@ -143,7 +143,7 @@ class DatabaseModel(RuleBasedStateMachine):
 
 
 class FilteredModel(DatabaseModel):
-    """With write buffers that are large enough for a filter, so that many keys are read from memory."""
+    """Memtables large enough for a filter; many keys are read from memory."""
 
     options = RocksDBOptions(block_cache_bytes=64 * 1024)
 

@@ -1,4 +1,4 @@
-"""FAULTS 5b: a writer is killed again and again; no store is ever behind its stored position."""
+"""FAULTS 5b: a writer is killed repeatedly; no store is behind its stored position."""
 
 import os
 import random
@@ -35,7 +35,7 @@ def test_no_family_is_behind_its_position_after_a_kill(path: Path) -> None:
         for _ in range(ROUNDS):
             writer.stdin.write("go\n")
             pid = int(writer.stdout.readline())
-            # The moment is the fault that is injected; anything may be going on then, the opening too.
+            # The kill may hit any step, including the opening.
             work(psutil.Process(pid), chance.uniform(0, 0.15))
             time.sleep(chance.uniform(0, 0.01))
             os.kill(pid, signal.SIGKILL)
@@ -46,18 +46,17 @@ def test_no_family_is_behind_its_position_after_a_kill(path: Path) -> None:
             before = position
         writer.stdin.close()
         assert writer.wait(timeout=20) == 0
-    # Else nothing was flushed before the kills, and nothing was tested.
+    # Otherwise nothing was flushed before the kills.
     assert advanced > ROUNDS // 4
 
 
 def work(writer: psutil.Process, cpu_s: float) -> None:
-    """Let a process work for so long: by its own clock, because on a busy machine ours tells nothing."""
+    """Let a process run for this CPU time, because the machine may be busy."""
     while sum(writer.cpu_times()[:2]) < cpu_s:
         time.sleep(0.001)
 
 
 def check(path: Path) -> int:
-    """Compare every store with its position; return the position."""
     resources = SharedResources.create(OPTIONS)
     database = TaskDatabase.open(path, STORES, OPTIONS, resources)
     try:

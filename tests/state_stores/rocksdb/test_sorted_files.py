@@ -1,4 +1,4 @@
-"""Sorted files are read back as they were written, and as RocksDB itself reads them; anything else is refused."""
+"""Sorted files are read back unchanged, here and by RocksDB; other files are rejected."""
 
 import random
 from pathlib import Path
@@ -24,7 +24,6 @@ ROWS = st.dictionaries(
 
 
 def many(seed: int, count: int) -> list[tuple[bytes, bytes | None]]:
-    """Return rows that fill many blocks, deletes among them."""
     chance = random.Random(seed)
     return sorted(
         {

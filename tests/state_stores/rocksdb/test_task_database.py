@@ -1,4 +1,4 @@
-"""What only the database on disk has: reopening, damage, locks, stalls, files."""
+"""Tests of the database on disk only: reopening, damage, locks, stalls, files."""
 
 import gc
 import json
@@ -27,7 +27,7 @@ from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 
 ROWS = [(b"key-%06d" % number, b"value-%06d" % number) for number in range(20_000)]
 
-#: So small that writes outrun the flushes.
+#: So small that writes outrun flushes.
 TINY = RocksDBOptions(
     write_buffer_bytes=64 * 1024,
     family_write_buffer_bytes=64 * 1024,
@@ -41,7 +41,6 @@ def option_file(path: Path) -> str:
 
 
 def sections(text: str, kind: str) -> dict[str, dict[str, str]]:
-    """Return the settings by family of one kind of section of RocksDB's options file."""
     found: dict[str, dict[str, str]] = {}
     current: dict[str, str] = {}
     for line in text.splitlines():
@@ -169,8 +168,8 @@ def test_close_releases_scans_that_were_left_open(open_database: OpenDatabase) -
     assert database.open_scans() == 2
     kept: list[BaseException] = []
     try:
-        database.write({"counts": [(b"k", b"v"), (b"l", "text")]}, {})  # type: ignore[list-item] # the mistake
-    except Exception as error:  # noqa: BLE001 - whatever the library raises
+        database.write({"counts": [(b"k", b"v"), (b"l", "text")]}, {})  # an invalid value
+    except Exception as error:  # noqa: BLE001 - any exception of the library
         kept.append(error)
     database.close()
     assert len(kept) == 1
@@ -215,7 +214,7 @@ def test_no_write_is_larger_than_a_mebibyte_and_positions_come_last(
     plain = TaskDatabase._batch
 
     def batch(self: TaskDatabase, pieces: Sequence[object], positions: object) -> WriteBatch:
-        made = plain(self, pieces, positions)  # type: ignore[arg-type] # passed on as it is
+        made = plain(self, pieces, positions)  # passed on unchanged
         sizes.append(made.size_in_bytes())
         with_positions.append(bool(positions))
         return made
@@ -289,7 +288,7 @@ def test_a_damaged_block_is_never_a_short_scan(path: Path, open_database: OpenDa
         kept.append(caught.value)
     with pytest.raises(StoreCorruptedError, match="counts"):
         database.get_many("counts", [key for key, _ in ROWS])
-    # What lies elsewhere is still read, and the failures that somebody keeps don't keep it open.
+    # Other blocks are still readable; kept exceptions do not keep the database open.
     assert database.get_many("counts", [ROWS[-1][0]]) == [ROWS[-1][1]]
     database.close()
     assert len(kept) == 2
@@ -330,7 +329,7 @@ def test_a_damaged_position_is_told_at_open(path: Path, open_database: OpenDatab
     damage(biggest_file(path), 5000)
     with pytest.raises(StoreCorruptedError) as caught:
         open_database()
-    TaskDatabase.destroy(path)  # although the failure is still referred to
+    TaskDatabase.destroy(path)  # although an exception still refers to it
     assert caught.value is not None
     assert not path.exists()
 
@@ -354,7 +353,7 @@ def test_a_checkpoint_is_a_whole_copy(path: Path, open_database: OpenDatabase) -
     copy = path.with_name("copy")
     database.checkpoint(copy)
     on_disk = {file.name for file in path.glob("*.sst")}
-    assert len(on_disk) == 2  # one of the data, one of the positions
+    assert len(on_disk) == 2  # one for data, one for positions
     database.write({"counts": [(b"later", b"x")]}, {"counts": b"c2"})
     options = RocksDBOptions()
     copied = TaskDatabase.open(copy, ["counts"], options, SharedResources.create(options))
@@ -373,7 +372,7 @@ def test_a_checkpoint_beside_flushes_has_all_that_was_written(path: Path) -> Non
     rows: dict[bytes, bytes] = {}
     for number in range(300):
         position = b"%d" % number
-        # Now and then a position alone, as where records change no store.
+        # Sometimes only a position, as for records that change no store.
         written = [
             (b"%04d" % key, chosen.randbytes(20))
             for key in sorted(chosen.sample(range(1_000), chosen.choice([0, 30, 300])))
@@ -424,14 +423,13 @@ def test_ingested_files_win_in_their_order(tmp_path: Path, open_database: OpenDa
 
 
 class _Watched:
-    """A family that tells of each call by which files come in, during which no other thread of Python runs."""
+    """A family that records each ingestion; other Python threads do not run during the call."""
 
     def __init__(self, family: Rdict, calls: list[list[str]]) -> None:
         self._family = family
         self._calls = calls
 
     def ingest_external_file(self, files: list[str], options: IngestExternalFileOptions) -> None:
-        """Tell of it, and take them."""
         self._calls.append(files)
         self._family.ingest_external_file(files, options)
 

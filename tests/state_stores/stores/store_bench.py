@@ -23,34 +23,33 @@ from tidewheel.state_stores.stores.factory import committed_store, make_store
 
 TOPIC = "app-store-changelog"
 
-# Small buffers, so that data is read from files and memory alike.
+# Small buffers: reads hit files and memory.
 _OPTIONS = RocksDBOptions(
     write_buffer_bytes=64 * 1024, family_write_buffer_bytes=64 * 1024, block_cache_bytes=64 * 1024
 )
 
 
-#: How a store begins again: on its disk after a close, on what a kill left of it, or without one; and where the
-#: changelog is cut into batches.
+#: Ways to reopen a store: after a close, after a kill, or by a restore, with the changelog split at
+#: these points.
 begins = st.tuples(
     st.sampled_from(["restart", "kill", "restore"]), st.lists(st.integers(0, 100), max_size=3)
 )
 
 
 def spec_of(kind: StoreKind, **changes: Any) -> StoreSpec:
-    """Return a store of strings and integers."""
     values = {"key_serde": Serdes.string(), "value_serde": Serdes.int64(), **changes}
     return StoreSpec(name="store", kind=kind, **values)
 
 
 class StoreBench:
-    """A store, and everything that can happen to it.
+    """A store with its changelog and all that can happen to it.
 
     Attributes:
-        store: The store as its task holds it.
-        now: What its processors' clock says.
+        store: The task's store.
+        now: Current time of its processors.
         changelog: (key, value, timestamp) of every changelog record.
         headers: Headers of every changelog record.
-        committed: The store as queries see it.
+        committed: The store for queries.
     """
 
     def __init__(self, spec: StoreSpec, *, rocksdb: bool, keep_bytes: int = 1 << 20) -> None:
@@ -89,7 +88,6 @@ class StoreBench:
         )
 
     def commit(self) -> None:
-        """Write what changed to the changelog and to the database."""
         buffer = self.store.buffer
         if buffer.has_changes():
             drained = buffer.drain()
@@ -100,7 +98,7 @@ class StoreBench:
         buffer.applied()
 
     def restart(self) -> None:
-        """Go on from what is committed; in memory, that is what the changelog has."""
+        """Reopen with committed content; in memory, from the changelog."""
         if not self._rocksdb:
             self.restore([])
             return
@@ -108,13 +106,12 @@ class StoreBench:
         self._open(self._database())
 
     def restore(self, cuts: Sequence[int]) -> None:
-        """Make the store anew from its changelog, in batches that are cut anywhere."""
         self.database.close()
         self._open(self._fresh())
         self.replay(0, cuts)
 
     def kill(self, cuts: Sequence[int]) -> None:
-        """Go on from what is on disk while the database is open: RocksDB's memory is lost, and replayed."""
+        """Reopen the files of the open database, as after a kill; then replay what RocksDB lost."""
         if self._root is None:
             self.restore(cuts)
             return
@@ -126,7 +123,7 @@ class StoreBench:
         self.replay(int.from_bytes(self.database.position("store") or b""), cuts)
 
     def begin_again(self, how: tuple[str, Sequence[int]]) -> None:
-        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
+        """Reopen the store; uncommitted changes are lost."""
         match how:
             case ("restart", _):
                 self.restart()
@@ -136,7 +133,6 @@ class StoreBench:
                 self.restore(cuts)
 
     def replay(self, begin: int, cuts: Sequence[int]) -> None:
-        """Bring the store up to the end of its changelog."""
         end = len(self.changelog)
         inside = sorted(begin + cut % (end - begin + 1) for cut in cuts)
         for start, stop in pairwise([begin, *inside, end]):
@@ -153,11 +149,9 @@ class StoreBench:
             write_rows(self.database, {"store": rows}, position, {"store": extra})
 
     def disk_rows(self) -> list[tuple[bytes, bytes]]:
-        """Return everything that is in the database."""
         return list(self.database.iterate("store", None, None))
 
     def close(self) -> None:
-        """Remove everything."""
         self.database.close()
         if self._root is not None:
             shutil.rmtree(self._root)

@@ -1,4 +1,4 @@
-"""The place of a user's own store in its task: what it begins with, and what makes it begin anew."""
+"""Slot of a user's own store in its task: initial content, and reasons to clear it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,6 @@ OTHER = b"another topic id"
 
 
 def slot_of(make: Callable[[], object], directory: Path, *, logging: bool = True) -> CustomSlot:
-    """Return the place of a store that `make` makes."""
     serde = Serdes.bytes()
     return CustomSlot(
         StoreSpec(
@@ -32,12 +31,10 @@ def slot_of(make: Callable[[], object], directory: Path, *, logging: bool = True
 
 
 def at(offset: int, *, topic: bytes = TOPIC, now_ms: int = 0) -> Position:
-    """Return a position."""
     return Position(offset=offset, topic_id=topic, written_at_ms=now_ms)
 
 
 def counted(slot: CustomSlot, keys: str) -> Totals:
-    """Count keys in the store of a slot, and return it."""
     store = slot.store.users
     assert isinstance(store, Totals)
     for key in keys:

@@ -1,4 +1,4 @@
-"""Public values of type parameters: they are made with them, and do not change."""
+"""Public generic values are frozen."""
 
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -16,7 +16,7 @@ from tidewheel import (
 )
 from tidewheel.streams.testing.driver import TestRecord
 
-#: Each class with its type parameters, and what one is made of.
+#: Classes with type parameters, and their arguments.
 MADE: dict[Any, tuple[Any, ...]] = {
     Record[str, int]: ("a", 1, 5),
     TestRecord[str, int]: ("a", 1, 5),

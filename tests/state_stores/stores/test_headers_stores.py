@@ -1,4 +1,4 @@
-"""Stores that keep headers: equal to a model, on disk as other stores where there are none, in the changelog beside the value."""
+"""Stores with headers: model test, disk format, and changelog records."""
 
 from contextlib import suppress
 from typing import Any
@@ -23,7 +23,7 @@ headers_of_records = st.lists(
 
 KINDS = [StoreKind.TIMESTAMPED_KEY_VALUE, StoreKind.TIMESTAMPED_WINDOW, StoreKind.SESSION]
 
-#: What happens to a store: a put or (None) a delete at a key and a time, a commit, or a new beginning.
+#: Steps: a put or (None) a delete at a key and a time, a commit, or a reopening.
 steps = st.lists(
     st.tuples(
         st.sampled_from("ab"),
@@ -37,14 +37,12 @@ steps = st.lists(
 
 
 def bench_of(kind: StoreKind, *, rocksdb: bool, keeps_headers: bool = True, **changes: Any) -> Any:
-    """Return a store of a kind in which nothing expires."""
     limits = {} if kind is StoreKind.TIMESTAMPED_KEY_VALUE else {"retention_ms": 1_000_000}
     spec = spec_of(kind, keeps_headers=keeps_headers, window_size_ms=10, **limits, **changes)
     return StoreBench(spec, rocksdb=rocksdb)
 
 
 def put(bench: StoreBench, key: str, time: int, row: tuple[int, Headers] | None) -> Any:
-    """Put a row, or delete it; return where it stands."""
     store = bench.store
     value: Any = None if row is None else ValueTimestampHeaders(row[0], time, row[1])
     match bench.spec.kind:
@@ -61,7 +59,6 @@ def put(bench: StoreBench, key: str, time: int, row: tuple[int, Headers] | None)
 
 
 def shown(kind: StoreKind, store: Any) -> dict[Any, tuple[int, Headers]]:
-    """Return all rows of a store, each read in all ways."""
     found = dict[Any, tuple[int, Headers]]()
     if kind is StoreKind.SESSION:
         for session, each in store.fetch_range(None, None):
@@ -78,11 +75,6 @@ def shown(kind: StoreKind, store: Any) -> dict[Any, tuple[int, Headers]]:
 @pytest.mark.parametrize("rocksdb", [False, True], ids=["in_memory", "rocksdb"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_a_dictionary_of_values_and_headers(kind: StoreKind, rocksdb: bool) -> None:
-    """Puts and deletes are seen at once; commits, restarts, kills and restores keep what was committed, with its headers.
-
-    Queries with headers return the committed rows.
-    """
-
     @settings(max_examples=20)
     @given(steps=steps)
     def check(steps: list[Any]) -> None:
@@ -156,7 +148,6 @@ def test_the_changelog_has_the_value_alone_and_the_headers_beside_it() -> None:
 
 
 def test_queries_see_values_and_timestamps() -> None:
-    """As Kafka Streams' queries do: what is committed, without the headers."""
     bench = bench_of(StoreKind.TIMESTAMPED_KEY_VALUE, rocksdb=False)
     put(bench, "a", 2, (3, (("trace", b"1"),)))
     bench.commit()

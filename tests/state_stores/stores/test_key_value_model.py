@@ -1,4 +1,4 @@
-"""Key-value stores are dictionaries, on RocksDB and in memory, whatever was committed, killed or restored."""
+"""Model test: key-value stores are dictionaries after commits, kills and restores."""
 
 from typing import Any
 
@@ -11,14 +11,12 @@ from tests.state_stores.stores.store_bench import StoreBench, begins, spec_of
 from tidewheel.state_stores.spec import StoreKind
 from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp
 
-#: Keys whose bytes begin with each other.
+#: Keys with common prefixes.
 keys = st.sampled_from(["", "a", "a\x00", "ab", "b", "é"])
 bounds = st.none() | keys
 
 
 class KeyValueMachine(RuleBasedStateMachine):
-    """Every operation of a key-value store beside a dictionary."""
-
     rocksdb = False
 
     @initialize(
@@ -43,7 +41,6 @@ class KeyValueMachine(RuleBasedStateMachine):
         )
 
     def expect(self, lo: str | None = None, hi: str | None = None) -> list[tuple[str, Any]]:
-        """Return the rows of a range by the bytes of their keys."""
         rows = sorted(self.rows.items(), key=lambda row: row[0].encode())
         low = b"" if lo is None else lo.encode()
         return [
@@ -97,7 +94,6 @@ class KeyValueMachine(RuleBasedStateMachine):
 
     @rule(how=begins)
     def begin_again(self, how: tuple[str, list[int]]) -> None:
-        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
         self.bench.begin_again(how)
         self.rows = {**self.kept}
 

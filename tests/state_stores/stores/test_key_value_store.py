@@ -1,4 +1,4 @@
-"""Key-value stores read as sorted dictionaries; what a cache holds back goes out once, with the right past."""
+"""Key-value stores read as sorted dictionaries; a cache forwards each change once."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,12 +26,10 @@ TOPIC = "app-store-changelog"
 
 
 def spec_of(kind: StoreKind = StoreKind.KEY_VALUE) -> StoreSpec:
-    """Return a store of strings and integers."""
     return StoreSpec(name="store", kind=kind, key_serde=Serdes.string(), value_serde=Serdes.int64())
 
 
 def opened(kind: type[Any] = KeyValueStore, *, cached: bool = False) -> Any:
-    """Return an empty store whose clock stands at NOW."""
     spec = spec_of(
         StoreKind.TIMESTAMPED_KEY_VALUE if kind is TimestampedKeyValueStore else StoreKind.KEY_VALUE
     )
@@ -42,13 +40,12 @@ def opened(kind: type[Any] = KeyValueStore, *, cached: bool = False) -> Any:
 
 
 def commit(store: KeyValueStore[Any, Any]) -> None:
-    """Write the changes of a store to its database."""
     store.buffer._database.write({"store": store.buffer.drain().stored}, {})
     store.buffer.applied()
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Every operation beside a dictionary that is sorted by the keys' bytes."""
+    """Every operation, compared with a dictionary sorted by serialised key."""
 
     @initialize(cached=st.booleans())
     def open(self, *, cached: bool) -> None:
@@ -255,8 +252,6 @@ def test_iterators_show_the_store_as_it_was() -> None:
     assert [first, *rows] == [("a", 1), ("b", 2), ("bb", 4), ("c", 3)]
 
 
-# -- what a cache holds back ------------------------------------------------------------------------------------------
-
 CHANGES = st.lists(st.tuples(KEYS, st.none() | st.integers(0, 9)), max_size=60)
 
 
@@ -322,11 +317,7 @@ def test_what_is_noted_of_changes_does_not_grow_with_their_number() -> None:
     assert len(store.held) == 11
 
 
-# -- committed content ------------------------------------------------------------------------------------------------
-
-
 def committed(*contents: dict[str, tuple[int, int]], kind: StoreKind = StoreKind.KEY_VALUE) -> Any:
-    """Return the committed store over databases with these rows (value, timestamp)."""
     databases = []
     for rows in contents:
         buffer = CommitBuffer(spec_of(kind), InMemoryDatabase(["store"]), topic=TOPIC, keep_bytes=0)

@@ -1,4 +1,4 @@
-"""An LRU store keeps the keys used last, in the changelog too, whatever was committed or restored."""
+"""Model test: an LRU store keeps the most recently used keys, in the changelog too."""
 
 from collections import OrderedDict
 from typing import Any
@@ -16,15 +16,13 @@ keys = st.sampled_from(["a", "b", "c", "d", "e"])
 
 
 class LruMachine(RuleBasedStateMachine):
-    """Every operation of an LRU store beside an ordered dictionary."""
-
     rocksdb = False
 
     @initialize(keep_bytes=st.sampled_from([0, 1 << 20]))
     def open(self, keep_bytes: int) -> None:
         spec = spec_of(StoreKind.KEY_VALUE, max_entries=MOST)
         self.bench = StoreBench(spec, rocksdb=self.rocksdb, keep_bytes=keep_bytes)
-        #: key -> (timestamp, value), the key used least recently first.
+        #: key -> (timestamp, value), least recently used first.
         self.rows: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self.kept = OrderedDict(self.rows)
 
@@ -57,7 +55,7 @@ class LruMachine(RuleBasedStateMachine):
 
     @rule(how=begins)
     def begin_again(self, how: tuple[str, list[int]]) -> None:
-        """Restart, be killed, or restore from the changelog: keys are in the order of their timestamps then."""
+        """Reopened stores have their keys in timestamp order."""
         self.bench.begin_again(how)
         in_order = sorted(self.kept.items(), key=lambda row: (row[1][0], row[0]))
         self.rows = OrderedDict(in_order)
@@ -85,7 +83,6 @@ TestRocksDB.settings = settings(max_examples=8, stateful_step_count=30)
 
 
 def bench_of(most: int) -> StoreBench:
-    """Return an LRU store in memory."""
     return StoreBench(spec_of(StoreKind.KEY_VALUE, max_entries=most), rocksdb=False)
 
 

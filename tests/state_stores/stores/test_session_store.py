@@ -1,4 +1,4 @@
-"""A session store is a dictionary by key, start and end of what has not expired, whatever was committed or restored."""
+"""Model test: a session store is a dictionary of unexpired rows by key, start and end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,12 +26,10 @@ lengths = st.sampled_from([0, 1, 1_000, 80_000])
 
 
 class Changeable(int):
-    """A number of a type that nobody knows, so a store keeps it serialised."""
+    """A number of an unknown type, so a store keeps it serialised."""
 
 
 class SessionMachine(RuleBasedStateMachine):
-    """Every operation of a session store beside a dictionary."""
-
     rocksdb = False
 
     @initialize(keep_bytes=st.sampled_from([0, 1 << 20]))
@@ -47,7 +45,6 @@ class SessionMachine(RuleBasedStateMachine):
             self.bench.close()
 
     def expect(self, key: str | None = None, earliest_end: int = 0) -> list[Any]:
-        """Return the live sessions, of one key in the order of their ends."""
         rows = [
             (session, value)
             for session, value in self.rows.items()
@@ -70,7 +67,6 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), end=times)
     def extend(self, data: st.DataObject, end: int) -> None:
-        """Replace a session by one that ends later or earlier, as a merge does."""
         live = self.expect()
         if live:
             session, value = data.draw(st.sampled_from(live))
@@ -85,7 +81,7 @@ class SessionMachine(RuleBasedStateMachine):
         changeable=st.booleans(),
     )
     def merge(self, records: list[tuple[str, int, int]], changeable: bool) -> None:
-        """Merge records into the sessions within a gap of theirs as a batch does, each one after those before it."""
+        """Merge a batch of records into sessions within the gap, one after the other."""
         store = self.bench.store
         batch = SessionBatch(
             store.buffer,
@@ -103,7 +99,7 @@ class SessionMachine(RuleBasedStateMachine):
                 and session.start <= timestamp + gap
             ]
             found = batch.find(index, timestamp + gap)
-            # What has expired may be gone or not.
+            # Expired sessions may be deleted or not.
             live = self.observed - RETENTION
             assert [(row[1], row[2], row[3]) for row in found if row[2] > live] == [
                 (s.start, s.end, value) for s, value in expected if s.end > live
@@ -158,7 +154,6 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(how=begins)
     def begin_again(self, how: tuple[str, list[int]]) -> None:
-        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
         self.bench.begin_again(how)
         self.rows, self.observed = {**self.kept[0]}, self.kept[1]
         self.bench.store.restore_times((self.observed,))
@@ -182,7 +177,6 @@ TestRocksDB.settings = settings(max_examples=8, stateful_step_count=30)
 
 
 def bench_of(**changes: Any) -> StoreBench:
-    """Return a session store in memory."""
     return StoreBench(spec_of(StoreKind.SESSION, retention_ms=RETENTION, **changes), rocksdb=False)
 
 

@@ -1,4 +1,4 @@
-"""Rows of a store with a ttl end in stream time: never read again, deleted by commits, gone from the changelog."""
+"""Rows with a TTL expire in stream time; commits delete them, in the changelog too."""
 
 from typing import Any
 
@@ -17,8 +17,6 @@ times = st.integers(0, 40)
 
 
 class TtlMachine(RuleBasedStateMachine):
-    """Every operation of a store with a ttl beside a dictionary with timestamps."""
-
     rocksdb = False
 
     @initialize(keep_bytes=st.sampled_from([0, 1 << 20]))
@@ -54,7 +52,7 @@ class TtlMachine(RuleBasedStateMachine):
 
     @rule(now=times)
     def time_goes_on(self, now: int) -> None:
-        """A read tells the store what time it is."""
+        """A read advances the store's time."""
         self.bench.now = now
         self.observed = max(self.observed, now)
         assert self.bench.store.get("a") == self.alive().get("a")
@@ -65,12 +63,11 @@ class TtlMachine(RuleBasedStateMachine):
         self.bench.commit()
         self.kept = ({**self.rows}, self.observed)
         if changed:
-            # A query sees the rows, and the time, of the commit.
+            # Queries see the rows and the time of the commit.
             assert dict(self.bench.committed.all()) == self.alive()
 
     @rule(how=begins)
     def begin_again(self, how: tuple[str, list[int]]) -> None:
-        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
         self.bench.begin_again(how)
         self.rows, self.observed = {**self.kept[0]}, self.kept[1]
         self.bench.store.restore_times((self.observed,))
@@ -90,7 +87,6 @@ class TtlMachine(RuleBasedStateMachine):
         assert store.times() == (self.observed,)
 
     def seen(self) -> list[tuple[bytes, Any]]:
-        """Read everything without telling the time."""
         return [(row[0], row) for row in self.bench.store.buffer.iterate(None, None)]
 
 
@@ -107,7 +103,6 @@ TestRocksDB.settings = settings(max_examples=8, stateful_step_count=30)
 
 
 def bench_of(ttl_ms: int = TTL) -> StoreBench:
-    """Return a store with a ttl, in memory."""
     return StoreBench(spec_of(StoreKind.KEY_VALUE, ttl_ms=ttl_ms), rocksdb=False)
 
 
@@ -223,7 +218,7 @@ def test_a_query_does_not_see_ended_rows() -> None:
     put(bench, "b", 2, now=105)
     put(bench, "c", 3, now=110)
     bench.commit()
-    # "a" was put and ended within one commit: it is still there, but not seen.
+    # "a" expired within its commit: it is on disk, but not visible.
     assert [key for key, _ in bench.disk_rows()] == [b"a", b"b", b"c"]
     assert bench.committed.get("a") is None
     assert list(bench.committed.all()) == [("b", 2), ("c", 3)]

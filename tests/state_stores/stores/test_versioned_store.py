@@ -1,4 +1,4 @@
-"""A versioned store is a dictionary of timestamps per key within the history, whatever was committed or restored."""
+"""Model test: a versioned store is a dictionary of timestamps per key within the history."""
 
 import random
 from typing import Any
@@ -22,7 +22,7 @@ Found = tuple[int | None, int, int | None]
 
 
 class Model:
-    """What a versioned store is: per key a value (None: deleted) by timestamp."""
+    """Model of a versioned store: per key, values (None: deleted) by timestamp."""
 
     def __init__(self) -> None:
         self.versions: dict[str, dict[int, int | None]] = {}
@@ -39,7 +39,6 @@ class Model:
         return self.observed - HISTORY
 
     def all_of(self, key: str) -> list[Found]:
-        """Return (value, timestamp, valid_to) of every version, newest first."""
         stamps = sorted(self.versions.get(key, {}))
         following = [*stamps, None][1:]
         rows = [
@@ -49,7 +48,7 @@ class Model:
         return rows[::-1]
 
     def as_of(self, key: str, as_of: int) -> Found | None:
-        """Return the version valid at a time, if that may be asked."""
+        """Return the version valid at a readable time."""
         for value, stamp, valid_to in self.all_of(key):
             if stamp <= as_of:
                 readable = as_of >= self.horizon or valid_to is None
@@ -57,7 +56,6 @@ class Model:
         return None
 
     def history(self, key: str, begin: int, end: int) -> list[Found]:
-        """Return the readable versions valid at any of the times."""
         return [
             (value, stamp, valid_to)
             for value, stamp, valid_to in self.all_of(key)
@@ -68,8 +66,6 @@ class Model:
 
 
 class VersionedMachine(RuleBasedStateMachine):
-    """Every operation of a versioned store beside the model."""
-
     rocksdb = False
 
     @initialize(keep_bytes=st.sampled_from([0, 1 << 20]))
@@ -124,7 +120,6 @@ class VersionedMachine(RuleBasedStateMachine):
 
     @rule(how=begins)
     def begin_again(self, how: tuple[str, list[int]]) -> None:
-        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
         self.bench.begin_again(how)
         self.model = self.kept.copy()
         self.bench.store.restore_times((self.model.observed,))
@@ -159,13 +154,12 @@ TestRocksDB.settings = settings(max_examples=8, stateful_step_count=40)
 
 
 def bench_of(**changes: Any) -> StoreBench:
-    """Return a versioned store in memory."""
     spec = spec_of(StoreKind.VERSIONED, **{"history_retention_ms": HISTORY, **changes})
     return StoreBench(spec, rocksdb=False)
 
 
 def test_the_changelog_has_the_bare_key_and_the_versions_timestamp() -> None:
-    """As Kafka Streams': versions of one key are several records, a deletion is a tombstone."""
+    """As in Kafka Streams: versions are separate records, a deletion is a tombstone."""
     bench = bench_of()
     bench.store.put("k", 2, 20)
     bench.store.put("k", 1, 10)
@@ -198,7 +192,7 @@ def test_ended_versions_and_old_deletions_leave_the_disk() -> None:
             bench.store.put(key, 1, now)
         if now % 50 == 0:
             bench.commit()
-    # Ten keys, a version every 10 ms, a history of 100 ms: some 20 rows are alive.
+    # Ten keys with a version every 10 ms and a history of 100 ms: about 20 live rows.
     assert len(bench.disk_rows()) < 80
 
 
@@ -223,7 +217,7 @@ def test_a_deletion_stays_until_all_that_it_deleted_is_gone() -> None:
     for now in range(100, 104):
         bench.store.put("z", 1, now)
         bench.commit()
-        bench.store.buffer.discard()  # nothing is remembered
+        bench.store.buffer.discard()  # drop cached versions
         assert bench.store.get("k") is None
         assert list(bench.store.history("k")) == []
 

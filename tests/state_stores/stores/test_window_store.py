@@ -1,4 +1,4 @@
-"""A window store is a dictionary by key and start of what has not expired, whatever was committed or restored."""
+"""Model test: a window store is a dictionary of unexpired rows by key and start."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,10 +20,10 @@ from tidewheel.state_stores.stores.windowed import Windowed
 MINUTE = 60_000
 RETENTION = 150_000  # segments are 75 s
 
-#: Keys whose bytes begin with each other, so that rows of different keys stand between each other.
+#: Keys with common prefixes, so that rows of different keys are mixed.
 KEYS = ["", "a", "a\x00", "a\x00\x00\x00\x00\x00\x00\x00", "ab", "b"]
 keys = st.sampled_from(KEYS)
-#: Times around the borders of segments and of the retention.
+#: Times near borders of segments and of the retention.
 times = st.builds(
     lambda segment, offset: max(segment * 75_000 + offset, 0),
     st.integers(0, 8),
@@ -34,8 +34,6 @@ numbers = st.none() | st.integers(-5, 5)
 
 
 class WindowMachine(RuleBasedStateMachine):
-    """Every operation of a window store beside a list of what was put."""
-
     rocksdb = False
 
     @initialize(
@@ -70,7 +68,6 @@ class WindowMachine(RuleBasedStateMachine):
     def expect(
         self, low: int, high: int, lo: str | None = None, hi: str | None = None
     ) -> list[tuple[Windowed[str], Any]]:
-        """Return the live rows of a range by key and start."""
         rows = self.rows
         low = max(low, self.observed - RETENTION + 1)
         return [
@@ -101,7 +98,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule(rows=st.lists(st.tuples(keys, numbers, times), min_size=1, max_size=12))
     def add_all(self, rows: list[tuple[str, int | None, int]]) -> None:
-        """Add rows at once to a store that retains duplicates; where it refuses, nothing has happened."""
+        """A batch put to a store with duplicates is all or nothing."""
         if not self.duplicates:
             return
         buffer = self.bench.store.buffer
@@ -159,12 +156,11 @@ class WindowMachine(RuleBasedStateMachine):
         self.bench.commit()
         self.kept = ({**self.rows}, self.observed)
         if changed:
-            # A query sees the rows, and the time, of the commit.
+            # Queries see the rows and the time of the commit.
             assert list(self.bench.committed.all()) == list(self.bench.store.all())
 
     @rule(how=begins)
     def begin_again(self, how: tuple[str, list[int]]) -> None:
-        """Restart, be killed, or restore from the changelog: what was not committed is gone."""
         self.bench.begin_again(how)
         self.rows, self.observed = {**self.kept[0]}, self.kept[1]
         self.bench.store.restore_times((self.observed,))
@@ -206,13 +202,13 @@ def test_what_has_expired_leaves_the_disk_by_segments(bench: StoreBench) -> None
         bench.store.put("a", 1, start)
     bench.commit()
     assert len(bench.disk_rows()) == 4
-    bench.store.put("b", 1, 224_998)  # of the retention, 75 s and after is live: from 74,999 on
+    bench.store.put("b", 1, 224_998)  # retention and segment border: live from 74,999 on
     bench.commit()
     assert len(bench.disk_rows()) == 5
     assert [start for start, _ in bench.store.fetch("a", 0, 1 << 62)] == [74_999, 75_000, 150_000]
     bench.store.put("b", 1, 225_000)
     bench.commit()
-    assert len(bench.disk_rows()) == 4  # the segment from 0 to 75 s is gone
+    assert len(bench.disk_rows()) == 4  # the segment of 0 to 75 s is deleted
     bench.restart()
     assert [start for start, _ in bench.store.fetch("a", 0, 1 << 62)] == [150_000]
 
@@ -248,7 +244,7 @@ def test_what_left_the_disk_is_not_in_memory_either(bench: StoreBench) -> None:
 
 
 def test_a_row_that_expires_before_its_commit_is_logged_but_not_stored(bench: StoreBench) -> None:
-    """The changelog gets it, as in Kafka Streams; the database would have to delete it at once."""
+    """The changelog gets it, as in Kafka Streams; the database would delete it immediately."""
     bench.store.put("a", 1, 0)
     bench.store.put("a", 2, 1_000_000)
     bench.commit()
@@ -285,7 +281,7 @@ def test_duplicates_stay_apart_after_a_restart() -> None:
         bench.store.put("a", value, 0)
         bench.commit()
         bench.restart()
-    # A restore in small pieces ends with a piece whose numbers are smaller than those before.
+    # A restore in small batches ends with a batch of smaller sequence numbers.
     bench.store.put("a", 3, 0)
     bench.store.put("b", 4, 0)
     bench.store.put("a", 5, 0)
