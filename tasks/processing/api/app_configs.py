@@ -1,15 +1,15 @@
-"""The settings as processors see them: one flat table, whose text shows no secret."""
+"""The settings as processors read them: one flat table whose text shows no secret."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 
 class AppConfigs(Mapping[str, Any]):
-    """The application's settings by name; keys of tables stand behind a dot, as in `consumer.fetch.min.bytes`.
+    """The application's settings by name; a nested key is `consumer.fetch.min.bytes`.
 
     Args:
-        values: What the application runs with.
-        shown: Of those that may hold a secret, what is shown in their place by `repr` and `str`.
+        values: The application's settings.
+        shown: Replacements for secrets in `repr` and `str`.
 
     >>> configs = AppConfigs({"application_id": "shop", "consumer.sasl.password": "xyz"}, {"consumer.sasl.password": "***"})
     >>> configs["consumer.sasl.password"]
@@ -55,5 +55,4 @@ class AppConfigs(Mapping[str, Any]):
         return f"{type(self).__name__}({self._values | self._shown!r})"
 
 
-#: Where nobody gave settings.
 NO_CONFIGS = AppConfigs()

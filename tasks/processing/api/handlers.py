@@ -1,7 +1,7 @@
-"""The three exception handlers: what happens to a record that can't be read, processed or produced.
+"""Exception handlers of deserialisation, processing and production.
 
-Rules and names are Kafka Streams' (DeserializationExceptionHandler, ProcessingExceptionHandler of KIP-1033,
-ProductionExceptionHandler, dead letters of KIP-1034).
+Rules and names are Kafka Streams' (DeserializationExceptionHandler, ProcessingExceptionHandler of
+KIP-1033, ProductionExceptionHandler, dead letters of KIP-1034).
 """
 
 from collections.abc import Callable
@@ -10,25 +10,23 @@ from typing import Any, Final, Literal, cast
 
 from tidewheel.tasks.processing.api.record import Headers, Record
 
-#: What a user's code may raise on a record, for an `except` around it. `SystemExit` too: the exit of a library must not end a
-#: worker without a word of the record. Typed as what handlers are given: `ErrorPolicy.apply` makes a `RuntimeError` of it.
+#: Errors of user code around a record. Includes `SystemExit`: a library's exit must not end a
+#: worker without naming the record.
 FAILURES: Final = cast("tuple[type[Exception], ...]", (Exception, SystemExit))
 
-#: What to do with the failing record. "retry" is for production only.
+#: "retry" is for production only.
 ErrorAction = Literal["fail", "continue", "retry"]
 
-#: Where a record failed.
 ErrorStage = Literal["deserialization", "processing", "production"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorContext:
-    """Where a record failed, and the raw input record behind it.
+    """The place of a failure, and the raw input record.
 
     `topic`, `partition`, `offset`, `raw_key`, `raw_value` and `headers` are those of the **input** record
-    (None or empty for a record that has none); `timestamp` is that of the failing record. The input record behind an output
-    that the broker refused is read again from its topic; where that can't be done any more, `raw_key` and `raw_value` are
-    None and `headers` those of the output.
+    (None or empty without one); `timestamp` is that of the failing record. If the broker refuses an output, its input
+    record is read again from the topic; if that fails, `raw_key` and `raw_value` are None and `headers` those of the output.
 
     >>> def skip_old_ones(context: ErrorContext, record: Record, error: Exception) -> ErrorResponse:
     ...     return ErrorResponse(action="continue" if context.timestamp < 1_000 else "fail")
@@ -63,7 +61,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorResponse:
-    """A handler's answer: what to do, and records to write to dead-letter topics beside it.
+    """A handler's answer: the action, and records for dead-letter topics.
 
     >>> ErrorResponse(action="continue").dead_letter_records
     ()
@@ -73,6 +71,6 @@ class ErrorResponse:
     dead_letter_records: tuple[DeadLetter, ...] = ()
 
 
-#: A handler is a name or a function of (context, record, exception).
+#: A name, or a function of (context, record, exception).
 ErrorHandler = Callable[[ErrorContext, Record[Any, Any], Exception], ErrorResponse]
 ErrorHandlerSetting = Literal["fail", "continue"] | ErrorHandler

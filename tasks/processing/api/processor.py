@@ -1,4 +1,4 @@
-"""The Processor API: nodes that users write themselves, record by record.
+"""The Processor API: users' own nodes, record by record.
 
 Semantics are those of Kafka Streams' `Processor`, `ProcessorContext` and `Punctuator`.
 """
@@ -22,8 +22,8 @@ VOut = TypeVar("VOut")
 class PunctuationType(StrEnum):
     """The clock of a schedule.
 
-    STREAM_TIME follows the timestamps of the task's records (aligned at 0, fires once for each step of the grid that
-    was reached, gaps collapse); WALL_CLOCK_TIME follows the worker's clock (first after one interval).
+    STREAM_TIME follows the timestamps of the task's records. It is aligned at 0; steps missed by a gap collapse into one
+    call. WALL_CLOCK_TIME follows the worker's clock, first after one interval.
 
     >>> PunctuationType("stream_time")
     <PunctuationType.STREAM_TIME: 'stream_time'>
@@ -34,7 +34,7 @@ class PunctuationType(StrEnum):
 
 
 class Cancellable(ABC):
-    """A schedule that can be ended.
+    """A schedule that can be cancelled.
 
     >>> class Once(Processor[str, str, str, str]):
     ...     def init(self, context: ProcessorContext[str, str]) -> None:
@@ -45,13 +45,13 @@ class Cancellable(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """End the schedule; idempotent."""
+        """Cancel the schedule; idempotent."""
 
 
 class ProcessingContext(ABC):
-    """What processors of both kinds may ask of the task that runs them (Kafka Streams' ProcessingContext).
+    """The task's services for processors of both kinds (Kafka Streams' ProcessingContext).
 
-    All of it belongs to the task's thread: nothing of it may be called from another one.
+    Call it from the task's thread only.
 
     >>> from tidewheel import StreamsBuilder, StreamsConfig
     >>> from tidewheel.testing import TopologyTestDriver
@@ -71,13 +71,12 @@ class ProcessingContext(ABC):
 
     @property
     @abstractmethod
-    def application_id(self) -> str:
-        """Return the application's id."""
+    def application_id(self) -> str: ...
 
     @property
     @abstractmethod
     def task_id(self) -> str:
-        """Return the task's id, as "0_1"."""
+        """Return the task's id, such as "0_1"."""
 
     @property
     @abstractmethod
@@ -86,34 +85,34 @@ class ProcessingContext(ABC):
 
     @abstractmethod
     def app_configs(self) -> AppConfigs:
-        """Return the application's settings by name, keys of tables behind a dot (`consumer.fetch.min.bytes`).
+        """Return the application's settings by name, nested ones as `consumer.fetch.min.bytes`.
 
-        They are those it runs with. Printing the mapping shows no secret; printing one of its values does.
+        Printing the mapping shows no secret; printing one of its values may.
         """
 
     @abstractmethod
     def app_configs_with_prefix(self, prefix: str) -> AppConfigs:
-        """Return the settings whose names begin with a prefix, without it: `"consumer."` gives the consumers' own."""
+        """Return the settings with a name prefix, such as `"consumer."`, without the prefix."""
 
     @property
     @abstractmethod
     def metrics(self) -> dict[str, float]:
-        """Return the task's figures so far."""
+        """Return the task's metrics."""
 
     @property
     @abstractmethod
     def record_metadata(self) -> RecordMetadata | None:
-        """Return topic, partition and offset of the input record that is processed; None in a punctuation."""
+        """Return topic, partition and offset of the current input record; None in a punctuation."""
 
     @abstractmethod
     def get_state_store(self, name: str) -> Any:
-        """Return a store connected to this processor, or a global one, which is only read.
+        """Return a store connected to this processor, or a read-only global store.
 
-        A name of `add_state_store` comes as the store that its builder makes, one of `add_read_only_state_store` without
-        its writes. It may be asked for in `init` and kept.
+        A store of `add_state_store` is the object its builder makes; one of `add_read_only_state_store` rejects writes.
+        Call it in `init` and keep the result.
 
         Raises:
-            StreamsError: It is neither; the message says what to connect.
+            StreamsError: No such store is connected; the message names the connected ones.
         """
 
     @abstractmethod
@@ -126,25 +125,23 @@ class ProcessingContext(ABC):
     ) -> Cancellable:
         """Call `callback(timestamp_ms)` every `interval` of a clock.
 
-        Steps that were missed collapse into one call. Without `start` the grid of stream time goes through 0 and its
-        first call comes with the first record; that of the wall clock begins one interval from now (Kafka Streams'
-        PunctuationSchedule).
+        Missed steps collapse into one call. Without `start`, stream time fires at multiples of the interval, first with the
+        first record; the wall clock fires first after one interval (Kafka Streams' PunctuationSchedule).
 
         Args:
             interval: From 1 ms.
-            clock: Whose time the callback follows and is told.
+            clock: The clock whose time the callback receives.
             callback: A plain function of the time (ms since the epoch).
-            start: Anchors the grid (ms since the epoch): the first call is at `start`, or if that is past, at the next
-                `start + n * interval` (KIP-1146).
+            start: First call (ms since the epoch); if it is past, the next `start + n * interval` (KIP-1146).
 
         Raises:
             TypeError: `interval` is no number of ms and no timedelta, `start` no int, `callback` no plain function.
-            ValueError: `interval` is below 1 ms, `start` below 0, or there is no such clock.
+            ValueError: `interval` is below 1 ms, `start` below 0, or the clock is unknown.
         """
 
     @abstractmethod
     def commit(self) -> None:
-        """Ask for a commit soon, after the current record; returns before it is done (it is the whole worker's)."""
+        """Request a commit of the worker after the current record; return before it happens."""
 
     @abstractmethod
     def current_stream_time_ms(self) -> int:
@@ -156,7 +153,7 @@ class ProcessingContext(ABC):
 
 
 class ProcessorContext(ProcessingContext, Generic[KOut, VOut]):
-    """What a processor may ask of the task that runs it (Kafka Streams' ProcessorContext).
+    """The task's services for a processor (Kafka Streams' ProcessorContext).
 
     >>> class Stamp(Processor[str, str, str, int]):
     ...     def process(self, record: Record[str, str]) -> None:
@@ -197,19 +194,19 @@ class ProcessorContext(ProcessingContext, Generic[KOut, VOut]):
 
     @abstractmethod
     def forward(self, record: Record[KOut, VOut], child: str | None = None) -> None:
-        """Pass a record to all children, or to the one named `child`, at once.
+        """Send a record to all children, or to the child named `child`, before returning.
 
-        From an `async` processor it goes when the coroutine has ended, in the order of the calls.
+        An `async` processor's records are sent when its coroutine has ended, in order.
 
         Raises:
-            TypeError: This is no `Record`, or its headers are no (name, bytes) pairs.
-            ValueError: Its timestamp is no int of ms since the epoch from 0 on, or there is no such child.
-            Exception: What failed below for good; it passes also through code that catches it.
+            TypeError: The argument is no `Record`, or its headers are no (name, bytes) pairs.
+            ValueError: The timestamp is no int of ms since the epoch from 0 on, or the child does not exist.
+            Exception: A fatal error downstream; it stops the worker even if user code catches it.
         """
 
 
 class FixedKeyProcessorContext(ProcessingContext, Generic[KOut, VOut]):
-    """What a fixed-key processor may ask: the same, but it forwards `FixedKeyRecord`s.
+    """The task's services for a fixed-key processor; it forwards `FixedKeyRecord`s.
 
     >>> class Age(FixedKeyProcessor[str, str, int]):
     ...     def process(self, record: FixedKeyRecord[str, str]) -> None:
@@ -219,22 +216,23 @@ class FixedKeyProcessorContext(ProcessingContext, Generic[KOut, VOut]):
 
     @abstractmethod
     def forward(self, record: FixedKeyRecord[KOut, VOut], child: str | None = None) -> None:
-        """Pass a record to all children, or to the one named `child`, at once; see `ProcessorContext.forward`."""
+        """Send a record to all children, or to one; see `ProcessorContext.forward`."""
 
 
 class Processor(Generic[KIn, VIn, KOut, VOut]):
     """A node that handles one record at a time; subclass it and override `process`.
 
-    `process` may be `async def`: records are then handled one at a time, each to its end. A class attribute (or class
-    method) `stores` may give builders of stores to connect, as in Kafka Streams' ConnectedStoreProvider.
+    `process` may be `async def`: each record is then handled to its end before the next. A class attribute (or class
+    method) `stores` may list store builders to connect (Kafka Streams' ConnectedStoreProvider).
 
     >>> class Upper(Processor[str, str, str, str]):
     ...     def process(self, record: Record[str, str]) -> None:
     ...         self.context.forward(record.replace(value=record.value.upper()))
     """
 
-    #: Say True if every row it reads or writes is that of the record's key, or of the callback's: then a task may have
-    #: one of it per key range (`parallelising_factor`), each with the rows of its own keys only.
+    #: Set it to True if every row it reads or writes belongs to the key of the record or callback.
+    #: A task may then have one processor per key range (`parallelising_factor`), each with its own
+    #: keys' rows.
     keyed: ClassVar[bool] = False
 
     context: ProcessorContext[KOut, VOut]
@@ -247,12 +245,11 @@ class Processor(Generic[KIn, VIn, KOut, VOut]):
         """Handle one record."""
         raise NotImplementedError(f"{type(self).__name__} must override process(record)")
 
-    def close(self) -> None:
-        """Called once when the task closes."""
+    def close(self) -> None: ...
 
 
 class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
-    """A processor that can't change keys, so that nothing below has to be repartitioned; for `process_values`.
+    """A processor that cannot change keys, so no repartitioning follows; for `process_values`.
 
     Subclass it and override `process`, as with `Processor`. Records are `FixedKeyRecord`s.
 
@@ -274,8 +271,7 @@ class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
         """Handle one record."""
         raise NotImplementedError(f"{type(self).__name__} must override process(record)")
 
-    def close(self) -> None:
-        """Called once when the task closes."""
+    def close(self) -> None: ...
 
 
 __all__ = [

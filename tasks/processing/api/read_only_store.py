@@ -1,17 +1,17 @@
-"""A store of a task as a processor sees it that may read it and not write it (KIP-813)."""
+"""Read-only view of a task's store for a processor (KIP-813)."""
 
 from typing import Any, Final, NoReturn
 
 from tidewheel.state_stores.errors import StreamsError
 
-#: What changes a store, of any kind.
+#: Methods that write, of any kind of store.
 _WRITING: Final = frozenset(
     ("put", "put_all", "put_if_absent", "delete", "pop", "popitem", "setdefault", "update", "clear")
 )
 
 
 class ReadOnlyStore:
-    """Passes everything on to the store but writes.
+    """A store without its writes.
 
     >>> ReadOnlyStore({"a": 1}, "rates", "price").get("a")
     1

@@ -1,4 +1,4 @@
-"""What a user sees of one record: the record itself, where it came from, and its headers."""
+"""Records as users see them: the record, its place in the input, and its headers."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar, overload
@@ -12,10 +12,8 @@ K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 
 
-#: The largest timestamp that Kafka keeps.
 TIMESTAMP_MAX_MS = (1 << 63) - 1
 
-#: The timestamp of a record that has none (the client could not tell).
 NO_TIMESTAMP = -1
 
 
@@ -48,10 +46,10 @@ class Record(Generic[K_co, V_co]):
     @overload
     def replace(self, *, timestamp: int = ..., headers: Headers = ...) -> "Record[K_co, V_co]": ...
     def replace(self, **changes: Any) -> "Record[Any, Any]":
-        """Return a copy with some fields changed; raises `TypeError` for a field that there is not."""
+        """Return a copy with changed fields."""
         if type(self) is not Record:
             return replace(self, **changes)
-        # Once per record in most processors: `dataclasses.replace` takes three times as long.
+        # `dataclasses.replace` takes three times as long.
         fields: dict[str, Any] = {
             "key": self.key,
             "value": self.value,
@@ -63,9 +61,9 @@ class Record(Generic[K_co, V_co]):
 
 
 class FixedKeyRecord(Generic[K_co, V_co]):
-    """A record whose key can't change; made by the task only, so that what is forwarded keeps its place.
+    """A record whose key cannot change; only the task creates one, so forwarded records keep their partition.
 
-    Equal, hashed and read as `Record` is. `replace` takes value, timestamp and headers.
+    Compared, hashed and read like `Record`. `replace` takes value, timestamp and headers.
 
     >>> record = FixedKeyRecord.of(Record("k", 1, 1_000))
     >>> record.key, record.replace(value=2).value
@@ -87,33 +85,27 @@ class FixedKeyRecord(Generic[K_co, V_co]):
 
     @classmethod
     def of(cls, record: Record[Any, Any]) -> "FixedKeyRecord[Any, Any]":
-        """Return a record with its key fixed; for the engine."""
         fixed = object.__new__(cls)
         fixed._record = record
         return fixed
 
     def thawed(self) -> Record[K_co, V_co]:
-        """Return the plain record; for the engine."""
         return self._record
 
     @property
     def key(self) -> K_co:
-        """Return the key."""
         return self._record.key
 
     @property
     def value(self) -> V_co:
-        """Return the value."""
         return self._record.value
 
     @property
     def timestamp(self) -> int:
-        """Return the timestamp (ms since the epoch)."""
         return self._record.timestamp
 
     @property
     def headers(self) -> Headers:
-        """Return the headers."""
         return self._record.headers
 
     @overload
@@ -125,7 +117,7 @@ class FixedKeyRecord(Generic[K_co, V_co]):
         self, *, timestamp: int = ..., headers: Headers = ...
     ) -> "FixedKeyRecord[K_co, V_co]": ...
     def replace(self, **changes: Any) -> "FixedKeyRecord[K_co, Any]":
-        """Return a copy with another value, timestamp or headers; raises `TypeError` for a key."""
+        """Return a copy with another value, timestamp or headers."""
         if "key" in changes:
             raise TypeError(
                 "the key of a FixedKeyRecord can't change; use process() instead of process_values() for that"
@@ -144,7 +136,7 @@ class FixedKeyRecord(Generic[K_co, V_co]):
 
 
 class RecordMetadata(NamedTuple):
-    """Where an input record stands: topic, partition and offset.
+    """Topic, partition and offset of an input record.
 
     >>> RecordMetadata("orders", 0, 41).offset
     41
@@ -156,9 +148,9 @@ class RecordMetadata(NamedTuple):
 
 
 class RecordContext(NamedTuple):
-    """What a dynamic topic name or an extractor is told of the record being processed.
+    """The record being processed, for dynamic topic names and extractors.
 
-    Topic, partition and offset are None where there is no input record (a punctuation, a cache flush).
+    Topic, partition and offset are None without an input record (a punctuation, a cache flush).
 
     >>> def by_partition(key: str, value: str, context: RecordContext) -> str:
     ...     return f"out-{context.partition}"
@@ -172,7 +164,7 @@ class RecordContext(NamedTuple):
 
 
 class ConsumedRecord(NamedTuple):
-    """An input record as a timestamp extractor sees it; key and value are deserialised.
+    """An input record for a timestamp extractor; key and value are deserialised.
 
     >>> def created_at(record: ConsumedRecord, partition_time_ms: int) -> int:
     ...     return record.value["created_at_ms"]

@@ -1,4 +1,4 @@
-"""What users' suppliers make, checked when it is given, and when a task makes its nodes."""
+"""Checks of users' suppliers and the processors they make."""
 
 import inspect
 from collections.abc import Callable
@@ -10,13 +10,10 @@ from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.processing.api.processor import FixedKeyProcessor, Processor
 from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 
-#: Why a task with a user's object is not cut into key ranges.
 NOT_SAID_KEYED: Final = "it doesn't say `keyed = True`"
 
-#: A processor of the user's own, of either kind.
 AnyProcessor = Processor[Any, Any, Any, Any] | FixedKeyProcessor[Any, Any, Any]
 
-#: What a generator function should have been; also of an asynchronous one.
 _GENERATOR_STEPS: Final = {
     "process": "call self.context.forward(record) instead of yielding",
     "transform": "return the value instead of yielding",
@@ -24,13 +21,10 @@ _GENERATOR_STEPS: Final = {
 
 
 def fault_of(made: object, base: type[Any], method: str, arguments: tuple[str, ...]) -> str | None:
-    """Return what keeps a user's object, or the objects of a user's class, from doing its work; None if nothing.
+    """Return why a user's object or class cannot work; None if it can.
 
-    Args:
-        made: The object or the class.
-        base: The class of ours that it derives from.
-        method: What is called for each record; only `process` may be a coroutine function.
-        arguments: What that is called with.
+    `method` is called for each record; only `process` may be a coroutine function. `base` is our
+    base class.
     """
     kind: type[Any] = made if inspect.isclass(made) else type(made)
     for name in ("init", "close", method):
@@ -51,7 +45,7 @@ def fault_of(made: object, base: type[Any], method: str, arguments: tuple[str, .
 
 
 def _function_of(made: object, name: str) -> Callable[..., Any] | None:
-    """Return a method as it is called, without `self`; of a class, as its objects would; None if nobody can tell."""
+    """Return a method without `self`; None if undetermined."""
     if not inspect.isclass(made):
         function: Any = getattr(made, name, None)
         return function if callable(function) else None
@@ -68,15 +62,14 @@ def _is_of(made: object, method: str, base: type[Any]) -> bool:
 
 
 def can_take(function: Callable[..., Any], arguments: int) -> bool:
-    """Return whether a callable can be called with so many positional arguments (True if nobody can tell).
+    """Return True if a callable accepts this number of arguments, or has no signature.
 
     >>> can_take(lambda record: None, 1), can_take(lambda key, value: None, 1)
     (True, False)
     """
     try:
-        # What a wrapper takes counts, not what it wraps.
         signature = inspect.signature(function, follow_wrapped=False)
-    except (ValueError, TypeError):  # a C function that does not say
+    except (ValueError, TypeError):
         return True
     try:
         signature.bind(*[None] * arguments)
@@ -86,20 +79,15 @@ def can_take(function: Callable[..., Any], arguments: int) -> bool:
 
 
 def says_keyed(supplier: Callable[[], object]) -> bool:
-    """Return whether a user's class, or what a user's function makes, says `keyed = True`.
-
-    A class is only looked at. A function is called, as it was when it was given; what it makes is thrown away.
-    """
+    """Return True if the supplied class has `keyed = True`; calls a supplier function once more."""
     return getattr(_class_of(supplier), "keyed", False) is True
 
 
 def makes_a(kind: type[Any], supplier: Callable[[], object]) -> bool:
-    """Return whether a supplier, seen as `says_keyed` sees it, makes objects of a class."""
     return issubclass(_class_of(supplier), kind)
 
 
 def awaits(supplier: Callable[[], object]) -> bool:
-    """Return whether the `process` of what a supplier makes, seen as `says_keyed` sees it, is a coroutine function."""
     return iscoroutinefunction(getattr(_class_of(supplier), "process", None))
 
 
@@ -108,7 +96,6 @@ def _class_of(supplier: Callable[[], object]) -> type[Any]:
 
 
 def checked_processor(made: object, spec: ProcessorSpec) -> AnyProcessor:
-    """Return what a supplier made, if it is a processor that can run; raises `StreamsError` otherwise."""
     where = f"{spec.name} ({spec.location})" if spec.location else spec.name
     if not isinstance(made, Processor | FixedKeyProcessor):
         raise StreamsError(
@@ -123,6 +110,5 @@ def checked_processor(made: object, spec: ProcessorSpec) -> AnyProcessor:
 
 
 def process_of(processor: AnyProcessor) -> tuple[Callable[[Any], Any], bool]:
-    """Return a processor's `process` to be called for each record, and whether it is a coroutine function."""
     process: Callable[[Any], Any] = processor.process
     return process, iscoroutinefunction(process)

@@ -1,7 +1,8 @@
-"""Kafka Streams' timestamp extractors, for `timestamp_extractor=` of a source and `default_timestamp_extractor`.
+"""Kafka Streams' timestamp extractors, for `timestamp_extractor=` and `default_timestamp_extractor`.
 
-Each is called as (record, partition time) and returns milliseconds since the epoch; a negative answer drops the record.
-A class may stand for its object: `timestamp_extractor=WallclockTimestampExtractor`.
+Each is called with (record, partition time) and returns milliseconds since the epoch; a negative
+result drops the record. A class may be given instead of an object:
+`timestamp_extractor=WallclockTimestampExtractor`.
 """
 
 import logging
@@ -23,7 +24,7 @@ class FailOnInvalidTimestamp:
     """
 
     def __call__(self, record: ConsumedRecord, partition_time_ms: int) -> int:  # noqa: ARG002 - an extractor's signature
-        """Return the record's timestamp; raises `StreamsError` for a negative one."""
+        """Return the record's timestamp; raise `StreamsError` for a negative one."""
         if record.timestamp < 0:
             raise StreamsError(
                 f"{_place(record)} has no valid timestamp ({record.timestamp}); give the source another timestamp_extractor, "
@@ -40,7 +41,6 @@ class LogAndSkipOnInvalidTimestamp:
     """
 
     def __call__(self, record: ConsumedRecord, partition_time_ms: int) -> int:  # noqa: ARG002 - an extractor's signature
-        """Return the record's timestamp, also a negative one."""
         if record.timestamp < 0:
             _log.warning(
                 "%s is dropped: it has no valid timestamp (%d)", _place(record), record.timestamp
@@ -49,14 +49,14 @@ class LogAndSkipOnInvalidTimestamp:
 
 
 class UsePartitionTimeOnInvalidTimestamp:
-    """The record's own timestamp; in place of a negative one, the largest of the partition so far.
+    """The record's own timestamp, or the partition's largest one in place of a negative one.
 
     >>> UsePartitionTimeOnInvalidTimestamp()(ConsumedRecord("orders", 0, 41, "k", 1, -1, ()), 5_000)
     5000
     """
 
     def __call__(self, record: ConsumedRecord, partition_time_ms: int) -> int:
-        """Return the timestamp; raises `StreamsError` if the partition has no time yet."""
+        """Return the timestamp; raise `StreamsError` if the partition has no time yet."""
         if record.timestamp >= 0:
             return record.timestamp
         if partition_time_ms < 0:
@@ -68,14 +68,13 @@ class UsePartitionTimeOnInvalidTimestamp:
 
 
 class WallclockTimestampExtractor:
-    """The time at which the record is processed, by the clock of the machine.
+    """The wall clock of the machine when the record is processed.
 
     >>> WallclockTimestampExtractor()(ConsumedRecord("orders", 0, 41, "k", 1, 1_000, ()), -1) > 1_000
     True
     """
 
     def __call__(self, record: ConsumedRecord, partition_time_ms: int) -> int:  # noqa: ARG002 - an extractor's signature
-        """Return now."""
         return time.time_ns() // 1_000_000
 
 
@@ -83,7 +82,7 @@ def _place(record: ConsumedRecord) -> str:
     return f"{record.topic}-{record.partition} offset {record.offset}"
 
 
-#: By the names of Kafka Streams, for settings that are text.
+#: Names of Kafka Streams, for text settings.
 NAMED_EXTRACTORS: Final[dict[str, type[Any]]] = {
     kind.__name__: kind
     for kind in (

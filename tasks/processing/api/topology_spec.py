@@ -1,7 +1,6 @@
-"""A topology as plain values: what the builder hands to the tasks.
+"""Topologies as plain values: the builder's result, the tasks' input.
 
-Names of internal topics (repartition topics, changelogs) stand here without the application id, which is put in
-front when the topology runs.
+Internal topics have no application id here; it is added when the topology runs.
 """
 
 import re
@@ -15,23 +14,19 @@ from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.tasks.processing.api.record import ConsumedRecord, RecordContext
 
-#: (record, the largest timestamp of the partition so far or -1) -> timestamp in ms; a negative one drops the record.
+#: (record, partition time in ms) -> timestamp in ms; a negative one drops the record.
 TimestampExtractor = Callable[[ConsumedRecord, int], int]
 
-#: (topic, key, value, number of partitions) -> partition, several (multicast), or None for the default.
+#: (topic, key, value, partition count) -> partition, several (multicast), or None.
 Partitioner = Callable[[str, Any, Any, int], int | Iterable[int] | None]
 
-#: Where a source begins without a committed offset: at the first record that is at most as old as a `timedelta`, or, by
-#: "none", nowhere, which is an error.
+#: Start position without a committed offset; a `timedelta` is a maximum age, "none" an error.
 OffsetReset = Literal["earliest", "latest", "none"] | timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec:
-    """A node that reads topics.
-
-    `location` is the user's line that made the node ("app.py:12"), for error messages.
-    """
+    """A node that reads topics; `location` is the user's line ("app.py:12")."""
 
     name: str
     topics: tuple[str, ...] = ()
@@ -46,10 +41,9 @@ class SourceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorSpec:
-    """A node that computes: `supplier()` gives an `Operator` (DSL) or a `Processor` (user's own), one per task.
+    """A node with an `Operator` or a user's `Processor`; `supplier()` makes one per task.
 
-    `stores` are those it is connected to; `reads` names those among them that it never writes. `wrap` puts something
-    around an operator's `process` (see `ProcessorWrapper`).
+    Stores in `reads` are never written. `wrap` wraps an operator's `process`.
     """
 
     name: str
@@ -63,7 +57,7 @@ class ProcessorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec:
-    """A node that writes to a topic, or to the topic a function of (key, value, context) names."""
+    """A node that writes to a topic, or to one named by a function of (key, value, context)."""
 
     name: str
     topic: str | Callable[[Any, Any, RecordContext], str]
@@ -80,38 +74,28 @@ NodeSpec = SourceSpec | ProcessorSpec | SinkSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtopologySpec:
-    """Nodes that are connected by edges or shared stores; one task per partition runs all of them.
-
-    `nodes` are in the order they were added, which is topological: parents stand before their children.
-    """
+    """Nodes connected by edges or stores, in topological order; one task per partition."""
 
     id: int
     nodes: tuple[NodeSpec, ...]
     stores: tuple[StoreSpec, ...]
-    #: Groups of source topics (without prefix) that must have equal partition counts.
+    #: Source topics that need equal partition counts.
     copartition_groups: tuple[frozenset[str], ...] = ()
 
     @property
     def sources(self) -> tuple[SourceSpec, ...]:
-        """Return the nodes that read topics."""
         return tuple(node for node in self.nodes if isinstance(node, SourceSpec))
 
     @property
     def sinks(self) -> tuple[SinkSpec, ...]:
-        """Return the nodes that write topics."""
         return tuple(node for node in self.nodes if isinstance(node, SinkSpec))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalStoreSpec:
-    """A store that every process fills from all partitions of one topic; no task runs its two nodes.
+    """A store that every process fills from all partitions of one topic; no task runs its nodes.
 
-    Attributes:
-        id: Its number among the sub-topologies.
-        source: The node that reads the topic.
-        processor: The node that writes the store.
-        store: The store; it has no changelog, its topic is one.
-        table: The newest value of a key is its row. Otherwise the processor is the user's own.
+    The store has no changelog: the topic is one. `table`: no user's processor.
     """
 
     id: int
@@ -122,16 +106,14 @@ class GlobalStoreSpec:
 
     @property
     def topic(self) -> str:
-        """Return the one topic it is read from."""
         return self.source.topics[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologySpec:
-    """All sub-topologies, the repartition topics between them, and the global stores beside them.
+    """The sub-topologies, their repartition topics, and the global stores.
 
-    `repartition_topics` maps the bare topic name to its partition count, or None to take the largest count among
-    the source topics of the sub-topology that writes it. `repartition_configs` has topic settings by the same names.
+    A partition count None means the largest count of the writing sub-topology's source topics.
     """
 
     subtopologies: tuple[SubtopologySpec, ...]
@@ -142,10 +124,10 @@ class TopologySpec:
     )
 
     def place_of(self, store: str) -> SubtopologySpec | None:
-        """Return the sub-topology that has a store; None for a global store.
+        """Return the store's sub-topology; None for a global store.
 
         Raises:
-            InvalidStateStoreError: There is no such store.
+            InvalidStateStoreError: Unknown store.
         """
         everywhere = [each.store.name for each in self.global_stores]
         if store in everywhere:

@@ -1,7 +1,4 @@
-"""Dropped records: how many a rule left out, of which operator, why, and where the first one is.
-
-Called only where records are dropped, with one number for a batch. A warning comes at most once a minute for each operator.
-"""
+"""Dropped records: their count, operator, reason and first position."""
 
 import logging
 import threading
@@ -15,28 +12,24 @@ from tidewheel.tasks.processing.api.record import RecordMetadata
 
 _log: Final = logging.getLogger(__name__)
 
-#: Seconds between two warnings of one operator.
 WARN_EVERY_S: Final = 60.0
 
 
 class Drop(msgspec.Struct):
-    """What one operator has dropped for one reason.
+    """Records, or (record, window) pairs, that one operator dropped for one reason.
 
-    Attributes:
-        count: How many records, or windows of records.
-        first: Input record behind the first of them; None for one without (a punctuation, a cache flush).
+    `first` is the input record of the first one.
     """
 
     count: int
     first: RecordMetadata | None
 
 
-#: By node and reason.
 Drops = dict[tuple[str, str], Drop]
 
 
 def shown_drop(node: str, reason: str, drop: Drop) -> str:
-    """Return a drop in words, without the record's data.
+    """Return the text of a drop, without the record's data.
 
     >>> shown_drop("KSTREAM-AGGREGATE-0000000002", "null key", Drop(3, RecordMetadata("orders", 1, 17)))
     '3 records at KSTREAM-AGGREGATE-0000000002: null key (first orders-1 offset 17)'
@@ -49,7 +42,6 @@ def shown_drop(node: str, reason: str, drop: Drop) -> str:
 
 
 def most_frequent(drops: Drops) -> str:
-    """Return the most frequent of several drops in words, empty for none."""
     if not drops:
         return ""
     (node, reason), drop = max(drops.items(), key=lambda each: each[1].count)
@@ -57,21 +49,15 @@ def most_frequent(drops: Drops) -> str:
 
 
 class DropLog:
-    """Warns of dropped records with each commit, if that is due. Any thread may call it.
-
-    Args:
-        clock: Seconds that never jump; for tests.
-    """
+    """Warns of dropped records, at most once a minute per operator; any thread may call it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: What was dropped since the last warning of each node.
         self._waiting: dict[str, dict[str, Drop]] = {}
         self._warned_s: dict[str, float] = {}
 
     def add(self, node: str, reason: str, drop: Drop) -> None:
-        """Take in what was dropped."""
         with self._lock:
             reasons = self._waiting.setdefault(node, {})
             known = reasons.get(reason)
@@ -81,7 +67,7 @@ class DropLog:
                 known.count += drop.count
 
     def report(self, *, at_end: bool = False) -> None:
-        """Warn of what waits for it and is due; `at_end`: of all that waits."""
+        """Log the warnings that are due, or all with `at_end`."""
         if not self._waiting:
             return
         now_s = self._clock()

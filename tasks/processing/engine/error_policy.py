@@ -1,7 +1,6 @@
-"""What happens to a record that can't be read, processed or produced: asks the handlers, writes dead letters.
+"""Error policy: calls the exception handlers of failed records and writes dead letters.
 
-Stages, answers and dead-letter headers are Kafka Streams' (KIP-161, KIP-1033, KIP-1034). A handler that fails itself
-counts as "fail"; nothing is swallowed.
+Stages, answers and dead-letter headers are Kafka Streams' (KIP-161, KIP-1033, KIP-1034).
 """
 
 import logging
@@ -31,16 +30,16 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRe
 
 _log = logging.getLogger(__name__)
 
-#: Names of the headers of a dead letter, as `ExceptionHandlerUtils` of Kafka Streams 4.2 writes them.
+#: Kafka Streams: `ExceptionHandlerUtils`.
 _PREFIX = "__streams.errors."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorHandlers:
-    """The three handlers of an application, and where their dead letters go (None: nowhere).
+    """An application's handlers and dead-letter topic.
 
-    `processing_global` says that the processing handler is asked about processors that fill global stores, too;
-    `late_records` that records which come too late are dead letters, about which no handler is asked.
+    `processing_global`: also for global stores. `late_records`: late records become dead letters,
+    without a handler.
     """
 
     deserialization: ErrorHandlerSetting = "fail"
@@ -52,39 +51,31 @@ class ErrorHandlers:
 
 
 class ErrorPolicy:
-    """Applies the handlers for one worker.
-
-    `emit` stages a dead letter. Counts are read by the metrics.
-    """
-
     def __init__(
         self,
         handlers: ErrorHandlers,
         emit: Callable[[OutputColumns], None],
         drops: DropLog | None = None,
     ) -> None:
-        #: Warns of records that rules drop, for all tasks of the worker.
         self.drops = DropLog() if drops is None else drops
         self._handlers = handlers
         self._emit = emit
         self.skipped = 0
         self.dead_letters = 0
-        #: Outputs that were skipped after their task had handed them over, by task id.
+        #: By task id; skipped after the task had handed them over.
         self.skipped_outputs: Counter[str] = Counter()
 
     def looks_at_input(self, *, dead_letter: bool) -> bool:
-        """Return whether somebody looks at the raw input record behind a failed output: a function, or a dead letter."""
+        """Return True if a handler or a dead letter needs a failed output's raw input."""
         handlers = self._handlers
         writes = handlers.dead_letter_topic is not None and not dead_letter
         return writes or callable(handlers.production)
 
     @property
     def keeps_late_records(self) -> bool:
-        """Return whether records that come too late are written to the dead-letter topic."""
         return self._handlers.late_records and self._handlers.dead_letter_topic is not None
 
     def late(self, context: ErrorContext, why: str) -> None:
-        """Write the input record behind one that came too late to the dead-letter topic."""
         topic = self._handlers.dead_letter_topic
         assert topic is not None, "asked only if late records are kept"
         raw = (context.raw_key, context.raw_value)
@@ -92,11 +83,11 @@ class ErrorPolicy:
         self.dead_letters += 1
 
     def without_dead_letters(self) -> "ErrorPolicy":
-        """Return a policy with the same handlers that writes nothing, for records that are processed again."""
+        """Return a policy for records that are processed again."""
         return ErrorPolicy(self._handlers, lambda _columns: None, self.drops)
 
     def emitting(self, emit: Callable[[OutputColumns], None]) -> "ErrorPolicy":
-        """Return a policy with the same handlers that stages dead letters elsewhere, for a key range."""
+        """Return a policy for a key range."""
         return ErrorPolicy(self._handlers, emit, self.drops)
 
     def apply(
@@ -112,16 +103,13 @@ class ErrorPolicy:
     ) -> str:
         """Return "continue" (skipped) or "retry", or raise `RecordFailedError`.
 
-        `raw` is the key and value for a dead letter: the input record's, or those of a failed output whose input is not
-        to be had.
-        An `internal` record belongs to the application's own state and never passes as skipped. "retry" counts only
-        where it may help (`retriable`). For a `dead_letter` no other one is written, which would fail the same way.
-        A `SchemaRegistryError` and a `StoredRowError` are raised as they are.
+        `raw` is the dead letter's key and value. An `internal` record is never skipped: it is part
+        of the application's state. A failed `dead_letter` causes no second one.
         """
         if isinstance(error, SystemExit):
             error = exited(error)
         if isinstance(error, SchemaRegistryError | StoredRowError):
-            raise error  # the record is as good as the others, and skipping it would lose it
+            raise error  # The record itself is valid: skipping it would lose it.
         setting = (
             self._handlers.production
             if context.stage == "production"
@@ -166,7 +154,7 @@ class ErrorPolicy:
 def _answer(
     handler: ErrorHandler, context: ErrorContext, record: Record[Any, Any], error: Exception
 ) -> ErrorResponse:
-    """Return what a user's handler says; one that fails, or says nothing of use, counts as "fail"."""
+    """Return the handler's answer; an error or invalid answer means "fail"."""
     failed = describe(context, error, "failed")
     try:
         response = handler(context, record, error)
@@ -192,7 +180,6 @@ def _answer(
 
 
 def _fault_of(response: ErrorResponse) -> str:
-    """Return what is wrong with a handler's answer, and what is right; empty if nothing is. Users may be untyped."""
     if response.action not in get_args(ErrorAction):
         return f'with action={response.action!r}: answer "fail", "continue", or "retry" (for outputs only)'
     letters = cast("object", response.dead_letter_records)
@@ -231,7 +218,7 @@ def _named(handler: ErrorHandler) -> str:
 
 
 def exited(error: SystemExit) -> Exception:
-    """Return what a `SystemExit` that a user's code raised on a record is to its handler.
+    """Return a handler's exception for a user's `SystemExit`.
 
     >>> exited(SystemExit(3))
     RuntimeError('it raised SystemExit(3), which ends no worker; raise an exception of your own')
@@ -244,7 +231,7 @@ def exited(error: SystemExit) -> Exception:
 
 
 def not_asked(context: ErrorContext, error: Exception, why: str) -> RecordFailedError:
-    """Return the failure of a record about which no handler is asked; `why`, and what changes that, ends the message."""
+    """Return a failure without a handler; the message ends with `why`."""
     return _failure(context, f"{describe(context, error, 'failed')}. {why}")
 
 
@@ -257,7 +244,7 @@ def _failure(context: ErrorContext, message: str) -> RecordFailedError:
 def input_failure(
     records: SourceRecords, row: int, *, node: str, task_id: str
 ) -> tuple[ErrorContext, Record[Any, Any]]:
-    """Return what a handler is told of an input record that can't be read: the record is the raw one."""
+    """Return the handler's arguments for an undecodable record; the record is raw."""
     raw = (records.raw_keys[row], records.raw_values[row])
     headers = () if records.headers is None else records.headers[row]
     context = ErrorContext(
@@ -278,7 +265,7 @@ def input_failure(
 def node_failure(
     batch: RecordBatch, index: int, *, node: str, task_id: str, stage: ErrorStage = "processing"
 ) -> tuple[ErrorContext, Record[Any, Any]]:
-    """Return what a handler is told of a record that failed in a node, with the input record behind it."""
+    """Return the handler's arguments for a record that failed in a node."""
     metadata = batch.metadata_of(index)
     source, row = batch.source, batch.rows[index]
     context = ErrorContext(
@@ -301,7 +288,6 @@ def node_failure(
 def dead_letter(
     topic: str, context: ErrorContext, error: Exception, raw: tuple[bytes | None, bytes | None]
 ) -> DeadLetter:
-    """Return the dead letter for a failed record: raw key and value, Kafka Streams' headers added."""
     stack = "".join(traceback.format_exception(error))
     added: Headers = (
         (_PREFIX + "exception", _class_name(error).encode()),
@@ -324,7 +310,7 @@ def dead_letter(
 
 
 def describe(context: ErrorContext, error: Exception, verb: str) -> str:
-    """Return one sentence on a failed record: stage, node, place, error (never the payload)."""
+    """Return one sentence on a failed record, without its payload."""
     place = (
         "a record without an input (a punctuation or a cache flush)"
         if context.topic is None
@@ -350,12 +336,11 @@ def _message(error: Exception) -> str:
 
 
 def _encoded(text: str) -> bytes:
-    # Texts of errors quote bad input, lone surrogates too.
+    # Error texts may quote lone surrogates.
     return text.encode(errors="backslashreplace")
 
 
 def _printable(text: str) -> str:
-    """Return a text that every log can write."""
     return _encoded(text).decode()
 
 

@@ -1,4 +1,4 @@
-"""Whether a sub-topology runs on whole batches or record by record. Pure; `describe(execution=True)` prints it."""
+"""Execution mode of a sub-topology: batches or record by record (`describe(execution=True)`)."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,6 @@ from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 @dataclass(frozen=True, slots=True)
 class ExecutionMode:
-    """How a sub-topology runs, and why when it is not in batches."""
-
     batch: bool
     reason: str = ""
 
@@ -18,13 +16,12 @@ class ExecutionMode:
 
 
 def execution_mode(subtopology: SubtopologySpec) -> ExecutionMode:
-    """Decide how a sub-topology runs.
+    """Choose batches if no node can observe another node's progress.
 
-    Batches give the same result as long as no node can see how far another one has come. Processors of the user's own
-    may forward, schedule and commit at any moment. And below one source no two nodes may use a store that one of them
-    writes: the second would see what the first did to the whole batch. Below different sources they may (joins,
-    cogroup), because a batch comes from one partition, and the next one only when all nodes are done with it; nodes that take
-    batches of several (`Operator.takes_joint`) keep to the order of the records among themselves.
+    Users' processors may forward and commit at any record. Below one source, no two nodes may use a
+    store that one of them writes: the second would see the first one's whole batch. Below different
+    sources they may, because a batch comes from one partition. Nodes with joint batches keep the
+    order of records themselves.
     """
     processors = [node for node in subtopology.nodes if isinstance(node, ProcessorSpec)]
     for node in processors:
@@ -37,7 +34,7 @@ def execution_mode(subtopology: SubtopologySpec) -> ExecutionMode:
     for source in subtopology.sources:
         reached = {source.name}
         users: dict[str, list[ProcessorSpec]] = {}
-        for node in processors:  # parents stand before their children
+        for node in processors:
             if reached.isdisjoint(node.parents):
                 continue
             reached.add(node.name)

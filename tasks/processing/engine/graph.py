@@ -1,10 +1,8 @@
-"""The executable graph of one sub-topology in one task: its nodes, wired, and the two ways to run them.
+"""Executable graph of one sub-topology in one task.
 
-In **batches** every node sees the whole batch before the next node does; nodes run in topological order, and where
-paths meet again the records are put back into the order in which record-at-a-time processing would have met them.
-**Record by record**, each record travels depth first through the whole graph before the next one starts, as in Kafka
-Streams. Both use the same operators, so they differ only in the order of calls *between* operators, which is free
-(DESIGN §2); `tests/tasks/processing/test_executors.py` holds them to that.
+In **batches**, nodes run in topological order on whole batches; where paths merge, records are
+sorted into record-at-a-time order. **Record by record**, each record runs depth first through the
+graph, as in Kafka Streams. `tests/tasks/processing/test_executors.py` compares both modes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,39 +30,31 @@ from tidewheel.tasks.processing.engine.steps import Steps
 
 
 class Node:
-    """A node of the graph with its children."""
-
     __slots__ = ("children", "name", "numbers_children", "operator", "steps", "work")
 
     def __init__(self, name: str, operator: Operator | None) -> None:
         self.name = name
-        #: None for a source, which has its own decoder.
         self.operator = operator
-        #: What is called with a batch: the operator's `process`, perhaps with something around it.
+        #: Possibly wrapped.
         self.work: OperatorWork = _no_work if operator is None else operator.process
-        #: The same for an operator that stops at coroutines.
+        #: The same, for a coroutine function.
         self.steps = (
             operator.steps if isinstance(operator, ProcessorNode) and operator.awaits() else None
         )
         self.children: list[Node] = []
-        #: Records that go to several children are numbered, because their paths meet again further down.
         self.numbers_children = False
 
 
-#: Makes the operator of a sink.
 SinkFactory = Callable[[SinkSpec], Operator]
 
-#: Makes the context of a node from its name.
 ContextFactory = Callable[[str], NodeContext]
 
 
 class TaskGraph:
-    """The nodes of one task. Only the task's thread calls it.
+    """The nodes of one task; called by the task's thread only.
 
-    Attributes:
-        takes_joint: It takes batches of several partitions at once.
-        calls_batches: It calls functions of the user's that take many values at once.
-        awaits: It waits for coroutines of the user's, and does nothing that may block: it can run on an event loop.
+    `takes_joint`: accepts joint batches. `calls_batches`: calls users' functions with many values.
+    `awaits`: never blocks, so it can run on an event loop.
     """
 
     def __init__(
@@ -80,7 +70,7 @@ class TaskGraph:
         self.batched = execution_mode(spec).batch and not record_by_record
         self.nodes: dict[str, Node] = {}
         self._initialized: list[Operator] = []
-        #: Those that may hold records back: most graphs have none, and are asked after each record.
+        #: Nodes that may cache records.
         self._holding: list[Node] = []
         self._make_context = make_context
         for node_spec in spec.nodes:
@@ -133,7 +123,7 @@ class TaskGraph:
             self.nodes[parent].children.append(node)
 
     def _order_flushes(self) -> None:
-        """Have flushes in the order of their changes where a store or a repartition topic is below."""
+        """Flush in the order of changes where a store or repartition topic is downstream."""
         ordered = {
             each.name
             for each in self.spec.nodes
@@ -149,10 +139,7 @@ class TaskGraph:
             node.operator.flushes_in_order = node.name in above
 
     def _takes_joint(self, *, wrapped: bool) -> bool:
-        """Return whether the order of the records of all sources is kept where it matters: where paths meet, in shared stores.
-
-        And in the topics: no two sinks may write to the same one.
-        """
+        """Return True if joint batches keep record order in merged paths, stores and topics."""
         topics = [each.topic for each in self.spec.nodes if isinstance(each, SinkSpec)]
         named = all(isinstance(topic, str) for topic in topics)
         return (
@@ -167,7 +154,7 @@ class TaskGraph:
         )
 
     def _number_paths(self) -> Callable[[Iterable[int]], list[Any]] | None:
-        """Find where paths that parted meet again; return what makes the first order of a batch, or None."""
+        """Find merged paths; return the function that makes a batch's first order, or None."""
         parents: dict[str, int] = dict.fromkeys(self.nodes, 0)
         for node in self.nodes.values():
             for child in node.children:
@@ -182,10 +169,7 @@ class TaskGraph:
             tuples = tuples or node.numbers_children or expands
         return (lambda places: [(place,) for place in places]) if tuples else list
 
-    # -- life ------------------------------------------------------------------------------------------------------
-
     def init(self) -> None:
-        """Initialise every node, parents first."""
         for node in self.nodes.values():
             if isinstance(node.operator, ProcessorNode):
                 node.operator.connect(partial(_refuse_early, node.name))
@@ -197,7 +181,6 @@ class TaskGraph:
                 node.operator.open(self._pusher(node), partial(self._push_steps_of, node))
 
     def close(self) -> None:
-        """Close every node that was initialised, parents first; the first error is raised after all were closed."""
         errors: list[Exception] = []
         while self._initialized:
             try:
@@ -207,10 +190,7 @@ class TaskGraph:
         if errors:
             raise errors[0]
 
-    # -- batches ---------------------------------------------------------------------------------------------------
-
     def run(self, name: str, batch: RecordBatch) -> None:
-        """Run a batch that came out of node `name` (a source) through everything below it."""
         node = self.nodes[name]
         if self.batched:
             self._run_below(node, batch)
@@ -225,7 +205,7 @@ class TaskGraph:
         self._run_waiting(waiting)
 
     def run_together(self, batches: Sequence[tuple[str, RecordBatch, Sequence[int]]]) -> None:
-        """Run batches of several partitions at once: (source, batch, the places of its records among all)."""
+        """Run batches together: (source, batch, positions of its records)."""
         assert self._order_start is not None, "only what takes joint batches is given some"
         waiting: dict[str, list[RecordBatch]] = {}
         for name, batch, places in batches:
@@ -262,20 +242,16 @@ class TaskGraph:
                 if batch is not None and len(batch):
                     waiting.setdefault(child.name, []).append(batch)
 
-    # -- record by record ------------------------------------------------------------------------------------------
-
     def push_all(self, node: Node, batch: RecordBatch) -> None:
-        """Push the records of a batch that starts here (a source, a cache flush), one by one."""
         try:
             self.push(node, batch)
         except DownstreamError as error:
             raise error.cause from error.cause.__cause__
 
     def push(self, node: Node, output: Output, child: str | None = None) -> None:
-        """Push the records of an output, one by one, depth first, into the children of a node."""
         records = _records(output, child)
         if isinstance(output, RecordBatch) and len(output) == 1:
-            records = iter(((output, child),))  # as most are; it costs less to say so at once
+            records = iter(((output, child),))  # Fast path.
         for record, only in records:
             for target in node.children:
                 if only is not None and target.name != only:
@@ -285,7 +261,7 @@ class TaskGraph:
                     self.push(target, below)
 
     def steps(self, name: str, batch: RecordBatch) -> Steps[None]:
-        """Do what `run` does, and stop at each coroutine of the user's; for a graph that runs record by record."""
+        """Run a batch like `run`, yielding each coroutine; only record by record."""
         try:
             yield from self._push_steps(self.nodes[name], batch, None)
         except DownstreamError as error:
@@ -305,7 +281,7 @@ class TaskGraph:
                     yield from self._push_steps(target, below, None)
 
     def at_work(self) -> str:
-        """Return the user's processor at work that is furthest down, empty if there is none. Asked by any thread."""
+        """Return the lowest user's processor in progress; any thread may call it."""
         names = [
             node.name
             for node in self.nodes.values()
@@ -314,7 +290,6 @@ class TaskGraph:
         return names[-1] if names else ""
 
     def _push_steps_of(self, node: Node, batch: RecordBatch, child: str | None) -> Steps[None]:
-        """Push what a user's coroutine has forwarded."""
         _check_child(node, child)
         try:
             yield from self._push_steps(node, batch, child)
@@ -335,13 +310,11 @@ class TaskGraph:
 
         return push
 
-    # -- caches ----------------------------------------------------------------------------------------------------
-
     def flush(self) -> None:
-        """Forward everything that caches hold back, in the order of the nodes, so that caches below flush after.
+        """Forward all cached records, parents first.
 
-        What is forwarded may change a cached table further up (a processor that shares its store), so it goes on until
-        nothing is held back, at most once per node. What is held back still is part of the commit, and forwarded at the next one.
+        Repeats at most once per node: a flush may change a cached table upstream, by a processor
+        that shares its store. Records still cached are forwarded at the next commit.
         """
         for _ in self._holding:
             for node in self._holding:
@@ -354,7 +327,6 @@ class TaskGraph:
                 node.operator.left_over()
 
     def held_back_bytes(self) -> int:
-        """Return what the caches hold back."""
         if not self._holding:
             return 0
         return sum(
@@ -362,7 +334,7 @@ class TaskGraph:
         )
 
     def shrink(self, excess_bytes: int) -> None:
-        """Forward the least recently changed keys of the fullest caches until `excess_bytes` are free."""
+        """Forward the least recently changed keys of the fullest caches."""
         while excess_bytes > 0:
             fullest = max(
                 self._holding,
@@ -386,13 +358,13 @@ class TaskGraph:
 
 
 def _depth_first(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes in topological order, all below a child before its next sibling as far as paths don't meet again.
+    """Return the nodes in topological order, depth first where paths do not merge.
 
-    So the outputs of one record reach different topics in the order of record-at-a-time processing.
+    The outputs of one record then reach different topics in record-at-a-time order.
     """
     done: list[Node] = []
     seen: set[str] = set()
-    stack = [(node, False) for node in nodes if node.operator is None]  # sources: all else is below
+    stack = [(node, False) for node in nodes if node.operator is None]
     while stack:
         node, is_left = stack.pop()
         if is_left:
@@ -435,7 +407,7 @@ def _numbered(batch: RecordBatch, child: int) -> RecordBatch:
 
 
 def _records(output: Output, child: str | None) -> Iterator[tuple[RecordBatch, str | None]]:
-    """Yield each record of an output as a batch of its own, with the only child it goes to, if any."""
+    """Yield (single record, its only child or None)."""
     if output is None:
         return
     if isinstance(output, Mapping):

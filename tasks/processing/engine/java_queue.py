@@ -1,4 +1,4 @@
-"""The order in which Java's `PriorityQueue` gives elements back that compare as equal. Pure."""
+"""A queue that orders equal elements like Java's `PriorityQueue`."""
 
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class JavaQueue(Generic[T]):
-    """A binary heap that sifts as `java.util.PriorityQueue` does; `rank` gives what elements are ordered by.
+    """A binary heap with the sift order of `java.util.PriorityQueue`; `rank` returns the sort key.
 
     >>> queue = JavaQueue(lambda name: 0)
     >>> for name in "abc":
@@ -24,15 +24,12 @@ class JavaQueue(Generic[T]):
         return len(self._heap)
 
     def __iter__(self) -> Iterator[T]:
-        """Yield the elements, the first one first, the others in no order."""
         return iter(self._heap)
 
     def peek(self) -> T:
-        """Return the first element."""
         return self._heap[0]
 
     def offer(self, item: T) -> None:
-        """Add an element."""
         heap, rank = self._heap, self._rank(item)
         heap.append(item)
         place = len(heap) - 1
@@ -41,7 +38,6 @@ class JavaQueue(Generic[T]):
         heap[place] = item
 
     def poll(self) -> T:
-        """Remove and return the first element."""
         heap = self._heap
         first, item = heap[0], heap.pop()
         if heap:

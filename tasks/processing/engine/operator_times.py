@@ -1,8 +1,7 @@
-"""The stream times that a task's operators and stores must not forget, as one list for the commit's metadata.
+"""Stream times of operators and stores, as one list in the commit metadata.
 
-As Kafka Streams, every windowed, joining or suppressing operator keeps a stream time of its own, and so does every
-segmented store. There they are lost in a restart; here they are committed with the offsets, so that a record that was
-late stays late (DESIGN §4).
+As in Kafka Streams, operators and segmented stores have their own stream times. Kafka Streams loses
+them in a restart; here late records stay late.
 """
 
 import logging
@@ -13,42 +12,34 @@ from tidewheel.tasks.processing.engine.position_clock import NO_TIME, ObservesPo
 
 _log = logging.getLogger(__name__)
 
-#: As many are committed at most, so that the metadata of an offset stays below a broker's limit.
+#: Keeps the metadata below the broker's limit.
 OPERATOR_TIMES_MAX = 32
 
 
 class KeepsTimes(Protocol):
-    """An operator or a store that has stream times of its own."""
-
     def times(self) -> tuple[int, ...]:
-        """Return the times, always as many; -1 for none yet."""
+        """Return the stream times; -1 for none."""
         ...
 
-    def restore_times(self, times: tuple[int, ...]) -> None:
-        """Go on with what `times` gave."""
-        ...
+    def restore_times(self, times: tuple[int, ...]) -> None: ...
 
 
 class OperatorTimes:
-    """The times of one task, in the order of `keepers`, which is the same in every life of a topology."""
+    """Times in the order of `keepers`, which is fixed per topology."""
 
     def __init__(self, keepers: Mapping[str, KeepsTimes]) -> None:
         self._keepers = keepers
 
     def collect(self) -> tuple[int, ...]:
-        """Return all times, `OPERATOR_TIMES_MAX` at most."""
         times: list[int] = []
         for keeper in self._keepers.values():
             times += keeper.times()
         return tuple(times[:OPERATOR_TIMES_MAX])
 
     def collect_at(self, position_ms: int) -> tuple[int, ...]:
-        """Return what `collect` would give for the whole task at a position, where this is one key range of it.
+        """Return the task's times at a position, from one of its key ranges.
 
-        What has no time of its own at a position, as a store, begins anew: -1 does nothing to it.
-
-        Args:
-            position_ms: The position clock's time at the lowest offset of all ranges.
+        A store has no time per position: -1 restarts it.
         """
         times: list[int] = []
         for keeper in self._keepers.values():
@@ -60,10 +51,9 @@ class OperatorTimes:
         return tuple(times[:OPERATOR_TIMES_MAX])
 
     def position_time_ms(self, otherwise_ms: int) -> int:
-        """Return the time that a task's position clock begins with: what the operators have, else `otherwise_ms`.
+        """Return the operators' stream time as a position clock's start, else `otherwise_ms`.
 
-        All operators of a task that is cut into key ranges count the same records, so they have the same time; one whose
-        time was beyond the maximum has none.
+        With key ranges all operators count the same records.
         """
         observed = [
             keeper.observed_time_ms
@@ -73,7 +63,7 @@ class OperatorTimes:
         return max(observed, default=otherwise_ms)
 
     def restore(self, times: tuple[int, ...], task_id: str) -> None:
-        """Give each keeper its own back; all or nothing, except for those that were beyond the maximum."""
+        """Restore all times or none, except those beyond the maximum."""
         counts = {name: len(keeper.times()) for name, keeper in self._keepers.items()}
         total = sum(counts.values())
         if len(times) != min(total, OPERATOR_TIMES_MAX):

@@ -1,4 +1,4 @@
-"""Records on their way out, as columns of raw bytes."""
+"""Output records as columns of raw bytes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -6,22 +6,20 @@ from typing import Any, Final
 
 from tidewheel.tasks.processing.api.record import Headers, RecordMetadata
 
-#: Partition number that lets the client choose by Kafka's murmur2 of the key (random for null keys).
+#: The client chooses by murmur2 of the key.
 ANY_PARTITION = -1
 
-#: As many records in one piece are not worth a copy.
+#: Larger columns are not copied together.
 _MANY: Final = 256
 
 
 @dataclass(slots=True, kw_only=True)
 class OutputColumns:
-    """Records for one topic, in order, as the engine stages them until they are produced.
+    """Records for one topic, in order, until they are produced.
 
-    `partitions` is one number for all records, or one per record; `ANY_PARTITION` leaves it to the client.
-    `source_topic`, `source_partition` and `source_offsets` say which input each record came from (for the production
-    exception handler); `source_offsets` is None for records without one. Where they came from several partitions, `inputs`
-    says it of a record by its index instead. `internal` records belong to the application's
-    own state and are never skipped; for a `dead_letter` that fails no other dead letter is written.
+    `source_*` or `inputs(index)` identify the input records for the production exception handler.
+    `internal` records are never skipped: they are part of the application's state. A failed
+    `dead_letter` causes no second one.
     """
 
     topic: str
@@ -43,14 +41,13 @@ class OutputColumns:
         return len(self.values)
 
     def input_of(self, index: int) -> tuple[str | None, int | None, int | None]:
-        """Return topic, partition and offset of the input behind a record, as far as there is one."""
         if self.inputs is not None:
             return self.inputs(index)
         offset = None if self.source_offsets is None else self.source_offsets[index]
         return self.source_topic, self.source_partition, offset
 
     def own(self) -> "OutputColumns":
-        """Return the same records in lists of their own, which `take_in` may add to."""
+        """Return a copy that `take_in` may extend."""
         return replace(
             self,
             keys=list(self.keys),
@@ -61,10 +58,7 @@ class OutputColumns:
         )
 
     def take_in(self, more: "OutputColumns") -> bool:
-        """Add records behind these, if all that is told once for all of them is the same; return whether it is.
-
-        Only for what `own` has returned.
-        """
+        """Append records if all common attributes are equal; return True if they are."""
         if (
             self.topic != more.topic
             or self.node != more.node
@@ -95,7 +89,7 @@ def _extend(column: Sequence[Any] | None, more: Sequence[Any] | None) -> None:
 
 
 class OutputRuns:
-    """Outputs in few columns: what comes record by record is put together, in its order within each topic.
+    """Output columns with single records joined, in order within each topic.
 
     >>> runs = OutputRuns()
     >>> for value in (b"1", b"2"):
@@ -106,11 +100,9 @@ class OutputRuns:
 
     def __init__(self) -> None:
         self._columns: list[OutputColumns] = []
-        #: The last ones of each topic, where records may be added to them.
         self._last: dict[str, OutputColumns] = {}
 
     def add(self, columns: OutputColumns) -> None:
-        """Add records behind those of the same topic."""
         last = self._last.get(columns.topic)
         few = len(columns) < _MANY and not isinstance(columns.partitions, list)
         if few and last is not None and last.take_in(columns):
@@ -122,7 +114,6 @@ class OutputRuns:
         self._columns.append(columns)
 
     def take(self) -> list[OutputColumns]:
-        """Remove and return what was added."""
         columns, self._columns, self._last = self._columns, [], {}
         return columns
 
@@ -130,7 +121,7 @@ class OutputRuns:
 def headers_of_changelog(
     count: int, every: Headers, own: Sequence[Headers] | None
 ) -> Sequence[Headers] | None:
-    """Return the headers of so many changelog records: their own, or those of every one; None if none has any.
+    """Return changelog headers: `own`, or `every` for each record.
 
     >>> headers_of_changelog(2, (("v", b"2"),), None)
     [(('v', b'2'),), (('v', b'2'),)]

@@ -1,8 +1,7 @@
-"""The stream time of each position of a task's input: what lateness is judged by where key ranges share the task.
+"""Stream time by input position, by which key ranges judge lateness.
 
-At factor 1 a windowed operator takes note of the largest timestamp it has seen. A key range sees its own records only,
-and is ahead of other ranges or behind them, so there the loop that hands the records out notes with each one the time
-that an operator of the whole task would have had at its turn. Pure but for its one number.
+A key range sees only its own records, ahead of or behind other ranges. The loop therefore attaches
+to each record the stream time of the whole task.
 """
 
 from itertools import accumulate, islice
@@ -12,31 +11,27 @@ import msgspec
 
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords, has_none
 
-#: No record yet.
 NO_TIME = -1
 
 
 @runtime_checkable
 class ObservesPositions(Protocol):
-    """An operator that judges by the time of a record's position."""
+    """An operator that judges lateness by position."""
 
     @property
     def observed_time_ms(self) -> int:
-        """Return the largest timestamp seen, -1 before the first record."""
+        """Return the stream time."""
         ...
 
     def times_at(self, position_ms: int) -> tuple[int, ...]:
-        """Return what `times` would give if all records before a position were done, whose time is `position_ms`."""
+        """Return `times` as of a position with this stream time."""
         ...
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """Which records a sub-topology's time is made of.
+    """Records that advance a sub-topology's stream time.
 
-    Attributes:
-        sources: Names of the source nodes whose records count.
-        null_keys: Whether records without a key count; windows drop them before they look at the time.
-        null_values: Whether records without a value count; sliding windows drop those, too.
+    `sources` are source nodes; windows ignore null keys, sliding windows null values, too.
     """
 
     sources: frozenset[str]
@@ -45,11 +40,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class PositionClock:
-    """The time at the position that one task's loop has come to.
-
-    Args:
-        counted: Which records make the time.
-        time_ms: The time at the first position to come, -1 for none (see `OperatorTimes.position_time_ms`).
+    """Stream time at the current position of a task's loop, from `time_ms` on.
 
     >>> from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
     >>> records = SourceRecords("clicks", 0, [7, 8, 9], [b"a", b"b", b"a"], [b"1"] * 3, [40, 20, 50], None)
@@ -60,16 +51,12 @@ class PositionClock:
 
     def __init__(self, counted: Counted, time_ms: int = NO_TIME) -> None:
         self._counted = counted
-        #: The largest timestamp of all records before the position, in milliseconds.
         self.time_ms = time_ms
 
     def times(self, source: str, records: SourceRecords, batch: RecordBatch) -> list[int]:
-        """Move on behind some records; return the time at each row of them, with its own timestamp counted.
+        """Advance over `records`; return the stream time after each row.
 
-        Args:
-            source: Name of the node that decoded them.
-            records: The records as consumed.
-            batch: Those of them that were accepted, with the timestamps that count.
+        `batch` has those that `source` accepted.
         """
         count = len(records)
         counted = self._counted
@@ -86,7 +73,7 @@ class PositionClock:
         return times
 
     def _stamps(self, batch: RecordBatch) -> list[int]:
-        """Return the timestamps, with -1 for a record that does not count."""
+        """Return the timestamps, -1 for records that do not count."""
         stamps = batch.timestamps
         for counts, column in (
             (self._counted.null_keys, batch.keys),

@@ -1,4 +1,4 @@
-"""Runs a user's `Processor` as a node: record by record, forwards go downstream at once."""
+"""Nodes with a user's `Processor`: record by record, forwards run downstream immediately."""
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
@@ -34,7 +34,7 @@ from tidewheel.tasks.processing.engine.steps import Steps, run_steps
 
 
 class ProcessorHost(Protocol):
-    """What the task offers to its processors beyond `NodeContext`."""
+    """The task's services for processors, beyond `NodeContext`."""
 
     @property
     def application_id(self) -> str: ...
@@ -45,44 +45,31 @@ class ProcessorHost(Protocol):
     @property
     def stream_time_ms(self) -> int: ...
     @property
-    def global_stores(self) -> Mapping[str, Any]:
-        """Return the global stores by name, for reading."""
-        ...
+    def global_stores(self) -> Mapping[str, Any]: ...
 
-    def metrics(self) -> dict[str, float]:
-        """Return the task's figures."""
-        ...
+    def metrics(self) -> dict[str, float]: ...
 
-    def now_ms(self) -> int:
-        """Return the wall clock."""
-        ...
+    def now_ms(self) -> int: ...
 
-    def request_commit(self) -> None:
-        """Ask for a commit after the current record."""
-        ...
+    def request_commit(self) -> None: ...
 
-    def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None:
-        """Keep a schedule."""
-        ...
+    def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None: ...
 
     def at_record(self, timestamp: int) -> None:
-        """Tell the stores the timestamp of the record being processed."""
+        """Set the timestamp that stores use for the current record."""
         ...
 
 
-#: Where a processor stands: the input record (its source and row; None in a punctuation), and the time of that.
+#: Source, row and timestamp of the current record; source None in a punctuation.
 _Place = tuple[SourceRecords | None, int, int]
 _NOWHERE: _Place = (None, 0, -1)
 
-#: Pushes a batch of one record into the children of a node, or into the named one.
 Push = Callable[[RecordBatch, str | None], None]
-#: Does the same, and stops at each coroutine of those.
+#: The same, yielding each coroutine downstream.
 PushSteps = Callable[[RecordBatch, str | None], Steps[None]]
 
 
 class ProcessorNode(Operator):
-    """One user processor in one task."""
-
     def __init__(
         self,
         processor: AnyProcessor,
@@ -94,29 +81,26 @@ class ProcessorNode(Operator):
         self._fixed_key = isinstance(processor, FixedKeyProcessor)
         self._process, self._async = process_of(processor)
         self._host = host
-        #: The stores it may use, and whether it may write them.
+        #: True if writable.
         self._stores = {name: name not in reads for name in stores}
         self._push: Push | None = None
 
     def connect(self, push: Push) -> None:
-        """Say where forwards go; called before `init`."""
+        """Set the target of forwards before `init`."""
         self._push = push
 
     def open(self, push: Push, push_steps: PushSteps) -> None:
-        """Say where forwards go from now on, because all nodes below are initialised."""
+        """Set the target of forwards once all nodes are initialised."""
         self.user_context.push = push
         self.user_context.push_steps = push_steps
 
     def awaits(self) -> bool:
-        """Return whether `process` is a coroutine function."""
         return self._async
 
     def blocks(self) -> bool:
-        """Return whether `process` is a plain function."""
         return not self._async
 
     def init(self, context: NodeContext) -> None:
-        """Initialise the user's processor."""
         self.context = context
         assert self._push is not None, "connect comes first"
         made = _FixedKeyContext if self._fixed_key else _RecordContext
@@ -125,7 +109,6 @@ class ProcessorNode(Operator):
         self._processor.init(users)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Give each record to the processor; what it forwards has gone downstream when this returns."""
         context = self.user_context
         for index in range(len(batch)):
             before = context.current
@@ -142,7 +125,6 @@ class ProcessorNode(Operator):
         return None
 
     def steps(self, batch: RecordBatch) -> Steps[None]:
-        """Do the same for a coroutine function, and stop at each coroutine."""
         context = self.user_context
         for index in range(len(batch)):
             before = context.current
@@ -157,7 +139,7 @@ class ProcessorNode(Operator):
 
     @property
     def is_at_work(self) -> bool:
-        """Return whether the processor is at a record or a callback. Asked by any thread."""
+        """Return True during a user's call; any thread may call it."""
         return self.user_context.current is not _NOWHERE
 
     def _stand_at(self, batch: RecordBatch, index: int) -> Any:
@@ -178,14 +160,14 @@ class ProcessorNode(Operator):
         self.context.failed(batch, index, error)
 
     def _awaited(self, result: object) -> Steps[None]:
-        """Run what a function has left to be awaited; anything else is lost, so it is an error."""
+        """Yield the coroutine; raise for any other result."""
         context = self.user_context
         while iscoroutine(result):
             context.collect_forwards()
             try:
                 result = yield result
             finally:
-                # Also those before an error, as of a plain processor. Here, because what is below may wait itself.
+                # Also forwards before an error.
                 yield from context.push_collected()
         if result is None:
             return
@@ -195,7 +177,6 @@ class ProcessorNode(Operator):
         )
 
     def punctuate(self, schedule: Schedule, now_ms: int) -> None:
-        """Call a scheduled callback; records it forwards have no input record."""
         context = self.user_context
         context.stand_at((None, 0, now_ms))
         try:
@@ -211,37 +192,31 @@ class ProcessorNode(Operator):
             context.current = _NOWHERE
 
     def close(self) -> None:
-        """Close the user's processor."""
         self._processor.close()
 
 
 class _Context(ProcessingContext):
-    """What both kinds of processors get; `forward` differs between them."""
-
     def __init__(
         self, node: NodeContext, host: ProcessorHost, stores: Mapping[str, bool], push: Push
     ) -> None:
         self._node = node
         self._host = host
         self._stores = stores
-        #: Where forwards go.
         self.push = push
         self.push_steps: PushSteps | None = None
-        #: Where the processor stands.
         self.current = _NOWHERE
-        #: Set when something below failed for good in a `forward`.
+        #: A fatal error downstream.
         self._failed_below: DownstreamError | None = None
-        #: What a coroutine has forwarded so far; None while no coroutine runs.
+        #: None without a running coroutine.
         self._collected: list[tuple[RecordBatch, str | None]] | None = None
 
     def stand_at(self, place: "_Place") -> None:
-        """Begin a record or a punctuation."""
         self.current = place
         self._failed_below = None
         self._host.at_record(place[2])
 
     def raise_failed_below(self, error: Exception | None) -> None:
-        """Raise what failed for good below, also if the user's code caught it or made another error of it."""
+        """Raise a fatal downstream error, even if user code replaced it."""
         if self._failed_below is not None and error is not self._failed_below:
             raise self._failed_below from error
 
@@ -273,7 +248,6 @@ class _Context(ProcessingContext):
         return None if source is None else source.metadata(row)
 
     def pass_on(self, record: Record[Any, Any], child: str | None) -> None:
-        """Give a record to all children, or to the one named `child`."""
         if type(record) is not Record:
             _check_record(record, self._node.node_name)
         if type(record.timestamp) is not int or not 0 <= record.timestamp <= TIMESTAMP_MAX_MS:
@@ -284,7 +258,7 @@ class _Context(ProcessingContext):
         source, row, _ = self.current
         headers: list[Headers] | None = None
         if record.headers:
-            # Those of the input record need no check.
+            # Valid already.
             inputs = None if source is None else source.headers
             if inputs is not None and inputs[row] is record.headers:
                 headers = [record.headers]
@@ -305,15 +279,14 @@ class _Context(ProcessingContext):
             self._failed_below = error
             raise
         finally:
-            # What is below stood at records of its own; from here on it is this processor's again.
+            # Nodes downstream have changed it.
             self._host.at_record(self.current[2])
 
     def collect_forwards(self) -> None:
-        """Keep what is forwarded from now on, until `push_collected`."""
         self._collected = []
 
     def push_collected(self) -> Steps[None]:
-        """Pass on what was kept, in order, and stop at each coroutine below."""
+        """Push collected forwards, yielding each coroutine downstream."""
         collected, self._collected = self._collected or [], None
         assert self.push_steps is not None, "records are processed once all nodes are open"
         for batch, child in collected:
@@ -374,7 +347,7 @@ class _Context(ProcessingContext):
                 f"{self._node.node_name}: a schedule's start is a time from 0 (ms since the epoch), not {start}; leave it "
                 "out to begin now"
             )
-        # A tuple, not a set: untyped code may give what can't be hashed, and may spell a clock as text.
+        # Untyped values may be unhashable, or text.
         if clock not in tuple(PunctuationType):
             raise ValueError(
                 f"{self._node.node_name}: a schedule has no clock {clock!r}; give PunctuationType.STREAM_TIME or "
@@ -445,15 +418,12 @@ class _FixedKeyContext(_Context, FixedKeyProcessorContext[Any, Any]):
 
 
 class DownstreamError(Exception):
-    """Carries an error of a node further down through the `process` of the nodes above it, which did not fail.
-
-    `cause` is the error that stops the worker.
-    """
+    """Carries a fatal error through the `process` of the nodes above."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
 
 
-#: Errors that are not of the record being processed, so that no handler is asked about it.
+#: Errors without a handler.
 _PASSING = (DownstreamError, StateStoreError)

@@ -1,4 +1,4 @@
-"""`ProcessorWrapper`: one place that wraps what every node of a topology runs, for tracing, timing and tests (KIP-1112)."""
+"""`ProcessorWrapper`: wraps all nodes of a topology for tracing, timing and tests (KIP-1112)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,15 +11,14 @@ from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 from tidewheel.tasks.processing.engine.operator import OperatorSupplier, Output
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 
-#: What an operator does with a batch.
 OperatorWork = Callable[[RecordBatch], Output]
 
 
 class ProcessorWrapper:
-    """Wraps the processors and operators of a topology; the `processor_wrapper_class` of the settings.
+    """Wraps a topology's processors and operators; set by `processor_wrapper_class`.
 
-    Override what you need; what is not overridden costs nothing. A wrapper is made once for each topology that is to
-    run, in every process, and its methods are called once for each node.
+    Override the methods you need; the others cost nothing. Each process makes one wrapper per topology and calls its
+    methods once per node.
 
     >>> from tidewheel import ProcessorWrapper, StreamsBuilder, StreamsConfig
     >>> from tidewheel.testing import TopologyTestDriver
@@ -40,14 +39,14 @@ class ProcessorWrapper:
     """
 
     def configure(self, config: Any) -> None:
-        """Take what is needed from the settings (the `StreamsConfig`); called once, before all else."""
+        """Receive the `StreamsConfig`; called once, before all other methods."""
 
     def wrap_processor_supplier(
         self,
         processor_name: str,  # noqa: ARG002 - for those who override it
         supplier: Callable[[], Processor[Any, Any, Any, Any]],
     ) -> Callable[[], Processor[Any, Any, Any, Any]]:
-        """Return what makes the processors of a node of the user's own, one per task.
+        """Return the supplier of a node's processors.
 
         >>> class Announced(ProcessorWrapper):
         ...     def wrap_processor_supplier(self, processor_name, supplier):
@@ -65,21 +64,20 @@ class ProcessorWrapper:
         processor_name: str,  # noqa: ARG002 - for those who override it
         supplier: Callable[[], FixedKeyProcessor[Any, Any, Any]],
     ) -> Callable[[], FixedKeyProcessor[Any, Any, Any]]:
-        """Return what makes the fixed-key processors of a node of the user's own, one per task."""
+        """Return the supplier of a node's fixed-key processors."""
         return supplier
 
     def wrap_operator(self, processor_name: str, process: OperatorWork) -> OperatorWork:  # noqa: ARG002 - for those who override it
-        """Return what is called with each batch in place of an operator of the DSL, once for each task.
+        """Return the replacement for a DSL operator's `process`, called once per task.
 
-        `process(batch)` does the operator's work; its result is to be returned as it is. A batch has columns to be read:
-        `keys`, `values`, `timestamps`, and a length. What a cache has held back is forwarded beside it, at the commit. An
-        error raised here is nobody's record's: it stops the worker.
+        It must return the result of `process(batch)`. A batch has the columns `keys`, `values`,
+        `timestamps` and a length. Cached changes bypass it at a commit. An error raised here stops
+        the worker; no handler decides.
         """
         return process
 
 
 def wrapped(node: ProcessorSpec, wrapper: ProcessorWrapper) -> ProcessorSpec:
-    """Return a node as the wrapper wants it."""
     if isinstance(node.supplier, OperatorSupplier):
         if type(wrapper).wrap_operator is ProcessorWrapper.wrap_operator:
             return node

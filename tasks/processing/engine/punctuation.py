@@ -1,8 +1,7 @@
-"""When a scheduled callback is due. Pure: time comes in, callbacks to call come out.
+"""Punctuation schedules (Kafka Streams: PunctuationQueue, PunctuationSchedule).
 
-The rules are Kafka Streams' (PunctuationQueue, PunctuationSchedule): stream time is aligned at 0 and fires once for
-each time the grid was passed, however many steps; wall-clock time fires first after one interval. What is due at the same
-time goes in the order of Java's `PriorityQueue`.
+Stream time is aligned at 0; missed steps are one call. Equal due times follow Java's
+`PriorityQueue`.
 """
 
 from bisect import bisect_left
@@ -14,8 +13,6 @@ from tidewheel.tasks.processing.engine.java_queue import JavaQueue
 
 
 class Schedule(Cancellable):
-    """One scheduled callback. `next_ms` is when it is due; None until the clock is known."""
-
     def __init__(
         self, interval_ms: int, callback: Callable[[int], None], next_ms: int, node: str
     ) -> None:
@@ -26,27 +23,21 @@ class Schedule(Cancellable):
         self.cancelled = False
 
     def cancel(self) -> None:
-        """End the schedule; idempotent."""
         self.cancelled = True
 
 
 @runtime_checkable
 class Punctuated(Protocol):
-    """A node whose user's object may have schedules."""
-
-    def punctuate(self, schedule: Schedule, now_ms: int) -> None:
-        """Call a scheduled callback."""
-        ...
+    def punctuate(self, schedule: Schedule, now_ms: int) -> None: ...
 
 
 def first_due_ms(
     interval_ms: int, now_ms: int, start_ms: int | None, *, aligned_at_zero: bool
 ) -> int:
-    """Return when a new schedule is due first.
+    """Return the first due time of a new schedule.
 
-    With `start_ms` the grid goes through it (KIP-1146), and nothing is due before it: a start that is past gives the
-    first step after now. Without, stream time is due at once on its first record (the grid goes through 0) and
-    wall-clock time after one interval.
+    With `start_ms` (KIP-1146), that time or the grid's first step after now. Without, stream time is due with its first
+    record, wall-clock time after one interval.
 
     >>> first_due_ms(10, 25, None, aligned_at_zero=False)
     35
@@ -61,8 +52,6 @@ def first_due_ms(
 
 
 class PunctuationQueue:
-    """The schedules of one clock."""
-
     def __init__(self) -> None:
         self._schedules = _by_due_time(())
 
@@ -70,24 +59,16 @@ class PunctuationQueue:
         return len(self._schedules)
 
     def add(self, schedule: Schedule) -> None:
-        """Keep a schedule until it is cancelled."""
         self._schedules.offer(schedule)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next callback is due, or None if there is none."""
         self._forget_cancelled()
         return self._schedules.peek().next_ms if len(self._schedules) else None
 
     def due_times(self, times: Sequence[int], start: int, stop: int) -> Iterator[int]:
-        """Yield each of the times between two rows at which something becomes due; the caller calls it before it goes on.
+        """Yield the times of rows at which a callback is due; the caller calls it before continuing.
 
-        A key range sees its own records only, but its callbacks are called at the times that the whole task's are: when
-        any record passes the grid.
-
-        Args:
-            times: The stream time behind each row of some records (ms), never falling.
-            start: The first row to look at.
-            stop: The row behind the last one.
+        A key range sees its own records only, but its callbacks follow the whole task's `times` (ms per row).
 
         >>> queue = PunctuationQueue()
         >>> queue.add(Schedule(10, print, 0, "node"))
@@ -100,7 +81,7 @@ class PunctuationQueue:
             start += 1
 
     def take_due(self, now_ms: int) -> list[Schedule]:
-        """Return the schedules that are due, the earliest first, each moved to its next step after now."""
+        """Return due schedules, the earliest first, each advanced beyond now."""
         self._forget_cancelled()
         due: list[Schedule] = []
         while len(self._schedules) and self._schedules.peek().next_ms <= now_ms:

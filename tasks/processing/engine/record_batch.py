@@ -1,7 +1,7 @@
-"""Records as columns: what operators take and return.
+"""Record batches: records as columns, the input and output of operators.
 
-A batch is a run of records of one source partition (or of one cache flush), in order. All columns have the same
-length. Columns are shared between batches, so nobody changes a column in place after passing it on.
+A batch has records of one source partition or one cache flush, in order. Batches share columns:
+never change one in place.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from tidewheel.tasks.processing.api.record import Headers, RecordContext, Record
 
 
 def has_none(column: Iterable[Any]) -> bool:
-    """Return whether any value is None, by identity (`in` would ask each value's own `==`).
+    """Return True if any value is None; `in` would call `==`.
 
     >>> has_none([1, None]), has_none([0, ""])
     (True, False)
@@ -24,7 +24,7 @@ def has_none(column: Iterable[Any]) -> bool:
 
 
 def first_none(column: Iterable[Any]) -> int:
-    """Return the place of the first None; one is there.
+    """Return the index of the first None.
 
     >>> first_none([1, None, None])
     1
@@ -33,14 +33,10 @@ def first_none(column: Iterable[Any]) -> int:
 
 
 class SourceRecords:
-    """The raw records a batch came from: for error contexts, dead letters and dynamic topic names.
+    """Raw records of a batch, for error contexts, dead letters and dynamic topic names.
 
-    One row per consumed record; `RecordBatch.rows` points into it.
-
-    Attributes:
-        position_times: Per row the highest timestamp of the task's accepted records up to and with it, in milliseconds
-            (-1 before the first): what lateness is judged by where several key ranges share a task, so that it doesn't
-            matter which of them was faster. None where one range has the whole task: its operators observe time.
+    `position_times` is the task's stream time (ms) after each row, by which key ranges judge
+    lateness; None without key ranges.
     """
 
     __slots__ = (
@@ -65,7 +61,6 @@ class SourceRecords:
         self.raw_keys = raw_keys
         self.raw_values = raw_values
         self.timestamps = timestamps
-        #: None when no record has headers (the common case costs nothing).
         self.headers = headers
         self.position_times = position_times
 
@@ -73,11 +68,9 @@ class SourceRecords:
         return len(self.offsets)
 
     def metadata(self, row: int) -> RecordMetadata:
-        """Return where the record of one row stands in its topic."""
         return RecordMetadata(self.topic, self.partition, self.offsets[row])
 
     def slice(self, start: int, stop: int) -> "SourceRecords":
-        """Return rows start..stop as records of their own."""
         if start == 0 and stop >= len(self.offsets):
             return self
         return SourceRecords(
@@ -92,7 +85,6 @@ class SourceRecords:
         )
 
     def take(self, rows: Sequence[int]) -> "SourceRecords":
-        """Return some rows, in that order, as records of their own."""
         headers, times = self.headers, self.position_times
         return SourceRecords(
             self.topic,
@@ -107,14 +99,10 @@ class SourceRecords:
 
 
 class JointRecords(SourceRecords):
-    """The raw records of several partitions that go through a graph together; each partition's rows are side by side.
+    """Raw records of several partitions that one graph processes together.
 
-    A batch with this source has an `order`, whose first numbers are the places of the records in the order in which their
-    task takes them.
-
-    Attributes:
-        starts: The first row of each part.
-        notes: What operators leave for others that see the same records, by the store that it is about.
+    A batch with this source has an `order` that starts with each record's position. `starts` are
+    the partitions' first rows; `notes` is data that operators share, by store.
     """
 
     __slots__ = ("_parts", "notes", "starts")
@@ -137,28 +125,20 @@ class JointRecords(SourceRecords):
         self.starts = list(accumulate(map(len, parts[:-1]), initial=0))
 
     def metadata(self, row: int) -> RecordMetadata:
-        """Return where the record of one row stands in its topic."""
         part = self._parts[bisect_right(self.starts, row) - 1]
         return RecordMetadata(part.topic, part.partition, self.offsets[row])
 
 
 class RecordBatch:
-    """Columns of records on their way between two nodes.
+    """Columns of records.
 
     Attributes:
-        keys: Deserialised keys.
-        values: Deserialised values; in a table's stream the new values.
-        timestamps: Milliseconds since the epoch.
-        headers: Headers per record, or None when no record has any.
-        rows: Row of each record in `source`; several records may share one (flat_map), some rows may be gone (filter).
-        source: The raw input, or None for a cache flush or a punctuation.
-        old_values: In a table's stream the value before each change; None elsewhere or where nobody asked for it.
-        latest: In a versioned table's stream whether each change is the newest version of its row; None if all are.
-        order: Position of each record in the order of record-at-a-time processing, where `rows` alone does not tell it
-            (sub-topologies that merge what they fanned out); else None.
-        key_bytes: Serialised keys by `key_serde`, kept while the key is unchanged and the serde is canonical, so
-            that stores and sinks with the same serde need not serialise again.
-        key_serde: The serde that `key_bytes` belongs to.
+        rows: Row of each record in `source`; repeated by flat_map, missing after filter.
+        source: The raw input; None for a cache flush or a punctuation.
+        old_values: Values before each change, in a table's stream that needs them.
+        latest: True for a versioned table's newest versions; None if all are.
+        order: Position in record-at-a-time order, where paths merge; else None.
+        key_bytes: Keys serialised by `key_serde`, a canonical serde; dropped when keys change.
     """
 
     __slots__ = (
@@ -197,7 +177,6 @@ class RecordBatch:
         return len(self.values)
 
     def with_values(self, values: list[Any], old_values: list[Any] | None = None) -> "RecordBatch":
-        """Return the same records with other values; keys and everything else are shared."""
         return RecordBatch(
             self.keys, values, self.timestamps, self.headers, self.rows, self.source,
             old_values=old_values, latest=self.latest, order=self.order, key_bytes=self.key_bytes,
@@ -205,14 +184,12 @@ class RecordBatch:
         )  # fmt: skip
 
     def with_keys(self, keys: list[Any], values: list[Any] | None = None) -> "RecordBatch":
-        """Return the same records with other keys (and perhaps values); serialised keys are dropped."""
         return RecordBatch(
             keys, self.values if values is None else values, self.timestamps, self.headers, self.rows, self.source,
             order=self.order,
         )  # fmt: skip
 
     def select(self, flags: Sequence[Any]) -> "RecordBatch":
-        """Return the records whose flag is true, in order."""
         return RecordBatch(
             list(compress(self.keys, flags)),
             list(compress(self.values, flags)),
@@ -228,7 +205,7 @@ class RecordBatch:
         )
 
     def take(self, indices: Sequence[int]) -> "RecordBatch":
-        """Return the records at `indices`, in that order; an index may come more than once."""
+        """Return the records at `indices`, possibly repeated."""
         return RecordBatch(
             [self.keys[i] for i in indices],
             [self.values[i] for i in indices],
@@ -244,7 +221,7 @@ class RecordBatch:
         )
 
     def apart(self, parts: Sequence[Sequence[int]]) -> Iterator["RecordBatch"]:
-        """Yield the records at the indices of each part, with a source of their own: they keep no others in memory."""
+        """Yield each part with its own source, to free the other records' memory."""
         every = self.take(list(chain.from_iterable(parts)))
         source = None if every.source is None else every.source.take(every.rows)
         stop = 0
@@ -265,7 +242,6 @@ class RecordBatch:
             )
 
     def single(self, index: int) -> "RecordBatch":
-        """Return one record as a batch of its own."""
         if len(self.values) == 1:
             return self
         return RecordBatch(
@@ -283,22 +259,18 @@ class RecordBatch:
         )
 
     def headers_of(self, index: int) -> Headers:
-        """Return the headers of one record."""
         return () if self.headers is None else self.headers[index]
 
     def metadata_of(self, index: int) -> RecordMetadata | None:
-        """Return where the input record behind one record stands, or None if there is none."""
         return None if self.source is None else self.source.metadata(self.rows[index])
 
     def position_times(self) -> list[int] | None:
-        """Return the time at the position of each record, or None where operators observe it themselves."""
         source = self.source
         if source is None or source.position_times is None:
             return None
         return list(map(source.position_times.__getitem__, self.rows))
 
     def context_of(self, index: int) -> RecordContext:
-        """Return the record context of one record."""
         metadata = self.metadata_of(index)
         topic, partition, offset = metadata if metadata is not None else (None, None, None)
         return RecordContext(
@@ -307,10 +279,7 @@ class RecordBatch:
 
 
 def merge_in_order(batches: Sequence[RecordBatch]) -> RecordBatch:
-    """Return the records of several batches of one source as record-at-a-time processing would have met them.
-
-    Every batch carries `order`; equal positions cannot come from different batches.
-    """
+    """Merge batches of one source by `order`; no position is in two batches."""
     if len(batches) == 1:
         return batches[0]
     orders = list(chain.from_iterable(batch.order or () for batch in batches))
@@ -350,11 +319,10 @@ def merge_in_order(batches: Sequence[RecordBatch]) -> RecordBatch:
     return joined.take(sorted(range(len(orders)), key=orders.__getitem__))
 
 
-#: What a buffered record costs in memory beside its key and value.
+#: Beyond key and value.
 _RECORD_OVERHEAD_BYTES = 160
 
 
 def memory_bytes(chunk: SourceRecords) -> int:
-    """Return about how much memory some records hold."""
     payload = column_bytes(chunk.raw_keys) + column_bytes(chunk.raw_values)
     return payload + len(chunk) * _RECORD_OVERHEAD_BYTES

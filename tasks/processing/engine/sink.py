@@ -1,4 +1,4 @@
-"""From a batch to staged output columns: topic names, partitions, serialisation."""
+"""Sinks: serialisation, topic names and partitions of output records."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -18,35 +18,31 @@ from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordB
 
 
 class Collector(Protocol):
-    """Takes the outputs of a task until they are produced."""
-
     def add(self, columns: OutputColumns, *, internal: bool) -> None:
-        """Stage records; `internal` ones (repartition topics) are transactional in both guarantees."""
+        """Stage records; `internal` ones are transactional in both guarantees."""
         ...
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; raises `MissingOutputTopicError` if it does not exist."""
+        """Return the count; raise `MissingOutputTopicError` without the topic."""
         ...
 
 
 @runtime_checkable
 class BatchPartitioner(Protocol):
-    """A partitioner of ours that chooses for whole batches; it fails for none."""
+    """An internal partitioner for whole batches."""
 
     def for_all(
         self, keys: Sequence[bytes | None], values: Sequence[Any], partitions: int
     ) -> list[int] | None:
-        """Return the partition of each record, given its key as it is written and its value; None: ask for each."""
+        """Return each record's partition; None to choose per record."""
         ...
 
 
-#: Told of a record that can't be produced (it does not serialise, its topic or partition does not exist): (sink, batch, index, error). Returns to skip it, raises to stop.
+#: (sink, batch, index, error): returns to skip the record, raises to stop.
 OnUnserializable = Callable[[str, RecordBatch, int, Exception], None]
 
 
 class Sink(Operator):
-    """Serialises batches for one topic, or for the topics a function names."""
-
     takes_joint = True
 
     def __init__(
@@ -61,15 +57,12 @@ class Sink(Operator):
         self._collector = collector
         self._on_unserializable = on_unserializable
         partitioner: object = spec.partitioner
-        #: The partitioner, if it is one of ours that chooses for whole batches.
         self._for_all = partitioner if isinstance(partitioner, BatchPartitioner) else None
 
     def blocks(self) -> bool:
-        """Return whether a function of the user's chooses where records go."""
         return self.spec.partitioner is not None or not isinstance(self.spec.topic, str)
 
     def process(self, batch: RecordBatch) -> Output:
-        """Stage the batch; nothing goes to children, a sink has none."""
         if isinstance(self.spec.topic, str):
             self._send(self._prefix + self.spec.topic, batch)
             return None
@@ -80,7 +73,7 @@ class Sink(Operator):
         return None
 
     def _exists(self, topic: str, batch: RecordBatch) -> bool:
-        """Return whether a topic that a function named can be written to; if not, its records go to the handler."""
+        """Return True if a dynamic topic exists; else hand its records to the handler."""
         try:
             check_topic_name(topic)
             self._collector.partition_count(topic)
@@ -95,7 +88,7 @@ class Sink(Operator):
         for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
             try:
                 topic = self._topic_name(choose(key, value, batch.context_of(index)))
-            except FAILURES as error:  # user code: the processing handler decides
+            except FAILURES as error:
                 self.context.failed(batch, index, error)
             else:
                 topics.setdefault(topic, []).append(index)
@@ -141,7 +134,7 @@ class Sink(Operator):
             try:
                 answer = self.spec.partitioner(topic, key, value, count)
                 chosen = self._partitions(answer, count)
-            except FAILURES as error:  # user code: the production handler decides
+            except FAILURES as error:
                 self._on_unserializable(self.spec.name, batch, index, error)
                 continue
             if not chosen:
@@ -199,7 +192,7 @@ class Sink(Operator):
         if not isinstance(chosen, int):
             refuse_awaitable(chosen, f"the partitioner of {self._named()}")
         several = chosen if isinstance(chosen, Iterable) else (chosen,)
-        # Each once, as of Kafka Streams' sets.
+        # A set, as in Kafka Streams.
         try:
             partitions = list(dict.fromkeys(map(index_of, several)))
         except TypeError:
@@ -224,7 +217,7 @@ def _input_of(source: JointRecords, rows: Sequence[int], index: int) -> RecordMe
 
 
 class _Offsets(Sequence[int]):
-    """Offsets of output records, looked up only for a record that failed."""
+    """Computed only for failed records."""
 
     __slots__ = ("_offsets", "_rows")
 
@@ -251,13 +244,13 @@ class _Offsets(Sequence[int]):
 def _serialize(
     serde: SerdePort, topic: str, values: Sequence[Any], failed: dict[int, Exception]
 ) -> list[bytes | None]:
-    """Return the column as bytes; indices that fail get None and stand in `failed`."""
+    """Serialise a column; store errors in `failed`."""
     with_nulls = has_none(values)
     present = [value for value in values if value is not None] if with_nulls else values
     if len(present) > 1:
         try:
             made = serde.serialize_batch(topic, present)
-        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
+        except FAILURES:
             return _serialize_singly(serde, topic, values, failed)
         each = iter(made)
         return [None if value is None else next(each) for value in values] if with_nulls else made
@@ -273,7 +266,7 @@ def _serialize_singly(
         if value is not None:
             try:
                 data = serde.serialize(topic, value)
-            except FAILURES as error:  # the production handler decides
+            except FAILURES as error:
                 failed.setdefault(index, error)
         column.append(data)
     return column

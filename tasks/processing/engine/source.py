@@ -1,4 +1,4 @@
-"""From raw records to a batch: deserialisation and timestamps, poison records found one by one."""
+"""Sources: deserialisation and timestamps of raw records."""
 
 from collections.abc import Callable, Collection, Sequence
 from operator import index as index_of
@@ -12,24 +12,24 @@ from tidewheel.tasks.processing.api.timestamps import FailOnInvalidTimestamp
 from tidewheel.tasks.processing.api.topology_spec import SourceSpec, TimestampExtractor
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords, has_none
 
-#: Told of a record that does not deserialise: (records, row, error). Returns to skip it, raises to stop.
+#: (records, row, error): returns to skip the record, raises to stop.
 OnCorrupt = Callable[[SourceRecords, int, Exception], None]
 
-#: Told of records that were dropped: (node, count, reason, the first of them).
+#: (node, count, reason, first)
 OnDropped = Callable[[str, int, str, RecordMetadata | None], None]
 
 
 class InvalidTimestampError(ValueError):
-    """An extractor returned a time that no record can have; goes to the deserialisation handler."""
+    """An extracted timestamp out of range, for the deserialisation handler."""
 
 
 class DecodedRecords(SourceRecords):
-    """Records decoded before their turn, because the timestamp that decides about it has to be extracted first.
+    """Records decoded early: their extracted timestamps order the inputs.
 
     Attributes:
-        batch: The records; a negative timestamp marks one to be dropped. Empty if they are one that fails.
-        order_ms: The timestamps by which inputs are merged, -1 for a record that fails.
-        failure: Of a single record: why it did not decode, or the `RecordFailedError` of its extractor.
+        batch: Dropped records have a negative timestamp.
+        order_ms: Timestamps, -1 for a failed record.
+        failure: A single record's decoding error, or its extractor's `RecordFailedError`.
     """
 
     __slots__ = ("batch", "failure", "order_ms")
@@ -55,7 +55,6 @@ class DecodedRecords(SourceRecords):
         self.failure = failure
 
     def slice(self, start: int, stop: int) -> "DecodedRecords":
-        """Return rows start..stop, decoded as they are."""
         if start == 0 and stop >= len(self):
             return self
         return DecodedRecords(
@@ -66,8 +65,6 @@ class DecodedRecords(SourceRecords):
 
 
 class SourceNode:
-    """Decodes the records of one source node for one task."""
-
     def __init__(
         self,
         spec: SourceSpec,
@@ -77,18 +74,16 @@ class SourceNode:
     ) -> None:
         self.spec = spec
         extract = spec.timestamp_extractor or default_timestamp_extractor
-        # What it does to a record is what is done without any, for whole columns.
+        # The default extractor's check runs on whole columns.
         self._extract = None if type(extract) is FailOnInvalidTimestamp else extract
         self._on_corrupt = on_corrupt
         self._on_dropped = on_dropped
 
     @property
     def extracts(self) -> bool:
-        """Return whether timestamps are known only once records are decoded."""
         return self._extract is not None
 
     def decode(self, records: SourceRecords, partition_time_ms: int) -> RecordBatch:
-        """Return the records that deserialise and have a timestamp; `partition_time_ms` is the largest one so far."""
         if isinstance(records, DecodedRecords):
             return self._decoded_before(records)
         failed: set[int] = set()
@@ -103,10 +98,9 @@ class SourceNode:
         return self._timestamped(batch, partition_time_ms)
 
     def decode_ahead(self, records: SourceRecords, partition_time_ms: int) -> list[SourceRecords]:
-        """Return the same records, decoded, in pieces: one that fails is a piece of its own.
+        """Return the records decoded, in pieces; a failed record is its own piece.
 
-        No handler is asked and nothing is dropped before `decode` gets the pieces. Where the extractor fails, the
-        records behind stay as they are. `partition_time_ms` is the largest timestamp before these records.
+        `decode` calls handlers later. If the extractor fails, later records stay raw.
         """
         corrupt: dict[int, Exception] = {}
         batch = self._deserialized(records, corrupt.keys(), corrupt.setdefault)
@@ -162,7 +156,7 @@ class SourceNode:
         failed: Collection[int],
         on_corrupt: Callable[[int, Exception], object],
     ) -> RecordBatch:
-        """Return a row per record; those in `failed`, which `on_corrupt` fills, have no key or no value."""
+        """Return a row per record; failed rows have no key or value."""
         keys = self._column(self.spec.key_serde, records, records.raw_keys, failed, on_corrupt)
         values = self._column(
             self.spec.value_serde, records, records.raw_values, failed, on_corrupt
@@ -187,7 +181,6 @@ class SourceNode:
         failed: Collection[int],
         on_corrupt: Callable[[int, Exception], object],
     ) -> list[Any]:
-        """Return the decoded column; rows that fail go to `on_corrupt` once."""
         if has_none(raw):
             present = [row for row, data in enumerate(raw) if data is not None]
             column: list[Any] = [None] * len(raw)
@@ -197,7 +190,7 @@ class SourceNode:
         data: Any = raw if present is None else [raw[row] for row in present]
         try:
             decoded = serde.deserialize_batch(records.topic, data)
-        except FAILURES:  # whatever a serde raises, the record behind it is found one by one
+        except FAILURES:
             decoded = self._one_by_one(serde, records.topic, data, present, failed, on_corrupt)
         if present is None:
             return decoded
@@ -219,7 +212,7 @@ class SourceNode:
             row = index if rows is None else rows[index]
             try:
                 decoded.append(None if row in failed else serde.deserialize(topic, item))
-            except FAILURES as error:  # the deserialisation handler decides
+            except FAILURES as error:
                 decoded.append(None)
                 on_corrupt(row, error)
         return decoded
@@ -250,10 +243,7 @@ class SourceNode:
         return self._without_negative(batch)
 
     def _extracted(self, batch: RecordBatch, index: int, partition_time_ms: int) -> int:
-        """Return what the extractor says of one record.
-
-        Raises `RecordFailedError` if it fails, and `InvalidTimestampError` for a time that no record can have.
-        """
+        """Return the extracted timestamp; raise `InvalidTimestampError` out of range."""
         metadata = batch.metadata_of(index)
         assert metadata is not None, "a source batch has a source"
         assert self._extract is not None, "asked only where there is an extractor"

@@ -1,7 +1,6 @@
-"""Work that stops at each coroutine of the user's, so that whoever runs it says how that is waited for.
+"""Work as generators that yield users' coroutines; the caller chooses how to await them.
 
-Such work is a generator: it yields a coroutine, and is sent what that returned, or has thrown into it what that raised. A
-thread waits for each one (`run_steps`); on an event loop each is awaited, and others go on meanwhile (`await_steps`).
+A thread runs each coroutine to its end (`run_steps`); an event loop awaits it (`await_steps`).
 """
 
 import asyncio
@@ -14,21 +13,16 @@ from tidewheel.tasks.processing.api.coroutines import cancelled_by_nobody, come_
 
 R = TypeVar("R")
 
-#: Yields coroutines, takes what they returned, and returns something at its end.
 Steps = Generator[Coroutine[Any, Any, Any], Any, R]
 
-#: What a coroutine returned, or what it raised.
 _Ended = tuple[Any, BaseException | None]
 
 
 class Owner(Protocol):
-    """Whose work it is.
+    """The owner of the work.
 
-    Attributes:
-        given_up: It is given up: no coroutine of it begins any more.
-        worked_s: For how long it has kept the loop to itself.
-        waits: How often it has let others go on.
-        awaited: The task of its coroutine, None before the first one.
+    `given_up`: no more coroutines may start. `worked_s`: seconds on the loop. `waits`: number of
+    suspensions. `awaited`: asyncio task of its coroutine.
     """
 
     given_up: bool
@@ -38,7 +32,7 @@ class Owner(Protocol):
 
 
 def run_steps(steps: Steps[R]) -> R:
-    """Run work to its end in this thread, and return what it returns.
+    """Run work to its end in this thread and return its result.
 
     >>> async def double(value):
     ...     return 2 * value
@@ -61,13 +55,12 @@ def run_steps(steps: Steps[R]) -> R:
 
 
 async def await_steps(steps: Steps[R], owner: Owner) -> R:
-    """Run work to its end on the loop that runs, each coroutine in an asyncio task of its own, and return what it returns.
+    """Run work to its end on the running loop; return its result.
 
-    A task begins when the loop comes to it, behind all that is due there, and who awaits it goes on behind all that is due
-    then. On a `PromptLoop` both come next instead: else, where many wait on a loop, a record is in line three times.
-
-    Where the owner is given up, `asyncio.CancelledError` is raised in place of a coroutine. One that ends so although its
-    owner is not given up has failed, with `StreamsError`.
+    A new task and its waiter normally queue behind all due callbacks. A `PromptLoop` runs both
+    next; otherwise a record would queue three times on a busy loop. If the owner is given up,
+    `asyncio.CancelledError` replaces a coroutine. If a coroutine raises it on its own, the work
+    fails.
     """
     loop = asyncio.get_running_loop()
     result: Any = None
@@ -82,15 +75,18 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
             owner.worked_s += time.monotonic() - begin_s
         if owner.given_up:
             coroutine.close()
-            result, error = None, asyncio.CancelledError()  # as if cancelled at its first await
+            result, error = (
+                None,
+                asyncio.CancelledError(),
+            )  # As if cancelled at the first await.
             continue
         ended: asyncio.Future[_Ended] = loop.create_future()
-        # Not by the loop's factory, which notes what users' coroutines begin and leave behind.
+        # The loop's task factory tracks tasks that coroutines leave behind.
         owner.awaited = task = asyncio.Task(_carry_out(coroutine, owner, ended), loop=loop)
         come_next(loop)
         try:
             result, error = await ended
-        except asyncio.CancelledError:  # the owner is given up, and so is its coroutine
+        except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait((task,))
             result, error = None, asyncio.CancelledError()
@@ -101,15 +97,14 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
 async def _carry_out(
     coroutine: Coroutine[Any, Any, Any], owner: Owner, ended: "asyncio.Future[_Ended]"
 ) -> None:
-    """Await a coroutine, and tell how it has ended; who waits for that comes next."""
     result: Any = None
     error: BaseException | None = None
     try:
         result = await _timed_steps(coroutine, owner)
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            await asyncio.sleep(0)  # raises, if it was cancelled since it last waited
-    except GeneratorExit:  # the loop is gone
+            await asyncio.sleep(0)  # Raises if it was cancelled since its last await.
+    except GeneratorExit:
         raise
     except BaseException as raised:  # noqa: BLE001 - the work's own, which raises it again
         error = raised
@@ -120,7 +115,7 @@ async def _carry_out(
 
 @types.coroutine
 def _timed_steps(coroutine: Coroutine[Any, Any, Any], owner: Owner) -> Generator[Any, Any, Any]:
-    """Await a coroutine, and note for how long its steps take and how often it waits."""
+    """Await a coroutine; measure its steps and count its suspensions."""
     value: Any = None
     error: BaseException | None = None
     while True:

@@ -1,7 +1,6 @@
-"""What runs the records of a task: its graph, its schedules, its stream times, and what its nodes and processors ask.
+"""Processing of a task or key range: its graph, schedules, stream times and services for nodes.
 
-A task has one of it; a task that is cut into key ranges has one for each range, with stores of its own. One thread at a
-time calls it.
+One thread at a time calls it.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,14 +32,12 @@ from tidewheel.tasks.processing.engine.sink import Collector, Sink
 
 
 class TaskCounters:
-    """What a task has done since it was created; read by the metrics."""
-
     __slots__ = ("dropped", "drops", "expired", "processed", "punctuations", "skipped")
 
     def __init__(self) -> None:
-        #: Copied when it changes: other threads read it.
+        #: Replaced, never changed: other threads read it.
         self.drops: Drops = {}
-        #: Of the puts that stores have dropped, those that operators reported.
+        #: As far as operators report them.
         self.expired = 0
         self.processed = 0
         self.dropped = 0
@@ -48,7 +45,6 @@ class TaskCounters:
         self.punctuations = 0
 
     def add(self, other: "TaskCounters") -> None:
-        """Count what another one has counted, too."""
         self.processed += other.processed
         self.dropped += other.dropped
         self.skipped += other.skipped
@@ -58,7 +54,6 @@ class TaskCounters:
             self.note_drop(node, reason, drop)
 
     def note_drop(self, node: str, reason: str, drop: Drop) -> None:
-        """Keep why records were dropped, and where the first is."""
         drops = dict(self.drops)
         known = drops.get((node, reason))
         drops[node, reason] = drop if known is None else Drop(known.count + drop.count, known.first)
@@ -66,17 +61,9 @@ class TaskCounters:
 
 
 class TaskSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """What the nodes and processors of a task are told of their application.
+    """Settings of the application for nodes and processors.
 
-    Attributes:
-        application_id: The application's id.
-        topic_prefix: What stands in front of the bare names of internal topics.
-        state_dir: Directory of the task's state.
-        app_configs: Its settings.
-        now_ms: The wall clock (ms since the epoch).
-        emit_interval_ms: See `NodeContext`.
-        global_stores: The process's global stores by name, for reading.
-        record_by_record: Run every sub-topology record by record (the oracle of tests).
+    `record_by_record` forces that mode (the oracle of tests).
     """
 
     application_id: str
@@ -90,26 +77,6 @@ class TaskSetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskProcessing:
-    """The graph of one task, or of one of its key ranges, and what it asks.
-
-    Args:
-        task_id: The task.
-        spec: Its sub-topology.
-        setting: What it is told of the application.
-        stores: Its stores by name; looked up when it begins.
-        collector: Takes its outputs.
-        policy: Asked about records that fail.
-        figures: The task's figures, for processors.
-
-    Attributes:
-        graph: The nodes.
-        counters: What was done so far.
-        commit_requested: A processor asked for a commit.
-        stream_time_ms: Largest timestamp processed, -1 before the first record.
-        stream_schedules: What is due by stream time.
-        wall_clock_schedules: What is due by the wall clock.
-    """
-
     def __init__(
         self,
         task_id: TaskId,
@@ -147,14 +114,10 @@ class TaskProcessing:
 
         return Sink(spec, self.setting.topic_prefix, collector, unserializable)
 
-    # -- life ------------------------------------------------------------------------------------------------------
-
     def begin(self, stream_time_ms: int, operator_times_ms: tuple[int, ...]) -> None:
-        """Initialise the nodes; the stores are restored.
+        """Initialise the nodes after the restore, with the committed times.
 
-        Args:
-            stream_time_ms: The largest timestamp of what was processed before, -1 for none.
-            operator_times_ms: What `operator_times_ms` returned then; () if that is not known.
+        -1 and () mean unknown.
         """
         self.stream_time_ms = stream_time_ms
         self.graph.init()
@@ -163,7 +126,6 @@ class TaskProcessing:
             self._operator_times.restore(operator_times_ms, self.task_id)
 
     def _keepers(self) -> dict[str, KeepsTimes]:
-        """Return what keeps stream times: the operators in topology order, then the stores in the spec's."""
         keepers: dict[str, KeepsTimes] = {
             name: node.operator
             for name, node in self.graph.nodes.items()
@@ -174,26 +136,21 @@ class TaskProcessing:
         return keepers
 
     def operator_times_ms(self) -> tuple[int, ...]:
-        """Return the stream times of operators and stores as they are now, for the commit of what was processed."""
         return self._operator_times.collect()
 
     def operator_times_at(self, position_ms: int) -> tuple[int, ...]:
-        """Return the same for the whole task at a position, of whose key ranges this is one."""
+        """Return the whole task's stream times, from one of its key ranges."""
         return self._operator_times.collect_at(position_ms)
 
     def position_time_ms(self, otherwise_ms: int) -> int:
-        """Return the time that a position clock begins with (see `OperatorTimes`)."""
         return self._operator_times.position_time_ms(otherwise_ms)
 
-    # -- schedules -------------------------------------------------------------------------------------------------
-
     def punctuate_stream_time(self) -> None:
-        """Call what is due by stream time."""
         if len(self.stream_schedules):
             self._punctuate(self.stream_schedules, self.stream_time_ms)
 
     def punctuate_wall_clock(self, now_ms: int) -> bool:
-        """Call what is due by the wall clock; return whether anything was."""
+        """Run callbacks due on the wall clock; return True if any was."""
         return len(self.wall_clock_schedules) > 0 and self._punctuate(
             self.wall_clock_schedules, now_ms
         )
@@ -203,7 +160,7 @@ class TaskProcessing:
             return False
         due = queue.take_due(now_ms)
         for schedule in due:
-            if schedule.cancelled:  # by one that was called before it
+            if schedule.cancelled:
                 continue
             node = self.graph.nodes[schedule.node].operator
             assert isinstance(node, Punctuated), "only users' objects schedule"
@@ -214,12 +171,10 @@ class TaskProcessing:
             self.counters.punctuations += 1
         return bool(due)
 
-    # -- what an operator of the group orders ----------------------------------------------------------------------
-
     def erase(self, erasure: Erasure) -> None:
-        """Delete a key's rows from a store, as a processor's `delete` does; a cache forwards that with the next flush.
+        """Delete a key's rows like a processor's `delete`.
 
-        Whatever makes it impossible is told by the erasure, and ends nothing: it was asked for from outside.
+        Problems are reported by `erasure` and do not fail the task.
         """
         store = self._stores.get(erasure.store)
         problem = "the task has no such store" if store is None else refusal_of(store)
@@ -228,12 +183,12 @@ class TaskProcessing:
             return
         try:
             rows = store.erase(erasure.key, erasure.tail)
-        except FAILURES as error:  # a serde of the user's may raise anything
+        except FAILURES as error:
             if isinstance(error, StreamsError) and not isinstance(
                 error, SerdeError | StoredRowError
             ):
-                raise  # the database failed
-            # Without its text, which may quote the key.
+                raise
+            # Its text may quote the key.
             kind = type(error).__name__
             erasure.end(
                 problem=f"the store's serdes can't read the key or one of its rows ({kind})"
@@ -244,42 +199,32 @@ class TaskProcessing:
                 node.operator.rows_erased(erasure.store)
         erasure.end(rows=rows)
 
-    # -- what nodes and processors ask -----------------------------------------------------------------------------
-
     @property
     def application_id(self) -> str:
-        """Return the application's id."""
         return self.setting.application_id
 
     @property
     def state_dir(self) -> Path:
-        """Return the directory of the task's state."""
         return self.setting.state_dir
 
     @property
     def app_configs(self) -> AppConfigs:
-        """Return the application's settings."""
         return self.setting.app_configs
 
     @property
     def global_stores(self) -> Mapping[str, Any]:
-        """Return the global stores by name, for reading."""
         return self.setting.global_stores
 
     def metrics(self) -> dict[str, float]:
-        """Return the task's figures."""
         return self._figures()
 
     def now_ms(self) -> int:
-        """Return the wall clock."""
         return self.setting.now_ms()
 
     def request_commit(self) -> None:
-        """Ask for a commit after the current record."""
         self.commit_requested = True
 
     def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None:
-        """Keep a schedule."""
         match clock:
             case PunctuationType.STREAM_TIME:
                 self.stream_schedules.add(schedule)
@@ -287,15 +232,13 @@ class TaskProcessing:
                 self.wall_clock_schedules.add(schedule)
 
     def at_record(self, timestamp: int) -> None:
-        """Remember the timestamp of the record being processed, for the stores."""
         self._record_timestamp = timestamp
 
     def record_timestamp(self) -> int:
-        """Return the timestamp that plain key-value stores give their changelog records."""
+        """Return the timestamp of changelog records of plain key-value stores."""
         return max(self._record_timestamp, 0)
 
     def store(self, name: str) -> Any:
-        """Return a store of the task, or a global one."""
         found = self._stores.get(name)
         return self.setting.global_stores[name] if found is None else as_given(found)
 
@@ -309,7 +252,7 @@ class TaskProcessing:
         stage: str = "processing",
         internal: bool = False,
     ) -> None:
-        """Give a record that failed in a node to its handler; returns if it is skipped, raises otherwise."""
+        """Hand a failed record to its handler; raise if it is not skipped."""
         context, record = node_failure(
             batch,
             index,
@@ -322,17 +265,14 @@ class TaskProcessing:
         self.counters.skipped += 1
 
     def dropped(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
-        """Count records that a rule has dropped."""
         self.counters.dropped += count
         self.note_drop(node, count, reason, first)
 
     def note_drop(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
-        """Report dropped records that are counted elsewhere."""
         self.counters.note_drop(node, reason, Drop(count, first))
         self._policy.drops.add(node, reason, Drop(count, first))
 
     def late_letter(self, node: str) -> LateLetter | None:
-        """Return what keeps records that come too late for a node; None if that was not asked for."""
         return partial(self._late, node) if self._policy.keeps_late_records else None
 
     def _late(self, node: str, batch: RecordBatch, index: int, why: str) -> None:
@@ -341,8 +281,6 @@ class TaskProcessing:
 
 
 class _NodeContext:
-    """`NodeContext` of one node."""
-
     def __init__(self, processing: TaskProcessing, node: str) -> None:
         self._processing = processing
         self._node = node

@@ -1,7 +1,4 @@
-"""A user's object that makes the values of a table: one call per row, and the same questions to the task as a processor.
-
-Semantics are those of Kafka Streams' `ValueTransformerWithKey`.
-"""
+"""Users' value transformers of tables (Kafka Streams: `ValueTransformerWithKey`)."""
 
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -20,7 +17,7 @@ VOut = TypeVar("VOut")
 
 
 class ValueTransformerWithKey(Generic[K, VIn, VOut]):
-    """Makes each row's value, perhaps with stores; subclass it and override `transform`. For `KTable.transform_values`.
+    """Computes each row's value, perhaps with stores; override `transform`. For `KTable.transform_values`.
 
     >>> class Shout(ValueTransformerWithKey[str, str, str]):
     ...     def transform(self, key: str, value: str | None) -> str | None:
@@ -37,7 +34,7 @@ class ValueTransformerWithKey(Generic[K, VIn, VOut]):
         self.context = context
 
     def transform(self, key: K, value: VIn | None) -> VOut | None:
-        """Return the value a row becomes. Also called for deleted rows, whose value is None; None deletes."""
+        """Return the new value of a row; a deleted row has None, and None deletes."""
         raise NotImplementedError(f"{type(self).__name__} must override transform(key, value)")
 
     def close(self) -> None:
@@ -46,21 +43,13 @@ class ValueTransformerWithKey(Generic[K, VIn, VOut]):
 
 @runtime_checkable
 class HostingContext(Protocol):
-    """What the context of a node offers where users' objects run; see `NodeContext`."""
-
     @property
-    def host(self) -> ProcessorHost:
-        """Return what the task offers to users' objects."""
-        ...
+    def host(self) -> ProcessorHost: ...
 
-    def operator(self, node: str) -> Operator | None:
-        """Return the operator of another node of the task."""
-        ...
+    def operator(self, node: str) -> Operator | None: ...
 
 
 class RunningTransformer:
-    """A user's transformer in one task."""
-
     def __init__(
         self,
         transformer: ValueTransformerWithKey[Any, Any, Any],
@@ -69,7 +58,7 @@ class RunningTransformer:
     ) -> None:
         assert isinstance(context, HostingContext), "users' objects run in tasks"
         self._transformer = transformer
-        # A processor's node has the context that users see; there are no records to process here.
+        # Provides the users' context; processes no records.
         self._node = ProcessorNode(_Transforms(transformer), context.host, stores)
         self._node.connect(_refuse_forward)
         self._node.init(context)
@@ -79,7 +68,6 @@ class RunningTransformer:
     def transform(
         self, key: Any, value: Any, timestamp: int, source: SourceRecords | None, row: int
     ) -> Any:
-        """Return what the transformer makes of a row; raises what it raises."""
         context = self._node.user_context
         before = context.current
         context.stand_at((source, row, timestamp))
@@ -90,8 +78,6 @@ class RunningTransformer:
 
 
 class _Transforms(FixedKeyProcessor[Any, Any, Any]):
-    """Takes a processor's place, for init and close."""
-
     def __init__(self, transformer: ValueTransformerWithKey[Any, Any, Any]) -> None:
         self._transformer = transformer
 

@@ -146,7 +146,7 @@ def test_a_coroutine_that_was_cancelled_by_nobody_has_failed() -> None:
         other.cancel()
         await other
 
-    with pytest.raises(StreamsError, match="nobody cancelled it"):
+    with pytest.raises(StreamsError, match="it was not cancelled"):
         wait_for(waits_for_one_that_was_cancelled())
     close_loop()
 
