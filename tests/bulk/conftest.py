@@ -74,6 +74,6 @@ def make_config(cluster: Cluster, unique: str, tmp_path: Path) -> MakeConfig:
             "state_dir": tmp_path / "state",
             "snapshot_location": str(tmp_path / "snapshots"),
         }
-        return StreamsConfig(**{**given, **options})  # checked by the config itself
+        return StreamsConfig(**{**given, **options})  # type: ignore[arg-type] # checked by the config itself
 
     return make

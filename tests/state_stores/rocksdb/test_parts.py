@@ -39,13 +39,13 @@ rows = st.lists(st.tuples(st.binary(max_size=8), st.none() | st.binary(max_size=
 def test_a_bad_option_is_named(bad: dict[str, object]) -> None:
     ((name, value),) = bad.items()
     with pytest.raises(ValueError, match=f"option {name} must be .* got {value!r}"):
-        RocksDBOptions(**bad)  # an invalid option
+        RocksDBOptions(**bad)  # type: ignore[arg-type] # an invalid option
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd", "snappy"])
 @pytest.mark.parametrize("compaction", ["universal", "level"])
 def test_every_choice_is_known_to_the_library(compression: str, compaction: str) -> None:
-    options = RocksDBOptions(compression=compression, compaction=compaction)  # all are valid
+    options = RocksDBOptions(compression=compression, compaction=compaction)  # type: ignore[arg-type] # all are valid
     assert SharedResources.create(options).database_options(options) is not None
 
 

@@ -168,7 +168,7 @@ def test_close_releases_scans_that_were_left_open(open_database: OpenDatabase) -
     assert database.open_scans() == 2
     kept: list[BaseException] = []
     try:
-        database.write({"counts": [(b"k", b"v"), (b"l", "text")]}, {})  # an invalid value
+        database.write({"counts": [(b"k", b"v"), (b"l", "text")]}, {})  # type: ignore[list-item] # an invalid value
     except Exception as error:  # noqa: BLE001 - any exception of the library
         kept.append(error)
     database.close()
@@ -214,7 +214,7 @@ def test_no_write_is_larger_than_a_mebibyte_and_positions_come_last(
     plain = TaskDatabase._batch
 
     def batch(self: TaskDatabase, pieces: Sequence[object], positions: object) -> WriteBatch:
-        made = plain(self, pieces, positions)  # passed on unchanged
+        made = plain(self, pieces, positions)  # type: ignore[arg-type] # passed on unchanged
         sizes.append(made.size_in_bytes())
         with_positions.append(bool(positions))
         return made
