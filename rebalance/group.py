@@ -106,8 +106,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def live(self) -> dict[str, MemberRecord]:
         """Return live records by incarnation, sorted by member name."""
-        found = {each: record for each, record in self.members.items() if record.phase in LIVE}
-        return dict(sorted(found.items(), key=lambda item: (item[1].member, item[0])))
+        live = {
+            incarnation: record
+            for incarnation, record in self.members.items()
+            if record.phase in LIVE
+        }
+        return dict(sorted(live.items(), key=lambda item: (item[1].member, item[0])))
 
     def incarnation_of(self, member: str) -> str | None:
         for incarnation, record in self.members.items():
@@ -116,8 +120,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return None
 
     def owned(self, incarnation: str) -> dict[TaskId, TaskRecord]:
-        found = [(task, state) for task, state in self.states.items() if state.owner == incarnation]
-        return dict(sorted(found, key=itemgetter(0)))
+        owned = [(task, state) for task, state in self.states.items() if state.owner == incarnation]
+        return dict(sorted(owned, key=itemgetter(0)))
 
 
 def _compared(group: Group) -> tuple[object, ...]:
@@ -299,7 +303,7 @@ def _target(record: TargetRecord) -> Target:
     return Target(
         group_epoch=record.group_epoch,
         owners={TaskId.parse(task): member for task, member in sorted(record.owners.items())},
-        standbys={TaskId.parse(task): each for task, each in sorted(record.standbys.items())},
+        standbys={TaskId.parse(task): copies for task, copies in sorted(record.standbys.items())},
         basis=record.basis,
     )
 
@@ -309,6 +313,6 @@ def _step(record: StepRecord) -> IntermediateAssignment:
         group_epoch=record.group_epoch,
         step_epoch=record.step_epoch,
         learners={TaskId.parse(task): copy for task, copy in sorted(record.learners.items())},
-        standbys={TaskId.parse(task): each for task, each in sorted(record.standbys.items())},
+        standbys={TaskId.parse(task): copies for task, copies in sorted(record.standbys.items())},
         parked=frozenset(map(TaskId.parse, record.parked)),
     )

@@ -66,7 +66,13 @@ def own_ids_outside_groups(application_id: str, transactional_ids: Iterable[str]
 
 def _matching(application_id: str, form: str, transactional_ids: Iterable[str]) -> list[str]:
     own = _pattern(application_id, form)
-    return sorted({each for each in transactional_ids if own.fullmatch(each)})
+    return sorted(
+        {
+            transactional_id
+            for transactional_id in transactional_ids
+            if own.fullmatch(transactional_id)
+        }
+    )
 
 
 @lru_cache(maxsize=64)

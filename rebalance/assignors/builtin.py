@@ -36,7 +36,7 @@ def resolve(name: str) -> TaskAssignor:
 
             return RoundRobinAssignor()
         case _:
-            known = ", ".join(sorted(BUILT_IN))
+            names = ", ".join(sorted(BUILT_IN))
             raise ValueError(
-                f'there is no assignor {name!r}; built in are {known} ("module:name" names your own)'
+                f'there is no assignor {name!r}; built in are {names} ("module:name" names your own)'
             )

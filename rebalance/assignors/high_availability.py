@@ -87,8 +87,10 @@ def _freshness(request: AssignmentRequest, tasks: AbstractSet[TaskId]) -> Freshn
         for task in member.owned & tasks:
             lags[task][member.name] = -1
     caught_up = {
-        task: frozenset(name for name in known if known[name] <= request.acceptable_recovery_lag)
-        for task, known in lags.items()
+        task: frozenset(
+            name for name in member_lags if member_lags[name] <= request.acceptable_recovery_lag
+        )
+        for task, member_lags in lags.items()
     }
     return Freshness(lags, caught_up)
 
@@ -96,10 +98,10 @@ def _freshness(request: AssignmentRequest, tasks: AbstractSet[TaskId]) -> Freshn
 def _by_member(
     members: Iterable[str], placed: Iterable[tuple[TaskId, str]]
 ) -> dict[str, set[TaskId]]:
-    found: dict[str, set[TaskId]] = {member: set() for member in members}
+    tasks: dict[str, set[TaskId]] = {member: set() for member in members}
     for task, member in placed:
-        found[member].add(task)
-    return found
+        tasks[member].add(task)
+    return tasks
 
 
 def _assignment(plan: Plan) -> Assignment:

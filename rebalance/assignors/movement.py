@@ -52,8 +52,8 @@ class Freshness:
     def fresher(self, task: TaskId, than: str, members: Iterable[str]) -> str | None:
         """Return the member with the freshest state, if it is fresher than `than`."""
         limit = self._lag(task, than)
-        known = [(self._lag(task, each), each) for each in members]
-        return min((each for each in known if each[0] < limit), default=(_NO_STATE, None))[1]
+        lags = [(self._lag(task, member), member) for member in members]
+        return min((lag for lag in lags if lag[0] < limit), default=(_NO_STATE, None))[1]
 
     def _lag(self, task: TaskId, member: str) -> float:
         return self.lags[task].get(member, _NO_STATE)
@@ -74,7 +74,7 @@ def move_actives(plan: Plan, freshness: Freshness, tasks: Iterable[TaskId]) -> i
     movements = _movements(plan.active, freshness, frozenset(tasks))
     for task, planned in movements:
         caught_up = freshness.caught_up[task]
-        holder = plan.least_loaded(each for each in caught_up if task in plan.standby[each])
+        holder = plan.least_loaded(member for member in caught_up if task in plan.standby[member])
         if holder is None:
             holder = plan.least_loaded(caught_up)
         if holder is None:
@@ -95,7 +95,7 @@ def move_standbys(plan: Plan, freshness: Freshness, tasks: Iterable[TaskId]) -> 
     done = 0
     for task, planned in _movements(plan.standby, freshness, frozenset(tasks), plan.warmups):
         free = [member for member in plan.threads if not plan.has(member, task)]
-        source = plan.least_loaded(each for each in free if each in freshness.caught_up[task])
+        source = plan.least_loaded(member for member in free if member in freshness.caught_up[task])
         if source is None:
             source = freshness.fresher(task, planned, free)
         if source is not None:
@@ -118,4 +118,6 @@ def _movements(
         for task in tasks & movable
         if (member, task) not in fixed and freshness.outdone(task, member)
     ]
-    return sorted(movements, key=lambda each: (len(freshness.caught_up[each[0]]), *each))
+    return sorted(
+        movements, key=lambda movement: (len(freshness.caught_up[movement[0]]), *movement)
+    )

@@ -104,15 +104,15 @@ class _Placement:
                 moved = True
         return moved
 
-    def _best(self, taken: list[str]) -> str | None:
+    def _best(self, holders: list[str]) -> str | None:
         """Return the member that spreads the task most; the least loaded of equals."""
         best: str | None = None
         best_gain: _Gain = (False, -1)
-        possible = self._possible(taken)
+        possible = self._possible(holders)
         for member in self._load:
-            if member in taken:
+            if member in holders:
                 continue
-            gain = self._gain(member, taken)
+            gain = self._gain(member, holders)
             if gain > best_gain:
                 best, best_gain = member, gain
                 if gain >= possible:
@@ -125,11 +125,11 @@ class _Placement:
         places = self._places[member]
         return new_host, len(places.difference(*(self._places[other] for other in others)))
 
-    def _possible(self, taken: list[str]) -> _Gain:
+    def _possible(self, holders: list[str]) -> _Gain:
         """Return the largest possible gain: one new value per dimension with unused values."""
-        used_hosts = {self._host[member] for member in taken}
+        used_hosts = {self._host[member] for member in holders}
         used = Counter(
-            kind for kind, _ in set[_Place]().union(*(self._places[each] for each in taken))
+            kind for kind, _ in set[_Place]().union(*(self._places[member] for member in holders))
         )
         open_kinds = sum(1 for kind, values in self._values.items() if used[kind] < values)
         return not self._hosts <= used_hosts, open_kinds

@@ -27,7 +27,8 @@ class StickyAssignor:
         if not request.members:
             return Assignment(owners={})
         members = {
-            member.name: member for member in sorted(request.members, key=lambda each: each.name)
+            member.name: member
+            for member in sorted(request.members, key=lambda member: member.name)
         }
         owners: dict[TaskId, str] = {}
         for stateful in (True, False):

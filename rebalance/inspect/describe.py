@@ -138,12 +138,12 @@ class LogFold:
                 for task in {*after.step.learners, *after.step.standbys}
                 for copy in after.step.copies(task)
             }
-            self.copy_since = {each: self.copy_since.get(each, since) for each in sorted(kept)}
+            self.copy_since = {copy: self.copy_since.get(copy, since) for copy in sorted(kept)}
 
     def _track_start(self, member: str, at_ms: int) -> None:
         self.begun.setdefault(member, deque(maxlen=_REMEMBERED)).append(at_ms)
         if len(self.begun) > _MEMBERS_REMEMBERED:
-            oldest = min(self.begun, key=lambda each: self.begun[each][-1])
+            oldest = min(self.begun, key=lambda member: self.begun[member][-1])
             del self.begun[oldest]
 
 

@@ -102,12 +102,12 @@ def account(entries: Iterable[LogEntry | RejectedRecord]) -> tuple[Episode, ...]
 def episode_text(episode: Episode, when: Callable[[int], str]) -> str:
     lines = [f"{when(episode.began_ms)}  {_title(episode)}"]
     lines += [
-        f"  +{duration_text(each.timestamp_ms - episode.began_ms):<8} {each.text}"
-        for each in episode.happenings
+        f"  +{duration_text(event.timestamp_ms - episode.began_ms):<8} {event.text}"
+        for event in episode.happenings
     ]
     lines += [
-        f"  +{duration_text(each.granted_ms - episode.began_ms):<8} {move_text(each)}"
-        for each in episode.moves
+        f"  +{duration_text(move.granted_ms - episode.began_ms):<8} {move_text(move)}"
+        for move in episode.moves
     ]
     return "\n".join(lines)
 
@@ -181,14 +181,14 @@ class Chronicle:
         if not self._fold.add(entry):
             return
         after = self._fold.group
-        told: list[tuple[str, str]] = []
+        texts: list[tuple[str, str]] = []
         if after.pending is None and before.pending is None:
-            told = self._describe_entry(before, after, entry)
-        if told or self._fold.phase not in _AT_REST:
+            texts = self._describe_entry(before, after, entry)
+        if texts or self._fold.phase not in _AT_REST:
             self._open(before, entry)
         self._happenings += [
             GroupEvent(offset=entry.offset, timestamp_ms=entry.timestamp_ms, kind=kind, text=text)
-            for kind, text in told
+            for kind, text in texts
         ]
         self._track_copies(before, after, entry)
         if after.pending is None and isinstance(entry.record, TaskRecord):
@@ -219,7 +219,7 @@ class Chronicle:
     def _episode(self, first: LogEntry, last: LogEntry, *, ended: bool) -> Episode:
         owners = _owners(self._fold.group)
         happenings = sorted(
-            self._happenings + self._dropped_learner_happenings(), key=lambda each: each.offset
+            self._happenings + self._dropped_learner_happenings(), key=lambda event: event.offset
         )
         return Episode(
             first_offset=first.offset,
@@ -277,11 +277,11 @@ class Chronicle:
         if away_ms is None:
             return f"{record.member} joined{where}"
         # The same transaction ended its former incarnation: no timeout to report.
-        told = _stayed_away(record.member)
+        timeout_text = _stayed_away(record.member)
         self._happenings = [
-            each
-            for each in self._happenings
-            if each.text != told or at_ms - each.timestamp_ms >= _TRANSACTION_MS
+            event
+            for event in self._happenings
+            if event.text != timeout_text or at_ms - event.timestamp_ms >= _TRANSACTION_MS
         ]
         return f"{record.member} is back after {duration_text(at_ms - away_ms)}{where}"
 
@@ -292,8 +292,8 @@ class Chronicle:
             copies = self._journeys.setdefault(task, _TaskMove()).copies
             for copy in reversed(after.step.copies(task)):
                 role = "learner" if after.step.learners.get(task) == copy else "standby"
-                known = copies.get(copy.incarnation)
-                if known is None or known.learn_epoch != copy.learn_epoch:
+                started = copies.get(copy.incarnation)
+                if started is None or started.learn_epoch != copy.learn_epoch:
                     copies[copy.incarnation] = _CopyStart(
                         role, copy.learn_epoch, entry.timestamp_ms
                     )
@@ -302,7 +302,7 @@ class Chronicle:
                 self._dropped.append((task, copy.incarnation, entry))
 
     def _dropped_learners(self) -> list[tuple[TaskId, str, LogEntry]]:
-        granted = {(each.task, each.target) for each in self._moves}
+        granted = {(move.task, move.target) for move in self._moves}
         return [
             (task, incarnation, entry)
             for task, incarnation, entry in self._dropped

@@ -71,19 +71,19 @@ def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
         for name, record in group.bootstraps.items()
         if name != store and isinstance(record, BootstrapRecord)
     )
-    found = [
+    reasons = [
         f"store {name} is being loaded and not complete; finish that first: run its `tidewheel bootstrap {name}` again"
         for name in others
     ]
     if pending_in(group, store) is not None:
-        return found
+        return reasons
     names = sorted(speaking)
     if names:
-        found.append(f"members of the group are alive: {', '.join(names)}; stop them first")
+        reasons.append(f"members of the group are alive: {', '.join(names)}; stop them first")
     held = group.about.held
     if held and not held.startswith(BOOTSTRAP_HOLD):
-        found.append(f"the group decides nothing: {held}; mend that first")
-    return found
+        reasons.append(f"the group decides nothing: {held}; mend that first")
+    return reasons
 
 
 def begin_load(group: Group, record: BootstrapRecord, claimant: Claimant) -> list[AnyRecord]:

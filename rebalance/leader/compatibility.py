@@ -139,7 +139,9 @@ def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
     seen: dict[str, int] = {}
     new: list[SeenTask] = []
     named: set[str] = set()
-    unheard = {each for each, record in group.live().items() if runs_program(record, about)}
+    unheard = {
+        incarnation for incarnation, record in group.live().items() if runs_program(record, about)
+    }
     #: Members with equal tasks share the tuple (`Observations`): each tuple is read once.
     distinct: dict[int, tuple[SeenTask, ...]] = {}
     for join in joins:
@@ -149,8 +151,8 @@ def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
             for topic, count in join.partitions.items():
                 seen[topic] = max(count, seen.get(topic, 0))
     for some in distinct.values():
-        named.update(each.task for each in some)
-        new += [each for each in some if each.task not in about.tasks]
+        named.update(task.task for task in some)
+        new += [task for task in some if task.task not in about.tasks]
     tasks = about.tasks if not new else _sorted(_rows(new) | about.tasks)
     partitions = about.partitions
     if not unheard:
@@ -173,14 +175,14 @@ def updated_program(group: Group, joins: Iterable[JoinGroup]) -> GroupRecord:
 
 
 def partition_problem(
-    known: Mapping[str, int], seen: Mapping[str, int], tasks: Mapping[str, TaskRow]
+    group_counts: Mapping[str, int], seen: Mapping[str, int], tasks: Mapping[str, TaskRow]
 ) -> str:
     """Return why the current partition counts are unusable, or "" (H26).
 
     >>> partition_problem({"orders": 4}, {"orders": 3}, {})
     'partitions: topic orders has 3, the group has worked with 4: was it deleted and recreated?'
     """
-    for topic, count in sorted(known.items()):
+    for topic, count in sorted(group_counts.items()):
         if seen.get(topic, count) < count:
             return (
                 f"{PARTITIONS_HOLD}topic {topic} has {seen[topic]}, the group has worked with {count}: "
@@ -218,7 +220,7 @@ def runs_program(member: JoinGroup | MemberRecord, about: GroupRecord) -> bool:
 
 def _rows(tasks: Iterable[SeenTask]) -> dict[str, TaskRow]:
     return _sorted(
-        {each.task: TaskRow(stateful=each.stateful, changelogs=each.changelogs) for each in tasks}
+        {task.task: TaskRow(stateful=task.stateful, changelogs=task.changelogs) for task in tasks}
     )
 
 

@@ -66,7 +66,9 @@ class Coordinator:
             claimed_ms=now_ms,
             ready_lag_max=settings.acceptable_recovery_lag,
             # A live incarnation can join even if the log also lists it as ended.
-            ended=dict.fromkeys(each for each in group.ended if each not in live),
+            ended=dict.fromkeys(
+                incarnation for incarnation in group.ended if incarnation not in live
+            ),
         )
         self._seen.planned.update(
             task
@@ -225,19 +227,19 @@ class Coordinator:
             seq=self._beats,
             state_offset=self.state_offset,
             seen={
-                each: members[each].sequence
-                for each in self.group.live()
-                if each in members and members[each].sequence >= 0
+                incarnation: members[incarnation].sequence
+                for incarnation in self.group.live()
+                if incarnation in members and members[incarnation].sequence >= 0
             },
             resigns=resigns,
             alarms=tuple(
-                each
-                for each in (
+                alarm
+                for alarm in (
                     self.alarm,
                     self._foreign_assignor(),
                     *self.warnings.values(),
                     *self._seen.set_aside.values(),
                 )
-                if each
+                if alarm
             ),
         )

@@ -39,7 +39,9 @@ class Draft(msgspec.Struct, kw_only=True):
     def live(self) -> dict[str, MemberRecord]:
         if self._live_of is not self.group.members:
             self._live, self._live_of = self.group.live(), self.group.members
-            self._incarnations = {record.member: each for each, record in self._live.items()}
+            self._incarnations = {
+                record.member: incarnation for incarnation, record in self._live.items()
+            }
         return self._live
 
     def incarnations(self) -> dict[str, str]:

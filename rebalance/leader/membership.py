@@ -55,7 +55,7 @@ def admit_members(draft: Draft, *, app: str, leader: str) -> list[JoinRefused]:
 
 def _must_wait(draft: Draft, join: JoinGroup) -> bool:
     """Return True if only unheard members object: the join waits until they are heard or fenced."""
-    unheard = {each for each in draft.live() if draft.seen.is_unheard(each)}
+    unheard = {incarnation for incarnation in draft.live() if draft.seen.is_unheard(incarnation)}
     if not unheard or join_refusal(join, draft.group, unheard) is not None:
         return False
     for incarnation in unheard:
@@ -74,12 +74,12 @@ def correct_members(draft: Draft) -> None:
         phase = MemberPhase(record.phase)
         if phase == MemberPhase.PARKED and join.topology_epoch <= draft.group.about.topology_epoch:
             phase = MemberPhase.ACTIVE
-        said = _member_record(draft.epoch, join, phase)
-        kept = {name: getattr(record, name) for name in _NOT_OF_JOIN}
+        from_join = _member_record(draft.epoch, join, phase)
+        decided = {name: getattr(record, name) for name in _NOT_OF_JOIN}
         ids = tuple(dict.fromkeys((*join.transactional_ids, *record.transactional_ids)))
-        right = msgspec.structs.replace(said, **kept, transactional_ids=ids)
-        if right != msgspec.structs.replace(record, leader_epoch=draft.epoch):
-            draft.write(right)
+        corrected = msgspec.structs.replace(from_join, **decided, transactional_ids=ids)
+        if corrected != msgspec.structs.replace(record, leader_epoch=draft.epoch):
+            draft.write(corrected)
     draft.seen.corrected = (draft.group.members, draft.seen.joins_noted)
 
 
@@ -140,7 +140,11 @@ def update_program(draft: Draft) -> None:
     if not live or draft.seen.program_checked == looked_at:
         return
     about = draft.group.about
-    joins = {each: heard.join for each in live if (heard := draft.seen.members.get(each))}
+    joins = {
+        incarnation: heard.join
+        for incarnation in live
+        if (heard := draft.seen.members.get(incarnation))
+    }
     if not any(
         (record.topology_epoch, record.topology_hash, record.assignor)
         == (about.topology_epoch, about.topology_hash, about.assignor)
@@ -166,7 +170,7 @@ def _adopt_program(draft: Draft, joins: dict[str, JoinGroup | None]) -> None:
     ]
     if not candidates:
         return  # a new leader must hear them first
-    epoch, _, join = min(candidates, key=lambda each: each[:2])
+    epoch, _, join = min(candidates, key=lambda candidate: candidate[:2])
     draft.write(adopted_program(join, draft.group))
     for record in list(draft.group.members.values()):
         if is_awaited(record) and record.topology_hash != join.topology_hash:
@@ -210,8 +214,8 @@ def _rejoin_ms(draft: Draft, record: MemberRecord) -> int:
     if record.incarnation in draft.seen.phase_ms:
         return record.rejoin_ms
     asked = [
-        each.rejoin_timeout_ms
-        for incarnation, each in draft.live().items()
+        member.rejoin_timeout_ms
+        for incarnation, member in draft.live().items()
         if not draft.seen.is_unheard(incarnation)
     ]
     return min(record.rejoin_ms, max(asked, default=0) + REJOIN_INHERITED_MS)
@@ -367,7 +371,11 @@ def log_transactional_ids(draft: Draft) -> None:
     """Log transactional ids before their first use (H8)."""
     for incarnation, record in draft.live().items():
         wanted = draft.seen.of(incarnation).ids_wanted
-        new = [each for _, each in sorted(wanted.items()) if each not in record.transactional_ids]
+        new = [
+            transactional_id
+            for _, transactional_id in sorted(wanted.items())
+            if transactional_id not in record.transactional_ids
+        ]
         wanted.clear()
         if new:
             ids = (*record.transactional_ids, *new)

@@ -227,7 +227,7 @@ class Observations(msgspec.Struct, kw_only=True):
         self.drains.pop(incarnation, None)
         self.fence_asked_ms.pop(incarnation, None)
         self.fenced.discard(incarnation)
-        for key in [each for each in self.failed_copies if each[1] == incarnation]:
+        for key in [pair for pair in self.failed_copies if pair[1] == incarnation]:
             del self.failed_copies[key]
         for copies in self.announced.values():
             copies.pop(incarnation, None)
@@ -255,7 +255,7 @@ class Observations(msgspec.Struct, kw_only=True):
 
         Nearly all members see the same tasks; `updated_program` then reads them once.
         """
-        others = (each.join for each in self.members.values() if each.join is not None)
+        others = (member.join for member in self.members.values() if member.join is not None)
         for other in others:
             if other.tasks == join.tasks:
                 return replace(join, tasks=other.tasks)
@@ -367,9 +367,9 @@ class Observations(msgspec.Struct, kw_only=True):
         return True
 
     def _id_wanted(self, message: TransactionalIdWanted, group: Group) -> bool:
-        known = group.members[message.incarnation].transactional_ids
+        logged_ids = group.members[message.incarnation].transactional_ids
         wanted = self.of(message.incarnation).ids_wanted
-        if message.transactional_id in known or len(known) >= TRANSACTIONAL_IDS_MAX:
+        if message.transactional_id in logged_ids or len(logged_ids) >= TRANSACTIONAL_IDS_MAX:
             return False
         wanted[message.number] = message.transactional_id
         return True

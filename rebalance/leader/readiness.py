@@ -38,15 +38,15 @@ def current_copies(draft: Draft, task: TaskId) -> tuple[CurrentCopy, ...]:
     state = group.states.get(task)
     # A copy that the owner keeps after its release does not exist yet.
     owner = None if state is None else state.owner
-    found: list[CurrentCopy] = []
+    live_copies: list[CurrentCopy] = []
     for copy in copies:
         record = live.get(copy.incarnation)
         if record is None or copy.incarnation == owner or has_failed(draft, task, copy):
             continue
         role = _LEARNER if copy == learner else _STANDBY
         readiness = _readiness(draft, task, copy)
-        found.append(CurrentCopy(member=record.member, role=role, readiness=readiness))
-    return tuple(found)
+        live_copies.append(CurrentCopy(member=record.member, role=role, readiness=readiness))
+    return tuple(live_copies)
 
 
 def has_failed(draft: Draft, task: TaskId, copy: Copy) -> bool:
@@ -55,8 +55,10 @@ def has_failed(draft: Draft, task: TaskId, copy: Copy) -> bool:
 
 
 def find_announcement(draft: Draft, task: TaskId, copy: Copy) -> Announced | None:
-    found = draft.seen.announced.get(task, {}).get(copy.incarnation)
-    return found if found is not None and found.learn_epoch == copy.learn_epoch else None
+    announced = draft.seen.announced.get(task, {}).get(copy.incarnation)
+    return (
+        announced if announced is not None and announced.learn_epoch == copy.learn_epoch else None
+    )
 
 
 def is_caught_up(draft: Draft, announced: Announced) -> bool:

@@ -37,38 +37,44 @@ def repair_group(group: Group, *, app: str, heard: Collection[str] = ()) -> Repa
     `heard` lists incarnations in the order they were last heard. `app` forms the transactional ids
     of incarnations whose records are lost.
     """
-    found: list[str] = []
-    members = dict(_with_ids(group.members, app, found))
-    fences = _in_doubt(group, members, heard, found)
+    contradictions: list[str] = []
+    members = dict(_with_ids(group.members, app, contradictions))
+    fences = _in_doubt(group, members, heard, contradictions)
     for incarnation, name in fences.items():
         members[incarnation] = _to_fence(members.get(incarnation), incarnation, name, app)
     states = {
-        task: _with_phase(task, state, members, found) for task, state in group.states.items()
+        task: _with_phase(task, state, members, contradictions)
+        for task, state in group.states.items()
     }
     about = group.about
-    if found:
+    if contradictions:
         group = replace(group, members=members, states=states)
     if about.held and not about.held.startswith(_HOLDS):
-        found.append("the group decides nothing, for a reason that no leader gives")
+        contradictions.append("the group decides nothing, for a reason that no leader gives")
         about = replace(about, held="")
     if about.pinned and (group.members or group.target.group_epoch):
-        found.append("the group waits for the first member of a program, but has had members")
+        contradictions.append(
+            "the group waits for the first member of a program, but has had members"
+        )
         about = replace(about, pinned=False)
     if about is not group.about:
         group = replace(group, about=about)
-    return RepairedGroup(group, tuple(found))
+    return RepairedGroup(group, tuple(contradictions))
 
 
 def _with_ids(
-    members: Mapping[str, MemberRecord], app: str, found: list[str]
+    members: Mapping[str, MemberRecord], app: str, contradictions: list[str]
 ) -> Iterator[tuple[str, MemberRecord]]:
     """Yield members with transactional ids: without ids a member can't be fenced."""
     for incarnation, record in members.items():
-        if any(is_group_id(each, app, incarnation) for each in record.transactional_ids):
+        if any(
+            is_group_id(transactional_id, app, incarnation)
+            for transactional_id in record.transactional_ids
+        ):
             yield incarnation, record
         else:
             if not own_ids(app, record.transactional_ids):
-                found.append(f"member {record.member} is logged without transactional ids")
+                contradictions.append(f"member {record.member} is logged without transactional ids")
             yield incarnation, _with_first_ids(record, app)
 
 
@@ -83,32 +89,36 @@ def _in_doubt(
     group: Group,
     members: Mapping[str, MemberRecord],
     heard: Collection[str],
-    found: list[str],
+    contradictions: list[str],
 ) -> dict[str, str]:
     fences: dict[str, str] = {}
     for incarnation, record in members.items():
         if record.phase in (MemberPhase.JOINING, MemberPhase.FENCED):
-            found.append(
+            contradictions.append(
                 f"member {record.member} is logged as {record.phase}, which ends with no transaction"
             )
             fences[incarnation] = record.member
-    found += _namesakes(members, heard, fences)
+    contradictions += _namesakes(members, heard, fences)
     for task, state in group.states.items():
         owner = state.owner
         if owner is None or owner in fences:
             continue
         held = members.get(owner)
         if held is None:
-            found.append(f"task {task} is {state.phase} at an incarnation that is no member")
+            contradictions.append(
+                f"task {task} is {state.phase} at an incarnation that is no member"
+            )
             fences[owner] = state.member or owner
         elif held.phase in LIVE:
             if state.phase == TaskPhase.FENCE_WAIT:
-                found.append(
+                contradictions.append(
                     f"task {task} waits for a fence of {held.member}, which is {held.phase}"
                 )
                 fences[owner] = held.member
         elif held.phase != MemberPhase.FENCING:
-            found.append(f"task {task} is {state.phase} at {held.member}, which is {held.phase}")
+            contradictions.append(
+                f"task {task} is {state.phase} at {held.member}, which is {held.phase}"
+            )
             fences[owner] = held.member
     return fences
 
@@ -126,8 +136,12 @@ def _namesakes(
         if len(incarnations) == 1:
             continue
         yield f"member {name} is logged with {len(incarnations)} live incarnations"
-        kept = max(incarnations, key=lambda each: last.get(each, -1))
-        fences |= {each: name for each in incarnations if each != kept or each not in last}
+        last_heard = max(incarnations, key=lambda incarnation: last.get(incarnation, -1))
+        fences |= {
+            incarnation: name
+            for incarnation in incarnations
+            if incarnation != last_heard or incarnation not in last
+        }
 
 
 def _to_fence(record: MemberRecord | None, incarnation: str, name: str, app: str) -> MemberRecord:
@@ -144,15 +158,17 @@ def _to_fence(record: MemberRecord | None, incarnation: str, name: str, app: str
 
 
 def _with_phase(
-    task: TaskId, state: TaskRecord, members: Mapping[str, MemberRecord], found: list[str]
+    task: TaskId, state: TaskRecord, members: Mapping[str, MemberRecord], contradictions: list[str]
 ) -> TaskRecord:
     if state.owner is None:
         return state
     owner = members[state.owner]
     if owner.phase == MemberPhase.FENCING and state.phase != TaskPhase.FENCE_WAIT:
-        found.append(f"task {task} is {state.phase} at {owner.member}, which is being fenced")
+        contradictions.append(
+            f"task {task} is {state.phase} at {owner.member}, which is being fenced"
+        )
         state = replace(state, phase=TaskPhase.FENCE_WAIT.value, event="FENCE_WAIT")
     if state.member != owner.member:
-        found.append(f"task {task} names another member than its owner's, {owner.member}")
+        contradictions.append(f"task {task} names another member than its owner's, {owner.member}")
         state = replace(state, member=owner.member)
     return state

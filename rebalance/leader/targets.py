@@ -51,8 +51,8 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
 
     def basis_of(self, group: Group, num_standby_replicas: int) -> str:
         """Return `basis_of`, cached while members and program stay the same."""
-        known = self._based_on
-        if known is None or known[0] is not group.members or known[1] is not group.about:
+        cached = self._based_on
+        if cached is None or cached[0] is not group.members or cached[1] is not group.about:
             self._based_on = (group.members, group.about)
             self._basis = basis_of(group, num_standby_replicas)
         return self._basis
@@ -64,8 +64,8 @@ class AssignorRequests(msgspec.Struct, kw_only=True):
         """
         if self.basis_of(group, num_standby_replicas) != group.target.basis:
             return False
-        known, now = self._possible_of, (group.target, group.members, group.about)
-        if known is None or any(a is not b for a, b in zip(known, now, strict=True)):
+        cached, now = self._possible_of, (group.target, group.members, group.about)
+        if cached is None or any(a is not b for a, b in zip(cached, now, strict=True)):
             self._possible_of, self._is_possible = now, _is_possible(group)
         return self._is_possible
 
@@ -107,7 +107,7 @@ def write_target(draft: Draft, assigning: AssignorRequests) -> None:
             leader_epoch=draft.epoch,
             group_epoch=draft.group.target.group_epoch + 1,
             owners={str(task): owner for task, owner in sorted(answer.owners.items())},
-            standbys={str(task): each for task, each in sorted(answer.standbys.items())},
+            standbys={str(task): members for task, members in sorted(answer.standbys.items())},
             basis=asked.basis,
             reason=reason[:500],
         )
@@ -158,8 +158,8 @@ def basis_of(group: Group, num_standby_replicas: int) -> str:
     The log stores the count nowhere else; readers need it to compare.
     """
     members = [
-        (each.member, each.threads, each.host, each.rack, sorted(each.tags.items()))
-        for each in _assignable(group)
+        (member.member, member.threads, member.host, member.rack, sorted(member.tags.items()))
+        for member in _assignable(group)
     ]
     tasks = {task: (row.stateful, row.changelogs) for task, row in group.about.tasks.items()}
     parts = (members, sorted(tasks.items()), group.about.assignor, num_standby_replicas)
@@ -181,7 +181,7 @@ def is_outdated(group: Group) -> bool:
 def _is_possible(group: Group) -> bool:
     """Return True if the target names valid members and tasks, whatever its basis."""
     target = group.target
-    members = tuple(AssignmentMember(name=each.member) for each in _assignable(group))
+    members = tuple(AssignmentMember(name=member.member) for member in _assignable(group))
     request = AssignmentRequest(number=0, members=members, tasks=group.tasks)
     try:
         validated(request, Assignment(owners=target.owners, standbys=target.standbys))
@@ -191,8 +191,8 @@ def _is_possible(group: Group) -> bool:
 
 
 def _assignable(group: Group) -> list[MemberRecord]:
-    found = [record for record in group.members.values() if is_assignable(record)]
-    return sorted(found, key=lambda record: record.member)
+    members = [record for record in group.members.values() if is_assignable(record)]
+    return sorted(members, key=lambda record: record.member)
 
 
 def _is_quiet(draft: Draft, members: list[MemberRecord]) -> bool:
@@ -278,13 +278,13 @@ def disk_lags(draft: Draft, incarnation: str) -> Iterator[tuple[TaskId, int]]:
         keys = changelog_keys(task, draft.group.tasks.get(task))
         if not keys:
             continue
-        known = {
+        known_ends = {
             key: ends[key].offset
             for key in keys
             if is_known and key in ends and ends[key].asked_ms >= heard.joined_ms
         }
-        checked = copy.positions and len(known) == len(keys)
-        yield task, lag_of(copy.positions, known, keys) if checked else -1
+        checked = copy.positions and len(known_ends) == len(keys)
+        yield task, lag_of(copy.positions, known_ends, keys) if checked else -1
 
 
 def awaited_names(group: Group) -> frozenset[str]:

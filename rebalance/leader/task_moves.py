@@ -64,13 +64,13 @@ def _expelled(draft: Draft) -> frozenset[str]:
     """Return leaving members whose deadline has passed: their tasks are revoked now."""
     live = draft.live().values()
     nobody_left = not any(record.phase == MemberPhase.ACTIVE for record in live)
-    found: set[str] = set()
+    names: set[str] = set()
     for record in live:
         if record.phase == MemberPhase.LEAVING:
             since_ms = draft.seen.phase_ms.get(record.incarnation, draft.seen.claimed_ms)
             if nobody_left or draft.due_or_schedule(since_ms + record.drain_ms):
-                found.add(record.member)
-    return frozenset(found)
+                names.add(record.member)
+    return frozenset(names)
 
 
 def _spared_owners(draft: Draft) -> dict[TaskId, str]:
@@ -85,7 +85,7 @@ def _spared_owners(draft: Draft) -> dict[TaskId, str]:
             spared.setdefault(task, set()).add(name)
     if not spared:
         return owners
-    active = [each for each in draft.live().values() if each.phase == MemberPhase.ACTIVE]
+    active = [record for record in draft.live().values() if record.phase == MemberPhase.ACTIVE]
     load = Counter(owners.values())
     for task, names in sorted(spared.items()):
         if owners.get(task) not in names:
@@ -178,7 +178,7 @@ def _current_tasks(
         for task, lag in disk_lags(draft, incarnation):
             if (task, record.member) not in failing:
                 on_disk.setdefault(task, {})[record.member] = lag
-    found: dict[TaskId, CurrentTask] = {}
+    tasks: dict[TaskId, CurrentTask] = {}
     states, step = group.states, group.step
     for task in group.tasks:
         state = states.get(task)
@@ -187,11 +187,11 @@ def _current_tasks(
         disk = on_disk.get(task, _NO_DISK)
         if state is None:
             if copies or disk:
-                found[task] = CurrentTask(copies=copies, on_disk=_closed(disk, copies, None))
+                tasks[task] = CurrentTask(copies=copies, on_disk=_closed(disk, copies, None))
             continue
         owner = live.get(state.owner or "")
         holder = None if owner is None else owner.member
-        found[task] = CurrentTask(
+        tasks[task] = CurrentTask(
             phase=_PHASES[state.phase],
             owner=None if state.phase == _FENCE_WAIT else holder,
             next_member=_next_member(draft, task, state),
@@ -199,7 +199,7 @@ def _current_tasks(
             copies=copies,
             on_disk=_closed(disk, copies, holder) if disk else disk,
         )
-    return found
+    return tasks
 
 
 _NO_DISK: Mapping[str, int] = MappingProxyType({})
@@ -376,7 +376,7 @@ def _apply_change(draft: Draft, change: _OwnershipChange, intermediate: Refineme
     if readiness == Readiness.READY:
         seen.cold.pop(task, None)
     else:
-        on_disk = any(each == task for each, _ in disk_lags(draft, change.member.incarnation))
+        on_disk = any(other == task for other, _ in disk_lags(draft, change.member.incarnation))
         some = on_disk or readiness is not None
         seen.cold[task] = (draft.group.states[task].task_epoch, some)
 
@@ -395,10 +395,10 @@ def _write_step(draft: Draft, intermediate: Refinement) -> None:
         for copy in _copies(draft, task, (name,), step_epoch):
             learners[task] = copy
     for task, names in intermediate.standbys.items():
-        known = group.step.standbys.get(task, ())
-        if not _are_kept_by(draft, task, known, names):
-            known = tuple(_copies(draft, task, names, step_epoch))
-        standbys[task] = known
+        copies = group.step.standbys.get(task, ())
+        if not _are_kept_by(draft, task, copies, names):
+            copies = tuple(_copies(draft, task, names, step_epoch))
+        standbys[task] = copies
     for task in intermediate.kept:
         state = group.states.get(task)
         if state is not None and state.owner is not None and state.phase == TaskPhase.REVOKING:
@@ -416,15 +416,15 @@ def _write_step(draft: Draft, intermediate: Refinement) -> None:
 
 
 def _are_kept_by(
-    draft: Draft, task: TaskId, known: tuple[Copy, ...], names: tuple[str, ...]
+    draft: Draft, task: TaskId, copies: tuple[Copy, ...], names: tuple[str, ...]
 ) -> bool:
     """Return True if `_copies` would return the same standbys, as for most tasks."""
     state, seen = draft.group.states.get(task), draft.seen
-    if task in draft.group.step.learners or seen.failed_copies or len(known) != len(names):
+    if task in draft.group.step.learners or seen.failed_copies or len(copies) != len(names):
         return False
     owner = None if state is None else state.owner
     incarnations = draft.incarnations()
-    for copy, name in zip(known, names, strict=True):
+    for copy, name in zip(copies, names, strict=True):
         if not copy.incarnation == incarnations.get(name) != owner:
             return False
     return True

@@ -137,16 +137,16 @@ class Member:
             self._handle_removal()
 
     def receive(self, message: AnyMessage, now_ms: int) -> None:  # noqa: ARG002 - every input has its moment
-        mine = self._join.incarnation
+        incarnation = self._join.incarnation
         if message.app != self._join.app:
             return
         if isinstance(message, LeaderBeat) and is_of_leader(message, self._group):
-            sent_ms = self._sent_ms.get(message.seen.get(mine, -1))
+            sent_ms = self._sent_ms.get(message.seen.get(incarnation, -1))
             if sent_ms is not None:
                 self._acked_ms = max(sent_ms, self._acked_ms or sent_ms)
         elif (
             isinstance(message, JoinRefused)
-            and message.incarnation == mine
+            and message.incarnation == incarnation
             and not self._was_admitted
         ):
             self._end(message.reason, final=message.code != "FENCED", code=message.code)
@@ -301,16 +301,18 @@ class Member:
         most = max(self._heartbeat_ms * PER_SECOND // 2_000, 1)
         if len(self._repeated) <= most:
             return list(self._repeated.values())
-        waited_for = [key for key, each in self._repeated.items() if not isinstance(each, Ready)]
-        others = [key for key, each in self._repeated.items() if isinstance(each, Ready)]
+        waited_for = [
+            key for key, message in self._repeated.items() if not isinstance(message, Ready)
+        ]
+        others = [key for key, message in self._repeated.items() if isinstance(message, Ready)]
         keys = [*waited_for, *others][:most]
-        said = {key: self._repeated.pop(key) for key in keys}
-        self._repeated |= said
-        return list(said.values())
+        messages = {key: self._repeated.pop(key) for key in keys}
+        self._repeated |= messages
+        return list(messages.values())
 
     def _needs_join(self, record: MemberRecord) -> bool:
         about = self._group.about
-        named = {each.task for each in self._join.tasks}
+        named = {task.task for task in self._join.tasks}
         unknown = not about.tasks.keys() >= named
         if record.topology_hash == about.topology_hash:
             unknown |= not named >= about.tasks.keys()
@@ -355,7 +357,7 @@ class Member:
         if not self._was_admitted:
             self._was_admitted = True
             # Disk positions change from now on; a repeated join must not contain old ones.
-            on_disk = tuple(DiskCopy(task=each.task) for each in self._join.on_disk)
+            on_disk = tuple(DiskCopy(task=copy.task) for copy in self._join.on_disk)
             self._join = msgspec.structs.replace(self._join, on_disk=on_disk)
             # A leader admitted the join, so it heard one. After a watchdog restart the earlier
             # lease stays.
@@ -382,16 +384,16 @@ class Member:
 
     def _is_pending(self, message: Ready | Revoked | TaskFailed, task: TaskId) -> bool:
         """Return True if the announcement can still change the log."""
-        mine = self._join.incarnation
+        incarnation = self._join.incarnation
         state = self._group.states.get(task)
-        owner_of = state.task_epoch if state is not None and state.owner == mine else None
+        owner_of = state.task_epoch if state is not None and state.owner == incarnation else None
         if isinstance(message, Revoked):
             revoking = state is not None and state.phase == TaskPhase.REVOKING
             return revoking and owner_of == message.task_epoch
         if isinstance(message, TaskFailed) and message.role == TaskRole.ACTIVE:
             return owner_of == message.epoch
         epoch = message.epoch if isinstance(message, TaskFailed) else message.learn_epoch
-        copy = Copy(incarnation=mine, learn_epoch=epoch)
+        copy = Copy(incarnation=incarnation, learn_epoch=epoch)
         return copy in self._group.step.copies(task)
 
     def _handle_removal(self) -> None:

@@ -49,22 +49,22 @@ class OrderBook:
     def _wanted(self, group: Group) -> Iterator[tuple[TaskId, RunTask | ReleaseTask | KeepCopy]]:
         """Yield one order per task; ownership overrides a copy."""
         step = group.step
-        mine: dict[TaskId, tuple[Copy, str]] = {
+        own_copies: dict[TaskId, tuple[Copy, str]] = {
             task: (copy, _STANDBY)
             for task, copies in step.standbys.items()
             for copy in copies
             if copy.incarnation == self._incarnation
         }
-        mine |= {
+        own_copies |= {
             task: (copy, _LEARNER)
             for task, copy in step.learners.items()
             if copy.incarnation == self._incarnation
         }
-        for task, (copy, role) in mine.items():
+        for task, (copy, role) in own_copies.items():
             yield task, KeepCopy(task=str(task), role=role, learn_epoch=copy.learn_epoch)
         for task, state in group.owned(self._incarnation).items():
-            kept = mine.get(task)
-            keep = 0 if kept is None else kept[0].learn_epoch
+            copy_and_role = own_copies.get(task)
+            keep = 0 if copy_and_role is None else copy_and_role[0].learn_epoch
             order = _owner_order(state, keep)
             if order is not None:
                 yield task, order

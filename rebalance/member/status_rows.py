@@ -40,14 +40,14 @@ class StatusRows:
         if self._beats % FULL_EVERY_BEATS == 0:
             self._due |= dict.fromkeys(self._rows)
         self._beats += 1
-        taken: list[TaskStatus] = []
+        rows: list[TaskStatus] = []
         size = 0
         for task in list(self._due):
             row = self._rows.get(task)
             size += 0 if row is None else len(_ENCODER.encode(row))
-            if taken and size > ROWS_BYTES_MAX:
+            if rows and size > ROWS_BYTES_MAX:
                 break
             del self._due[task]
             if row is not None:
-                taken.append(row)
-        return tuple(taken), bool(taken) and len(taken) == len(self._rows)
+                rows.append(row)
+        return tuple(rows), bool(rows) and len(rows) == len(self._rows)

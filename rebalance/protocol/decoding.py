@@ -71,7 +71,7 @@ class RecordDecoder(Generic[_T]):
         self._decoder: msgspec.json.Decoder[_T] = msgspec.json.Decoder(kinds)
         self._header = msgspec.json.Decoder(_Header)
         self._kinds = frozenset(
-            str(each.__struct_config__.tag) for each in getattr(kinds, "__args__", (kinds,))
+            str(kind.__struct_config__.tag) for kind in getattr(kinds, "__args__", (kinds,))
         )
         self._noun = noun
         self._bytes_max = bytes_max
@@ -123,7 +123,7 @@ class RecordDecoder(Generic[_T]):
         for field in self._texts.get(type(record), ()):
             text: str | tuple[str, ...] = getattr(record, field)
             if isinstance(text, tuple):
-                if not all(each.isprintable() for each in text):
+                if not all(line.isprintable() for line in text):
                     changed[field] = tuple(map(_plain_text, text))
             elif not text.isprintable():
                 changed[field] = _plain_text(text)
@@ -136,7 +136,7 @@ def _plain_text(text: str) -> str:
     >>> _plain_text("no\ndisk \x1b[2J")
     'no disk  [2J'
     """
-    return "".join(each if each.isprintable() else " " for each in text)
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _plain(text: str) -> str:

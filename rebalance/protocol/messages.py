@@ -301,7 +301,9 @@ def _problem(message: AnyMessage) -> Rejection | None:
             ids, field = (message.transactional_id,), "transactional_id"
         case _:
             return None
-    if ids and all(is_group_id(each, message.app, message.incarnation) for each in ids):
+    if ids and all(
+        is_group_id(transactional_id, message.app, message.incarnation) for transactional_id in ids
+    ):
         return None
     return Rejection(field, "is not an id of this member: <application id>-<incarnation>-<number>")
 

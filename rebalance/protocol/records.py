@@ -322,11 +322,11 @@ def _counter_problem(record: TaskRecord | StepRecord | TargetRecord) -> Rejectio
             counters = [("group_epoch", record.group_epoch)]
         case StepRecord():
             counters = [("group_epoch", record.group_epoch), ("step_epoch", record.step_epoch)]
-            counters += [("learners", each.learn_epoch) for each in record.learners.values()]
+            counters += [("learners", copy.learn_epoch) for copy in record.learners.values()]
             counters += [
-                ("standbys", each.learn_epoch)
+                ("standbys", copy.learn_epoch)
                 for copies in record.standbys.values()
-                for each in copies
+                for copy in copies
             ]
     limit = counter_max(record.leader_epoch)
     for field, counter in counters:

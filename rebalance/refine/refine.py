@@ -66,9 +66,9 @@ class Refiner:
 def refine(given: RefineInput) -> Refinement:
     index = index_of(given)
     verdicts = [analyse(index, task) for task in sorted(given.tasks)]
-    moving = [each for each in verdicts if each.reason]
+    moving = [verdict for verdict in verdicts if verdict.reason]
     plan = plan_warmups(index, verdicts, moving)
-    standbys = {each.task: _filter_standbys(index, each, plan) for each in verdicts}
+    standbys = {verdict.task: _filter_standbys(index, verdict, plan) for verdict in verdicts}
     return _assemble(index, verdicts, moving, plan, standbys)
 
 
@@ -116,9 +116,11 @@ _UNOWNED: Final = CurrentTask()
 
 
 def index_of(given: RefineInput) -> Index:
-    members = {member.name: member for member in sorted(given.members, key=lambda each: each.name)}
+    members = {
+        member.name: member for member in sorted(given.members, key=lambda member: member.name)
+    }
     usable = frozenset(
-        name for name, each in members.items() if not (each.leaving or each.expelled)
+        name for name, member in members.items() if not (member.leaving or member.expelled)
     )
     count = dict.fromkeys(members, 0)
     copies: dict[TaskId, dict[str, CurrentCopy]] = {}
@@ -130,7 +132,7 @@ def index_of(given: RefineInput) -> Index:
             count[state.owner] += 1
         if not state.copies:
             continue
-        live = {each.member: each for each in state.copies if each.member in members}
+        live = {copy.member: copy for copy in state.copies if copy.member in members}
         if live:
             copies[task] = dict(sorted(live.items())) if len(live) > 1 else live
         for name in live:
@@ -231,12 +233,12 @@ def _unowned(index: Index, task: TaskId, target: str) -> Verdict:
     """
     for readiness in (Readiness.READY, Readiness.PROGRESSING, Readiness.UNKNOWN):
         cold = readiness != Readiness.READY
-        found = _with_state(index, task, readiness)
-        if target in found:
+        members = _with_state(index, task, readiness)
+        if target in members:
             return Verdict(task, target, cold=cold, reason="nobody has it, its state is there")
-        if found and index.given.enabled:
+        if members and index.given.enabled:
             why = "nobody has it, this member has the best copy"
-            return Verdict(task, found[0], target, staged=True, cold=cold, reason=why)
+            return Verdict(task, members[0], target, staged=True, cold=cold, reason=why)
     return Verdict(task, target, cold=True, reason="nobody has it or a copy of it")
 
 
@@ -264,12 +266,12 @@ def _copies(index: Index, task: TaskId, readiness: Readiness) -> list[str]:
     Copies that the target does not want as standbys come first: its standbys stay in place.
     """
     wanted = index.given.standbys.get(task, ())
-    found = [
+    members = [
         name
         for name, copy in index.copies_of(task).items()
         if copy.readiness == readiness and index.can_receive(name)
     ]
-    return sorted(found, key=lambda name: (name in wanted, index.load[name], name))
+    return sorted(members, key=lambda name: (name in wanted, index.load[name], name))
 
 
 # -- learner budget -----------------------------------------------------------------------------------
@@ -293,24 +295,26 @@ class WarmupPlan(msgspec.Struct, frozen=True):
 
 
 def plan_warmups(index: Index, verdicts: list[Verdict], moving: list[Verdict]) -> WarmupPlan:
-    staged = [each for each in moving if each.staged and _is_stateful(index, each.task)]
-    warmed = {each.task: each for each in staged if each.warmed is not None}
-    needs = {task: _learner_cost(index, each) for task, each in warmed.items()}
+    staged = [verdict for verdict in moving if verdict.staged and _is_stateful(index, verdict.task)]
+    warmed = {verdict.task: verdict for verdict in staged if verdict.warmed is not None}
+    needs = {task: _learner_cost(index, verdict) for task, verdict in warmed.items()}
     free = {
-        task: each.warmed or "" for task, each in warmed.items() if needs[task] == _LearnerCost.FREE
+        task: verdict.warmed or ""
+        for task, verdict in warmed.items()
+        if needs[task] == _LearnerCost.FREE
     }
-    candidates = {task: each for task, each in warmed.items() if task not in free}
+    candidates = {task: verdict for task, verdict in warmed.items() if task not in free}
     promoted = {
-        each.task: each.owner
-        for each in moving
-        if each.owner is not None
-        and each.owner != index.current_owner(each.task)
-        and each.task not in candidates
-        and (copy := index.copy_on(each.task, each.owner)) is not None
+        verdict.task: verdict.owner
+        for verdict in moving
+        if verdict.owner is not None
+        and verdict.owner != index.current_owner(verdict.task)
+        and verdict.task not in candidates
+        and (copy := index.copy_on(verdict.task, verdict.owner)) is not None
         and copy.role == TaskRole.LEARNER
     }
     learners = _select_learners(index, candidates, needs, verdicts, _budget(index, promoted))
-    parked = frozenset(each.task for each in staged) - free.keys() - learners.keys()
+    parked = frozenset(verdict.task for verdict in staged) - free.keys() - learners.keys()
     return WarmupPlan(learners, free, parked, promoted)
 
 
@@ -405,7 +409,9 @@ def _select_learners(
 
 def _restoring(index: Index, verdicts: list[Verdict]) -> set[str]:
     """Return members that restore a stopped task: a learner on them makes little progress."""
-    restoring = {each.owner for each in verdicts if each.owner is not None and each.cold}
+    restoring = {
+        verdict.owner for verdict in verdicts if verdict.owner is not None and verdict.cold
+    }
     for task, state in index.given.states.items():
         if state.owner_state != _READY and (holder := index.staying_owner(task)) is not None:
             restoring.add(holder)
@@ -490,17 +496,17 @@ def _assemble(
 ) -> Refinement:
     wanted = index.given.standbys
     return Refinement(
-        owners={each.task: each.owner for each in verdicts if each.owner is not None},
+        owners={verdict.task: verdict.owner for verdict in verdicts if verdict.owner is not None},
         learners=dict(sorted({**plan.promoted, **plan.learners}.items())),
         standbys={task: members for task, members in standbys.items() if members},
         kept=frozenset(
-            each.task
-            for each in moving
-            if each.task in wanted
-            and (current_owner := index.current_owner(each.task)) != each.owner
-            and current_owner in wanted[each.task]
+            verdict.task
+            for verdict in moving
+            if verdict.task in wanted
+            and (current_owner := index.current_owner(verdict.task)) != verdict.owner
+            and current_owner in wanted[verdict.task]
             and index.can_receive(current_owner)
         ),
         parked=plan.parked,
-        reasons={each.task: each.reason for each in moving},
+        reasons={verdict.task: verdict.reason for verdict in moving},
     )

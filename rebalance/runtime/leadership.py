@@ -210,12 +210,12 @@ class Leadership:
 
         The log decides about an open transaction.
         """
-        said: list[AnyMessage] = []
+        messages: list[AnyMessage] = []
         if self._coordinator is not None:
             _log.info("%s: resigning as leader of group %s", self._leader, self._app)
-            said.append(self._coordinator.resign(now_ms))
+            messages.append(self._coordinator.resign(now_ms))
         self._end()
-        return said
+        return messages
 
     def drop(self, reason: str) -> None:
         if self.state is not TermState.IDLE:
@@ -229,7 +229,7 @@ class Leadership:
     def _take_over(self, group: Group) -> None:
         """Write the claim with a repaired snapshot in one transaction."""
         assert self._log is not None, "claimed before"
-        group, found = msgspec.structs.astuple(
+        group, contradictions = msgspec.structs.astuple(
             repair_group(group, app=self._app, heard=[*self._beats])
         )
         epoch = group.leader_epoch + 1
@@ -240,16 +240,16 @@ class Leadership:
             topic_ids=self._topic_ids,
         )
         records: list[AnyRecord] = [claim, *snapshot(group, epoch)]
-        taken = replay(records, group)
+        group_led = replay(records, group)
         self.state = TermState.TAKING_OVER
         log = self._log
         self._run(
             self._ports.executors.leader,
             lambda: log.append(records),
-            lambda _, now_ms: self._lead(taken, found, now_ms),
+            lambda _, now_ms: self._lead(group_led, contradictions, now_ms),
         )
 
-    def _lead(self, group: Group, found: Sequence[str], now_ms: int) -> None:
+    def _lead(self, group: Group, contradictions: Sequence[str], now_ms: int) -> None:
         self.state = TermState.LEADING
         self._led_ms = now_ms
         self._heard_ms = now_ms
@@ -268,9 +268,11 @@ class Leadership:
             len(group.members),
             len(group.tasks),
         )
-        if found:
-            shown = "; ".join(found[:_NAMED])
-            shown += f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        if contradictions:
+            shown = "; ".join(contradictions[:_NAMED])
+            shown += (
+                f" and {len(contradictions) - _NAMED} more" if len(contradictions) > _NAMED else ""
+            )
             warning = f"the group log contradicted itself, and was repaired: {shown}; find out who may write to that topic"
             _log.warning("group %s: %s", self._app, warning)
             self._coordinator.warnings[_LOG] = warning
@@ -297,8 +299,10 @@ class Leadership:
         """
         self._record_activity(now_ms)
         heard: list[tuple[int, AnyMessage]] = [*self._beats.values()]
-        heard += [each for each in self._announcements if now_ms - each[0] <= _REPLAYED_MS]
-        for heard_ms, message in sorted(heard, key=lambda each: each[0]):
+        heard += [
+            observed for observed in self._announcements if now_ms - observed[0] <= _REPLAYED_MS
+        ]
+        for heard_ms, message in sorted(heard, key=lambda observed: observed[0]):
             coordinator.observe(message, heard_ms)
         self._beats.clear()
         self._announcements.clear()
@@ -440,10 +444,10 @@ class Leadership:
         self._offsets_check_ms = now_ms + OFFSETS_CHECK_EACH_MS
         partitions = dict(coordinator.group.about.partitions)
 
-        def found(foreign: tuple[str, ...], now_ms: int) -> None:
-            said = ", ".join(foreign[:_NAMED])
-            said += f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
-            warning = f"the committed offsets of {said} were not written by this application: its next owners would begin there"
+        def checked(foreign: tuple[str, ...], now_ms: int) -> None:
+            partitions_text = ", ".join(foreign[:_NAMED])
+            partitions_text += f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
+            warning = f"the committed offsets of {partitions_text} were not written by this application: its next owners would begin there"
             before = coordinator.warnings.pop(_OFFSETS, "")
             if foreign:
                 coordinator.warnings[_OFFSETS] = warning
@@ -458,7 +462,7 @@ class Leadership:
         self._run(
             self._ports.executors.asks,
             lambda: self._ports.ends.foreign_offsets(partitions),
-            found,
+            checked,
             failed,
         )
 

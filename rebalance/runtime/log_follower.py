@@ -138,7 +138,7 @@ class LogFollower:
         until_ms = self._clock.now_ms() + _AGAIN_MAX_MS
         while read.state_offset < end and self._clock.now_ms() < until_ms:
             read = log.poll(0.2)
-            group = replay((each.record for each in read.records if each.record), group)
+            group = replay((logged.record for logged in read.records if logged.record), group)
         return group.leader_epoch > 0 and dict(group.topic_ids) == dict(topic_ids)
 
     def _read(self, log: GroupLog, timeout_s: float) -> None:

@@ -40,10 +40,10 @@ class LogKeys:
         current = f"{group.leader_epoch}/"
         snapshot = f"{current}{SNAPSHOT_PART.decode()}/"
         # A snapshot is valid only as a whole; members in it need a later record to disappear.
-        named = {each for key, each in self._keys.items() if key.startswith(snapshot)}
-        found: list[str] = []
+        named = {incarnation for key, incarnation in self._keys.items() if key.startswith(snapshot)}
+        keys: list[str] = []
         for key, incarnation in self._keys.items():
-            if len(found) == limit:
+            if len(keys) == limit:
                 break
             gone = incarnation is not None and not (
                 incarnation in group.members or incarnation in named
@@ -53,8 +53,8 @@ class LogKeys:
                 group.leader_epoch <= epoch <= highest_claim(group)
             )
             if foreign or (gone and key.startswith(current)):
-                found.append(key)
-        return found
+                keys.append(key)
+        return keys
 
 
 def _epoch_of(key: str) -> int | None:

@@ -315,24 +315,24 @@ class GroupRuntime:
         log = self._log
         if log is None or not self._is_read:
             return now_ms + _TURN_MAX_MS
-        said: list[AnyMessage] = []
+        messages: list[AnyMessage] = []
         wake_ms = now_ms + _TURN_MAX_MS
         for incarnation in list(self._hosted):
-            wake_ms = min(wake_ms, self._turn_member(incarnation, said, now_ms))
+            wake_ms = min(wake_ms, self._turn_member(incarnation, messages, now_ms))
         election = self._election.decide(now_ms)
-        said += election.messages
+        messages += election.messages
         if election.claim:
             self._claim(log)
         leading, leader_wake_ms = self._leadership.turn(
             self._group, self._state_offset, self._keys, now_ms
         )
-        said += leading
-        if said:
-            log.send(said)
+        messages += leading
+        if messages:
+            log.send(messages)
         self._check_topics(log, now_ms)
         return min(wake_ms, election.wake_ms, leader_wake_ms or wake_ms)
 
-    def _turn_member(self, incarnation: str, said: list[AnyMessage], now_ms: int) -> int:
+    def _turn_member(self, incarnation: str, messages: list[AnyMessage], now_ms: int) -> int:
         hosted = self._hosted[incarnation]
         member = self._member(incarnation, now_ms)
         if member is None:
@@ -340,7 +340,7 @@ class GroupRuntime:
         alive = hosted.is_alive(now_ms, alone=lambda: self._group.live().keys() <= {incarnation})
         member.set_health(alive, now_ms, in_call=hosted.in_call)
         decision = member.decide(now_ms)
-        said += decision.messages
+        messages += decision.messages
         hosted.lease(decision.lease_until_ms)  # lease first: orders need one
         if decision.orders:
             hosted.line.order(decision.orders)
@@ -479,14 +479,14 @@ class GroupRuntime:
     def _reject(self, rejected: Sequence[RejectedRecord], now_ms: int, *, in_log: bool) -> None:
         """Log skipped records: the first ten, then at 100, 1000, ..."""
         self._leadership.rejected(rejected, now_ms, in_log=in_log)
-        for each in rejected:
+        for record in rejected:
             self._rejections += 1
             count = self._rejections
             if count <= _REPORTED_MAX or set(str(count)[1:]) == {"0"}:
                 _log.warning(
                     "group %s: skipped %s (%d such records so far); find out who may write to that topic",
                     self._settings.app,
-                    each,
+                    record,
                     count,
                 )
 
@@ -524,9 +524,9 @@ class GroupRuntime:
         self._is_call_open = True
         self._call_cluster(lambda: dict(log.topic_ids()), self._judge_topics)
 
-    def _judge_topics(self, found: Mapping[str, str]) -> None:
-        if self._log is not None and found != self._topic_ids:
-            self._hold_log(_changed(self._topic_ids, found))
+    def _judge_topics(self, topic_ids: Mapping[str, str]) -> None:
+        if self._log is not None and topic_ids != self._topic_ids:
+            self._hold_log(_changed(self._topic_ids, topic_ids))
 
     def _compare_ids(self) -> None:
         """Hold if the log was written in other topics (restored or renamed)."""
@@ -566,9 +566,9 @@ class GroupRuntime:
         return not self._hosted or self._clock.now_ms() >= self._finish_ms
 
     def _close(self) -> None:
-        said = self._leadership.resign(self._clock.now_ms())
-        if said and self._log is not None:
-            self._log.send(said)
+        messages = self._leadership.resign(self._clock.now_ms())
+        if messages and self._log is not None:
+            self._log.send(messages)
         self._stopping.set()
         executors = self._ports.executors
         for executor in (executors.leader, executors.fences, executors.asks):
