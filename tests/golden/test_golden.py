@@ -1,6 +1,6 @@
-"""What Kafka Streams 4.3.1 does, input by input (`golden.json`, facts only), and which cases wait for what.
+"""Golden cases of Kafka Streams 4.3.1, input by input (`golden.json`).
 
-A case that seems wrong is reported, never edited.
+Facts only: report a wrong case, never edit it.
 """
 
 import json
@@ -38,7 +38,6 @@ STRING = Serdes.string()
 
 
 def text(value: Any) -> str | None:
-    """Return a value as the cases write it."""
     return None if value is None else str(value)
 
 
@@ -83,7 +82,7 @@ def stream_table_join(kind: str, store: Materialized) -> Callable[[StreamsBuilde
 
 
 def global_table_join(builder: StreamsBuilder) -> None:
-    """stream('left') left-joined with globalTable('global') on what stands behind ',' in its values -> 'output'."""
+    """stream('left') left-joined with globalTable('global') on the value's part after ',' -> 'output'."""
     left = builder.stream("left", key_serde=STRING, value_serde=STRING)
     right = builder.global_table("global", key_serde=STRING, value_serde=STRING)
     joined = left.left_join(right, joiner("+"), key_selector=lambda value: value.split(",")[1])
@@ -91,7 +90,6 @@ def global_table_join(builder: StreamsBuilder) -> None:
 
 
 def joiner(joined_by: str) -> Callable[[Any, Any], str]:
-    """Return l+'-'+r as the cases write it."""
     return lambda left, right: joined_by.join(
         "null" if value is None else value for value in (left, right)
     )
@@ -102,7 +100,7 @@ FIVE_MINUTES = Materialized(store_type="versioned", history_retention=300_000)
 
 
 def table_join(operator: str) -> Callable[[StreamsBuilder], None]:
-    """table('left') joined with table('right') on their keys, kept uncached in 'output' -> 'output'."""
+    """table('left') joined with table('right') by key, uncached in 'output' -> 'output'."""
 
     def build(builder: StreamsBuilder) -> None:
         left, right = (
@@ -118,7 +116,7 @@ def table_join(operator: str) -> Callable[[StreamsBuilder], None]:
 
 
 def foreign_key_join(operator: str) -> Callable[[StreamsBuilder], None]:
-    """table('left') joined with table('right') on what stands behind '|' in its values -> 'output'."""
+    """table('left') joined with table('right') on the value's part after '|' -> 'output'."""
 
     def build(builder: StreamsBuilder) -> None:
         left, right = (
@@ -153,7 +151,6 @@ def table_aggregate(
 
 
 def by_value(key: str, value: str) -> tuple[str | None, str] | None:
-    """Group by the value, but one key in no group, and one in a group without a key."""
     if key == "NULL":
         return None
     return (None, value) if key == "null" else (value, value)
@@ -213,12 +210,10 @@ def cogroup(builder: StreamsBuilder) -> None:
 
 
 def windowed_key(key: Any, _value: Any) -> str:
-    """Return a windowed key as one text."""
     return f"{key.key}@{key.start}-{key.end}"
 
 
 def expected_key(record: dict[str, Any]) -> str | None:
-    """Return the key that a case expects, with its window if it has one."""
     if "window" not in record:
         key: str | None = record["key"]
         return key
@@ -253,7 +248,6 @@ DSL: dict[str, Callable[[StreamsBuilder], None]] = {
 @pytest.mark.parametrize("name", DSL)
 @pytest.mark.parametrize("record_by_record", [False, True])
 def test_dsl(name: str, record_by_record: bool) -> None:
-    """Every record comes out at the input that Kafka Streams lets it come out at, with the same time, and no other."""
     case = CASES[name]
     builder = StreamsBuilder()
     DSL[name](builder)
@@ -320,8 +314,6 @@ def test_record_cache_dedupes_within_commit_interval() -> None:
 
 
 def ticking(clock: PunctuationType, interval_ms: int, fired: list[int]) -> Topology:
-    """Return a topology over p1 and p2 whose processor schedules at init."""
-
     class Ticking(Processor[Any, Any, Any, Any]):
         def init(self, context: Any) -> None:
             super().init(context)
@@ -338,7 +330,7 @@ def ticking(clock: PunctuationType, interval_ms: int, fired: list[int]) -> Topol
 
 
 class Stepped:
-    """A task over p1 and p2 that takes one record when told."""
+    """A task over p1 and p2 that takes one record per call."""
 
     def __init__(self, topology: Topology) -> None:
         self.driver = TopologyTestDriver(topology)
@@ -350,13 +342,12 @@ class Stepped:
         self._offsets = dict.fromkeys(self.inputs, 0)
 
     def add(self, partition: str, times: list[int]) -> None:
-        """Buffer records."""
         self.driver._enqueue(
             partition, [self.inputs[partition]._raw("k", "v", time, ()) for time in times]
         )
 
     def poll(self) -> tuple[str, int]:
-        """Process one record; return its partition and time."""
+        """Return partition and time of the processed record."""
         group = self.task.group
         heads = {
             each.topic: (buffer.records, buffer.head_timestamp())
@@ -373,7 +364,6 @@ class Stepped:
         return partition, time
 
     def partition_time(self, partition: str) -> int:
-        """Return the largest time polled from a partition."""
         return {each.topic: time for each, time in self.task.partition_times_ms.items()}[partition]
 
 
@@ -406,7 +396,6 @@ def test_punctuate_wall_clock_interval() -> None:
 
 
 def idle() -> Topology:
-    """Return a topology over p1 and p2 that does nothing."""
     return ticking(PunctuationType.WALL_CLOCK_TIME, 1_000, [])
 
 
@@ -414,7 +403,7 @@ def idle() -> Topology:
     "name", ["partition_group_time_tracking", "partition_group_choose_by_head_timestamp"]
 )
 def test_the_lowest_head_goes_next(name: str) -> None:
-    """Partition by partition as Kafka Streams polls, with the times known after each record."""
+    """In the order of Kafka Streams' polls."""
     case = CASES[name]
     stage = Stepped(idle())
     expected = iter(case["expected"])
@@ -526,7 +515,7 @@ def test_versioned_store_as_of() -> None:
             assert found.valid_to == want.get("valid_to")
 
 
-# -- nothing is left out ----------------------------------------------------------------------------------------------
+# -- completeness ---------------------------------------------------------------------------
 
 RUN = {
     *DSL,

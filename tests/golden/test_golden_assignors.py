@@ -1,4 +1,4 @@
-"""The golden cases of Kafka Streams' HighAvailabilityTaskAssignor and TaskMovement, run against ours."""
+"""Golden cases of Kafka Streams' HighAvailabilityTaskAssignor and TaskMovement, run on ours."""
 
 import json
 from pathlib import Path
@@ -17,20 +17,19 @@ CASES: dict[str, dict[str, Any]] = {
     if case["kind"] == "assignor"
 }
 MOVEMENT = {name for name in CASES if name.startswith("task_movement_")}
-#: How the cases write that a client has nothing of a task.
+#: Marks a client without state of a task.
 NO_STATE = 2**63 - 1
 STATEFUL = TaskShape(stateful=True, changelogs=("changelog",))
 
 
 def parsed(tasks: list[str]) -> set[TaskId]:
-    """Return task ids as the cases write them."""
     return set(map(TaskId.parse, tasks))
 
 
 def outcome(
     active: dict[str, set[TaskId]], standby: dict[str, set[TaskId]], client: str
 ) -> dict[str, Any]:
-    """Return a client's part in all the ways in which the cases may tell it."""
+    """A client's tasks in all notations of the cases."""
     return {
         "client": client,
         "active": sorted(map(str, active[client])),
@@ -46,7 +45,6 @@ def assert_expected(
     standby: dict[str, set[TaskId]],
     movements: int,
 ) -> None:
-    """Each line of the case holds."""
     for want in case["expected"]:
         if "client" in want:
             found = outcome(active, standby, want["client"])
@@ -56,7 +54,7 @@ def assert_expected(
 
 
 def member(row: dict[str, Any], tasks: set[TaskId]) -> AssignmentMember:
-    """Return a client of a HighAvailabilityTaskAssignor case; one `lag` stands for all its tasks."""
+    """One `lag` applies to all its tasks."""
     lags = dict.fromkeys(tasks, row["lag"]) if "lag" in row else {}
     lags |= {TaskId.parse(task): lag for task, lag in row.get("lags", {}).items()}
     return AssignmentMember(
@@ -70,7 +68,7 @@ def member(row: dict[str, Any], tasks: set[TaskId]) -> AssignmentMember:
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - MOVEMENT))
 def test_high_availability_case(name: str) -> None:
-    """The classic step, warm-ups included, is Kafka Streams'."""
+    """Includes warm-up tasks."""
     case = CASES[name]
     params = case["params"]
     tasks = set().union(*(parsed(row.get("prev_active", [])) for row in case["inputs"]))

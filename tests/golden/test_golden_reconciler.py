@@ -1,4 +1,4 @@
-"""The golden cases of Kafka's CurrentAssignmentBuilder, run against our member machine."""
+"""Golden cases of Kafka's CurrentAssignmentBuilder, run on our member machine."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,6 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def tasks(written: dict[str, list[int]]) -> frozenset[TaskId]:
-    """Return a task map of the cases ("s1": [1, 2]) as task ids."""
     return frozenset(
         TaskId(int(subtopology.removeprefix("s")), partition)
         for subtopology, partitions in written.items()
@@ -31,7 +30,6 @@ def tasks(written: dict[str, list[int]]) -> frozenset[TaskId]:
 
 
 def member(written: dict[str, Any]) -> MemberAssignment:
-    """Return a member as the cases write it."""
     return MemberAssignment(
         state=MemberState(written["state"]),
         epoch=written["member_epoch"],
@@ -41,21 +39,21 @@ def member(written: dict[str, Any]) -> MemberAssignment:
 
 
 def held_elsewhere(written: object, task: TaskId) -> bool:
-    """Return whether somebody owns a task that the member lacks: by one name for all, or by task."""
+    """By one name for all tasks, or by task."""
     if isinstance(written, dict):
         return written.get(f"s{task.subtopology}:{task.partition}") is not None
     return written is not None
 
 
 def attempts(step: dict[str, Any]) -> list[frozenset[TaskId] | None]:
-    """Return what the member reports that it owns, once per attempt; None: it reports nothing."""
+    """Owned tasks as reported per attempt; None: no report."""
     reported = step["owned_reported_in_heartbeat"]
     each = reported if isinstance(reported, list) else [reported]
     return [tasks(owned) if isinstance(owned, dict) else None for owned in each]
 
 
 def step_once(step: dict[str, Any], owned: frozenset[TaskId] | None) -> MemberAssignment | None:
-    """Return the member's next assignment; None if it is fenced."""
+    """None: fenced."""
     try:
         return reconcile(
             member(step["member"]),

@@ -1,7 +1,8 @@
-"""Random joins as Kafka Streams 4.3.1 ran them (`joins.json`): which input makes which result.
+"""Random joins as Kafka Streams 4.3.1 ran them (`joins.json`).
 
-Each case was run record by record on its TopologyTestDriver, unthrottled and without caches: `inputs` are [topic, key, value,
-timestamp], `expected` are [index of the input, key, value, timestamp]. Facts only; they are recorded, never edited.
+Run record by record on its TopologyTestDriver, without throttling and caches. `inputs` are [topic,
+key, value, timestamp], `expected` [input index, key, value, timestamp]. Facts only: never edit
+them.
 """
 
 import json
@@ -31,13 +32,11 @@ TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
 
 
 def joined(left: str | None, right: str | None) -> str:
-    """Return l+'-'+r as Java prints it."""
+    """l+'-'+r as Java prints it."""
     return f"{'null' if left is None else left}-{'null' if right is None else right}"
 
 
 def results(builder: StreamsBuilder, case: dict[str, Any]) -> KStream[Any, str]:
-    """Return the join of a case."""
-
     def stream(topic: str, rekeyed: bool) -> KStream[Any, Any]:
         read = builder.stream(topic, **TEXT)
         return read.map(lambda key, value: (key, value)) if rekeyed else read
@@ -69,7 +68,6 @@ def results(builder: StreamsBuilder, case: dict[str, Any]) -> KStream[Any, str]:
 
 
 def driver_of(case: dict[str, Any], *, record_by_record: bool = False) -> TopologyTestDriver:
-    """Return a driver over the join of a case."""
     builder = StreamsBuilder()
     results(builder, case).to("output", **TEXT)
     config = StreamsConfig(
@@ -84,7 +82,6 @@ def driver_of(case: dict[str, Any], *, record_by_record: bool = False) -> Topolo
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 @pytest.mark.parametrize("record_by_record", [False, True])
 def test_record_by_record(case: dict[str, Any], record_by_record: bool) -> None:
-    """Every result comes with the input that Kafka Streams gives it with, and no other does."""
     seen: list[list[Any]] = []
     with driver_of(case, record_by_record=record_by_record) as driver:
         topics = {
@@ -100,7 +97,7 @@ def test_record_by_record(case: dict[str, Any], record_by_record: bool) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    # A repartition topic takes a batch apart into several, whose order is another one.
+    # A repartition topic splits a batch, which changes the order.
     [case for case in CASES if not case.get("rekey_left") and not case.get("rekey_right")],
 )
 def test_in_batches(case: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Random cases for the topologies: parameters at their edges, few keys, values that meet, times that jump back."""
+"""Random cases for the topologies: extreme parameters, few keys, equal values, time that jumps back."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -8,14 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One run: a topology by name, its parameters, and records in the order they are piped."""
+    """A topology by name, its parameters, and its records in order."""
 
     name: str
     params: dict[str, Any]
     inputs: list[dict[str, Any]]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the case as `Reference` reads it."""
         return asdict(self)
 
 
@@ -30,9 +29,9 @@ def _windows(chance: _Chance) -> dict[str, Any]:
     return params
 
 
-#: With its default retention Kafka Streams forgets windows that close while stream time leaps, before it has given out
-#: their results, and windows of a cogroup whose other inputs are ahead. Ours are kept until they are out
-#: (docs/coming-from-kafka-streams.md), so these cases have a retention that outlasts every leap.
+#: Kafka Streams' windows expire before their results if stream time leaps, or if another input of a
+#: cogroup is ahead. Ours are kept until emitted (docs/coming-from-kafka-streams.md), so these cases
+#: have a longer retention.
 _LONG = {"retention_ms": 24 * 3600 * 1000}
 
 
@@ -41,11 +40,10 @@ def _emit(chance: _Chance) -> dict[str, Any]:
 
 
 def _kept(chance: _Chance, least: int, hidden: int) -> dict[str, Any]:
-    """Return when results come, and a retention with which Kafka Streams sees what it needs.
+    """Return the emit time and a retention with which Kafka Streams sees its open windows.
 
-    With the least one its store hides rows in the last milliseconds (`hidden` many) in which they are needed: a session
-    in the last one in which it is open, a sliding window in the last two in which the next one's beginning is taken
-    from it. Ours has them. Longer retentions show closed sessions too, here and there for the same time.
+    With the shortest retention its store hides the last `hidden` milliseconds: one of a session,
+    two of a sliding window. Ours shows them.
     """
     if chance.random() < 0.5:
         return {"emit": "close", **_LONG}
@@ -130,7 +128,7 @@ _TWO_INPUTS = frozenset(
 
 
 def make_cases(name: str, count: int, seed: int) -> Iterator[Case]:
-    """Yield cases of one topology; the same for the same seed."""
+    """The same for the same seed."""
     for number in range(count):
         chance = random.Random(f"{name}-{seed}-{number}")
         params = PARAMS[name](chance)
@@ -159,7 +157,7 @@ def _inputs(name: str, chance: _Chance, *, versioned: bool) -> Iterator[dict[str
             key = f"{key}{chance.randint(0, 1)}"
         empty = chance.random() < 0.12
         if empty and versioned:
-            # Kafka Streams forgets a deletion at the very timestamp of the version it deletes; ours stays a version.
+            # Kafka Streams loses a deletion at its version's timestamp; ours keeps it as a version.
             now, late = now + 1, 0
         value = None if empty else f"{chance.choice(letters)}{number}"
         if name == "stream_global_join" and topic == "left" and value is not None:

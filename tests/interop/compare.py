@@ -1,4 +1,7 @@
-"""Compares random programs with Kafka Streams: `python -m tests.interop.compare --programs 20000 --seed 7`."""
+"""Compares random programs with Kafka Streams:
+
+`python -m tests.interop.compare --programs 20000 --seed 7`.
+"""
 
 import argparse
 import json
@@ -21,7 +24,7 @@ from tests.interop.shapes import excluded, refused, rewired
 
 _SOURCE = Path(__file__).with_name("Programs.java")
 _OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.apache.logging.log4j.level=OFF")
-#: Programs that are sent to one Java process at a time.
+#: Programs per Java process.
 _BATCH = 50
 DECLARED = "declared: "
 
@@ -44,11 +47,11 @@ class Reference:
         )
 
     def ask(self, programs: Iterable[Drawn]) -> Iterator[dict[str, Any]]:
-        """Yield the answers to some programs; they are sent first, so that both sides work concurrently."""
+        """Sends all programs first, so that both sides work concurrently."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         lines = [json.dumps(program) for program in programs]
-        # Both pipes are small: who writes must not wait for who reads.
+        # Both pipes are small: writing must not wait for reading.
         threading.Thread(target=self._send, args=(lines,), daemon=True).start()
         answered = 0
         while answered < len(lines):
@@ -65,7 +68,6 @@ class Reference:
         self._process.stdin.flush()
 
     def close(self) -> None:
-        """End the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -75,7 +77,7 @@ class Reference:
 
 
 def difference(program: Drawn, theirs: dict[str, Any], ours: dict[str, Any]) -> str | None:
-    """Return in a word what differs, or None; a declared difference of the whole topology begins with `DECLARED`."""
+    """Return the first difference or None; a declared one of a whole topology begins with `DECLARED`."""
     if "error" in theirs or "error" in ours:
         return _difference_of_errors(theirs, ours)
     if theirs["describe"] != ours["describe"]:
@@ -100,7 +102,7 @@ def _difference_of_errors(theirs: dict[str, Any], ours: dict[str, Any]) -> str |
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compare, print each difference as a line of JSON and the counts at the end."""
+    """Print differences as JSON lines and the counts at the end."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)

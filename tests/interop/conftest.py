@@ -1,4 +1,4 @@
-"""What tests with Kafka Streams on a real broker share."""
+"""Fixtures for tests with Kafka Streams on a real broker."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from tidewheel.streams.broker.java import find_java
 
 @pytest.fixture(scope="session")
 def kafka_streams() -> None:
-    """Kafka Streams' jars and a compiler, or why there are none."""
+    """Skips the test without jars and a compiler."""
     try:
         compiler = find_compiler(find_java())
         kafka_streams_jars()
@@ -26,7 +26,6 @@ def kafka_streams() -> None:
 
 @pytest.fixture(scope="module")
 def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
-    """The session's broker."""
     made = Cluster(kafka_broker.bootstrap_servers)
     yield made
     made.close()
@@ -36,7 +35,6 @@ def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
 def java(
     kafka_streams: None, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KafkaStreamsProcess]:
-    """A running process of Kafka Streams."""
     log = tmp_path_factory.mktemp("java") / "log"
     with KafkaStreamsProcess(cluster.bootstrap_servers, log) as process:
         yield process

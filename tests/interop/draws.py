@@ -1,6 +1,6 @@
-"""Draws random programs of all operators and their inputs; the same for the same seed.
+"""Random programs of all operators and their inputs; the same for the same seed.
 
-`RULES` is the one list of what is not drawn because our answer differs there on purpose.
+`RULES` lists programs that are not drawn because our answer differs on purpose.
 """
 
 import random
@@ -35,7 +35,7 @@ _KEPT = frozenset(
         "table_foreign_join", "table_foreign_left_join",
     }
 )  # fmt: skip
-#: Operators whose tables are kept in any case: a store needs no name.
+#: Operators whose tables always have a store.
 _ALWAYS_KEPT = frozenset({*_GROUPING, *_REGROUPING, "to_table"})
 _UNNAMED = frozenset(
     {
@@ -57,11 +57,11 @@ _DELETING = frozenset(
 
 @dataclass(frozen=True)
 class Rule:
-    """A declared difference, and how a program is changed so that it does not show.
+    """A declared difference, and a change of programs that hides it.
 
     Attributes:
         name: A short name.
-        reason: The difference, as `docs/coming-from-kafka-streams.md` declares it.
+        reason: As declared in `docs/coming-from-kafka-streams.md`.
         apply: Changes the program in place.
     """
 
@@ -71,7 +71,6 @@ class Rule:
 
 
 def _records(program: Drawn) -> list[list[Any]]:
-    """Return the inputs that are no moves of the wall clock."""
     return [row for row in program["inputs"] if row[0] is not None]
 
 
@@ -96,7 +95,7 @@ def _off_the_edge(program: Drawn) -> None:
     ]
     if not suppressed:
         return
-    # Windows end at times that leave 0 or (sliding ones that begin behind a record) 1 by the grid.
+    # Windows end at times with remainder 0 or, sliding ones, 1.
     for step in suppressed:
         step["size"] += -step["size"] % _GRID_MS
         step["grace"] += (1 - step["grace"]) % _GRID_MS
@@ -170,7 +169,6 @@ RULES = (
 
 
 def draw(seed: int, number: int) -> Drawn:
-    """Return program `number` of a seed."""
     chance = random.Random(f"program {seed} {number}")
     operators = _names(chance)
     sources = _sources(chance, operators)
@@ -195,7 +193,6 @@ def draw(seed: int, number: int) -> Drawn:
 
 
 def draws(seed: int, numbers: range) -> Iterator[Drawn]:
-    """Yield programs by their numbers."""
     for number in numbers:
         yield draw(seed, number)
 
@@ -300,7 +297,7 @@ def _draw_join(chance: random.Random, step: Drawn, place: int) -> None:
     step["before"], step["after"] = chance.choice([0, 3, 10]), chance.choice([0, 3, 10])
     step["grace"] = chance.choice([0, 2, 10, 50])
     if chance.random() < 0.3:
-        step["b"] = step["a"]  # with itself
+        step["b"] = step["a"]
     if chance.random() < 0.3:
         step["store"] = f"store{place}"
     if chance.random() < 0.2:
@@ -359,7 +356,6 @@ _OPTIONS: tuple[tuple[frozenset[str], Callable[[random.Random, Drawn, int], None
 
 
 def _fit(program: Drawn) -> None:
-    """Add what some steps need of others."""
     versioned = [
         source
         for source in program["sources"]

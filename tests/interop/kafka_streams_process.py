@@ -1,4 +1,4 @@
-"""`SharedTopics.java` in a process of its own: Kafka's serializers and Kafka Streams on a real broker, at our orders."""
+"""`SharedTopics.java` in a process: Kafka's serializers and Kafka Streams on a real broker."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from typing import Any, Self
 from benchmarks.java import compiled_command
 
 _SOURCE = Path(__file__).with_name("SharedTopics.java")
-#: It warns, and takes no time to become fast: it does not run for long.
+#: Log warnings; start fast, as it runs briefly.
 _OPTIONS = (
     "-Dorg.apache.logging.log4j.level=WARN",
     "-XX:TieredStopAtLevel=1",
@@ -17,14 +17,14 @@ _OPTIONS = (
 )
 _END_S = 30
 
-#: A record as JSON: key, value, timestamp.
+#: Key, value, timestamp as JSON.
 Row = tuple[Any, Any, int]
-#: And headers, whose values are text or null.
+#: With headers of text or null.
 RowWithHeaders = tuple[Any, Any, int, Sequence[tuple[str, str | None]]]
 
 
 class KafkaStreamsProcess:
-    """One Java process that runs applications of Kafka Streams, any number of them, by application id."""
+    """One Java process with any number of Kafka Streams applications, by application id."""
 
     def __init__(self, bootstrap_servers: str, log_path: Path) -> None:
         java, *rest = compiled_command(_SOURCE)
@@ -56,25 +56,22 @@ class KafkaStreamsProcess:
     def write(
         self, topic: str, key: str, value: str, records: Sequence[Row | RowWithHeaders]
     ) -> None:
-        """Write records with Kafka's serializers of these names, and with headers where a row has them."""
         self._carry_out("write", topic=topic, key=key, value=value, records=records)
 
     def read(self, topic: str, key: str, value: str) -> list[Row]:
-        """Return a topic's committed records by Kafka's deserializers."""
+        """Committed records only."""
         answer = self._carry_out("read", topic=topic, key=key, value=value)
         return [(key, value, timestamp) for key, value, timestamp in answer["records"]]
 
     def start(self, application_id: str, name: str, **options: str) -> None:
-        """Start a topology of `SharedTopics.java`; it is RUNNING when this returns."""
+        """Returns once it is RUNNING."""
         self._carry_out("start", application_id=application_id, name=name, **options)
 
     def stop(self, application_id: str, *, leave_group: bool = True) -> None:
-        """Stop an application cleanly."""
         self._carry_out("stop", application_id=application_id, leave_group=leave_group)
 
     @property
     def log(self) -> str:
-        """Return what Kafka Streams has logged, warnings and errors."""
         return "".join(self._printed) + self._log_path.read_text()
 
     def _carry_out(self, what: str, **order: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Random programs of all operators, built in Python: the same that `Programs.java` builds on Kafka Streams.
+"""Random programs in Python, equal to those that `Programs.java` builds on Kafka Streams.
 
-A program is JSON: config, sources, steps and inputs. Keys and values are short text. The functions of a program depend
-on all their arguments, so that a difference anywhere shows in the outputs.
+A program is JSON: config, sources, steps and inputs. Keys and values are short text. Functions
+depend on all arguments, so any difference shows in the outputs.
 """
 
 import zlib
@@ -39,57 +39,44 @@ from tidewheel.testing import TopologyTestDriver
 
 Step = Mapping[str, Any]
 Program = dict[str, Any]
-#: Per output topic: (index of the input that made it, key, value, timestamp).
+#: Per output topic: (input index, key, value, timestamp).
 Outputs = dict[str, list[list[Any]]]
 
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 _READABLE = 14
-#: Arguments of a function that gets the key as well.
+#: Number of arguments with the key.
 _WITH_KEY = 3
 
 
-# The functions of programs.
-
-
 def joined(*parts: object) -> str:
-    """Return the parts as one text."""
     return ",".join("~" if part is None else str(part) for part in parts)
 
 
 def digest(*parts: object) -> int:
-    """Return a number that depends on all parts."""
     return zlib.crc32(joined(*parts).encode())
 
 
 def mix(*parts: object) -> str:
-    """Return a text that depends on all parts, readable if it is short."""
     text = joined(*parts)
     return text if len(text) <= _READABLE else f"{zlib.crc32(text.encode()):08x}"
 
 
 def is_chosen(salt: int, key: object, value: object) -> bool:
-    """Return whether a predicate holds."""
     return digest(salt, key, value) % 2 == 0
 
 
 def key_of(salt: int, key: object, value: object) -> str:
-    """Return one of few keys."""
     return "abcdef"[digest(salt, key, value) % 6]
 
 
 def unless_deleted(deletes: bool, value: str | None) -> str | None:
-    """Return the value, or None for some of them if the function deletes rows."""
+    """None for some values if the function deletes rows."""
     deleted = deletes and value is not None and digest("deleted", value) % 4 == 0
     return None if deleted else value
 
 
-# Objects.
-
-
 @dataclass(frozen=True)
 class Shifted:
-    """Adds some milliseconds to a record's timestamp."""
-
     shift: int
 
     def __call__(self, record: Any, partition_time: int) -> int:
@@ -97,14 +84,12 @@ class Shifted:
 
 
 class _Transform(ValueTransformerWithKey[Any, Any, Any]):
-    """Deletes some rows and changes the others."""
-
     def transform(self, key: Any, value: Any) -> Any:
         return None if value is None or digest("transformed", value) % 4 == 0 else mix(key, value)
 
 
 class _Last(Processor[Any, Any, Any, Any]):
-    """Forwards each value with the last one of its key."""
+    """Forwards each value with its key's last one."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -118,7 +103,7 @@ class _Last(Processor[Any, Any, Any, Any]):
 
 
 class _Gathers(Processor[Any, Any, Any, Any]):
-    """Keeps the last value of each key and forwards all of them when its timer rings."""
+    """Forwards the last value of each key on a timer."""
 
     def __init__(self, store: str, time: PunctuationType) -> None:
         self._store = store
@@ -141,13 +126,10 @@ class _Gathers(Processor[Any, Any, Any, Any]):
 
 
 class _Stamp(FixedKeyProcessor[Any, Any, Any]):
-    """Forwards each value with its timestamp mixed in."""
+    """Forwards each value mixed with its timestamp."""
 
     def process(self, record: FixedKeyRecord[Any, Any]) -> None:
         self.context.forward(record.replace(value=mix(record.value, record.timestamp)))
-
-
-# Parts of steps.
 
 
 def _named(step: Step) -> dict[str, Any]:
@@ -191,7 +173,7 @@ def _within(step: Step) -> JoinWindows:
 
 
 def _stream_joined(step: Step) -> dict[str, Any]:
-    # A `Materialized` without a name stands for generated names of stores, as `StreamJoined.withName` does.
+    # An unnamed `Materialized` uses generated store names, like `StreamJoined.withName`.
     return _named(step) | {"store": Materialized(step.get("store"), store_type=step.get("type"))}
 
 
@@ -269,21 +251,17 @@ class Pool:
     world: GlobalKTable[Any, Any] | None = None
 
     def add(self, table: KTable[Any, Any]) -> None:
-        """Keep a table and its changes."""
         self.tables.append(table)
         self.streams.append(table.to_stream())
 
     def stream(self, step: Step, place: str) -> KStream[Any, Any]:
-        """Return the stream at a place of a step."""
         return self.streams[int(step.get(place, 0)) % len(self.streams)]
 
     def table(self, step: Step, place: str) -> KTable[Any, Any]:
-        """Return the table at a place of a step."""
         return self.tables[int(step.get(place, 0)) % len(self.tables)]
 
 
 def add_source(pool: Pool, source: Step) -> None:
-    """Add a source of a program."""
     options: dict[str, Any] = TEXT | _named(source)
     if "shift" in source:
         options["timestamp_extractor"] = Shifted(source["shift"])
@@ -296,11 +274,8 @@ def add_source(pool: Pool, source: Step) -> None:
             pool.world = pool.builder.global_table(source["topic"], store="world-store", **options)
 
 
-# Streams.
-
-
 def _repartition(pool: Pool, step: Step) -> None:
-    # A record without a key stays in Kafka Streams' `repartition` and is dropped by ours.
+    # Kafka Streams' `repartition` keeps a record without a key; ours drops it.
     keyed = pool.stream(step, "a").filter(lambda key, value: key is not None)
     pool.streams.append(keyed.repartition(**_named(step)))
 
@@ -457,9 +432,6 @@ _STREAMS: dict[str, Callable[[Pool, Step], None]] = {
 }
 
 
-# Tables.
-
-
 def _of_table(make: Callable[[KTable[Any, Any], Step, int], Any]) -> Callable[[Pool, Step], None]:
     return lambda pool, step: pool.add(make(pool.table(step, "t"), step, step.get("salt", 0)))
 
@@ -547,9 +519,6 @@ _TABLES: dict[str, Callable[[Pool, Step], None]] = {
 }
 
 
-# Windows.
-
-
 def _windowed(pool: Pool, step: Step) -> None:
     salt = step["salt"]
     made: Any
@@ -602,7 +571,6 @@ OPERATORS: dict[str, Callable[[Pool, Step], None]] = {
 
 
 def config_of(program: Program) -> StreamsConfig:
-    """Return a program's configuration."""
     asked = program["config"]
     return StreamsConfig(
         application_id="programs",
@@ -617,7 +585,6 @@ def config_of(program: Program) -> StreamsConfig:
 
 
 def build(program: Program, config: StreamsConfig) -> tuple[Topology, list[str]]:
-    """Return a program's topology and the topics it writes to."""
     pool = Pool()
     for source in program["sources"]:
         add_source(pool, source)
@@ -633,9 +600,9 @@ def build(program: Program, config: StreamsConfig) -> tuple[Topology, list[str]]
 
 
 def answer(program: Program) -> dict[str, Any]:
-    """Return the text of a program's topology and its outputs, as `Programs.java` does; or its error.
+    """Return the topology's text and outputs as `Programs.java` does, or its error.
 
-    Every other program runs in batches, which reach behind repartition topics where the order of records is free there.
+    Every other program runs in batches beyond repartition topics, where record order is free.
     """
     phase = "build"
     try:

@@ -1,4 +1,4 @@
-"""Kafka Streams itself, to be asked what it does: `Reference.java`, compiled once, on its own jars."""
+"""Kafka Streams' answers: `Reference.java`, compiled once, on its own jars."""
 
 import json
 import subprocess
@@ -11,13 +11,13 @@ from benchmarks.java import compiled_command
 from tests.interop.cases import Case
 
 _SOURCE = Path(__file__).with_name("Reference.java")
-#: How long it may take, at all and for each case: its driver opens and closes RocksDB.
+#: Base, and per case; its driver opens and closes RocksDB.
 _TIMEOUT_S = 300
 _CASE_TIMEOUT_S = 0.3
 
 
 def ask(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Return Kafka Streams' answer to each case: {"outputs": [...]} or {"error": ...}."""
+    """Return per case {"outputs": [...]} or {"error": ...}."""
     lines = "".join(json.dumps(case.as_json()) + "\n" for case in cases)
     java, *rest = compiled_command(_SOURCE)
     with tempfile.TemporaryDirectory(prefix="kafka-streams-") as state:

@@ -1,4 +1,4 @@
-"""The streams and tables of a random program as a graph, and which outputs a declared difference reaches."""
+"""Graphs of random programs, and the outputs that a declared difference reaches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ _OF_TWO_TABLES = frozenset({"table_join", "table_left_join", "table_outer_join",
 _REGROUPING = frozenset({"table_group_count", "table_group_reduce", "table_group_aggregate"})
 _FILTERS = frozenset({"table_filter", "table_filter_not"})
 _STREAM_JOINS = frozenset({"stream_join", "stream_left_join", "stream_outer_join"})
-#: Aggregations of streams whose first old value Kafka Streams takes for the initial one.
+#: Kafka Streams uses the initial value as their first old value.
 _INITIALIZED = frozenset(
     {"count", "aggregate", "cogroup", "windowed_count", "windowed_aggregate", "windowed_cogroup"}
 )
-#: Windows whose old values in Kafka Streams are those of another window, or none.
+#: Kafka Streams' old values are another window's, or missing.
 _WITHOUT_OLD_VALUES = frozenset({"sliding", "session"})
-#: Operators behind which Kafka Streams' optimiser knows that keys have changed.
+#: Key changes that Kafka Streams' optimiser knows.
 _KEY_CHANGES = frozenset({"map", "flat_map", "select_key", "table_to_stream_by"})
-#: Operators that may change values, or keys, without its knowledge.
+#: Changes that it does not know.
 _HIDDEN_CHANGES = frozenset(
     {"process", "timer", "clock", "process_values", "global_join", "global_left_join"}
 )
@@ -33,16 +33,13 @@ _KEEPING = frozenset(
 
 @dataclass(eq=False)
 class Node:
-    """A stream or a table of a program.
+    """A stream or table of a program.
 
     Attributes:
-        parents: What it is made of.
-        operator: The operator that made it.
-        topics: The topics that its records come from.
-        rekeyed: Whether its keys may have changed since they were partitioned.
-        repartitioned: Whether its records went through an internal topic.
-        is_cached: Whether a cache keeps its changes back.
-        odd_old_values: Whether Kafka Streams' old values of it are not what it gave before.
+        rekeyed: Keys may have changed since they were partitioned.
+        repartitioned: Records went through an internal topic.
+        is_cached: A cache delays its changes.
+        odd_old_values: Kafka Streams' old values differ from the values it sent.
     """
 
     parents: tuple["Node", ...] = ()
@@ -56,7 +53,7 @@ class Node:
     step: Drawn = field(default_factory=dict[str, Any])
 
     def ancestors(self) -> set["Node"]:
-        """Return all that it is made of, itself included."""
+        """Includes the node itself."""
         found: set[Node] = {self}
         for parent in self.parents:
             found |= parent.ancestors()
@@ -65,18 +62,17 @@ class Node:
 
 @dataclass
 class Shape:
-    """All streams and tables of a program, numbered as in its pool."""
+    """All streams and tables, numbered as in the program's pool."""
 
     program: Drawn
     subtopologies: int = 1
     streams: list[Node] = field(default_factory=list[Node])
     tables: list[Node] = field(default_factory=list[Node])
-    #: What is repartitioned because its keys may have changed further up.
+    #: Repartitioned because keys may have changed upstream.
     placed: list[Node] = field(default_factory=list[Node])
 
     @classmethod
     def of(cls, program: Drawn, text: str = "") -> "Shape":
-        """Return the shape of a program, whose description is this text."""
         shape = cls(program, text.count("Sub-topology: "))
         for source in program["sources"]:
             node = Node(operator=source["kind"], topics=frozenset({source["topic"]}))
@@ -89,18 +85,16 @@ class Shape:
         return shape
 
     def outputs(self) -> dict[str, Node]:
-        """Return the stream of each output topic."""
         numbers = {sink % len(self.streams) for sink in self.program["sinks"]}
         return {f"out{number}": self.streams[number] for number in numbers}
 
     def caches_above(self, node: Node) -> bool:
-        """Return whether a cache keeps changes back above a node: tables of topics have one, too."""
+        """Tables of topics have a cache, too."""
         return self.program["config"]["cache"] > 0 and any(
             above.is_cached or above.operator == "table" for above in node.ancestors()
         )
 
     def add(self, step: Drawn) -> None:
-        """Add what a step makes."""
         operator = step["op"]
         if operator in ("lookup", "left_lookup"):
             placed = self._placed(self._stream(step, "a"), operator)
@@ -180,7 +174,7 @@ class Shape:
         if step["op"] in _FOREIGN:
             made.repartitioned = made.takes_old_values = True
         elif step["op"] != "table_join":
-            # An outer side asks whether there was a row before.
+            # An outer side needs the old row.
             made.takes_old_values = True
         return made
 
@@ -222,12 +216,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A declared difference that outputs of some programs show.
+    """A declared difference in the outputs of some programs.
 
     Attributes:
         name: A short name.
-        reason: The difference, as `docs/coming-from-kafka-streams.md` declares it.
-        reaches: Whether it may show in an output.
+        reason: As declared in `docs/coming-from-kafka-streams.md`.
+        reaches: Returns True if it may show in an output.
     """
 
     name: str
@@ -236,7 +230,6 @@ class Exclusion:
 
 
 def _odd_old_values(_shape: Shape, output: Node) -> bool:
-    """Whether an operator that takes old values is above or below, and takes odd ones."""
     return any(
         node.takes_old_values and any(parent.odd_old_values for parent in node.parents)
         for node in output.ancestors()
@@ -282,9 +275,9 @@ class Rewiring:
 
     Attributes:
         name: A short name.
-        reason: The difference, as `docs/coming-from-kafka-streams.md` declares it.
-        applies: Whether something that is repartitioned shows it, by its ways up to changes of keys: each way's change (None: a
-            source) and whether something changes without Kafka Streams' knowledge in between.
+        reason: As declared in `docs/coming-from-kafka-streams.md`.
+        applies: Checks the paths from a repartition up to key changes: each path's change (None: a
+            source), and True for changes unknown to Kafka Streams in between.
     """
 
     name: str
@@ -305,7 +298,7 @@ REWIRINGS = (
         lambda ways: len({change for change, _ in ways}) > 1,
     ),
 )
-#: Programs that Kafka Streams refuses or fails at: what its error says, and a short name.
+#: Errors of Kafka Streams and their short names.
 REFUSALS = {
     "Found a null keyChangingChild node": "groups behind one common operator",
     'because "this.topic" is null at org.apache.kafka.streams.processor.internals.ProcessorRecordContext.serialize': (
@@ -317,7 +310,7 @@ REFUSALS = {
 def _ways_up(node: Node, *, hidden: bool = False) -> list[tuple[Node | None, bool]]:
     if node.operator in _KEY_CHANGES:
         return [(node, hidden)]
-    if node.operator.startswith("windowed_"):  # the program's map behind it
+    if node.operator.startswith("windowed_"):  # The program's map behind it.
         return [(node, hidden)]
     if not node.rekeyed:
         return [(None, hidden)]
@@ -326,7 +319,7 @@ def _ways_up(node: Node, *, hidden: bool = False) -> list[tuple[Node | None, boo
 
 
 def rewired(program: Drawn) -> str | None:
-    """Return which declared difference the topology text of a program may show, or None."""
+    """Return the declared difference of a topology text, or None."""
     if program["config"]["optimize"] != "all":
         return None
     ways = [_ways_up(node) for node in Shape.of(program).placed]
@@ -337,12 +330,12 @@ def rewired(program: Drawn) -> str | None:
 
 
 def refused(error: str) -> str | None:
-    """Return which declared difference an error of Kafka Streams is, or None."""
+    """Return the declared difference behind an error of Kafka Streams, or None."""
     return next((name for text, name in REFUSALS.items() if text in error), None)
 
 
 def is_order_free(program: Drawn) -> bool:
-    """Return whether outputs don't depend on how records of several topics alternate, nor on when caches are flushed."""
+    """True if neither the order of topics nor the time of cache flushes matters."""
     return not any(
         node.repartitioned and (node.is_cached or len(node.parents) > 1)
         for output in Shape.of(program).outputs().values()
@@ -351,9 +344,9 @@ def is_order_free(program: Drawn) -> bool:
 
 
 def excluded(program: Drawn, text: str) -> dict[str, str]:
-    """Return the outputs that are not compared, and why; `text` is the description of the topology.
+    """Return the outputs not to compare, with reasons; `text` describes the topology.
 
-    Records that only one side has, wherever they are, change which of several topics with equal times comes next.
+    Records of one side only change the order of topics with equal times.
     """
     shape = Shape.of(program, text)
     outputs = shape.outputs()

@@ -1,4 +1,4 @@
-"""The applications of `SharedTopics.java`, written in Python: the same stores and topics, the same meaning."""
+"""The applications of `SharedTopics.java` in Python, with equal stores and topics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -93,7 +93,7 @@ def _versions(builder: StreamsBuilder, prefix: str) -> None:
 
 
 class _Before(Processor[str, str, str, str]):
-    """Keeps each record with its headers in a store of each kind, and forwards what each had before."""
+    """Stores each record with headers in every kind of store; forwards the previous ones."""
 
     def process(self, record: Record[str, str]) -> None:
         by_key, by_window, by_session = map(self.context.get_state_store, KEEPING)
@@ -145,10 +145,9 @@ TOPOLOGIES: Mapping[str, Callable[[StreamsBuilder, str], None]] = {
 #: Those with two inputs.
 TWO_SIDED = frozenset(("stream_join", "table_join", "versions_and_headers"))
 
-#: Those that run in two partitions and whose records cross over: what comes out in between is up to the order.
+#: Two partitions exchange records: intermediate results depend on the order.
 TABLES = frozenset(("counts", "table_join"))
 
-#: Where each one's results go.
 OUTPUTS: Mapping[str, Sequence[str]] = {
     "counts": ("out",),
     "windows": ("out", "final", "sessions"),
@@ -157,7 +156,7 @@ OUTPUTS: Mapping[str, Sequence[str]] = {
     "versions_and_headers": ("out", "counts", "windows", "before"),
 }
 
-#: The changelogs whose rows are the same, whoever wrote them and out of whatever topic.
+#: Changelogs with equal rows on both sides.
 STORES: Mapping[str, Sequence[str]] = {
     "counts": ("counts",),
     "windows": ("windows", "sessions"),

@@ -1,7 +1,7 @@
-"""Random programs of all operators on Kafka Streams and here: the same topology text, records, times and triggers.
+"""Random programs on Kafka Streams and here: equal topology text, records, times and triggers.
 
-`TIDEWHEEL_TEST_INTEROP_PROGRAMS=2000 TIDEWHEEL_TEST_INTEROP_SEED=7` compares more of them; `python -m tests.interop.compare`
-does so outside of a test and writes each difference to a file.
+`TIDEWHEEL_TEST_INTEROP_PROGRAMS=2000 TIDEWHEEL_TEST_INTEROP_SEED=7` compares more programs; `python
+-m tests.interop.compare` writes differences to a file.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""The same random cases on Kafka Streams and here: the same records, timestamps and triggers, whatever the operator.
+"""Random cases on Kafka Streams and here: equal records, timestamps and triggers.
 
-`TIDEWHEEL_TEST_INTEROP_CASES=200 TIDEWHEEL_TEST_INTEROP_SEED=7 pytest tests/interop` looks further than CI has time for.
+`TIDEWHEEL_TEST_INTEROP_CASES=200 TIDEWHEEL_TEST_INTEROP_SEED=7 pytest tests/interop` runs more.
 """
 
 import os
@@ -20,13 +20,12 @@ _SEED = int(os.environ.get("TIDEWHEEL_TEST_INTEROP_SEED", "1"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(600 + 10 * _CASES)]
 
-#: (input that made it, key, value, timestamp), per topic in order.
+#: (input index, key, value, timestamp), per topic in order.
 Seen = dict[str, list[tuple[int, str | None, str | None, int]]]
 
 
 @pytest.fixture(scope="module")
 def answers(kafka_streams: None) -> dict[str, list[tuple[Case, dict[str, Any]]]]:
-    """All cases with Kafka Streams' answers, by topology."""
     cases = [case for name in TOPOLOGIES for case in make_cases(name, _CASES, _SEED)]
     by_name: dict[str, list[tuple[Case, dict[str, Any]]]] = defaultdict(list)
     for case, answer in zip(cases, ask(cases), strict=True):
@@ -42,7 +41,7 @@ def test_answers_are_kafka_streams(
     compared = 0
     for case, answer in answers[name]:
         if "error" in answer:
-            continue  # Kafka Streams fails on its own answer (a lookup of a null key); ours is then free
+            continue  # Kafka Streams fails here (a null look-up key); ours is free.
         expected: Seen = defaultdict(list)
         for row in answer["outputs"]:
             expected[row["topic"]].append((row["after"], row["key"], row["value"], row["ts"]))

@@ -1,6 +1,6 @@
-"""Kafka Streams and we on one broker: each reads what the other wrote, and goes on where the other stopped.
+"""Kafka Streams and Tidewheel on one broker: each reads the other's records and state.
 
-`SharedTopics.java` has the Java half: Kafka's serializers, and the applications of `shared_topologies.py`.
+`SharedTopics.java` is the Java half, with the applications of `shared_topologies.py`.
 """
 
 import base64
@@ -62,20 +62,20 @@ _SERDES: Final[Mapping[str, tuple[Serde[Any], Sequence[Any]]]] = {
     ),
 }
 
-#: Who runs an application, one after the other, each without local state.
+#: Owners of an application, one after the other, each without local state.
 _LIVES: Final = ("ours", "java", "ours")
 _ROWS_PER_LIFE: Final = 20
 
-#: The live rows of a changelog: partition, key, value, timestamp and headers.
+#: Live rows of a changelog: partition, key, value, timestamp, headers.
 _State = list[tuple[int, bytes, bytes, int, Headers]]
 
-#: A record that came out: key, value, timestamp and headers.
+#: Key, value, timestamp, headers.
 _Output = tuple[bytes, bytes | None, int, Headers]
 
-#: Input: side, key, value, timestamp and headers.
+#: Side, key, value, timestamp, headers.
 _Input = tuple[str, str, str | None, int, Sequence[tuple[str, str | None]]]
 
-#: Keys of these stores end with a number that tells apart what has the same key and time; it begins anew with each life.
+#: Keys of these stores end with a sequence number, which restarts with each life.
 _NUMBERED: Final = ("join-outer-this-join-store", "join-outer-other-join-store")
 _NUMBER_BYTES: Final = 4
 
@@ -98,7 +98,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _comparable(name: str, row: Row) -> Row:
-    """Return a row with doubles in one notation: Java writes them another way."""
+    """Return doubles in one notation; Java's differs."""
     key, value, timestamp = row
     if name == "float64":
         return repr(float(key)), repr(float(value)), timestamp
@@ -107,7 +107,7 @@ def _comparable(name: str, row: Row) -> Row:
 
 @pytest.fixture(scope="module")
 def serde_topics(cluster: Cluster) -> dict[str, tuple[str, str]]:
-    """Two topics for each serde: what Kafka's serializer writes, and what ours does."""
+    """Two topics per serde: one written by Kafka's serializer, one by ours."""
     topics = {name: (f"{_unique()}-theirs", f"{_unique()}-ours") for name in _SERDES}
     cluster.create({topic: 1 for pair in topics.values() for topic in pair})
     return topics
@@ -140,7 +140,7 @@ def test_serdes_are_kafkas(
 
 
 class _Application:
-    """An application of `shared_topologies.py` with topics and an id of its own, run by us or by Kafka Streams."""
+    """An application of `shared_topologies.py`, run by either side."""
 
     def __init__(
         self, cluster: Cluster, java: KafkaStreamsProcess, name: str, folder: Path
@@ -162,14 +162,13 @@ class _Application:
         cluster.create(dict.fromkeys((*self.inputs, *outputs), partitions))
 
     def feed(self, rows: Sequence[_Input]) -> None:
-        """Write input."""
         for side in ("left", "right"):
             records = [row[1:] for row in rows if row[0] == side]
             if records:
                 self._java.write(f"{self.id}-{side}", "string", "string", records)
 
     def live(self, who: str, life: int) -> None:
-        """Run without local state until everything is processed, then stop."""
+        """Run without local state until all input is processed."""
         state_dir = str(self._folder / self.id / str(life))
         if who == "java":
             self.start_java(state_dir)
@@ -179,7 +178,6 @@ class _Application:
             self._live_ours(state_dir)
 
     def start_java(self, state_dir: str) -> None:
-        """Start Kafka Streams' application."""
         guarantee = "exactly_once_v2" if self._guarantee == "exactly_once" else self._guarantee
         self._java.start(
             self.id,
@@ -191,7 +189,7 @@ class _Application:
         )
 
     def stop_java(self) -> None:
-        """Have Kafka Streams' application process everything, and stop it."""
+        """Stop after all input is processed."""
         self._wait()
         self._java.stop(self.id)
 
@@ -206,7 +204,7 @@ class _Application:
             statestore_cache_max_bytes=0,
             topology_optimization="none",
             dsl_store_format=self._store_format,
-            accept_offsets=True,  # Kafka Streams commits in between, on purpose
+            accept_offsets=True,  # Kafka Streams commits in between.
         )
         builder = StreamsBuilder()
         TOPOLOGIES[self.name](builder, self.id)
@@ -221,7 +219,7 @@ class _Application:
             raise app.error
 
     def _wait(self) -> None:
-        """Wait until input and internal topics are consumed, and nothing comes after."""
+        """Wait until input and internal topics are consumed."""
         internal = [
             topic
             for topic in self._cluster.admin.list_topics()
@@ -231,10 +229,10 @@ class _Application:
         self._cluster.wait_until_consumed(self.id, *used, *internal)
 
     def state(self) -> dict[str, _State]:
-        """Return what stands in the changelogs: value, timestamp and headers of each row that is not deleted.
+        """Return value, timestamp and headers of the changelogs' live rows.
 
-        Headers of stores that keep what a processor puts. Rows of the DSL's have those of their record here, in Kafka
-        Streams none.
+        Headers only of stores with a processor's headers: rows of the DSL have headers here, but
+        none in Kafka Streams.
         """
         return {store: self._live_rows(store) for store in STORES[self.name]}
 
@@ -257,9 +255,9 @@ class _Application:
         )
 
     def outputs(self) -> dict[str, list[_Output]]:
-        """Return what came out: every record, of tables that wait for other partitions the last of each key.
+        """Return all records; of tables that exchange partitions, the last one per key.
 
-        With headers, but for sessions: Kafka Streams gives their results none.
+        Without headers of sessions: Kafka Streams has none.
         """
         return {output: self._output(output) for output in OUTPUTS[self.name]}
 
@@ -274,11 +272,11 @@ class _Application:
 
 
 def _rows(name: str) -> list[_Input]:
-    """Return the input of all lives: three keys, one side rarer, rows that go, and a jump of time in each life.
+    """Three keys, a rarer side, deleted rows, and a jump of time per life.
 
-    Every fourth record is without headers, the others have two of one name, one of them null.
+    Every fourth record has no headers; the others have two of one name, one of them null.
     """
-    # Changelogs of windows forget what is days old.
+    # Changelogs of windows drop rows that are days old.
     begin = SystemClock().now_ms() // 100_000 * 100_000
     rows: list[_Input] = []
     for number in range(len(_LIVES) * _ROWS_PER_LIFE):
@@ -297,10 +295,9 @@ def _rows(name: str) -> list[_Input]:
 def test_each_goes_on_where_the_other_stopped(
     cluster: Cluster, java: KafkaStreamsProcess, tmp_path: Path, name: str
 ) -> None:
-    """An application that runs here and in Kafka Streams by turns ends as one that Kafka Streams ran all the time.
+    """Alternating lives end like Kafka Streams alone.
 
-    All it puts out is the same, its changelogs have the same rows with the same timestamps, and its internal topics the
-    same names.
+    Equal outputs, equal changelog rows with timestamps, equal names of internal topics.
     """
     rows = _rows(name)
     alone = _Application(cluster, java, name, tmp_path)
@@ -330,7 +327,7 @@ def test_offsets_go_on_where_the_other_stopped(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each goes by the other's committed offsets and says that it does; members that are left of Kafka Streams stop us."""
+    """Each continues from the other's offsets and logs it; remaining members of Kafka Streams stop us."""
     app = _Application(cluster, java, "stream_join", tmp_path)
     app.feed(_rows("stream_join"))
     app.live("java", 0)

@@ -1,4 +1,4 @@
-"""The topologies of `Reference.java`, written in Python: the same names, the same parameters, the same meaning."""
+"""The topologies of `Reference.java` in Python."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -264,7 +264,7 @@ def _foreign_key(value: str) -> str | None:
 
 
 def _number(value: Any) -> str:
-    # Java maps the null of a deleted row to text; so do we.
+    # Java prints null as text.
     return _java(value)
 
 
@@ -294,7 +294,6 @@ TOPOLOGIES: Mapping[str, Callable[[StreamsBuilder, Params], None]] = {
     )
 }
 
-#: Where each topology's results go.
 OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "stateless": ("merged", "repartitioned", "tabled"),
     "table_operators": ("source", "mapped", "kept-out", "counted"),

@@ -1,10 +1,8 @@
-"""Random programs and inputs, and what all of them together have to be.
+"""Random programs and inputs, and laws of all of them together.
 
-Programs are dealt: the operators are shuffled as a deck of cards, hand after hand is taken off it, and the next deck
-follows when it is used up. So each operator comes as often as any other, whatever the seed. Most hands are dealt from
-the operators that run in batches, and laid out so that they do.
-
-`TIDEWHEEL_TEST_LANGUAGE_PROGRAMS=600 TIDEWHEEL_TEST_LANGUAGE_SEED=7` deals more hands, of another deck.
+Programs are dealt like cards: operators are shuffled as a deck, and each hand is a program. Each
+operator is therefore equally frequent for any seed. Most hands use only operators that run in
+batches. `TIDEWHEEL_TEST_LANGUAGE_PROGRAMS=600 TIDEWHEEL_TEST_LANGUAGE_SEED=7` deals more hands.
 """
 
 import os
@@ -29,16 +27,16 @@ Row = tuple[str | None, str | None, int]
 Chunk = tuple[str, list[Row]]
 Outputs = dict[str, list[Any]]
 
-#: Programs that are run whatever hypothesis draws beside them.
+#: Programs that run in addition to hypothesis' draws.
 GIVEN = int(os.environ.get("TIDEWHEEL_TEST_LANGUAGE_PROGRAMS", "60"))
 SEED = int(os.environ.get("TIDEWHEEL_TEST_LANGUAGE_SEED", "1"))
 
 _HAND = 5
-#: Every third hand has this many operators that run record by record; the others run in batches.
+#: Every third hand has this many record-by-record operators.
 _SINGLY = 3
-#: How often a hand is laid out anew that should run in batches.
+#: Attempts to lay out a hand that runs in batches.
 _LAYOUTS = 40
-#: Records of one run among the shorter ones, and of those together.
+#: Records of one long run, and of all short runs together.
 _LONG_RUN = 50
 _SHORT_RUNS = 30
 
@@ -56,27 +54,22 @@ SETTINGS = settings(
 
 @dataclass(frozen=True)
 class Program:
-    """A program that was built."""
-
     pool: Pool
     topology: Topology
     text: str
 
     @classmethod
     def of(cls, steps: list[Step], config: StreamsConfig, *, most_entries: int = 3) -> "Program":
-        """Build a program."""
         pool = build(steps, most_entries=most_entries)
         topology = pool.builder.build(config)
         return cls(pool, topology, str(topology.describe(execution=True)))
 
     @property
     def in_batches(self) -> bool:
-        """Return whether all of it runs in batches."""
         return "record by record" not in self.text
 
     @property
     def inputs(self) -> list[str]:
-        """Return the topics that it reads."""
         read = set(self.topology.source_topics)
         return [
             topic
@@ -87,10 +80,10 @@ class Program:
 
 @dataclass
 class Drawn:
-    """What the examples were, over all of them."""
+    """Statistics of all examples."""
 
     operators: Counter[str] = field(default_factory=Counter[str])
-    #: Records of each example that its program reads, and those of its longest run, which is one batch.
+    #: Records that each program reads, and those of its longest run.
     sizes: list[int] = field(default_factory=list[int])
     runs: list[int] = field(default_factory=list[int])
     keys: list[int] = field(default_factory=list[int])
@@ -99,7 +92,6 @@ class Drawn:
     batched: set[str] = field(default_factory=set[str])
 
     def note(self, steps: list[Step], program: Program, chunks: list[Chunk]) -> None:
-        """Count an example."""
         operators = {step.operator for step in steps}
         for operator in operators:
             event(operator)
@@ -115,7 +107,7 @@ class Drawn:
         event("batches" if program.in_batches else "single records")
 
     def check(self, without: frozenset[str] = frozenset()) -> None:
-        """Every operator in 2 % of the examples; half of the examples, and all operators that can, in batches; inputs of some size."""
+        """Every operator in 2 % of examples; half of the examples in batches; inputs of some size."""
         examples = len(self.sizes)
         rare = {name for name in OPERATORS if self.operators[name] < 0.02 * examples}
         assert rare <= without
@@ -127,7 +119,6 @@ class Drawn:
 
 
 def hands(without: frozenset[str] = frozenset()) -> list[list[Step]]:
-    """Deal the programs that are run whatever hypothesis draws."""
     chance = random.Random(f"hands {SEED}")
     singly = _dealt(chance, SINGLY - without)
     batches = _dealt(chance, OPERATORS.keys() - SINGLY - without)
@@ -154,7 +145,7 @@ def _laid_out(chance: random.Random, names: list[str], *, in_batches: bool) -> l
 
 
 def chunks_of(seed: int, steps: list[Step], topics: list[str]) -> list[Chunk]:
-    """Return runs of records of random topics: null keys, deletions, late, equal and leaping times."""
+    """Runs of random topics: null keys, deletions, late, equal and leaping times."""
     chance = random.Random(seed)
     lengths = [_LONG_RUN]
     while sum(lengths) < _LONG_RUN + _SHORT_RUNS:
@@ -178,7 +169,6 @@ def chunks_of(seed: int, steps: list[Step], topics: list[str]) -> list[Chunk]:
 
 
 def config_of(cache_bytes: int) -> StreamsConfig:
-    """Return the configuration of all programs."""
     return StreamsConfig(
         application_id=APP,
         bootstrap_servers="unused:9092",

@@ -1,4 +1,4 @@
-"""Users' objects in random programs: processors with every kind of store, timers, and transformers of tables."""
+"""Users' objects in random programs: processors with all kinds of stores, timers, transformers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from tidewheel import (
     Windowed,
 )
 
-#: (store, record): the parts that the value of the record's result is made of.
+#: (store, record): parts of the result's value.
 Look = Callable[[Any, Record[Any, Any]], object]
 
 _TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
@@ -25,8 +25,6 @@ _TIMER_MS = 10
 
 
 class _Looks(Processor[Any, Any, Any, Any]):
-    """Forwards what it finds in a store, which it writes, for each record with a key."""
-
     def __init__(self, store: str, look: Look) -> None:
         self._store = store
         self._look = look
@@ -38,29 +36,24 @@ class _Looks(Processor[Any, Any, Any, Any]):
 
 
 class _LooksLater(Processor[Any, Any, Any, Any]):
-    """A coroutine function that forwards what it waited for."""
-
     async def process(self, record: Record[Any, Any]) -> None:
         self.context.forward(record.replace(value=await mix_later(record.value)))
 
 
 class _Stamp(FixedKeyProcessor[Any, Any, Any]):
-    """Forwards each value with its timestamp mixed in."""
-
     def process(self, record: FixedKeyRecord[Any, Any]) -> None:
         self.context.forward(record.replace(value=mix(record.value, record.timestamp)))
 
 
 class _Gathers(Processor[Any, Any, Any, Any]):
-    """Keeps the last value of each key, and forwards all of them when its timer rings."""
-
     def __init__(self, store: str, clock: PunctuationType) -> None:
         self._store = store
         self._clock = clock
 
     def init(self, context: ProcessorContext[Any, Any]) -> None:
         super().init(context)
-        # A grid through 0: without it, a timer of stream time would ring at the first record after each restart.
+        # A grid through 0: otherwise a stream-time timer is due at the first record after a
+        # restart.
         start = 0 if self._clock is PunctuationType.STREAM_TIME else None
         context.schedule(_TIMER_MS, self._clock, self._forward_all, start)
 
@@ -77,15 +70,11 @@ class _Gathers(Processor[Any, Any, Any, Any]):
 
 
 class _Transform(ValueTransformerWithKey[Any, Any, Any]):
-    """Mixes a row with its key, and deletes some."""
-
     def transform(self, key: Any, value: Any) -> Any:
         return None if value is None or value[0] in "01" else mix(key, value)
 
 
 class _Numbers(ValueTransformerWithKey[Any, Any, Any]):
-    """Counts how often it was asked about a key."""
-
     def __init__(self, store: str) -> None:
         self._store = store
 
@@ -129,42 +118,36 @@ def _sessions(store: Any, record: Record[Any, Any]) -> object:
 
 
 def processed(pool: Pool, s: Stream, make: Callable[..., StoreBuilder], look: Look) -> None:
-    """Add a processor with a store."""
     name = pool.name()
     pool.builder.add_state_store(make(name))
     pool.streams.append(s.process(lambda: _Looks(name, look), stores=[name]))
 
 
 def processed_later(pool: Pool, s: Stream) -> None:
-    """Add a processor that is a coroutine function."""
     pool.streams.append(s.process(_LooksLater))
 
 
 def stamped(pool: Pool, s: Stream) -> None:
-    """Add a processor that cannot change keys."""
     pool.streams.append(s.process_values(_Stamp))
 
 
 def gathered(pool: Pool, s: Stream, clock: PunctuationType) -> None:
-    """Add a processor with a timer."""
     name = pool.name()
     pool.builder.add_state_store(Stores.key_value(name, **_TEXT))
     pool.streams.append(s.process(lambda: _Gathers(name, clock), stores=[name]))
 
 
 def transformed(pool: Pool, t: Table) -> None:
-    """Add a transformer."""
     pool.kept(t.transform_values(_Transform))
 
 
 def numbered(pool: Pool, t: Table) -> None:
-    """Add a transformer with a store, whose results are kept in another one."""
     name = pool.name()
     pool.builder.add_state_store(Stores.key_value(name, **_TEXT))
     pool.kept(t.transform_values(lambda: _Numbers(name), stores=[name], store=pool.name()))
 
 
-#: (pool, a stream): adds a processor with one of the kinds of stores.
+#: (pool, stream): adds a processor with one kind of store.
 WITH_STORES: dict[str, Callable[[Pool, Stream], None]] = {
     "process": lambda p, s: processed(p, s, lambda name: Stores.key_value(name, **_TEXT), _last),
     "process_in_memory": lambda p, s: processed(

@@ -1,4 +1,4 @@
-"""Random programs of the whole language: any operator on any stream or table made so far."""
+"""Random programs of the whole language: any operator on any stream or table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,13 +42,13 @@ from tidewheel import (
     UnlimitedWindows,
 )
 
-#: Where the calendar windows' midnight is, and the midnight that all of them end at (ms): to April 2024, a Monday.
+#: Time zone of calendar windows, and a midnight (ms) that ends all of them: 1 April 2024, a Monday.
 BERLIN = "Europe/Berlin"
 MIDNIGHT_MS = 1_711_922_400_000
 
 _AT_CLOSE = Suppressed.until_window_closes(BufferConfig.unbounded())
 
-#: (pool, a stream, another stream, a table, another table): applies one operator.
+#: (pool, stream, other stream, table, other table): applies one operator.
 Apply = Callable[[Pool, Stream, Stream, Table, Table], None]
 
 
@@ -125,7 +125,7 @@ def _plain(pool: Pool, t: Table) -> Table:
     return t.to_stream().to_table(store=pool.name()) if t._part.versioned else t
 
 
-#: Operators that make one stream of one or two.
+#: From one or two streams to one stream.
 _STREAMS: dict[str, Callable[[Pool, Stream, Stream], Stream]] = {
     "filter": lambda p, s, o: s.filter(is_even),
     "filter_not": lambda p, s, o: s.filter_not(is_even),
@@ -159,7 +159,7 @@ _STREAMS: dict[str, Callable[[Pool, Stream, Stream], Stream]] = {
     "as_of_left_join_grace": lambda p, s, o: s.left_join(_versioned(p, o), mix, grace=7),
 }
 
-#: Operators that make one table of a stream, or of two.
+#: From one or two streams to a table.
 _TO_TABLES: dict[str, Callable[[Pool, Stream, Stream], Table]] = {
     "to_table": lambda p, s, o: s.to_table(store=p.name()),
     "to_table_versioned": lambda p, s, o: _versioned(p, s),
@@ -172,7 +172,7 @@ _TO_TABLES: dict[str, Callable[[Pool, Stream, Stream], Table]] = {
     "cogroup": lambda p, s, o: _cogroup(p, s, o).aggregate(str),
 }
 
-#: Operators that make one table of one or two.
+#: From one or two tables to a table.
 _TABLES: dict[str, Callable[[Pool, Table, Table], Table]] = {
     "table_filter": lambda p, t, u: t.filter(is_even),
     "table_filter_not": lambda p, t, u: t.filter_not(is_even),
@@ -195,7 +195,7 @@ _TABLES: dict[str, Callable[[Pool, Table, Table], Table]] = {
     ),
 }
 
-#: Windows, and when their results come.
+#: Windows and emit strategies.
 _WINDOWS: dict[str, tuple[Any, Any]] = {
     "tumbling": (TimeWindows(7, grace=3), "on_window_update"),
     "tumbling_on_close": (TimeWindows(7, grace=3), "on_window_close"),
@@ -209,7 +209,7 @@ _WINDOWS: dict[str, tuple[Any, Any]] = {
     "unlimited": (UnlimitedWindows(start=20), "on_window_update"),
 }
 
-#: Operators that make a table of windows of a stream, or of two.
+#: From one or two streams to a windowed table.
 _TO_WINDOWS: dict[str, Callable[[Pool, Stream, Stream], Table]] = {
     **{name: _counting(*windows) for name, windows in _WINDOWS.items()},
     "tumbling_reduce": lambda p, s, o: _in(s, TimeWindows(8, grace=2)).reduce(mix),
@@ -238,7 +238,6 @@ _TO_WINDOWS: dict[str, Callable[[Pool, Stream, Stream], Table]] = {
     ),
 }
 
-#: All others.
 _OTHERS: dict[str, Apply] = {
     "split": lambda p, s, o, t, u: _split(p, s),
     "foreach": lambda p, s, o, t, u: _foreach(p, s),
@@ -262,7 +261,6 @@ _OTHERS: dict[str, Apply] = {
 
 
 def _kept(keep: Callable[[Pool], Callable[[Any], None]], make: Callable[..., Any]) -> Apply:
-    """Return an operator that makes something of one stream or two, which is kept."""
     return lambda p, s, o, t, u: keep(p)(make(p, s, o))
 
 
@@ -274,7 +272,7 @@ def _added(add: Callable[[Pool, Stream], None]) -> Apply:
     return lambda p, s, o, t, u: add(p, s)
 
 
-#: All operators; each keeps in the pool what it makes.
+#: Each stores its result in the pool.
 OPERATORS: dict[str, Apply] = {
     **{name: _kept(lambda p: p.streams.append, make) for name, make in _STREAMS.items()},
     **{name: _kept(lambda p: p.kept, make) for name, make in _TO_TABLES.items()},
@@ -284,22 +282,20 @@ OPERATORS: dict[str, Apply] = {
     **_OTHERS,
 }
 
-#: Those with which a program always runs record by record: users' objects, and joins of a stream with itself.
+#: Operators that force record-by-record execution.
 SINGLY = frozenset(
     {
         "process_later", "process_values", "stream_timer", "wall_clock_timer", "transform_values",
         "transform_values_stored", "self_join", "self_left_join", "self_outer_join", *WITH_STORES,
     }
 )  # fmt: skip
-#: Those with a global table.
 GLOBALLY = frozenset({"global_join", "global_left_join"})
-#: Those whose windows end at midnight.
 AT_MIDNIGHT = frozenset({"calendar", "calendar_on_close"})
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operator, applied to the streams and tables at these places of the pool (counted modulo its size)."""
+    """One operator with indices into the pool (modulo its size)."""
 
     operator: str
     stream: int
@@ -307,7 +303,6 @@ class Step:
 
 
 def build(steps: list[Step], *, most_entries: int = 3) -> Pool:
-    """Return a program; each stream it makes ends in a topic `out<n>`."""
     pool = Pool(most_entries=most_entries)
     pool.streams += [pool.builder.stream(topic) for topic in STREAMS]
     pool.tables += [pool.builder.table(topic, store=f"{topic}-store") for topic in TABLES]

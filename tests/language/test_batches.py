@@ -1,4 +1,4 @@
-"""Random programs of all operators on random inputs: batches give what single records give."""
+"""Random programs: batches equal single records."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ _TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 def driven(
     program: Program, chunks: list[Chunk], *, cache_bytes: int, record_by_record: bool
 ) -> Outputs:
-    """Return what a test driver gives, one commit after each run of records, and what it called."""
+    """One commit after each run of records."""
     config = config_of(cache_bytes)
     with TopologyTestDriver(program.topology, config, record_by_record=record_by_record) as driver:
         outputs = {name: driver.create_output_topic(name, **_TEXT) for name in program.pool.outputs}

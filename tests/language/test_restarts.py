@@ -1,4 +1,4 @@
-"""Random programs of all operators on random inputs: a restart gives what a life without one gives."""
+"""Random programs: a restart changes no result."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,23 +26,23 @@ from tests.tasks.loop.bench import Bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.first, pytest.mark.timeout(600 + 5 * GIVEN)]
 
-#: Idle polls, of 10 ms each, after which a commit has come and nothing has followed from it.
+#: Idle polls (10 ms each) after which a commit has finished without new records.
 _QUIET_POLLS = 12
 
-#: A global table is read beside the streams, and a wall clock runs on: when is not told by the records.
+#: Their times do not depend on records: a global table is read independently.
 _NOT_TOLD = GLOBALLY | {"wall_clock_timer"}
-#: More than there are keys: in which order they were used is forgotten by a restart.
+#: Above the number of keys: a restart loses the LRU order.
 _MOST_ENTRIES = 100
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What happens to a worker before it is started anew.
+    """An interruption of a worker.
 
     Attributes:
-        cut: Behind how many runs of records it is stopped, modulo their number; None: it crashes.
-        step: At which step that leaves a trace outside the process it crashes.
-        wiped: Whether its disk is empty afterwards.
+        cut: Runs of records before the stop, modulo their number; None: it crashes.
+        step: External step at which it crashes.
+        wiped: Its disk is empty afterwards.
     """
 
     cut: int | None = 0
@@ -51,7 +51,6 @@ class Fate:
 
 
 def lived(program: Program, chunks: list[Chunk], fate: Fate | None) -> Outputs:
-    """Return what a worker on a fake cluster gives, which is started anew if it has a fate."""
     outputs = program.pool.outputs
     topics = dict.fromkeys(INPUTS, 1) | outputs
     bench = Bench(program.topology, topics, emit_interval_ms=0, max_task_idle_ms=-1)
@@ -73,10 +72,10 @@ def lived(program: Program, chunks: list[Chunk], fate: Fate | None) -> Outputs:
 
 
 def _live_through(bench: Bench, left: list[Chunk], *, crash_after: int | None = None) -> None:
-    """Send runs of records, and take them off the list, until none is left or the worker crashes."""
+    """Send runs of records until none is left or the worker crashes."""
 
     def send_next(_worker: Any, source: Any) -> None:
-        # Each run is sent when what came of the one before has been through all its repartition topics.
+        # Sent after the previous run has passed all repartition topics.
         if left and source.idle >= _QUIET_POLLS:
             topic, rows = left.pop(0)
             for key, value, timestamp in rows:

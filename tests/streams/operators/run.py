@@ -13,7 +13,6 @@ Row = tuple[Any, Any, int]
 def driver_of(
     use: Callable[[KStream[Any, Any]], Any], *, record_by_record: bool = False, **settings: Any
 ) -> TopologyTestDriver:
-    """Return a driver over the stream of topic "in"; what `use` returns goes to "out"."""
     builder = StreamsBuilder()
     result = use(builder.stream("in", key_serde=JSON, value_serde=JSON))
     if result is not None:
@@ -30,13 +29,11 @@ def driver_of(
 
 
 def outputs(driver: TopologyTestDriver, topic: str = "out") -> list[Row]:
-    """Return (key, value, timestamp) of what came out."""
     output = driver.create_output_topic(topic, key_serde=JSON, value_serde=JSON)
     return [(record.key, record.value, record.timestamp) for record in output.read_records()]
 
 
 def run(use: Callable[[KStream[Any, Any]], Any], rows: Sequence[Row], **settings: Any) -> list[Row]:
-    """Pipe rows as one batch and return what came out."""
     with driver_of(use, **settings) as driver:
         driver.create_input_topic("in", key_serde=JSON, value_serde=JSON).pipe_batch(rows)
         return outputs(driver)

@@ -1,4 +1,4 @@
-"""count, reduce, aggregate: null rules, result times, failures, changes held back and forwarded."""
+"""count, reduce, aggregate: null rules, result times, failures, caches."""
 
 from enum import IntEnum
 from typing import Any
@@ -26,27 +26,22 @@ KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
 
 
 def store(**changes: Any) -> Materialized:
-    """Return a store of JSON."""
     return Materialized("store", **{**KEYED, **changes})
 
 
 def counted(stream: Any) -> Any:
-    """Count by key."""
     return (
         stream.group_by_key(**KEYED).count(store=Materialized("store", key_serde=JSON)).to_stream()
     )
 
 
 def reduced(stream: Any) -> Any:
-    """Add by key; None when the sum is 0."""
     return (
         stream.group_by_key(**KEYED).reduce(lambda a, b: a + b or None, store=store()).to_stream()
     )
 
 
 def listed(stream: Any) -> Any:
-    """Collect by key; None after "clear"."""
-
     def add(key: Any, value: Any, seen: list[Any]) -> list[Any] | None:
         seen.append(value)
         return None if value == "clear" else seen
@@ -110,7 +105,7 @@ def test_counts_go_on_from_what_is_on_disk_and_from_what_others_wrote(
                     del rows[key]
                 driver.advance_wall_clock_time(
                     0
-                )  # what was put is committed, and told where there is a cache
+                )  # Earlier puts are committed and, without a cache, forwarded.
                 outputs(driver)
             else:
                 expected: list[Any] = []
@@ -255,8 +250,6 @@ def test_a_row_that_came_and_went_between_two_commits_is_no_tombstone() -> None:
 
 
 class Small(IntEnum):
-    """An integer of a type of its own."""
-
     SEVEN = 7
 
 
@@ -306,7 +299,6 @@ def _text(value: Any) -> str:
 
 
 def _fold(_key: str, value: str, aggregate: str) -> str | None:
-    """Append a text; "d" deletes the row."""
     return None if value == "d" else aggregate + value
 
 
@@ -333,7 +325,7 @@ DELETING: dict[str, Any] = {
 def test_a_cached_deletion_has_the_time_of_its_record(
     name: str, store_type: str, store_format: str
 ) -> None:
-    """Without a cache it has the later of that and the row's, as in Kafka Streams."""
+    """Without a cache: the later time of record and row, as in Kafka Streams."""
 
     def times(cache: int) -> list[int]:
         with driver_of(
@@ -376,7 +368,7 @@ CACHED: dict[str, Any] = {
 def test_a_cache_is_flushed_in_the_order_of_the_last_changes(
     name: str, record_by_record: bool
 ) -> None:
-    """As in Kafka Streams; of many changes where a store or a repartition topic is below."""
+    """As in Kafka Streams; where a store or repartition topic is downstream."""
     for keys in ("cfbfcb", "cfbfcb" * 300):
         with driver_of(
             lambda stream: (

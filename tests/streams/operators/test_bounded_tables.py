@@ -1,4 +1,4 @@
-"""Tables that forget: rows that end (ttl), and the keys used last only (LRU), on batches as record by record."""
+"""Tables with expiring rows (TTL) and LRU tables, in batches and record by record."""
 
 from typing import Any
 
@@ -11,7 +11,6 @@ STRING = Serdes.string()
 
 
 def counts(store: Materialized) -> Topology:
-    """Return a count per key of "in", to "out"."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=STRING, value_serde=STRING)
     stream.group_by_key().count(store=store).to_stream().to("out", key_serde=STRING)
@@ -26,7 +25,6 @@ def run(
     cache_bytes: int = 0,
     record_by_record: bool = False,
 ) -> tuple[list[Any], list[Any]]:
-    """Pipe records as one batch or one by one; return what came out and what the store holds."""
     config = StreamsConfig(
         application_id="app",
         bootstrap_servers="unused:9092",

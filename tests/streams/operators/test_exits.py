@@ -1,4 +1,4 @@
-"""A user's code that raises `SystemExit` on a record fails on that record, and ends nothing else."""
+"""`SystemExit` in user code fails its record only."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Operators without state: what they keep, change and drop, and what becomes of records whose function fails."""
+"""Stateless operators: results, drops, and records whose function fails."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -99,12 +99,10 @@ def test_split_gives_each_record_to_the_first_branch_that_takes_it(
 
 
 def boom(value: Any) -> Any:
-    """Fail on 0."""
     return 1 // value
 
 
 def stop(value: Any) -> Any:
-    """Look for something that is not there for 0, as one does with next()."""
     return next(iter([value] * value))
 
 
@@ -298,7 +296,7 @@ def test_a_failed_batch_does_not_touch_the_next_one() -> None:
 def test_print_writes_label_key_and_value(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """As Kafka Streams' Printed: to standard output, or to the end of a file, a line for each record."""
+    """Kafka Streams: Printed."""
 
     def pipe(use: Callable[..., Any], rows: list[Any]) -> None:
         with driver_of(use) as driver:

@@ -1,4 +1,4 @@
-"""Windowed aggregations against simple models: random, late, out-of-order and equal timestamps."""
+"""Windowed aggregations against models: random, late, out-of-order and equal timestamps."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 HOUR = 3_600_000
 
-#: Times near each other, so that windows overlap, with a jump now and then.
+#: Close times, so that windows overlap, with occasional jumps.
 TIMES = st.one_of(st.integers(0, 40), st.integers(0, 40), st.integers(100, 140))
 ROWS = st.lists(st.tuples(st.sampled_from("ab"), TIMES), max_size=14).map(
     lambda pairs: [(key, index, time) for index, (key, time) in enumerate(pairs)]
@@ -33,24 +33,21 @@ GRACE = st.sampled_from([0, 3, 20, 1_000])
 
 
 def hopping(size: int, advance: int, grace: int, offset: int = 0) -> TimeWindows:
-    """Return hopping windows, tumbling ones where the advance is as long as they are."""
     return TimeWindows(size, min(size, advance), grace, offset)
 
 
 def uneven(timestamp: int) -> list[tuple[int, int]]:
-    """Return windows of 3 and of 7, overlapping ones of 5, and nothing from 8 to 9 of each 20."""
+    """Sizes 3 and 7, overlapping ones of 5, no window from 8 to 9 of each 20."""
     turn, at = timestamp // 20 * 20, timestamp % 20
     spans = [(0, 3), (3, 8), (9, 16), (12, 17), (17, 20)]
     return [(turn + start, turn + end) for start, end in spans if start <= at < end]
 
 
 def of_a_function(grace: int) -> CustomWindows:
-    """Return windows of the user's own."""
     return CustomWindows(uneven, grace)
 
 
 def berlin_days(grace: int) -> CalendarWindows:
-    """Return days of Berlin, from 18:00."""
     return CalendarWindows("day", "Europe/Berlin", grace, day_start="18:00")
 
 
@@ -79,14 +76,12 @@ LAW = settings(max_examples=15)
 
 
 def spread_out(rows: Sequence[Row], windows: AnyWindows) -> Sequence[Row]:
-    """Return the rows with times that make calendar windows interesting."""
     if isinstance(windows, CalendarWindows):
         return [(key, value, time * HOUR * 7) for key, value, time in rows]
     return rows
 
 
 def fixed_model(rows: Sequence[Row], windows: FixedWindows) -> list[list[Result]]:
-    """Return what each record makes of its windows, by the definition."""
     tables: dict[tuple[Any, int], tuple[list[Any], int]] = {}
     time, found = -1, list[list[Result]]()
     for key, value, timestamp in rows:
@@ -104,7 +99,6 @@ def fixed_model(rows: Sequence[Row], windows: FixedWindows) -> list[list[Result]
 def session_model(
     rows: Sequence[Row], windows: SessionWindows, retention: int
 ) -> list[list[Result]]:
-    """Return what each record makes of the sessions of its key, by the definition."""
     sessions: dict[Any, list[tuple[int, int, list[Any]]]] = {}
     time, found = -1, list[list[Result]]()
     for key, value, timestamp in rows:
@@ -186,7 +180,7 @@ def test_a_sliding_window_never_holds_what_is_not_in_it_or_came_too_late(
     results = run_each(rows, windows, statestore_cache_max_bytes=0)
     for (key, value, timestamp), found in zip(rows, results, strict=True):
         stream_time = max(stream_time, timestamp)
-        # Of the same window, only one that begins after the record before and ends at this one comes twice.
+        # Only a window that begins after the previous record and ends at this one comes twice.
         assert all(found.count(result) <= 1 + (result[2] == timestamp) for result in found)
         for found_key, start, end, values, latest in found:
             assert (found_key, end - start) == (key, windows.difference_ms)
@@ -209,7 +203,7 @@ def test_a_closed_window_has_one_final_result_its_last_one(
         time = max(time, timestamp)
         table.update({result[:3]: result[3:] for result in found})
         due = [key for key in table if key not in done and windows.closes_at(key[2]) <= time]
-        # A session that was merged away is none.
+        # Merged sessions have no value.
         final = [(*key, *table[key]) for key in due if table[key][0] is not None]
         done.update(due)
         expected.append(sorted(final, key=lambda result: (result[2], result[1], result[0])))

@@ -16,13 +16,11 @@ Result = tuple[Any, int, int, Any, int]
 
 
 def append(_key: Any, value: Any, seen: list[Any]) -> list[Any]:
-    """Add a value to a list, in place."""
     seen.append(value)
     return seen
 
 
 def join(_key: Any, one: list[Any], two: list[Any]) -> list[Any]:
-    """Put the lists of two sessions together, in place."""
     one.extend(two)
     return one
 
@@ -35,7 +33,6 @@ def windowed(
     counts: bool = False,
     **store: Any,
 ) -> Any:
-    """Return the table of counts, or of the lists of values, by key and window."""
     cut = stream.group_by_key(**KEYED).windowed_by(windows).emit_strategy(emit)
     kept = Materialized("store", key_serde=JSON, **store)
     if counts:
@@ -45,7 +42,6 @@ def windowed(
 
 
 def driver_for(windows: AnyWindows, **options: Any) -> TopologyTestDriver:
-    """Return a driver whose results come out as ([key, start, end], value)."""
     settings = {
         name: options.pop(name)
         for name in ("statestore_cache_max_bytes", "record_by_record", "emit_interval_ms")
@@ -59,19 +55,16 @@ def driver_for(windows: AnyWindows, **options: Any) -> TopologyTestDriver:
 
 
 def flat_key(key: Any, _value: Any) -> list[Any]:
-    """Return a windowed key as JSON can write it."""
     return [key.key, key.start, key.end]
 
 
 def results(driver: TopologyTestDriver) -> list[Result]:
-    """Return the results that came out since the last time."""
     return [(*key, value, timestamp) for key, value, timestamp in outputs(driver)]
 
 
 def run_batches(
     batches: Sequence[Sequence[Row]], windows: AnyWindows, **options: Any
 ) -> list[list[Result]]:
-    """Pipe each batch at once, and return what came out of each."""
     with driver_for(windows, **options) as driver:
         source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
         found: list[list[Result]] = []
@@ -82,5 +75,4 @@ def run_batches(
 
 
 def run_each(rows: Sequence[Row], windows: AnyWindows, **options: Any) -> list[list[Result]]:
-    """Pipe the rows one by one, and return what came out of each."""
     return run_batches([[row] for row in rows], windows, **options)

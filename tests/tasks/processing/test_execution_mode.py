@@ -1,4 +1,4 @@
-"""Which sub-topologies run on whole batches."""
+"""Execution mode of sub-topologies."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -73,7 +73,7 @@ BATCHED: dict[str, Apply] = {
     ),
 }
 
-#: Windows, and what takes two inputs: (a stream, another stream, a table).
+#: Windows and operators with two inputs: (stream, other stream, table).
 JOINING: dict[str, Callable[[Text, Text, Rows], Any]] = {
     "tumbling": lambda s, o, t: s.group_by_key().windowed_by(TimeWindows(5)).count(),
     "hopping": lambda s, o, t: s.group_by_key().windowed_by(TimeWindows(5, advance=2)).count(),
@@ -107,7 +107,6 @@ def _joined(left: object, right: object) -> str:
 
 
 def modes(apply: Apply) -> list[str]:
-    """Return the execution line of each sub-topology."""
     builder = StreamsBuilder()
     apply(builder.stream("in", key_serde=str, value_serde=str))
     text = str(builder.build().describe(execution=True))
@@ -164,7 +163,7 @@ def test_a_processor_elsewhere_does_not_slow_other_sub_topologies_down() -> None
 
 
 def subtopology(*, right_parent: str, right_reads: bool) -> SubtopologySpec:
-    """Return two nodes that use one store: one below source "a", one below `right_parent`."""
+    """One node below source "a", one below `right_parent`."""
     serde = Serdes.string()
     shared = StoreSpec(name="shared", kind=StoreKind.KEY_VALUE, key_serde=serde, value_serde=serde)
     sources = [

@@ -1,4 +1,4 @@
-"""Batches give what record-at-a-time processing gives, for random topologies and inputs."""
+"""Batches equal record-at-a-time processing, for random topologies and inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,13 +19,12 @@ TIMES = st.integers(0, 200)
 RECORDS = st.lists(st.tuples(KEYS, VALUES, TIMES), min_size=1, max_size=120)
 
 
-class BoomError(Exception):
-    """What the failing functions of this test raise."""
+class BoomError(Exception): ...
 
 
 @dataclass
 class Calls:
-    """Every call of a user function, by operator: the same calls in the same order is part of being equal."""
+    """Calls of user functions by operator; equal results include equal calls."""
 
     made: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -43,7 +42,7 @@ def boom_above_30(value: int | None) -> int | None:
     return value
 
 
-#: Name -> (function of (key, value), how it is applied to a stream). `None` values may come along.
+#: Name -> (function of (key, value), its use on a stream). Values may be None.
 OPERATORS = (
     "filter", "filter_not", "map", "map_values", "flat_map", "flat_map_values", "select_key", "peek", "split",
     "merge", "merge_self", "count", "reduce", "aggregate", "repartition", "failing_map", "failing_filter",
@@ -53,8 +52,6 @@ OPERATORS = (
 
 @dataclass(frozen=True)
 class Step:
-    """One operator applied to one of the streams made so far."""
-
     operator: str
     source: int
     other: int
@@ -69,7 +66,7 @@ STEPS = st.lists(
 
 Stream = KStream[Any, Any]
 
-#: How each stateless operator is applied: (stream, function that notes the calls of another).
+#: (stream, function that records the calls of another).
 STATELESS: dict[str, Callable[[Stream, Callable[..., Any]], Stream]] = {
     "filter": lambda s, noted: s.filter(noted(lambda k, v: (v or 0) % 2 == 0)),
     "filter_not": lambda s, noted: s.filter_not(noted(lambda k, v: (v or 0) % 3 == 0)),
@@ -108,7 +105,7 @@ def _stateful(step: Step, name: str, stream: KStream[Any, Any], calls: Calls) ->
         case _:
 
             def add(key: Any, value: Any, seen: list[Any]) -> list[Any]:
-                seen.append(value)  # changes its aggregate in place, and then perhaps fails
+                seen.append(value)  # Changes its aggregate in place, then may fail.
                 boom_above_30(value)
                 return seen[-3:]
 
@@ -117,7 +114,6 @@ def _stateful(step: Step, name: str, stream: KStream[Any, Any], calls: Calls) ->
 
 
 def build(steps: list[Step], calls: Calls) -> Topology:
-    """Build the topology of some steps; every stream nobody reads ends in a topic of its own."""
     builder = StreamsBuilder()
     json = Serdes.json()
     streams: list[KStream[Any, Any]] = [builder.stream("in", key_serde=json, value_serde=json)]
@@ -159,8 +155,6 @@ def build(steps: list[Step], calls: Calls) -> Topology:
 
 @dataclass
 class Result:
-    """Everything that must agree between two executions."""
-
     outputs: dict[str, list[tuple[Any, Any, int]]]
     stores: dict[str, list[Any]]
     calls: dict[str, list[Any]]
@@ -174,7 +168,7 @@ def run(
     cuts: list[int],
     cache_bytes: int = 0,
 ) -> Result:
-    """Run the topology over the records, cut into batches at `cuts`."""
+    """`cuts` are batch bounds."""
     calls = Calls()
     topology = build(steps, calls)
     config = StreamsConfig(
@@ -219,7 +213,7 @@ def test_batches_equal_record_by_record(
     expected = run(steps, records, record_by_record=True, cuts=[])
     assert run(steps, records, record_by_record=False, cuts=[]) == expected
     if build(steps, Calls()).spec().repartition_topics:
-        # What comes back from a repartition may meet other records elsewhere, so only equal cuts compare.
+        # Repartitioned records meet others elsewhere, so only equal cuts compare.
         expected = run(steps, records, record_by_record=True, cuts=cuts)
     assert run(steps, records, record_by_record=False, cuts=cuts) == expected
 

@@ -1,4 +1,4 @@
-"""The rest of the Processor API: fixed keys, stores that suppliers bring, anchored schedules, coroutines."""
+"""Processor API: fixed keys, stores of suppliers, anchored schedules, coroutines."""
 
 import asyncio
 import threading
@@ -35,13 +35,10 @@ STRING = Serdes.string()
 
 
 def seen_store(name: str = "seen") -> StoreBuilder:
-    """Return a store of strings."""
     return Stores.key_value(name, key_serde=STRING, value_serde=STRING)
 
 
 class Driver(TopologyTestDriver):
-    """A driver with its topics at hand."""
-
     def __init__(self, topology: Topology, **settings: Any) -> None:
         config = StreamsConfig(
             application_id="api", bootstrap_servers="unused:9092", statestore_cache_max_bytes=0, **settings
@@ -55,7 +52,6 @@ class Driver(TopologyTestDriver):
 
 
 def built(use: Callable[[KStream[str, str]], KStream[Any, Any]]) -> Topology:
-    """Return the topology in -> what is used -> out."""
     builder = StreamsBuilder()
     stream = use(builder.stream("in", key_serde=STRING, value_serde=STRING))
     stream.to("out", key_serde=STRING, value_serde=STRING)
@@ -66,8 +62,6 @@ def built(use: Callable[[KStream[str, str]], KStream[Any, Any]]) -> Topology:
 
 
 class Length(FixedKeyProcessor[str, str, str]):
-    """Forwards the length, a second later, with a header more."""
-
     def process(self, record: FixedKeyRecord[str, str]) -> None:
         place = self.context.record_metadata
         assert place is not None
@@ -195,7 +189,7 @@ def test_processors_of_the_other_kind_are_refused_with_the_method_that_takes_the
 
 
 def test_one_object_for_all_tasks_is_refused() -> None:
-    """Kafka Streams' ApiUtils.checkSupplier; the message says how to make a new one each time."""
+    """Kafka Streams: ApiUtils.checkSupplier."""
     shared = Length()
     with pytest.raises(
         TopologyError, match=r"process_values \(.*\): the supplier returned one object twice"
@@ -218,8 +212,6 @@ def test_a_supplier_that_fails_says_so_when_it_is_given() -> None:
 
 
 class Remember(Processor[str, str, str, str]):
-    """Brings its store along."""
-
     stores = (seen_store(),)
 
     def process(self, record: Record[str, str]) -> None:
@@ -230,16 +222,12 @@ class Remember(Processor[str, str, str, str]):
 
 
 class RememberByMethod(Remember):
-    """Makes it when asked."""
-
     @classmethod
     def stores(cls) -> Iterator[StoreBuilder]:  # type: ignore[override]
         yield seen_store()
 
 
 class RememberSupplier:
-    """An object that makes processors, as in Kafka Streams."""
-
     def stores(self) -> StoreBuilder:
         return seen_store()
 
@@ -268,9 +256,7 @@ def test_a_store_of_a_class_is_shared_by_all_its_processors() -> None:
     assert topology.store_names == ("seen",)
     with Driver(topology) as driver:
         driver.source.pipe_input("k", "1", 1)
-        assert driver.outputs() == [
-            ("k", "1", 1)
-        ]  # the second one finds what the first one has put
+        assert driver.outputs() == [("k", "1", 1)]  # The second one reads the first one's row.
     with pytest.raises(TopologyError, match="another store of this name"):
         built(lambda s: s.process(Remember).process(RememberByMethod))
 
@@ -310,8 +296,6 @@ def test_names_and_brought_stores_are_both_connected() -> None:
 
 
 def scheduling(**arguments: Any) -> type[Processor[str, str, str, str]]:
-    """Return a processor that schedules so when it is initialised, and forwards what it is told."""
-
     class Scheduling(Processor[str, str, str, str]):
         def init(self, context: ProcessorContext[str, str]) -> None:
             super().init(context)
@@ -379,7 +363,7 @@ def test_schedules_that_can_not_be_are_refused(arguments: Any, message: str) -> 
     ],
 )
 def test_a_wall_clock_schedule_is_anchored_at_its_start(start: int, fires: list[int]) -> None:
-    """KIP-1146, StreamTask.getInitialSchedule: at the start, or at the first step of its grid that is not past."""
+    """KIP-1146, StreamTask.getInitialSchedule."""
     with Driver(built(lambda s: s.process(scheduling(start=start)))) as driver:
         for step_ms in (0, 5, 5, 5, 5):
             driver.advance_wall_clock_time(step_ms)
@@ -398,8 +382,6 @@ def test_a_stream_time_schedule_is_anchored_at_its_start() -> None:
 
 
 class Twins:
-    """A processor and its asynchronous twin, that fail and forward as the value says."""
-
     @staticmethod
     def script(processor: Any, record: Record[str, str]) -> None:
         for step in record.value:
@@ -436,30 +418,25 @@ def test_an_async_processor_does_what_its_plain_twin_does(values: list[str]) -> 
 
 
 async def upper(value: str) -> str:
-    """Map after a wait."""
     await asyncio.sleep(0)
     return value.upper()
 
 
 async def keeps(key: str, value: str) -> bool:
-    """Tell whether key and value differ, after a wait."""
     await asyncio.sleep(0)
     return key != value
 
 
 async def twice(value: str) -> list[str]:
-    """Map to two values."""
     await asyncio.sleep(0)
     return [value, value]
 
 
 async def pair(key: str, value: str) -> tuple[str, str]:
-    """Swap key and value."""
     return value, key
 
 
 async def all_upper(values: list[str]) -> list[str]:
-    """Map a batch."""
     await asyncio.sleep(0)
     return [value.upper() for value in values]
 

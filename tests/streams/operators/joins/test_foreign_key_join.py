@@ -1,4 +1,4 @@
-"""Joins on a foreign key: who is told what, which answers count, and the same results for any history."""
+"""Foreign-key joins: subscriptions, valid responses, and equal results for any history."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -33,17 +33,15 @@ FORGET, GONE, ASK, ASK_IF = Instruction
 
 
 def target(value: str) -> str | None:
-    """Return the foreign key of a row: what stands behind "|"."""
     return value.partition("|")[2] or None
 
 
 def joined(left: str, right: str | None) -> str:
-    """Join as Kafka Streams' tests do."""
     return f"({left},{right})"
 
 
 class Context(SimpleNamespace):
-    """`NodeContext` of task 0_2 that notes what is dropped and what fails."""
+    """`NodeContext` of task 0_2 that records drops and failures."""
 
     task_id = "0_2"
 
@@ -61,19 +59,19 @@ class Context(SimpleNamespace):
 
 
 def batch_of(rows: list[tuple[Any, Any, Any]], **columns: Any) -> RecordBatch:
-    """Return changes of rows (key, old, new), the first at time 1."""
+    """Changes of rows (key, old, new), the first at time 1."""
     keys, old_values, values = map(list, zip(*rows, strict=True))
     times = list(range(1, len(rows) + 1))
     return RecordBatch(keys, values, times, None, times, None, old_values=old_values, **columns)
 
 
-# -- what a change of a left row sends -----------------------------------------------------------------------------------
+# -- subscriptions of a left row's change ---------------------------------------------------
 
 
 def sent(
     rows: list[tuple[Any, Any, Any]], *, left_join: bool, extract: Any = target
 ) -> tuple[list[tuple[Any, Instruction, Any]], Context]:
-    """Return (foreign key, instruction, key) of what is sent, and what else happened."""
+    """(foreign key, instruction, key) of each subscription, and the other events."""
     function = adapt(extract, kind="mapper", node="join")
     send = SubscriptionSend(TOPICS, function, left_join, False, STRING, STRING, STRING)
     context = Context()
@@ -119,7 +117,7 @@ def test_a_change_sends_what_kafka_streams_sends(
 
 
 def test_the_foreign_key_may_depend_on_the_key() -> None:
-    """An extractor of two parameters gets key and value (KIP-1104)."""
+    """KIP-1104."""
     messages, _ = sent(
         [("k", None, "v")], left_join=False, extract=lambda key, value: f"{key}-{value}"
     )
@@ -145,12 +143,10 @@ def test_a_row_that_does_not_serialise_is_handled_and_the_others_go_on() -> None
     assert context.failures == [("b", "SerializationError"), ("c", "SerializationError")]
 
 
-# -- which answers count -------------------------------------------------------------------------------------------------
+# -- valid responses ----------------------------------------------------------------------
 
 
 class OneRow(TableView, BoundView):
-    """A table of one row "k"."""
-
     versioned = False
 
     def __init__(self, value: str | None) -> None:
@@ -227,7 +223,6 @@ def driver_of(
     tables: Materialized[Any, Any] | None = None,
     **options: Any,
 ) -> TopologyTestDriver:
-    """Return a driver over tables "left" and "right", joined on what stands behind "|"."""
     builder = StreamsBuilder()
     left = builder.table("left", **SERDES, store=tables)
     right = builder.table("right", **SERDES, store=tables)
@@ -289,7 +284,7 @@ def test_an_answer_is_as_new_as_what_caused_it() -> None:
 
 
 def test_a_value_without_bytes_is_a_value() -> None:
-    """An empty text on the right joins; Kafka Streams takes it for a missing row."""
+    """Kafka Streams reads an empty text as a missing row."""
     with driver_of("join") as driver:
         assert pipe(driver, [("right", "1", "", 1), ("left", "a", "x|1", 2)]) == [
             ("a", "(x|1,)", 2)
@@ -350,7 +345,7 @@ CHANGES = st.lists(LEFT_CHANGES | RIGHT_CHANGES, max_size=14)
 
 
 class Model:
-    """The join as the rules say it, when every change is answered before the next one."""
+    """The rules of the join if each change is answered before the next one."""
 
     def __init__(self, operator: str) -> None:
         self.outer = operator == "left_join"
@@ -358,7 +353,6 @@ class Model:
         self.right: dict[str, tuple[str, int]] = {}
 
     def change(self, topic: str, key: str, value: str | None, timestamp: int) -> list[Result]:
-        """Return what one change of a table puts out."""
         if topic == "left":
             old = self.left.pop(key, None)
             if value is not None:
@@ -379,7 +373,7 @@ class Model:
         if not self.outer:
             if before is None and after is None:
                 return []
-            # An inner join speaks of a missing row only where the one before may have had a result.
+            # An inner join reports a missing row only where a result may have existed.
             if self.result(key) is None and after is not None and before in (None, after):
                 return []
             answering = before if after is None else after
@@ -387,7 +381,6 @@ class Model:
         return [(key, self.result(key), max(timestamp, -1 if found is None else found[1]))]
 
     def result(self, key: str) -> str | None:
-        """Return the result of a left row."""
         row = self.left.get(key)
         if row is None:
             return None
@@ -397,12 +390,10 @@ class Model:
         return joined(row, found[0])
 
     def table(self) -> dict[str, str]:
-        """Return the join of the tables as they are."""
         return {key: result for key in self.left if (result := self.result(key)) is not None}
 
 
 def kept(driver: TopologyTestDriver) -> dict[str, str]:
-    """Return the rows of the result."""
     return {key: row.value for key, row in driver.get_state_store("results").all()}
 
 

@@ -1,4 +1,4 @@
-"""The hash that tells a row's versions apart: vectors of Kafka Streams, and what any 128-bit hash owes."""
+"""MurmurHash3: vectors of Kafka Streams, and laws of a 128-bit hash."""
 
 import struct
 
@@ -21,7 +21,7 @@ VECTORS = {
     b"abc": (1489494923063836066, -5440978547625122829),
 }
 
-#: What Kafka Streams 4.3.1 makes of the bytes (i * 37 + 11) % 256 with its own seed, by their number.
+#: Kafka Streams 4.3.1: bytes (i * 37 + 11) % 256 with its own seed, by length.
 OWN_SEED = {
     0: "9d2764a018e329428c3cf3b035938518",
     1: "acf4cc867fbb6de44457c00e27b49b3e",
@@ -40,13 +40,11 @@ OWN_SEED = {
 
 @pytest.mark.parametrize(("data", "halves"), VECTORS.items())
 def test_kafka_streams_own_vectors(data: bytes, halves: tuple[int, int]) -> None:
-    """The six vectors of Kafka Streams' test come out."""
     assert struct.unpack(">qq", hash128(data, seed=123)) == halves
 
 
 @pytest.mark.parametrize(("length", "expected"), OWN_SEED.items())
 def test_every_length_of_the_last_block(length: int, expected: str) -> None:
-    """Whole blocks, cut ones and none at all hash as in Kafka Streams, with its seed."""
     assert hash128(bytes((i * 37 + 11) % 256 for i in range(length))).hex() == expected
 
 

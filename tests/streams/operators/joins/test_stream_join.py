@@ -1,7 +1,7 @@
-"""Joins of two streams: against a model, in batches, and where they differ from the plain case.
+"""Stream-stream joins against a model, in batches and record by record.
 
-What is pinned by hand is what Kafka Streams' KStreamKStreamJoinTest, -LeftJoinTest, -OuterJoinTest and -SelfJoinTest pin;
-`tests/golden/test_joins.py` has what it does with random input.
+Fixed cases are those of Kafka Streams' KStreamKStreamJoinTest, -LeftJoinTest, -OuterJoinTest and
+-SelfJoinTest; `tests/golden/test_joins.py` has random input.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,6 @@ Program = Callable[[KStream[Any, Any], KStream[Any, Any]], KStream[Any, Any]]
 
 
 def driver_of(program: Program, **options: Any) -> TopologyTestDriver:
-    """Return a driver over a join of topics "left" and "right"."""
     builder = StreamsBuilder()
     left, right = (
         builder.stream(topic, key_serde=JSON, value_serde=JSON) for topic in ("left", "right")
@@ -53,7 +52,7 @@ def driver_of(program: Program, **options: Any) -> TopologyTestDriver:
 
 
 def pipe(driver: TopologyTestDriver, rows: Sequence[Row], *, batches: bool = False) -> list[Result]:
-    """Pipe records, those of one topic that follow each other as one batch if asked; return what came out."""
+    """With `batched`, consecutive records of one topic are one batch."""
     output = driver.create_output_topic("out", key_serde=JSON, value_serde=JSON)
     topics = {
         topic: driver.create_input_topic(topic, key_serde=JSON, value_serde=JSON)
@@ -70,13 +69,11 @@ def pipe(driver: TopologyTestDriver, rows: Sequence[Row], *, batches: bool = Fal
 
 
 def run(program: Program, rows: Sequence[Row], **options: Any) -> list[Result]:
-    """Return what comes out of a join."""
     with driver_of(program, **options) as driver:
         return pipe(driver, rows)
 
 
 def pair(left: Any, right: Any) -> list[Any]:
-    """Join two values."""
     return [left, right]
 
 
@@ -120,7 +117,7 @@ def test_batches_give_what_single_records_give(
 
 
 def pipe_together(driver: TopologyTestDriver, rows: Sequence[Row], cut: int) -> list[Result]:
-    """Pipe records of both topics `cut` at a time, so that both inputs are buffered; return what came out."""
+    """Pipes `cut` records at a time, so that both inputs are buffered."""
     output = driver.create_output_topic("out", key_serde=JSON, value_serde=JSON)
     for start in range(0, len(rows), cut):
         for topic in ("left", "right"):
@@ -189,7 +186,7 @@ def test_inputs_that_come_together_give_what_single_records_give(
 
 
 def model_of(rows: Sequence[Row], within: JoinWindows) -> list[tuple[str, Any, Any, int]]:
-    """Return every pair of records that are near each other, if none is ever too late."""
+    """All pairs within the window, without late records."""
     kept = [row for row in rows if row[1] is not None and row[2] is not None]
     return [
         (key, value, other, max(timestamp, other_time))
@@ -238,11 +235,11 @@ def test_in_the_order_of_time_a_record_is_in_pairs_or_alone(
     event("somebody alone" if alone else "nobody alone")
 
 
-# -- what is due, and when it is looked for -----------------------------------------------------------------------------
+# -- scans for due records -------------------------------------------------------------------
 
 
 def test_without_partner_and_a_null_key_a_kept_side_comes_out_at_once() -> None:
-    """KIP-962: a left join keeps the left side's null keys, an outer join both sides'; null values never come out."""
+    """KIP-962."""
     rows: list[Row] = [
         ("left", None, 1, 5),
         ("right", None, 2, 6),
@@ -272,17 +269,17 @@ def test_what_is_looked_for_at_most_once_per_interval_comes_with_a_later_record(
 
 
 def test_a_left_join_looks_again_where_its_last_look_ended() -> None:
-    """As Kafka Streams does: what waits behind the newest record comes out when that is due, or another one waits."""
+    """As in Kafka Streams: a row behind the newest record is emitted at the next scan."""
     rows: list[Row] = [("left", "a", 0, 0), ("left", "b", 1, 5), ("left", "c", 2, 9)]
     with driver_of(KINDS["left"](JoinWindows(10))) as driver:
         assert pipe(driver, rows) == []
-        # The look ends at 9; the partner keeps this record from waiting itself.
+        # The scan stops at 9; this record has a partner.
         assert pipe(driver, [("right", "c", 0, 11)]) == [("a", [0, None], 0), ("c", [2, 0], 11)]
         assert pipe(driver, [("right", "x", 0, 17)]) == []
         assert pipe(driver, [("right", "x", 0, 20)]) == [("b", [1, None], 5)]
 
 
-# -- what the user's code and serdes do ---------------------------------------------------------------------------------
+# -- errors of user code and serdes -------------------------------------------------------------
 
 
 def test_the_key_comes_first_if_the_joiner_takes_it() -> None:
@@ -302,7 +299,6 @@ def test_the_key_comes_first_if_the_joiner_takes_it() -> None:
 
 
 def picky(left: Any, right: Any) -> list[Any]:
-    """Refuse 13."""
     if 13 in (left, right):
         raise ValueError("unlucky")
     return [left, right]
@@ -333,7 +329,6 @@ def test_a_joiner_that_fails_costs_one_record_its_results() -> None:
 
 
 def without_13_and_14(left: Any, right: Any) -> list[Any]:
-    """Refuse 13, and let an iterator's end escape at 14."""
     if 14 in (left, right):
         next(iter(()))
     return picky(left, right)
@@ -394,7 +389,7 @@ def test_headers_are_those_of_the_record_that_made_the_result() -> None:
         ]
 
 
-# -- the store of those without a partner -------------------------------------------------------------------------------
+# -- store of unmatched records -----------------------------------------------------------------
 
 
 def test_rows_are_kafka_streams() -> None:
@@ -451,7 +446,7 @@ def test_after_a_start_without_times_the_rows_tell_how_old_they_are() -> None:
 def test_a_null_value_moves_the_time_of_a_store_in_memory_alone(
     store_type: Any, found: list[str], batched: bool, record_by_record: bool
 ) -> None:
-    """As in Kafka Streams: what that time has expired finds nobody there."""
+    """As in Kafka Streams."""
     config = StreamsConfig(
         application_id="t", bootstrap_servers="unused:9092", statestore_cache_max_bytes=0
     )

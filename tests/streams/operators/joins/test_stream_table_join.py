@@ -1,7 +1,7 @@
-"""Joins of a stream with a table: against a model, in batches, and with a grace.
+"""Stream-table joins against a model, in batches, and with a grace period.
 
-What is pinned by hand is what Kafka Streams' KStreamKTableJoinTest, -LeftJoinTest and -JoinWithGraceTest pin;
-`tests/golden/test_joins.py` has what it does with random input.
+Fixed cases are those of Kafka Streams' KStreamKTableJoinTest, -LeftJoinTest and -JoinWithGraceTest;
+`tests/golden/test_joins.py` has random input.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,6 @@ def driver_of(
     record_by_record: bool = False,
     **options: Any,
 ) -> TopologyTestDriver:
-    """Return a driver over a join of topics "stream" and "table"."""
     builder = StreamsBuilder()
     stream = builder.stream("stream", key_serde=JSON, value_serde=JSON)
     table = builder.table("table", key_serde=JSON, value_serde=JSON, store=store)
@@ -58,7 +57,6 @@ def driver_of(
 
 
 def pipe(driver: TopologyTestDriver, rows: Sequence[Row], *, batches: bool = False) -> list[Result]:
-    """Pipe records, those of one topic that follow each other as one batch if asked; return what came out."""
     output = driver.create_output_topic("out", key_serde=JSON, value_serde=JSON)
     for topic, run in groupby(rows, key=lambda row: row[0]):
         records = [row[1:] for row in run]
@@ -71,18 +69,15 @@ def pipe(driver: TopologyTestDriver, rows: Sequence[Row], *, batches: bool = Fal
 def run(
     program: Program, rows: Sequence[Row], store: Materialized = PLAIN, **options: Any
 ) -> list[Result]:
-    """Return what comes out of a join."""
     with driver_of(program, store, **options) as driver:
         return pipe(driver, rows)
 
 
 def pair(left: Any, right: Any) -> list[Any]:
-    """Join two values."""
     return [left, right]
 
 
 def joining(kind: str, grace: int | None = None) -> Program:
-    """Return an inner or left join."""
     return lambda stream, table: getattr(stream, kind)(table, pair, grace=grace)
 
 
@@ -236,9 +231,9 @@ def test_rows_are_kafka_streams() -> None:
                 (3).to_bytes(8) + (0).to_bytes(8),  # timestamp, offset
                 (6).to_bytes(4) + b"stream" + (0).to_bytes(4),  # topic, partition
                 number(4) + number(4) + b"h" + number(4) + b"x",  # headers
-                b"\xff" * 8,  # no prior value, no old one
+                b"\xff" * 8,  # no prior value, no old value
                 number(4) + b"7",
-                bytes(8),  # the buffer's time
+                bytes(8),  # buffer time
             )
         )
     }
@@ -246,14 +241,12 @@ def test_rows_are_kafka_streams() -> None:
 
 @pytest.fixture
 def buffered() -> Any:
-    """Return what makes buffers over one store."""
     with driver_of(joining("join", 5), VERSIONED) as driver:
         store = driver.get_state_store("KSTREAM-JOIN-0000000003-Buffer")
         yield lambda: JoinBuffer(store, 5, STRING, STRING)
 
 
 def put(buffer: JoinBuffer, key: str, timestamp: int) -> list[tuple[str, int]]:
-    """Put one record as a batch; return what is due."""
     buffer.begin(timestamp)
     taken = buffer.put(Waiting(key, "v", timestamp, ()), RecordMetadata("t", 0, 0))
     due = [(record.key, record.timestamp) for record in buffer.release()] if taken else []

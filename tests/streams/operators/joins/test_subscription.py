@@ -1,4 +1,4 @@
-"""Messages of foreign-key joins: their bytes are those of Kafka Streams, and nothing else passes for them."""
+"""Foreign-key messages: bytes equal to Kafka Streams', all other bytes rejected."""
 
 import re
 from typing import Any
@@ -48,7 +48,7 @@ def test_a_subscription_is_laid_out_as_in_kafka_streams() -> None:
 
 
 def test_a_subscription_of_version_0_has_no_partition() -> None:
-    """Kafka Streams before 3.3 wrote such ones; the response then goes where its key belongs."""
+    """Written by Kafka Streams before 3.3; the response's key decides the partition."""
     old = SUBSCRIPTIONS.deserialize("t", b"\x00\x02" + HASH + b"pk")
     wanted = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
     assert old == Subscription(HASH, wanted, b"pk", None)
@@ -69,7 +69,7 @@ def test_a_response_is_laid_out_as_in_kafka_streams() -> None:
 
 
 def test_an_empty_value_is_not_a_missing_one() -> None:
-    """Kafka Streams writes both alike and reads no value; version 1 keeps them apart."""
+    """Kafka Streams writes both alike; version 1 distinguishes them."""
     empty = RESPONSES.serialize("t", Response(HASH, b""))
     assert empty == b"\x01" + HASH
     assert RESPONSES.deserialize("t", empty or b"").foreign_value == b""

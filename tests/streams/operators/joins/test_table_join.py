@@ -1,4 +1,4 @@
-"""Joins of tables on their keys: when results come and go, their times, caches, versions, and the same in batches."""
+"""Table joins by key: results, times, caches, versions; batches and single records."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -22,7 +22,6 @@ Result = tuple[str, str | None, int]
 
 
 def joined(left: str | None, right: str | None) -> str:
-    """Join as Kafka Streams' tests do."""
     return f"{left}+{right}"
 
 
@@ -33,7 +32,6 @@ def driver_of(
     tables: Materialized | None = None,
     **settings: Any,
 ) -> TopologyTestDriver:
-    """Return a driver over tables "left" and "right"; the changes of what `use` makes of them go to "out"."""
     builder = StreamsBuilder()
     left = builder.table("left", **SERDES, store=tables)
     right = builder.table("right", **SERDES, store=tables)
@@ -50,20 +48,17 @@ def driver_of(
 
 
 def pipe(driver: TopologyTestDriver, changes: Iterable[Change]) -> list[Result]:
-    """Pipe changes one by one and return what came out."""
     for topic, key, value, timestamp in changes:
         driver.create_input_topic(topic, **SERDES).pipe_input(key, value, timestamp)
     return results(driver)
 
 
 def results(driver: TopologyTestDriver) -> list[Result]:
-    """Return what came out."""
     output = driver.create_output_topic("out", **SERDES)
     return [(record.key, record.value, record.timestamp) for record in output.read_records()]
 
 
 def rows(topic: str, value: str, timestamps: Sequence[int]) -> list[Change]:
-    """Return a change of the row of each key "0", "1", ..: its value ends with the key."""
     return [(topic, f"{key}", f"{value}{key}", time) for key, time in enumerate(timestamps)]
 
 
@@ -88,7 +83,7 @@ def test_a_left_join_as_in_kafka_streams(record_by_record: bool) -> None:
             ("1", "XX1+YY1", 7),
             ("2", "XX2+YY2", 10),
         ]
-        # Every row that is deleted deletes its result; the time is that of the other row if that is later.
+        # A deleted row deletes its result; the time is the later one of both rows.
         assert pipe(driver, [("left", "0", None, 0), ("left", "2", None, 5)]) == [
             ("0", None, 0),
             ("2", None, 10),
@@ -175,7 +170,7 @@ def test_the_results_of_a_store_with_a_cache_come_once_a_commit() -> None:
 
 
 def test_old_changes_of_versioned_tables_take_no_part() -> None:
-    """KIP-914: a change that is older than the row it belongs to is dropped by the join, not by the table."""
+    """KIP-914: the join, not the table, drops an out-of-order change."""
     versioned = Materialized(store_type="versioned", history_retention=1_000)
     with driver_of(lambda left, right: left.left_join(right, joined), tables=versioned) as driver:
         changes = [("left", "a", "new", 20), ("left", "a", "old", 10), ("right", "a", "y", 30)]
@@ -200,14 +195,11 @@ CHANGES = st.lists(
 
 
 class Model:
-    """A join as the rules say it, change by change."""
-
     def __init__(self, kind: JoinType) -> None:
         self.kind = kind
         self.tables: dict[str, dict[str, tuple[str, int]]] = {"left": {}, "right": {}}
 
     def change(self, topic: str, key: str, value: str | None, timestamp: int) -> list[Result]:
-        """Return what one change of a table puts out."""
         own, other = self.tables[topic], self.tables["right" if topic == "left" else "left"]
         existed = own.pop(key, None) is not None
         if value is not None:
@@ -220,7 +212,6 @@ class Model:
         return [(key, self.result(key), max(timestamp, -1 if there is None else there[1]))]
 
     def result(self, key: str) -> str | None:
-        """Return the result of a key."""
         left, right = (self.tables[topic].get(key, (None,))[0] for topic in ("left", "right"))
         needs_left, needs_right = self.kind
         missing = (left is None and needs_left) or (right is None and needs_right)

@@ -1,4 +1,4 @@
-"""`suppress`: of many changes of a row the last one goes on, when it is due or when the buffer is full."""
+"""`suppress`: only the last change of a row is emitted, when due or when the buffer is full."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,6 @@ MEMORY = Materialized("table", store_type="in_memory", **KEYED)
 
 
 def held(limit: int | None, buffer: BufferConfig = UNBOUNDED) -> Callable[[Any], Any]:
-    """Return a topology that holds back the rows of the input, read as a table."""
     suppressed = Suppressed.until_time_limit(limit, buffer)
     return lambda stream: stream.to_table(store=MEMORY, **KEYED).suppress(suppressed).to_stream()
 
@@ -63,7 +62,7 @@ def test_an_older_record_does_not_turn_the_time_back() -> None:
 
 
 def test_rows_of_equal_time_come_in_the_order_of_their_keys() -> None:
-    """Of their serialised keys, as in Kafka Streams."""
+    """Serialised keys, as in Kafka Streams."""
     rows = [("b", 1, 0), ("a", 1, 0), ("z", 0, 10)]
     assert run(held(10), rows) == [("a", 1, 0), ("b", 1, 0)]
 
@@ -80,7 +79,7 @@ def test_a_buffer_of_no_records_emits_every_change() -> None:
 
 
 def test_bytes_are_counted_as_kafka_streams_counts_them() -> None:
-    # Keys are '"a"' (3 bytes), values of one digit, the topic is "in": 8 + 3 + 20 + 2 + 1 = 34 bytes a row.
+    # Key '"a"' (3 bytes), value of one digit, topic "in": 8 + 3 + 20 + 2 + 1 = 34 bytes per row.
     def use(limit: int) -> list[Any]:
         rows = [("a", 1, 0), ("b", 2, 1)]
         return run(held(None, BufferConfig.max_bytes(limit)), rows)
@@ -98,7 +97,7 @@ def test_the_values_before_count_for_the_size() -> None:
         assert outputs(driver) == [("a", 2, 1)]
         source.pipe_batch([("b", 22, 2), ("b", 333, 2)])  # 36, then 33 + 3 + 2
         assert outputs(driver) == [("b", 333, 2)]
-        source.pipe_input("b", 4, 3)  # 34, and 3 for what was sent before
+        source.pipe_input("b", 4, 3)  # 34, and 3 for the value emitted before
         assert outputs(driver) == [("b", 4, 3)]
 
 
@@ -123,7 +122,6 @@ def test_headers_go_with_the_change_they_came_with_and_count_for_the_size() -> N
 
 
 def held_in_format(limit: int, rows: list[Any], store_format: str) -> list[Any]:
-    """Return what a buffer of so many bytes emits early; rows are (key, value, time, headers)."""
     use = held(None, BufferConfig.max_bytes(limit))
     with driver_of(use, dsl_store_format=store_format) as driver:
         source = driver.create_input_topic("in", **KEYED)
@@ -135,11 +133,11 @@ def held_in_format(limit: int, rows: list[Any], store_format: str) -> list[Any]:
 @pytest.mark.parametrize(
     ("rows", "plain", "with_headers"),
     [
-        # A value of one digit counts with a timestamp (8) and an empty set of headers (1).
+        # Timestamp (8) and an empty set of headers (1).
         ([("a", 1, 0, ())], 34, 34 + 9),
-        # Its headers count once more with it: size, number, and each with two lengths.
+        # Headers count again: size, number, and two lengths.
         ([("a", 1, 0, (("h", b"12"),))], 34 + 3, 34 + 3 + 8 + (1 + 1 + 5)),
-        # The value before a change counts with the timestamp and headers of that value.
+        # The old value counts with its own timestamp and headers.
         ([("a", 1, 0, (("h", b"12"),)), ("a", 2, 1, ())], 34 + 3, 34 + 9 + 1 + 8 + (1 + 1 + 5)),
         # A deletion has no value to count.
         ([("a", 1, 0, ()), ("a", None, 1, ())], 34, 34 - 1 + 1 + 9),
@@ -149,7 +147,7 @@ def held_in_format(limit: int, rows: list[Any], store_format: str) -> list[Any]:
 def test_values_count_with_their_headers_where_stores_keep_them(
     rows: list[Any], plain: int, with_headers: int
 ) -> None:
-    """Under `dsl_store_format="HEADERS"`, as in Kafka Streams 4.4."""
+    """Kafka Streams 4.4."""
     for store_format, size in (("DEFAULT", plain), ("HEADERS", with_headers)):
         assert held_in_format(size, rows, store_format) == []
         assert held_in_format(size - 1, rows, store_format) != []
@@ -198,11 +196,10 @@ def test_an_aggregation_below_subtracts_what_it_added() -> None:
     assert run(totals, rows) == [("all", 3, 2), ("all", 12, 10), ("all", 14, 12)]
 
 
-# -- joins with what is held back --------------------------------------------------------------------------------------
+# -- joins of a suppressed table -----------------------------------------------------------
 
 
 def joined(*, suppress_left: bool) -> StreamsBuilder:
-    """Return an outer join of two tables, one of them held back for 10 ms."""
     builder = StreamsBuilder()
     text: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
     tables: dict[str, KTable[str, str]] = {
@@ -217,7 +214,7 @@ def joined(*, suppress_left: bool) -> StreamsBuilder:
 
 @pytest.mark.parametrize("suppress_left", [False, True])
 def test_a_join_sees_the_row_that_was_sent_last(suppress_left: bool) -> None:
-    """While a newer one is held back (Kafka Streams' prior value view); a row that is not held back is the table's."""
+    """Kafka Streams' prior value view."""
     config = StreamsConfig(
         application_id="t", bootstrap_servers="unused:9092", statestore_cache_max_bytes=0
     )
@@ -256,8 +253,6 @@ def test_a_join_sees_the_row_that_was_sent_last(suppress_left: bool) -> None:
 
 
 def final_counts(windows: Windows) -> Callable[[Any], Any]:
-    """Return a topology that counts the records of each key and window, once the window is closed."""
-
     def use(stream: Any) -> Any:
         counts = stream.group_by_key(**KEYED).windowed_by(windows).count()
         final = counts.suppress(Suppressed.until_window_closes(UNBOUNDED))
@@ -290,7 +285,7 @@ def test_sliding_windows_give_one_result_each() -> None:
 
 
 def test_a_sliding_window_has_one_closing_time() -> None:
-    """Kafka Streams gives two final results here, because its suppress closes a millisecond before its aggregate."""
+    """Kafka Streams gives two final results: its suppress closes 1 ms before its aggregate."""
     rows = [("k1", "v", 10), ("k2", "v", 25), ("k1", "v", 9), ("k2", "v", 100)]
     results = run(final_counts(SlidingWindows(5, grace=15)), rows)
     windows = [window for window, _, _ in results]
@@ -350,7 +345,6 @@ def test_a_window_has_one_final_result_and_it_is_the_last_update(
 
 
 def append(_key: str, value: str, seen: str) -> str:
-    """Append a text."""
     return f"{seen}-{value}" if seen else value
 
 
@@ -418,7 +412,6 @@ CHANGES = st.lists(
 
 
 def model(changes: list[Any], limit: int | None, records: int | None) -> list[Any]:
-    """Say what comes out, by a list that is sorted anew for every record."""
     observed, emitted = -1, list[Any]()
     rows: dict[str, tuple[int, Any, int]] = {}
     for key, value, time in changes:

@@ -1,4 +1,4 @@
-"""What suppress holds back: the oldest row first, however small the index is and however often it is made anew."""
+"""Suppression buffer: the oldest row first, for any size of the index."""
 
 from typing import Any
 
@@ -61,17 +61,15 @@ STEPS = st.lists(
 )
 
 
-#: What Kafka Streams counts for timestamp, offset and partition.
+#: Kafka Streams' size of timestamp, offset and partition.
 _CONTEXT_BYTES = 20
 
 
 def held_row(time: int, number: int) -> Buffered:
-    """Return a row whose value and timestamp are a number."""
     return Buffered(time, Context(number), None, None, b"%d" % number)
 
 
 def commit(rows: CommitBuffer, database: InMemoryDatabase) -> None:
-    """Write what has changed, as a task does."""
     database.write({SPEC.name: rows.drain().stored}, {})
     rows.applied()
 
@@ -122,7 +120,6 @@ CHANGES = st.lists(
 
 
 def holding_back() -> Topology:
-    """Return a topology that holds the rows of topic "in" back for 5 ms, at most three of them."""
     builder = StreamsBuilder()
     text: dict[str, Any] = {"key_serde": Serdes.string(), "value_serde": Serdes.string()}
     buffer = BufferConfig.max_records(3)
@@ -133,7 +130,7 @@ def holding_back() -> Topology:
 
 
 def outputs(*parts: list[Any], crash_after: int | None = None, lose_disk: bool = False) -> Any:
-    """Return what comes out when each part is another life of the application; the first may crash."""
+    """Each part runs in a new life of the application; the first may crash."""
     bench = Bench(holding_back(), {"in": 1, "out": 1}, cache_bytes=0)
     for index, part in enumerate(parts):
         for key, value, time in part:
@@ -163,7 +160,7 @@ def test_a_row_keeps_its_time_over_a_restart() -> None:
 
 
 def test_the_changelog_has_the_keys_of_the_rows() -> None:
-    """As Kafka Streams' has, and the version of its values; a row that was emitted is a tombstone there, and gone from the disk."""
+    """As in Kafka Streams; an emitted row is a tombstone in the changelog."""
     bench = Bench(holding_back(), {"in": 1, "out": 1}, cache_bytes=0)
     bench.send("in", "a", "x", timestamp=1)
     bench.send("in", "b", "y", timestamp=2)

@@ -1,4 +1,4 @@
-"""Tables: the last offset wins, nulls delete, filters and mappers turn rejected rows into tombstones."""
+"""Tables: the last offset wins, nulls delete, rejected rows become tombstones."""
 
 from typing import Any
 
@@ -14,7 +14,6 @@ KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
 
 
 def table_of(stream: Any, name: str | None = "table") -> Any:
-    """Read a stream as a table."""
     return stream.to_table(store=None if name is None else Materialized(name, **KEYED), **KEYED)
 
 
@@ -45,7 +44,7 @@ def test_a_filter_makes_tombstones_of_rejected_rows(materialised: bool) -> None:
             assert [
                 (key, row.value, row.timestamp) for key, row in driver.get_state_store("kept").all()
             ] == [("a", 4, 4)]
-    # Without a store of its own the filter tells by the old row's value whether downstream saw it.
+    # Without a store the filter computes from the old value if downstream has the row.
     assert asked == ([2, 3, 4] if materialised else [2, 3, 2, 4, 3])
 
 
@@ -59,7 +58,7 @@ def test_a_filter_of_a_table_that_is_not_kept_sends_every_tombstone() -> None:
 
 
 def test_a_filter_above_a_kept_join_that_sends_old_values_knows_them() -> None:
-    """A join asks its tables for old values in any case, as in Kafka Streams: a dropped new row needs no tombstone."""
+    """As in Kafka Streams: a join always needs old values, so a rejected new row needs no tombstone."""
     builder = StreamsBuilder()
     odd = builder.table("in", **KEYED).filter(lambda value: value % 2 == 1)
     odd.to_stream().to("out", **KEYED)
@@ -159,7 +158,7 @@ def test_with_a_cache_a_table_forwards_its_last_changes() -> None:
 def test_a_versioned_table_passes_on_late_versions_but_not_those_before_its_history(
     record_by_record: bool,
 ) -> None:
-    """What is too old for the store is dropped and counted (KIP-914)."""
+    """KIP-914."""
     versions = Materialized("versions", store_type="versioned", history_retention=20, **KEYED)
     rows = [("a", 1, 50), ("a", 2, 40), ("a", 3, 29), ("a", None, 60), ("b", 4, 39), ("b", 5, 40)]
     with driver_of(

@@ -1,4 +1,4 @@
-"""Grouped tables: an aggregate stands for the rows the table has now, whatever happened before."""
+"""Grouped tables: an aggregate equals the current rows, for any history."""
 
 from collections import Counter
 from typing import Any
@@ -16,7 +16,6 @@ IN_MEMORY = Materialized(store_type="in_memory")
 
 
 def strings(stream: Any, selector: Any, store: Materialized | None = None) -> Any:
-    """Aggregate a table of the stream to texts that tell what was added and subtracted, in order."""
     table = stream.to_table(store=store, **KEYED)
     return (
         table.group_by(selector, **KEYED)
@@ -33,7 +32,7 @@ def strings(stream: Any, selector: Any, store: Materialized | None = None) -> An
 
 @pytest.mark.parametrize("record_by_record", [False, True])
 def test_a_row_that_stays_in_its_group_gives_one_result(record_by_record: bool) -> None:
-    """KIP-904: subtract and add are one update; a row that moves gives two, the old group's first."""
+    """KIP-904."""
     rows = [("k", ["a", 1], 1), ("k", ["a", 2], 2), ("k", ["b", 3], 3), ("k", None, 4)]
     with driver_of(lambda s: strings(s, tuple), record_by_record=record_by_record) as driver:
         driver.create_input_topic("in", **KEYED).pipe_batch(rows)
@@ -113,7 +112,7 @@ def test_a_result_of_none_deletes_the_row_and_the_next_value_starts_anew() -> No
 
 
 def test_a_group_without_rows_counts_nought() -> None:
-    """Its row is not deleted, as in Kafka Streams."""
+    """As in Kafka Streams."""
     rows = [("k", "a", 1), ("l", "a", 2), ("k", "b", 3), ("l", None, 4)]
     counted = run(
         lambda s: (
@@ -204,7 +203,6 @@ ROWS = st.lists(
 
 
 def sums(stream: Any) -> Any:
-    """Sum the values of each group."""
     grouped = stream.to_table(**KEYED).group_by(lambda v: None if v is None else tuple(v), **KEYED)
     return grouped.reduce(
         lambda total, value: total + value, lambda total, value: total - value, store="sums"
@@ -266,7 +264,7 @@ def test_with_a_cache_the_old_value_is_the_one_that_was_forwarded_last() -> None
 
 
 def test_aggregations_of_a_versioned_table_count_the_latest_versions_only() -> None:
-    """KIP-914: a version that came late changes the history, not the aggregate."""
+    """KIP-914."""
     versioned = Materialized(
         "prices", store_type="versioned", history_retention=1_000, key_serde=JSON, value_serde=JSON
     )
@@ -287,7 +285,6 @@ def test_aggregations_of_a_versioned_table_count_the_latest_versions_only() -> N
 
 
 def summing(builder: StreamsBuilder, *, counted: bool) -> None:
-    """Sum the rows of a cached table: records of "in", or how many of them each key has."""
     stream = builder.stream("in", **KEYED)
     store = Materialized("table", **KEYED)
     if counted:
@@ -302,7 +299,6 @@ def summing(builder: StreamsBuilder, *, counted: bool) -> None:
 
 
 def cached_driver(*, counted: bool, cache_bytes: int) -> TopologyTestDriver:
-    """Return a driver of `summing`."""
     builder = StreamsBuilder()
     summing(builder, counted=counted)
     config = StreamsConfig(

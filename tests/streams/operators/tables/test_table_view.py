@@ -1,4 +1,4 @@
-"""Views and old values of tables: who keeps what, and what is computed at each look-up instead."""
+"""Views and old values of tables: stored rows and computed rows."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,8 +33,6 @@ CONFIG: dict[str, Any] = {
 
 
 class LookUp(Operator):
-    """Puts the row of each record's key, with its time, in the place of the record's value."""
-
     def __init__(self, view: TableView, as_of: bool) -> None:
         self._view = view
         self._as_of = as_of
@@ -60,7 +58,6 @@ def looking_up(
     new_key: Callable[[Any, Any], Any] = lambda key, value: key,
     **settings: Any,
 ) -> TopologyTestDriver:
-    """Return a driver: records of "in" come out with the row of their key in a table made of topic "table"."""
     builder = StreamsBuilder()
     part: TablePart = make_table(builder.table("table", store=store, **KEYED))._part
     view, names = part.view()
@@ -80,7 +77,6 @@ def looking_up(
 
 
 def even_times_ten(table: KTable[Any, Any], store: Materialized | None = None) -> Any:
-    """Return ten times the even rows."""
     return table.filter(lambda value: value % 2 == 0).map_values(
         lambda value: value * 10, store=store
     )
@@ -172,7 +168,7 @@ def test_the_newest_rows_of_a_versioned_table_are_looked_up_likewise() -> None:
 
 
 def test_versions_are_those_of_the_nearest_store() -> None:
-    """A store without versions ends them, one with versions keeps them (KIP-914)."""
+    """KIP-914."""
     table: Any = StreamsBuilder().table("in", store=VERSIONED, **KEYED)
     assert table._part.versioned
     assert table.filter(bool)._part.versioned

@@ -1,4 +1,4 @@
-"""`transform_values`: a user's object makes a table's values, with stores and a clock of its own."""
+"""`transform_values`: a user's transformer with stores and schedules."""
 
 from typing import Any, ClassVar
 
@@ -22,8 +22,6 @@ KEYED: dict[str, Any] = {"key_serde": JSON, "value_serde": JSON}
 
 
 class Noting(ValueTransformerWithKey[str, Any, Any]):
-    """Multiplies by ten, and notes what it is asked."""
-
     asked: ClassVar[list[Any]] = []
     closed: ClassVar[int] = 0
 
@@ -37,13 +35,11 @@ class Noting(ValueTransformerWithKey[str, Any, Any]):
 
 @pytest.fixture(autouse=True)
 def nothing_noted() -> None:
-    """Forget what earlier tests asked."""
     Noting.asked.clear()
     Noting.closed = 0
 
 
 def table_of(stream: Any) -> Any:
-    """Read a stream as a table that is kept."""
     return stream.to_table(store=Materialized("table", **KEYED), **KEYED)
 
 
@@ -93,8 +89,6 @@ def test_a_row_on_which_it_fails_is_the_handlers() -> None:
 
 
 class Counting(ValueTransformerWithKey[str, str, str]):
-    """Counts in a store how often a row has changed, and looks at what a processor may look at."""
-
     stores: ClassVar[list[Any]] = [
         Stores.key_value("changes", key_serde=str, value_serde=int, persistent=False)
     ]

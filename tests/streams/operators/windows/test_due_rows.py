@@ -1,4 +1,4 @@
-"""The index of windowed rows by time."""
+"""Index of windowed rows by time."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tidewheel.streams.operators.windows.due_rows import DueRows, Place
 
 PLACES = st.tuples(st.integers(0, 30), st.sampled_from([b"a", b"b", b"c"]))
-#: Rows that are put, then how far time goes on.
+#: Rows to put, then the advance of time.
 STEPS = st.lists(st.tuples(st.lists(PLACES, max_size=8), st.integers(0, 6)), max_size=12)
 
 
@@ -20,7 +20,7 @@ def test_each_row_is_taken_once_when_it_is_due(
     time, taken = 0, set[Place]()
     for rows, later in steps:
         for place in rows:
-            if place[0] >= time:  # others are closed
+            if place[0] >= time:
                 stored.add(place)
                 due.add(*place)
         first, time = time, time + later

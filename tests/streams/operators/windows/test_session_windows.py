@@ -1,4 +1,4 @@
-"""Sessions the quick way, taken where results are forwarded as they come, beside the general one: nothing differs."""
+"""Sessions: the fast path equals the general one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from tidewheel.streams.operators.windows.session_windows import SessionWindowAgg
 from tidewheel.streams.windows import SessionWindows
 from tidewheel.testing import TopologyTestDriver
 
-#: (key, value, timestamp); a value of 13 fails in the fold, one of 7 where sessions merge, one of 5 in the serde.
+#: (key, value, timestamp); 13 fails in the fold, 7 in a merge, 5 in the serde.
 Record = tuple[str | None, int, int]
 
 TIMES = st.one_of(st.integers(0, 40), st.integers(0, 40), st.integers(100, 140))
@@ -32,14 +32,12 @@ SESSIONS = st.builds(SessionWindows, st.sampled_from([1, 4, 10]), st.sampled_fro
 
 
 def add(_key: str, value: int, total: Any) -> Any:
-    """Add a value; 5 makes what the serde refuses."""
     if value == 13:
         raise ValueError("no 13")
     return object() if value == 5 else (total or 0) + value
 
 
 def merge(_key: str, one: Any, two: Any) -> Any:
-    """Add two sums; one of 7 can't be."""
     if two == 7:
         raise ValueError("no 7")
     return (one or 0) + two
@@ -48,8 +46,6 @@ def merge(_key: str, one: Any, two: Any) -> Any:
 def everything(
     batches: Sequence[Sequence[Record]], windows: SessionWindows, *, longer: int, counts: bool
 ) -> list[Any]:
-    """Return all that comes out of each batch, what is stored after it, and what was counted."""
-
     def use(stream: KStream[Any, Any]) -> Any:
         cut = stream.group_by_key(**KEYED).windowed_by(windows)
         kept = Materialized("store", key_serde=JSON, retention=windows.retention_ms + longer)
@@ -77,12 +73,10 @@ def everything(
 
 
 def pipe(driver: TopologyTestDriver, batch: Sequence[Record]) -> None:
-    """Pipe records as one batch."""
     driver.create_input_topic("in", key_serde=JSON, value_serde=JSON).pipe_batch(batch)
 
 
 def never(_self: SessionWindowAggregate) -> bool:
-    """Take the general way."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""Windowed aggregations: what Kafka Streams' own tests pin for each operator, and what is ours beside that."""
+"""Windowed aggregations: cases of Kafka Streams' own tests, and ours."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +35,6 @@ KINDS: list[AnyWindows] = [TimeWindows(10), SlidingWindows(10), SessionWindows(1
 
 
 def texts(stream: KStream[Any, Any], windows: Any, emit: Any) -> Any:
-    """Join values to "+1+2", by key and window."""
     cut = stream.group_by_key(**KEYED).windowed_by(windows).emit_strategy(emit)
     merger = (lambda _key, one, two: one + two) if isinstance(windows, SessionWindows) else None
     table = cut.aggregate(
@@ -48,7 +47,6 @@ def texts(stream: KStream[Any, Any], windows: Any, emit: Any) -> Any:
 
 
 def run_texts(windows: Any, rows: Sequence[Row], emit: Any = "on_window_update") -> list[Any]:
-    """Return what came out of `texts`, and how many windows were dropped as late."""
     with driver_of(lambda stream: texts(stream, windows, emit)) as driver:
         source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
         for row in rows:
@@ -133,7 +131,7 @@ def test_results_on_close_come_once_and_when_time_is_far_enough(
 
 
 def test_a_window_that_was_jumped_over_still_has_its_final_result() -> None:
-    """Also where the store would have forgotten it (Kafka Streams loses it)."""
+    """Also where the row has expired in the store (Kafka Streams loses it)."""
     found = run_each(
         [("a", 1, 0), ("b", 2, 3), ("a", 3, 10_000_000)],
         TimeWindows(10),
@@ -213,7 +211,7 @@ def test_reduce_over_sliding_windows() -> None:
 
 
 def test_a_sliding_window_has_one_final_result() -> None:
-    """The case in which Kafka Streams 4.3.1 gives two: window [5, 10], closed at 26 by the one rule, not at 25."""
+    """Kafka Streams 4.3.1 gives two: window [5, 10], closed at 26, not at 25."""
     windows = SlidingWindows(5, grace=15)
     rows = [("k1", 1, 10), ("k2", 2, 25), ("k1", 3, 9), ("k2", 4, 26), ("k1", 5, 8)]
     found = run_each(rows, windows, emit="on_window_close", counts=True)
@@ -221,7 +219,7 @@ def test_a_sliding_window_has_one_final_result() -> None:
 
 
 def test_a_sliding_window_of_two_origins_gives_its_result_for_each() -> None:
-    """It ends at the record and begins just after the one before; Kafka Streams makes it twice."""
+    """It ends at the record and begins after the previous one; Kafka Streams creates it twice."""
     window = ("a", 11, 16, [3], 16)
     rows, windows = [("a", 1, 8), ("a", 2, 10), ("a", 3, 16)], SlidingWindows(5, grace=100)
     assert run_each(rows, windows, statestore_cache_max_bytes=0)[2] == [window, window]
@@ -311,7 +309,7 @@ def test_a_closed_session_is_merged_while_the_retention_shows_it(
 
 
 def test_a_closed_session_that_is_merged_is_deleted_and_final_again_as_another() -> None:
-    """A retention that shows closed sessions takes from the one final result per session, as in Kafka Streams."""
+    """As in Kafka Streams."""
     rows = [("a", 1, 0), ("a", 1, 12), ("a", 1, 5), ("b", 1, 30)]
     kept: dict[str, Any] = {"counts": True, "retention": 1_000}
     (updates,) = run_batches([rows], SessionWindows(10), **kept)
@@ -326,7 +324,7 @@ def test_a_closed_session_that_is_merged_is_deleted_and_final_again_as_another()
 def test_a_session_is_found_as_long_as_it_is_open(
     retention: int | None, late_by: int, value: int
 ) -> None:
-    """In its last millisecond too, where Kafka Streams' store hides it if the retention is gap and grace."""
+    """Kafka Streams hides it in its last millisecond if retention is gap plus grace."""
     rows = [("a", 1, 50), ("b", 1, 50 + late_by), ("a", 1, 50)]
     found = run_each(rows, SessionWindows(10), counts=True, retention=retention)
     assert found[2] == ([("a", 50, 50, value, 50)] if value == 2 else [])
@@ -360,7 +358,7 @@ def test_a_null_key_is_dropped_and_counted(windows: AnyWindows, counts: bool) ->
 def test_a_null_value_counts_except_in_sliding_windows(
     windows: AnyWindows, results_of_null: int
 ) -> None:
-    """As in Kafka Streams' sources: KStreamWindowAggregate and the session's only ask for a key."""
+    """As in Kafka Streams: KStreamWindowAggregate checks only the key."""
     found = run_each([("a", 1, 5), ("a", None, 5)], windows, counts=True)
     assert [row[3] for each in found for row in each] == list(range(1, results_of_null + 1))
 
@@ -458,7 +456,7 @@ def test_final_results_wait_for_the_clock(windows: AnyWindows, closes_at: int) -
         source = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
         source.pipe_input("a", 1, 30_000)
         driver.advance_wall_clock_time(1_000)
-        source.pipe_input("b", 1, closes_at - 1)  # looked for now, and nothing found
+        source.pipe_input("b", 1, closes_at - 1)  # A scan without results.
         for wait, expected in ((0, []), (999, []), (1, ["a"]), (1_000, [])):
             driver.advance_wall_clock_time(wait)
             source.pipe_input("c", 1, closes_at)

@@ -1,4 +1,4 @@
-"""The application's settings as processors see them (Kafka Streams' `appConfigs`), and that no secret is printed."""
+"""Settings in processors (Kafka Streams' `appConfigs`): no secret is printed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,7 +32,6 @@ def config(**options: Any) -> StreamsConfig:
 
 
 def seen_by(kind: str, settings: StreamsConfig) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the settings, and those of the consumers, that a processor of a kind sees."""
     seen: list[Mapping[str, Any]] = []
 
     class Looks(Processor[str, str, str, str]):
@@ -92,7 +91,7 @@ def test_no_secret_is_printed() -> None:
 
 @pytest.mark.parametrize("enabled", [False, True])
 def test_the_processing_handler_is_asked_about_global_stores_if_that_is_set(enabled: bool) -> None:
-    """`processing.exception.handler.global.enabled` (KIP-1270): off, as in Kafka Streams 4.3, unless it is set."""
+    """`processing.exception.handler.global.enabled` (KIP-1270)."""
 
     class Fails(Processor[str, str, None, None]):
         def process(self, record: Record[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Coroutines of key ranges: loops of their own, and an end from outside."""
+"""Coroutines of key ranges: their own loops, and cancellation."""
 
 import asyncio
 import selectors
@@ -13,12 +13,11 @@ from tidewheel.tasks.processing.api.coroutines import PrivateLoop, close_loop, w
 
 
 async def loop_now() -> asyncio.AbstractEventLoop:
-    """Return the loop that runs."""
     return asyncio.get_running_loop()
 
 
 class Stuck:
-    """Waits for ever, and says so; remembers how it ended."""
+    """Waits forever and records its end."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -34,7 +33,6 @@ class Stuck:
 
 
 def in_thread(loop: PrivateLoop, call: Any) -> tuple[threading.Thread, list[BaseException]]:
-    """Wait for a coroutine on a loop in another thread; what it raises comes into the list."""
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -174,7 +172,6 @@ def test_what_was_left_behind_is_cancelled_with_the_loop() -> None:
 
 
 async def steps(count: int) -> None:
-    """Let the loop turn, without anything to wait for."""
     for _ in range(count):
         await asyncio.sleep(0)
 

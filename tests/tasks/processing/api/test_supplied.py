@@ -1,4 +1,4 @@
-"""Users' objects that could not do what they look like: refused where they are given, or with an error that says why."""
+"""Faulty user objects: rejected when given, or by an error with the reason."""
 
 from collections.abc import Callable
 from functools import partial, wraps
@@ -27,50 +27,36 @@ TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 
 
 class Plain(Processor[str, str, str, str]):
-    """Forwards everything."""
-
     def process(self, record: Record[str, str]) -> None:
         self.context.forward(record)
 
 
 class AsyncInit(Plain):
-    """Would never be initialised."""
-
     async def init(self, context: Any) -> None:  # type: ignore[override]
         self.context = context
 
 
 class AsyncClose(Plain):
-    """Would never be closed."""
-
     async def close(self) -> None:  # type: ignore[override]
         pass
 
 
 class YieldingInit(Plain):
-    """Would never be initialised either."""
-
     def init(self, context: Any) -> Any:
         yield context
 
 
 class OldHabit(Processor[str, str, str, str]):
-    """Takes key and value, as processors did long ago."""
-
     def process(self, key: str, value: str) -> None:  # type: ignore[override]
         pass
 
 
 class Mistyped(Processor[str, str, str, str]):
-    """Has no `process`."""
-
     def proces(self, record: Record[str, str]) -> None:
         pass
 
 
 class FixedAsyncInit(FixedKeyProcessor[str, str, str]):
-    """The same for fixed keys."""
-
     async def init(self, context: Any) -> None:  # type: ignore[override]
         pass
 
@@ -79,42 +65,31 @@ class FixedAsyncInit(FixedKeyProcessor[str, str, str]):
 
 
 class FixedOldHabit(FixedKeyProcessor[str, str, str]):
-    """The same for fixed keys."""
-
     def process(self, key: str, value: str) -> None:  # type: ignore[override]
         pass
 
 
 class Rows(ValueTransformerWithKey[str, str, str]):
-    """A transformer that can run."""
-
     def transform(self, key: str, value: str | None) -> str | None:
         return value
 
 
 class AsyncTransform(ValueTransformerWithKey[str, str, str]):
-    """Its values would be coroutines."""
-
     async def transform(self, key: str, value: str | None) -> str | None:  # type: ignore[override]
         return value
 
 
 class AsyncRowsInit(Rows):
-    """Would never be initialised."""
-
     async def init(self, context: Any) -> None:  # type: ignore[override]
         pass
 
 
 class OneArgument(ValueTransformerWithKey[str, str, str]):
-    """Takes no key."""
-
     def transform(self, value: str | None) -> str | None:  # type: ignore[override]
         return value
 
 
 def stream_of(builder: StreamsBuilder) -> KStream[str, str]:
-    """Return the stream of the topic "in"."""
     return builder.stream("in", **TEXT)
 
 
@@ -204,7 +179,6 @@ def test_what_a_wrapper_takes_counts_and_not_what_it_wraps() -> None:
 
 
 def run(supplier: Callable[[], Processor[str, str, str, str]], **record: Any) -> list[Any]:
-    """Give one record to a processor; return what it forwarded."""
     builder = StreamsBuilder()
     stream_of(builder).process(supplier, name="mine").to("out", **TEXT)
     with TopologyTestDriver(builder.build()) as driver:
@@ -213,8 +187,6 @@ def run(supplier: Callable[[], Processor[str, str, str, str]], **record: Any) ->
 
 
 def doing(work: Callable[[Any, Any], Any]) -> type[Processor[str, str, str, str]]:
-    """Return a processor whose `process` does this with its context and a record, and returns what that returns."""
-
     class Doing(Processor[str, str, str, str]):
         def process(self, record: Record[str, str]) -> Any:
             return work(self.context, record)
@@ -236,7 +208,6 @@ def test_forwarding_while_nodes_are_initialised_is_refused() -> None:
 
 
 def wait_for_nothing(_context: Any, _record: Any) -> Any:
-    """Return what nobody waits for."""
     return partial(int)
 
 
@@ -282,12 +253,10 @@ def test_headers_in_a_list_are_taken_and_in_a_dictionary_refused() -> None:
         forwarded({"trace": b"1"})
 
 
-def ticks_nothing() -> None:
-    """Take no time."""
+def ticks_nothing() -> None: ...
 
 
 def yields(now_ms: int) -> Any:
-    """Run only when somebody asks for its items."""
     yield now_ms
 
 

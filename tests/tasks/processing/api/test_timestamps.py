@@ -1,4 +1,4 @@
-"""Kafka Streams' timestamp extractors, and what becomes of times that no record can have."""
+"""Kafka Streams' timestamp extractors, and timestamps out of range."""
 
 import logging
 from typing import Any
@@ -33,7 +33,6 @@ EXTRACTORS = (
 
 
 def record(timestamp: int) -> ConsumedRecord:
-    """Return an input record."""
     return ConsumedRecord("in", 3, 41, "k", "v", timestamp, ())
 
 
@@ -59,7 +58,6 @@ def test_a_negative_timestamp(caplog: pytest.LogCaptureFixture) -> None:
 def run(
     timestamps: list[int], *, of_source: Any = None, one_by_one: bool = False, **settings: Any
 ) -> tuple[list[int], float, float]:
-    """Return the timestamps that come out, and how many records were dropped and skipped."""
     builder = StreamsBuilder()
     stream = builder.stream(
         "in", key_serde=STRING, value_serde=STRING, timestamp_extractor=of_source
@@ -107,7 +105,7 @@ def test_the_partition_time_stands_in(timestamps: list[int], one_by_one: bool) -
 
 @pytest.mark.parametrize("of_source", [None, FailOnInvalidTimestamp, FailOnInvalidTimestamp()])
 def test_without_a_time_the_default_fails(of_source: Any) -> None:
-    """No handler is asked, as in Kafka Streams; the message names the place and the way out."""
+    """Without a handler, as in Kafka Streams."""
     with pytest.raises(RecordFailedError, match=r"in-0 offset 1 has no valid timestamp \(-1\)"):
         run([1, -1], of_source=of_source, deserialization_exception_handler="continue")
 

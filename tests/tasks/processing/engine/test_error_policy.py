@@ -1,4 +1,4 @@
-"""What becomes of records that fail: each handler answer at each stage, dead letters as Kafka Streams writes them."""
+"""Error policy: each answer at each stage, dead letters as Kafka Streams writes them."""
 
 import logging
 from typing import Any
@@ -21,7 +21,6 @@ RAW = (b"\xffraw key", b"\xffraw value")
 
 
 def context_of(stage: ErrorStage, **changes: Any) -> ErrorContext:
-    """Return the context of a record that failed at in-2, offset 77."""
     return ErrorContext(
         **{
             "stage": stage,
@@ -40,8 +39,6 @@ def context_of(stage: ErrorStage, **changes: Any) -> ErrorContext:
 
 
 class Outcome:
-    """A policy, what it emitted, and how to fail a record."""
-
     def __init__(
         self, stage: ErrorStage, setting: Any, *, dead_letter_topic: str | None = None
     ) -> None:
@@ -51,7 +48,6 @@ class Outcome:
         self.policy = ErrorPolicy(handlers, self.emitted.append)
 
     def fail(self, error: Exception | None = None, **changes: Any) -> str:
-        """Let a record fail and return the policy's answer."""
         try:
             _raise(error or ValueError("bad amount"))
         except Exception as raised:  # noqa: BLE001 - as the engine does
@@ -100,7 +96,7 @@ def test_continue_skips_the_record_and_says_so(
 def test_dead_letters_have_the_raw_bytes_and_kafka_streams_headers(
     stage: ErrorStage, setting: Any
 ) -> None:
-    """The input's own headers first, then the six of Kafka Streams; whether the worker goes on or not."""
+    """The input's headers come first."""
     outcome = Outcome(stage, setting, dead_letter_topic="dead")
     if setting == "fail":
         with pytest.raises(RecordFailedError):
@@ -271,8 +267,6 @@ def test_records_of_the_application_itself_are_never_skipped(setting: Any) -> No
 
 
 class UnspeakableError(Exception):
-    """An error whose text can't be made."""
-
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -293,7 +287,7 @@ def test_errors_with_strange_texts_are_reported_all_the_same(error: Exception) -
 
 
 def test_errors_of_modules_are_named_with_their_module() -> None:
-    """As Java's class names are."""
+    """Like Java's class names."""
     outcome = Outcome("processing", "continue", dead_letter_topic="dead")
     outcome.fail(UnspeakableError())
     headers = outcome.emitted[0].headers

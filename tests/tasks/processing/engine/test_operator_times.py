@@ -1,4 +1,4 @@
-"""Operators' stream times through the commit's metadata: a record that was late is late after a restart too."""
+"""Operators' stream times in commit metadata: late records stay late after a restart."""
 
 import logging
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ STRING = Serdes.string()
 
 
 class OnTime(Operator):
-    """Passes records that are at most 10 ms behind the latest it has seen."""
+    """Drops records more than 10 ms late."""
 
     made: ClassVar[list["OnTime"]] = []
 
@@ -49,7 +49,7 @@ class OnTime(Operator):
 
 
 def late_topology() -> Topology:
-    """Return the operator behind a filter by nothing, so that its position is not the first."""
+    """The filter moves the operator from the first position."""
     topology = Topology().add_source("read", "in", key_serde=STRING, value_serde=STRING)
     topology.add_node(
         ProcessorSpec(name="late", supplier=OperatorSupplier(OnTime), parents=("read",))
@@ -58,7 +58,6 @@ def late_topology() -> Topology:
 
 
 def passed(bench: Bench) -> list[bytes | None]:
-    """Return the values that came out."""
     return [value for _, value in bench.outputs("out")]
 
 
@@ -123,7 +122,6 @@ def test_metadata_of_others_is_not_used() -> None:
 
 
 def start(*times: int, topology_hash: bytes = bytes(8)) -> StartPosition:
-    """Return where a partition begins that was committed with these times."""
     progress = Progress(
         task_epoch=0,
         transactional_id="app-fixed-0",
@@ -158,8 +156,6 @@ def test_the_later_time_of_each_operator_counts(
 
 
 class Keeper:
-    """Keeps some times."""
-
     def __init__(self, *times: int) -> None:
         self.kept = times
 

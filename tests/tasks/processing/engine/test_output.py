@@ -1,4 +1,4 @@
-"""Outputs that are put together: nothing is lost, the order within a topic stays, and nothing is told of the wrong record."""
+"""Joined outputs: complete, ordered within each topic, attributed to the right record."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns, OutputRuns
 from tidewheel.tasks.processing.engine.record_batch import JointRecords, SourceRecords
 
-#: Topic, partition, node, whether there are headers, whether it is the application's own, and how many records.
+#: Topic, partition, node, has headers, internal, number of records.
 _ADDED = st.lists(
     st.tuples(
         st.sampled_from(["one", "other"]),

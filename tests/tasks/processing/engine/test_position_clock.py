@@ -1,4 +1,4 @@
-"""The clock says of each row what an operator of the whole task would have seen at its turn."""
+"""Position clock: equals the stream time of an operator of the whole task."""
 
 from typing import Any
 
@@ -20,7 +20,6 @@ IN = frozenset({"in"})
 
 
 def batches(rows: list[tuple[Any, Any, int, bool]]) -> tuple[SourceRecords, RecordBatch]:
-    """Return records, and the batch of those that were accepted."""
     count = len(rows)
     records = SourceRecords("in", 0, range(count), [b""] * count, [b""] * count, [0] * count, None)
     keys, values, timestamps, _ = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
@@ -53,8 +52,6 @@ def test_K3_other_sources_have_the_time_but_do_not_make_it() -> None:
 
 
 class Windowed:
-    """Keeps times as a windowed operator does."""
-
     def __init__(self, observed: int) -> None:
         self.observed_time_ms = observed
 
@@ -69,8 +66,6 @@ class Windowed:
 
 
 class Store:
-    """Keeps a time of its own."""
-
     def times(self) -> tuple[int, ...]:
         return (70,)
 

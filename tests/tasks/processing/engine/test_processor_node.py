@@ -1,4 +1,4 @@
-"""The user's own processors: where they stand, what they forward, schedule and commit, and who is blamed."""
+"""Users' processors: context, forwards, schedules, commits, and attribution of errors."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -28,8 +28,6 @@ STRING = Serdes.string()
 
 
 class Scripted(Processor[Any, Any, Any, Any]):
-    """A processor made of functions of (context, record)."""
-
     def __init__(
         self,
         process: Callable[..., Any],
@@ -54,7 +52,6 @@ class Scripted(Processor[Any, Any, Any, Any]):
 
 
 def forward(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
-    """Pass every record on."""
     context.forward(record)
 
 
@@ -63,14 +60,12 @@ def scripted(
     init: Callable[..., Any] | None = None,
     close: Callable[[], Any] | None = None,
 ) -> Callable[[], Scripted]:
-    """Return a supplier of processors made of these functions."""
     return lambda: Scripted(process, init, close)
 
 
 def chain(
     *suppliers: Callable[[], Processor[Any, Any, Any, Any]], store_at: tuple[str, ...] = ()
 ) -> Topology:
-    """Return a topology in -> p0 -> p1 ... -> out; the store "store" is connected to the named processors."""
     topology = Topology().add_source("read", "in", key_serde=STRING, value_serde=STRING)
     parent = "read"
     for number, supplier in enumerate(suppliers):
@@ -84,8 +79,6 @@ def chain(
 
 
 class Driver(TopologyTestDriver):
-    """A driver with its topics at hand."""
-
     def __init__(self, topology: Topology, **settings: Any) -> None:
         config = StreamsConfig(
             application_id="processors",
@@ -245,14 +238,12 @@ def test_only_connected_stores_are_given() -> None:
 
 
 def boom(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
-    """Fail on values that say so."""
     if record.value == "boom":
         raise ValueError("as told")
     context.forward(record)
 
 
 def swallow(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
-    """Catch whatever comes out of a forward."""
     try:
         context.forward(record)
     except Exception:  # noqa: BLE001 - what a careless user writes
@@ -260,7 +251,6 @@ def swallow(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> No
 
 
 def rewrap(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
-    """Make another error of whatever comes out of a forward."""
     try:
         context.forward(record)
     except Exception as error:
@@ -349,7 +339,7 @@ def test_headers_that_kafka_takes_are_forwarded(headers: Any) -> None:
 
 
 def test_what_was_forwarded_before_the_failure_stays() -> None:
-    """As in Kafka Streams: a record that is skipped half-way has sent what it has sent."""
+    """As in Kafka Streams."""
 
     def process(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
         context.forward(record)
@@ -390,8 +380,6 @@ def scheduled(
     start: int | None = None,
     name: str = "",
 ) -> Callable[..., None]:
-    """Return an init that notes when its schedule fires."""
-
     def init(context: ProcessorContext[Any, Any]) -> None:
         def punctuate(now_ms: int) -> None:
             fired.append((name, now_ms) if name else now_ms)
@@ -588,15 +576,11 @@ def test_only_what_was_initialised_is_closed() -> None:
 
 
 class Yielding(Processor[Any, Any, Any, Any]):
-    """A processor that yields what it should forward."""
-
     def process(self, record: Record[Any, Any]) -> Any:
         yield record
 
 
 class YieldingAsync(Processor[Any, Any, Any, Any]):
-    """The same, asynchronously."""
-
     async def process(self, record: Record[Any, Any]) -> Any:
         yield record
 

@@ -1,4 +1,4 @@
-"""`ProcessorWrapper` (KIP-1112): around every processor and operator, once for each, without a change of results."""
+"""`ProcessorWrapper` (KIP-1112): wraps every node once, with unchanged results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,29 +23,21 @@ _TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 
 
 class Shout(Processor[str, str, str, str]):
-    """In capitals."""
-
     def process(self, record: Record[str, str]) -> None:
         self.context.forward(record.replace(value=record.value.upper()))
 
 
 class Repeat(FixedKeyProcessor[str, str, str]):
-    """Twice."""
-
     def process(self, record: FixedKeyRecord[str, str]) -> None:
         self.context.forward(record.replace(value=record.value * 2))
 
 
 class Keep(Processor[str, str, None, None]):
-    """Fills a global store."""
-
     def process(self, record: Record[str, str]) -> None:
         self.context.get_state_store("names").put(record.key, record.value)
 
 
 class Tracing(ProcessorWrapper):
-    """Notes who is asked and who works."""
-
     def __init__(self) -> None:
         self.wrapped: list[tuple[str, str]] = []
         self.worked: list[tuple[str, int]] = []

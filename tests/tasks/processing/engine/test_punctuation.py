@@ -1,4 +1,4 @@
-"""When schedules are due: on their grid, once per gap, not after they were cancelled."""
+"""Due times: on the grid, once per gap, not after cancellation."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,6 @@ NOWS = st.lists(st.integers(0, 40), max_size=30)
 
 
 def schedule(interval_ms: int, due_ms: int, name: str = "node") -> Schedule:
-    """Return a schedule."""
     return Schedule(interval_ms, lambda now_ms: None, due_ms, name)
 
 
@@ -65,7 +64,7 @@ def test_the_earliest_goes_first(schedules: list[tuple[int, int]], now_ms: int) 
 
 
 def test_schedules_of_equal_times_go_as_in_java() -> None:
-    """Kafka Streams keeps them in a PriorityQueue, which gives the last of three back second."""
+    """Kafka Streams' PriorityQueue returns the last of three second."""
     queue = PunctuationQueue()
     for name in ("first", "second", "third"):
         queue.add(schedule(10, 5, name))

@@ -1,4 +1,4 @@
-"""Columns keep their order: selecting, taking, cutting and merging treat every column alike."""
+"""Record batches: selecting, taking, slicing and merging treat every column alike."""
 
 from typing import Any
 
@@ -15,8 +15,6 @@ from tidewheel.tasks.processing.engine.record_batch import (
 
 
 class Odd:
-    """A value that is equal to everything."""
-
     def __eq__(self, other: object) -> bool:
         return True
 
@@ -24,7 +22,6 @@ class Odd:
 
 
 def source_of(count: int, *, headers: bool = True) -> SourceRecords:
-    """Return raw records whose every column tells the row."""
     return SourceRecords(
         "in",
         3,
@@ -37,7 +34,6 @@ def source_of(count: int, *, headers: bool = True) -> SourceRecords:
 
 
 def batch_of(rows: list[int], *, full: bool = True, order: list[Any] | None = None) -> RecordBatch:
-    """Return a batch of these rows of a source; with every optional column if `full`."""
     return RecordBatch(
         [f"k{row}" for row in rows],
         [row * 10 for row in rows],
@@ -57,7 +53,6 @@ Row = tuple[Any, ...]
 
 
 def rows_of(batch: RecordBatch) -> list[Row]:
-    """Return the batch as rows; columns that are not there are left out."""
     columns = [batch.keys, batch.values, batch.timestamps, list(batch.rows)]
     columns += [
         column

@@ -1,4 +1,4 @@
-"""From batches to output columns: topics, partitions, serialisation, and who is asked when something fails."""
+"""Sinks: topics, partitions, serialisation, and handlers of failures."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
@@ -20,8 +20,6 @@ PARTITIONS = 4
 
 
 class Context:
-    """`NodeContext` that skips every record and notes it."""
-
     node_name = "the-sink"
     task_id = "0_1"
 
@@ -39,8 +37,6 @@ class Context:
 
 
 class Stage:
-    """A sink, what it staged, and what failed."""
-
     def __init__(self, topic: Any = "out", **spec: Any) -> None:
         self.staged: list[tuple[OutputColumns, bool]] = []
         self.unserializable: list[tuple[str, int, str]] = []
@@ -84,7 +80,6 @@ class Stage:
 
 
 def batch_of(rows: Sequence[tuple[Any, Any]], **changes: Any) -> RecordBatch:
-    """Return a batch of the records at offsets 100, 101, ... of in-2."""
     count = len(rows)
     source = SourceRecords(
         "in", 2, range(100, 100 + count), [None] * count, [None] * count, range(count), None
@@ -101,7 +96,6 @@ def batch_of(rows: Sequence[tuple[Any, Any]], **changes: Any) -> RecordBatch:
 
 
 def int64(value: int | None) -> bytes | None:
-    """Return a value as the sink's serde writes it."""
     return None if value is None else value.to_bytes(8, "big", signed=True)
 
 
@@ -142,8 +136,6 @@ def test_records_without_an_input_have_no_offsets() -> None:
 
 
 class CountingSerde(Serde[str]):
-    """Strings, with a count of calls."""
-
     def __init__(self) -> None:
         super().__init__(name="counting")
         self.calls = 0
@@ -262,7 +254,7 @@ CHOICES = (
 
 @given(st.lists(CHOICES, min_size=1, max_size=8))
 def test_partitioners_place_multicast_drop_or_leave_it_to_the_default(choices: list[Any]) -> None:
-    """A number places the record, several send it to each of them once, none drops it, None is the default (KIP-837)."""
+    """KIP-837: a number, several numbers, none (dropped), or None (default)."""
     asked: list[Any] = []
 
     def partitioner(topic: str, key: str, value: int, count: int) -> Any:
@@ -311,8 +303,6 @@ def test_a_partitioner_that_fails_goes_to_the_production_handler(chosen: Any) ->
 
 
 class Whole:
-    """An integer of another library."""
-
     def __index__(self) -> int:
         return 2
 
@@ -327,7 +317,7 @@ def test_partitions_may_be_integers_of_other_libraries() -> None:
     assert all(type(partition) is int for partition in columns.partitions)
 
 
-# -- what nobody waits for ---------------------------------------------------------------------------------------------
+# -- awaitables -------------------------------------------------------------------------------
 
 
 async def one(*_record: Any) -> int:
@@ -339,8 +329,6 @@ async def many(*_record: Any) -> AsyncIterator[int]:
 
 
 class Later:
-    """An awaitable that is no coroutine."""
-
     def __await__(self) -> Iterator[None]:
         yield
 

@@ -1,4 +1,4 @@
-"""From raw records to a batch: poison records are found one by one, timestamps are taken, nothing shifts."""
+"""Sources: corrupt records are found one by one, timestamps stay with their records."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,6 @@ def records_of(
     timestamps: list[int] | None = None,
     headers: list[Headers] | None = None,
 ) -> SourceRecords:
-    """Return raw records from offset 40 on."""
     return SourceRecords(
         "in",
         1,
@@ -34,8 +33,6 @@ def records_of(
 
 
 class Decoder:
-    """A source node with what it reported."""
-
     def __init__(self, extractor: Callable[..., Any] | None = None, **serdes: Serde[Any]) -> None:
         self.corrupt: list[tuple[int, str]] = []
         self.dropped: list[tuple[int, str]] = []
@@ -165,8 +162,6 @@ def test_an_extractor_may_give_times_to_records_without() -> None:
 
 
 class Whole:
-    """An integer of another library."""
-
     def __index__(self) -> int:
         return 12
 

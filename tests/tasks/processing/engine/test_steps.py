@@ -1,4 +1,4 @@
-"""Work that awaits users' coroutines on a loop which it shares with other work."""
+"""Steps: work that awaits users' coroutines on a shared loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -11,8 +11,6 @@ from tidewheel.tasks.processing.engine.steps import Steps, await_steps
 
 
 class Owner:
-    """Whose work it is; counts what the work notes."""
-
     def __init__(self) -> None:
         self.given_up = False
         self.worked_s = 0.0
@@ -21,7 +19,6 @@ class Owner:
 
 
 def run_promptly(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine on a loop as key ranges share it."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(coroutine)
 
