@@ -1,1 +1,1 @@
-"""Adapters from the ports of `tidewheel.tasks.ports` to confluent-kafka; nothing else imports that client."""
+"""Adapters from `tidewheel.tasks.ports` to confluent-kafka, the only importer of that client."""

@@ -1,4 +1,4 @@
-"""Makes every client of an application from one set of settings."""
+"""Factory of all clients of an application, from one set of settings."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -15,23 +15,23 @@ from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransa
 
 _LOGGER: Final = logging.getLogger("tidewheel.streams.kafka")
 
-#: Properties that decide whether a client may talk to the cluster at all.
+#: Properties for access to the cluster.
 _SECURITY: Final = ("security.", "sasl.", "ssl.")
 
 
 class KafkaClients:
-    """The application's way to its cluster. Making a client connects it in the background; nothing is shared.
+    """Makes an application's clients; each connects in the background and shares nothing.
 
     Args:
         bootstrap_servers: `host:port`, comma-separated.
-        application_id: Also the group that offsets are committed to.
-        client_id: What brokers log these clients by; the application's id if empty.
-        consumer: The user's librdkafka properties for consumers, `producer` and `admin` likewise. Values may be
-            `env:NAME` and `file:/path`, and callbacks `module:name`; they are resolved when a client is made.
-        on_wait: Called about twice a second while a producer's call waits for the cluster.
+        application_id: Also the group of committed offsets.
+        client_id: For brokers' logs; the application's id if empty.
+        consumer: The user's librdkafka properties; `producer` and `admin` likewise. Values may be
+            `env:NAME`, `file:/path`, and for callbacks `module:name`, resolved per client.
+        on_wait: Called about twice a second while a producer waits for the cluster.
 
     Raises:
-        ConfigError: A property that the adapters rest on was given.
+        ConfigError: A property that the adapters depend on was given.
     """
 
     def __init__(
@@ -66,11 +66,9 @@ class KafkaClients:
                 _LOGGER.info("%s settings: %s", kind, redact(properties))
 
     def source(self) -> KafkaRecordSource:
-        """Return a new consumer for the worker's input."""
         return KafkaRecordSource(self.settings.source())
 
     def input_reader(self) -> KafkaInputReader:
-        """Return a new consumer for single input records that were read before."""
         return KafkaInputReader(self.settings.input_again())
 
     def transactional_producer(
@@ -86,28 +84,24 @@ class KafkaClients:
         )
 
     def sink_producer(self) -> KafkaSinkProducer:
-        """Return a new producer for the sinks of at_least_once."""
         return KafkaSinkProducer(self.settings, on_wait=self._on_wait)
 
     def admin(self, *, timeout_s: float = 30.0) -> KafkaAdmin:
-        """Return a new admin client."""
         return KafkaAdmin(self.settings, timeout_s=timeout_s)
 
     def changelog_reader(self) -> KafkaChangelogReader:
-        """Return a new consumer for restoring state."""
         return KafkaChangelogReader(self.settings.changelog())
 
     def fixed_claim(self, transactional_id: str, topic: str) -> FixedClaim:
-        """Show the cluster that a worker with a fixed assignment lives, until it is closed."""
+        """Show the cluster, until closed, that a worker with a fixed assignment is alive."""
         return FixedClaim(self.settings.fixed_claim(transactional_id), topic)
 
     def global_reader(self) -> KafkaGlobalReader:
-        """Return a new consumer for the topics of global stores."""
         return KafkaGlobalReader(self.settings.changelog())
 
 
 def _warnings(given: Mapping[ClientKind, Mapping[str, Any]]) -> list[str]:
-    """Return what is likely a mistake, though it may be meant."""
+    """Return warnings about likely mistakes."""
     texts = [
         f"{kind}['enable.ssl.certificate.verification'] is off: anyone on the way can read and change what is sent"
         for kind, properties in given.items()

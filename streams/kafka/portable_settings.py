@@ -1,11 +1,11 @@
-"""Client settings for other processes: secrets travel as references, never in what is sent to them.
+"""Client settings for other processes: secrets travel as references.
 
-What may be shown (`tidewheel.streams.config.secrets`) travels as it is, and so do references such as `env:NAME` and `file:/path`, which
-are resolved where a client is made. Any other value goes to a file that only this user can read, and travels as the
-path of it: that works on this machine. Elsewhere it is refused, unless everything that travels there is encrypted.
+Public values and references (`env:NAME`, `file:/path`) travel unchanged. Any other value is written
+to a file that only this user can read, and its path travels. For other machines it is rejected
+unless the transport is encrypted.
 
-The folder of such files is locked by the process that made it, and deleted when it is done; what one left behind that was killed is deleted by
-the next that keeps something.
+The process that made the files locks their folder and deletes it at the end. A killed process's
+folder is deleted by the next one.
 """
 
 import contextlib
@@ -27,12 +27,11 @@ from tidewheel.streams.kafka.clients import KafkaClients
 _KINDS: Final[tuple[ClientKind, ...]] = ("consumer", "producer", "admin")
 _PREFIX: Final = "tidewheel-secrets-"
 _LOCK: Final = ".lock"
-#: Stands before the reference to a kept URL: no scheme of fsspec's.
+#: Prefix of references to stored URLs; no scheme of fsspec.
 _KEPT: Final = "kept:"
 
 
 def settings_of(config: StreamsConfig, client_id: str = "") -> ClientSettings:
-    """Return the settings of an application's clients, as its workers use them."""
     return ClientSettings(
         bootstrap_servers=config.bootstrap_servers,
         application_id=config.application_id,
@@ -44,11 +43,11 @@ def settings_of(config: StreamsConfig, client_id: str = "") -> ClientSettings:
 
 
 class Keeper:
-    """Keeps what must not travel, for as long as it is open, and tells what travels in its place.
+    """Stores values that must not travel, while open, and returns references.
 
     Args:
-        same_machine: The processes that things travel to run here, as this user.
-        encrypted: What is sent to them is encrypted on the way.
+        same_machine: The receivers run here, as this user.
+        encrypted: The transport is encrypted.
     """
 
     def __init__(self, *, same_machine: bool, encrypted: bool = False) -> None:
@@ -62,7 +61,7 @@ class Keeper:
         """Return settings that may travel.
 
         Raises:
-            ConfigError: A secret would have to travel; names the property and how to refer to it instead.
+            ConfigError: A secret would travel; names the property and a reference to use instead.
         """
         tables = {kind: self._table(kind, getattr(settings, kind)) for kind in _KINDS}
         return ClientSettings(
@@ -73,10 +72,10 @@ class Keeper:
         )
 
     def url(self, option: str, url: str) -> str:
-        """Return a URL that may travel; `opened_url` gives it back.
+        """Return a URL that may travel; `opened_url` reverses it.
 
         Raises:
-            ConfigError: It holds a secret, which would have to travel.
+            ConfigError: It contains a secret.
         """
         if redacted_url(url) == url:
             return url
@@ -84,7 +83,7 @@ class Keeper:
         return url if kept == url else f"{_KEPT}{kept}"
 
     def close(self) -> None:
-        """Delete what was kept; idempotent."""
+        """Delete stored values; idempotent."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -123,27 +122,27 @@ class Keeper:
     def _written(self, text: str) -> Path:
         if self._folder is None:
             _delete_left_behind()
-            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))  # only this user may look into it
+            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))  # Only this user has access.
             unlocked = self._folder / f"{_LOCK}-new"
             self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            unlocked.rename(self._folder / _LOCK)  # whoever looks for it finds it locked
+            unlocked.rename(self._folder / _LOCK)  # Visible only once it is locked.
         path = self._folder / str(self._kept)
         self._kept += 1
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(f"{text}\n")  # the reader takes one newline off
+            file.write(f"{text}\n")  # The reader removes one newline.
         return path
 
 
 def _delete_left_behind() -> None:
-    """Delete the folders of processes of this user that were killed: nobody holds their locks any more."""
+    """Delete folders of this user's killed processes, whose locks are free."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             is_ours = folder.stat().st_uid == os.getuid()
-            # A folder without its lock has just been made, or is being deleted; a stranger's can't be opened.
+            # Without a lock: just created or being deleted. A foreign one cannot be opened.
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:  # gone meanwhile, too: another process deletes as this one does
+        except OSError:  # Deleted meanwhile by another process.
             continue
         with os.fdopen(lock, "rb"):
             if is_ours and _is_free(lock):
@@ -153,13 +152,13 @@ def _delete_left_behind() -> None:
 def _is_free(lock: int) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held, or on a file system without locks
+    except OSError:  # Locked, or no locks on this file system.
         return False
     return True
 
 
 def opened_url(travelled: str) -> str:
-    """Return the URL that `Keeper.url` let travel.
+    """Return the URL behind `Keeper.url`.
 
     >>> opened_url("s3://bucket/snapshots")
     's3://bucket/snapshots'
@@ -175,13 +174,13 @@ def opened_url(travelled: str) -> str:
 def portable_settings(
     settings: ClientSettings, *, same_machine: bool, encrypted: bool = False
 ) -> Generator[ClientSettings]:
-    """Yield settings that other processes can be given, for as long as the body runs; see `Keeper`."""
+    """Yield settings that may travel, valid inside the context; see `Keeper`."""
     with Keeper(same_machine=same_machine, encrypted=encrypted) as keeper:
         yield keeper.settings(settings)
 
 
 def clients_of(settings: ClientSettings) -> KafkaClients:
-    """Return an application's way to its cluster, made of its settings: here, or where they have travelled to."""
+    """Return an application's clients from settings, here or after travelling."""
     return KafkaClients(
         bootstrap_servers=settings.bootstrap_servers,
         application_id=settings.application_id,

@@ -1,1 +1,1 @@
-"""Requests to the cluster beyond reading and writing."""
+"""Administrative clients."""

@@ -1,8 +1,7 @@
-"""Questions and orders to the cluster: the port `tidewheel.tasks.ports.Admin`.
+"""Administrative requests: the port `tidewheel.tasks.ports.Admin`.
 
-Every call has one deadline, within which it is asked again while the cluster says "later" (a leader moving, a
-coordinator loading, a broker away); past it a StreamsError names the cluster and what to check. Answers that mean
-"already so" are not errors.
+Each call retries transient errors (leader elections, loading coordinators) until its deadline, then
+raises a StreamsError that names the cluster and what to check. "Already exists" is no error.
 """
 
 import contextlib
@@ -59,48 +58,41 @@ from tidewheel.tasks.ports import (
     UnsettledOffsetsError,
 )
 
-#: How many producers fence at once; each has threads of its own.
 _FENCING_AT_ONCE: Final = 16
 _ASK_AGAIN_S: Final = 0.05
 _RETENTION: Final = "offsets.retention.minutes"
-#: How long a request for all topics waits at once.
 _LISTING_S: Final = 2.0
-#: How long one client is waited for that reads a group's offsets, before another one is asked.
+#: Then another client is used.
 _READER_S: Final = 10.0
-#: How long the first question to the cluster waits at once, and for how long it is no news that nobody answers.
+#: Then an unreachable broker is logged.
 _LOOK_S: Final = 0.5
 _QUIET_S: Final = 3.0
 _LOGGER: Final = logging.getLogger("tidewheel.streams.kafka")
-_OFFSETS: Any = OffsetSpec  # its functions have no types
+_OFFSETS: Any = OffsetSpec  # untyped functions
 
 
 class KafkaAdmin:
-    """Calls may come from any thread: the clients are safe.
-
-    Args:
-        settings: What clients are made from.
-        timeout_s: How long each call may take.
-    """
+    """An admin client; calls may come from any thread, each with a deadline of `timeout_s`."""
 
     def __init__(self, settings: ClientSettings, *, timeout_s: float = 30.0) -> None:
         self._settings = settings
         self._timeout_s = timeout_s
         config = settings.administration()
         self._log = ClientLog(config["client.id"], with_debug="debug" in config)
-        #: Whether any call has succeeded: then the login is right, and a refused one passes by itself.
+        #: Then a refused login is transient.
         self._logged_in = False
-        #: Whether the last call found no broker. An admin call of librdkafka that waits for one keeps two threads
-        #: spinning (60 % of a processor, measured); a question for metadata waits quietly, so that one goes first.
+        #: True if the last call found no broker. A waiting admin call keeps two of librdkafka's
+        #: threads spinning (60 % of a CPU, measured); a metadata request waits idle, so it goes
+        #: first.
         self._is_away = False
-        # Kept for the whole life: a client that is collected fails the futures that are under way (F24).
+        # A collected client fails its futures (F24).
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
         self._readers = OffsetsReaders(settings, self._log)
 
     def reach(self, stopped: threading.Event, *, timeout_s: float | None = None) -> bool:
-        """Wait for the first answer of a broker; returns whether there was one before `stopped` was set.
+        """Wait for a broker's first answer; return False if `stopped` was set before.
 
-        Says after a few seconds what it waits for, and gives up with `StreamsError` when the time of a call (or `timeout_s`)
-        is over. A refused login is no matter of waiting: the next call tells of it.
+        Raises `StreamsError` at the deadline. The next call reports a refused login.
         """
         patience_s = self._timeout_s if timeout_s is None else timeout_s
         began_s = time.monotonic()
@@ -110,11 +102,11 @@ class KafkaAdmin:
                 self._client.list_topics(timeout=look_s)
             except KafkaException as exception:
                 cause = exception
-                # Somebody is there, and needs longer for the answer.
+                # The broker is slow.
                 look_s *= 2 if error_of(exception).code() == TIMED_OUT else 1
             else:
                 return True
-            self._client.poll(0)  # takes its log lines, which say why
+            self._client.poll(0)  # Delivers log lines.
             if self._is_refused:
                 return True
             waited_s = time.monotonic() - began_s
@@ -130,8 +122,7 @@ class KafkaAdmin:
         return f"can't reach a broker at {self._settings.bootstrap_servers}{reason}"
 
     def list_topics(self) -> dict[str, int]:
-        """Return all topics and their partition counts."""
-        # In short calls: the client's log, which says what is wrong, is taken between them.
+        # Short calls: the client's log lines are delivered in between.
         listed = self._ask(
             "list topics", lambda left: self._client.list_topics(timeout=min(left, _LISTING_S))
         )
@@ -142,7 +133,6 @@ class KafkaAdmin:
     def describe_topics(
         self, names: Sequence[str], *, config: Sequence[str] = ()
     ) -> dict[str, TopicDescription]:
-        """Return the topics that exist among `names`, with the asked settings."""
         wanted = list(dict.fromkeys(names))
         if not wanted:
             return {}
@@ -165,14 +155,14 @@ class KafkaAdmin:
         }
 
     def create_topics(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics; one that exists already is left alone. Returns when all are usable."""
+        """Create missing topics; return when all are usable."""
         if not topics:
             return
         orders = [
             KafkaNewTopic(
                 topic.name, topic.partitions, topic.replication_factor, config=dict(topic.config)
             )
-            # The client's thread crashes over a name that comes twice.
+            # The client's thread crashes on duplicate names.
             for topic in {topic.name: topic for topic in topics}.values()
         ]
         self._each(
@@ -185,7 +175,6 @@ class KafkaAdmin:
         self._wait_until_usable([topic.name for topic in topics])
 
     def alter_topic(self, name: str, config: Mapping[str, str]) -> None:
-        """Change settings of a topic; its others stay."""
         change = ConfigResource(
             ConfigResource.Type.TOPIC,
             name,
@@ -200,7 +189,7 @@ class KafkaAdmin:
         )
 
     def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete topics; one that does not exist is fine. Returns when none of them is known any more."""
+        """Delete topics if they exist; return when they are gone."""
         if not names:
             return
         self._each(
@@ -216,7 +205,6 @@ class KafkaAdmin:
             _pause(deadline_s)
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete records below these offsets."""
         if not before:
             return
         wanted = [KafkaPartition(*each, offset) for each, offset in before.items()]
@@ -228,22 +216,20 @@ class KafkaAdmin:
         )
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset still in the log per partition."""
         return self._offsets(dict.fromkeys(partitions, _OFFSETS.earliest()))
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of the log (high watermark) per partition; records below it may be undecided."""
+        """Return high watermarks; records below them may be undecided."""
         latest = dict.fromkeys(partitions, _OFFSETS.latest())
         return self._offsets(latest, IsolationLevel.READ_UNCOMMITTED)
 
     def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offset per partition: all records below it are decided."""
+        """Return last stable offsets."""
         return self._offsets(dict.fromkeys(partitions, _OFFSETS.latest()))
 
     def open_transactions(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OpenTransaction]:
-        """Return the open transaction that the last stable offset waits for, of the partitions where there is one."""
         stable, ends = self.stable_offsets(partitions), self.end_offsets(partitions)
         found = {
             each: OpenTransaction(
@@ -260,7 +246,6 @@ class KafkaAdmin:
     def _with_producers(
         self, found: Mapping[TopicPartition, OpenTransaction]
     ) -> dict[TopicPartition, OpenTransaction]:
-        """Add what brokers say of the producers; what they don't say is no failure."""
         try:
             described = self._each(
                 "describe topics",
@@ -286,16 +271,16 @@ class KafkaAdmin:
         return with_producers(found, leaders, nodes, self._settings.administration())
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return, per partition, the offset of the first record that is at most this old by now; the end if none is."""
+        """Return the first offset of at most this age, else the end."""
         now_ms = time.time_ns() // 1_000_000
         return self._offsets_at({each: max(now_ms - age, 0) for each, age in ages_ms.items()})
 
     def committed(
         self, group_id: str, partitions: Sequence[TopicPartition] | None, *, stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return what is committed; `stable=True` waits until pending transactional commits are decided.
+        """Return committed offsets; `stable=True` waits for pending transactional commits.
 
-        Asked through a consumer: while a coordinator loads, librdkafka's admin call for this follows a null pointer
+        Uses a consumer: librdkafka's admin call crashes while a coordinator loads
         (librdkafka#5040).
         """
         if partitions is None:
@@ -312,7 +297,7 @@ class KafkaAdmin:
             with self._readers.lent(group_id, stable=stable) as reader:
                 offsets: list[Any] = reader.committed(wanted, timeout=min(left, _READER_S))
             for each in offsets:
-                if each.error is not None:  # an undecided commit is reported per partition
+                if each.error is not None:
                     raise KafkaException(each.error)
             return offsets
 
@@ -326,14 +311,14 @@ class KafkaAdmin:
                 if each.offset >= 0
             }
         except StreamsError as error:
-            # librdkafka calls it a time-out, too, when all it waits for is the end of a transaction.
+            # librdkafka reports this wait as a time-out.
             if stable and self._answers_unstable(group_id, wanted):
                 undecided = self._failed(what, KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT))
                 raise UnsettledOffsetsError(str(undecided)) from error
             raise
 
     def reach_group(self, group_id: str) -> None:
-        """Ask for an offset that nobody commits, with the client that will ask for stable ones."""
+        """Fetch an unused offset with the client for stable offsets."""
 
         def ask(left: float) -> None:
             with self._readers.lent(group_id, stable=True) as reader:
@@ -342,7 +327,7 @@ class KafkaAdmin:
         self._ask(f"find the coordinator of group {group_id}", ask)
 
     def _answers_unstable(self, group_id: str, wanted: list[KafkaPartition]) -> bool:
-        """Whether the coordinator tells the offsets to one who does not mind an undecided commit."""
+        """Return True if the coordinator answers requests for unstable offsets."""
         try:
             with self._readers.lent(group_id, stable=False) as reader:
                 reader.committed(wanted, timeout=_LISTING_S)
@@ -351,18 +336,16 @@ class KafkaAdmin:
         return True
 
     def group_members(self, group_id: str) -> int:
-        """Return how many live members the group has."""
         return len(self._members(group_id))
 
     def fixed_workers(self, application_id: str) -> dict[str, str]:
-        """Return the workers with a fixed assignment that live: the transactional id of each, and its host."""
+        """Return transactional id and host of live workers with a fixed assignment."""
         return {
             member.client_id: member.host.removeprefix("/")
             for member in self._members(fixed_group(application_id))
         }
 
     def _members(self, group_id: str) -> list[Any]:
-        """Return the members of a group as the client describes them."""
         found = self._each(
             f"describe group {group_id}",
             lambda left: self._client.describe_consumer_groups([group_id], request_timeout=left),
@@ -371,7 +354,6 @@ class KafkaAdmin:
         return [member for group in found.values() for member in group.members]
 
     def offsets_retention_ms(self) -> int:
-        """Return how long brokers keep an offset that is not committed again, by the settings of one of them."""
         what = f"read {_RETENTION} of a broker"
         cluster = self._ask(
             what, lambda left: self._client.describe_cluster(request_timeout=left).result(left)
@@ -381,7 +363,7 @@ class KafkaAdmin:
             what, lambda left: self._client.describe_configs([broker], request_timeout=left)
         )
         setting = found[broker].get(_RETENTION)
-        # Services that run Kafka for others leave settings out, or their values.
+        # Managed services hide settings.
         if setting is None or not str(setting.value).isdigit():
             raise StreamsError(f"{what}: it does not say")
         return int(setting.value) * 60_000
@@ -389,7 +371,7 @@ class KafkaAdmin:
     def alter_committed(
         self, group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]
     ) -> None:
-        """Overwrite committed offsets; refused by the cluster while the group has members."""
+        """Overwrite committed offsets; refused while the group has members."""
         if not offsets:
             return
         wanted = [
@@ -410,7 +392,6 @@ class KafkaAdmin:
                 )
 
     def delete_group(self, group_id: str) -> None:
-        """Delete a group and its offsets; one that does not exist is fine."""
         self._each(
             f"delete group {group_id}",
             lambda left: self._client.delete_consumer_groups([group_id], request_timeout=left),
@@ -418,20 +399,20 @@ class KafkaAdmin:
         )
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence producers of these ids, in parallel, and abort their open transactions."""
+        """Fence producers in parallel and abort their open transactions."""
         ids = list(dict.fromkeys(transactional_ids))
         if not ids:
             return
         with ThreadPoolExecutor(
             min(len(ids), _FENCING_AT_ONCE), thread_name_prefix="fence"
         ) as threads:
-            # All are tried, whatever becomes of one: the others' transactions must not stay open.
+            # A failure of one must not leave the others' transactions open.
             tried = [threads.submit(self._fence, each) for each in ids]
         for each in tried:
             each.result()
 
     def close(self) -> None:
-        """Let the clients go; those that are being asked close when they have answered. Idempotent."""
+        """Close the clients, busy ones after their answer."""
         self._client = None
         self._readers.close()
 
@@ -446,7 +427,7 @@ class KafkaAdmin:
         except KafkaException as exception:
             error = error_of(exception)
             if outcome_of(error, ending=False) is Outcome.FENCED:
-                # Somebody else fenced it at the same moment; the leader's own log decides who goes on.
+                # Fenced concurrently; the leader's log decides.
                 raise FencedError(
                     f"producer {transactional_id}: fenced by another while fencing it"
                 ) from exception
@@ -475,11 +456,9 @@ class KafkaAdmin:
     def offsets_at(
         self, partitions: Sequence[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """Return the offset of the first record at or after a time; the end where there is none."""
         return self._offsets_at(dict.fromkeys(partitions, timestamp_ms))
 
     def _offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return, per partition, the offset of the first record at or after a time; the end where there is none."""
         found = self._offsets(
             {each: _OFFSETS.for_timestamp(time_ms) for each, time_ms in times_ms.items()}
         )
@@ -506,13 +485,11 @@ class KafkaAdmin:
                 }
             except KafkaException as exception:
                 if error_of(exception).code() in NO_LEADER:
-                    self._check_exist(
-                        topics
-                    )  # else the same error means that a leader is being elected
+                    self._check_exist(topics)  # A leader election is in progress.
                     raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from exception
                 raise
             if OFFSET_INVALID in found.values():
-                # Neither an offset nor an error, as for a topic made a moment ago: nobody who leads it has answered.
+                # No leader has answered yet, as for a new topic.
                 raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
             return found
 
@@ -554,8 +531,6 @@ class KafkaAdmin:
         *,
         fine: frozenset[int] = frozenset(),
     ) -> dict[Any, Any]:
-        """Ask for several things at once; those whose error is `fine` are left out of the answer."""
-
         def read(left: float) -> dict[Any, Any]:
             answers: dict[Any, Any] = {}
             for key, future in call(left).items():
@@ -570,7 +545,7 @@ class KafkaAdmin:
         return answers
 
     def _ask(self, what: str, call: Callable[[float], Any]) -> Any:
-        """Return what `call(seconds left)` returns, asking again while the error passes by itself."""
+        """Return `call(seconds left)`, retrying transient errors."""
         client = self._client
         deadline_s = time.monotonic() + self._timeout_s
         while True:
@@ -588,9 +563,7 @@ class KafkaAdmin:
                     raise self._failed(what, error) from exception
                 if error.code() in STALE_LEADER:
                     self._refresh_leaders()
-            except (
-                TimeoutError
-            ) as exception:  # the future's own, should the client forget its time limit
+            except TimeoutError as exception:  # The client missed its own limit.
                 error = KafkaError(TIMED_OUT)
                 self._is_away = True
                 if time.monotonic() >= deadline_s:
@@ -600,18 +573,15 @@ class KafkaAdmin:
                 self._is_away = False
                 return answer
             finally:
-                client.poll(
-                    0
-                )  # takes its log lines, which would else pile up; `close` may have come meanwhile
+                client.poll(0)  # Delivers log lines; `close` may come first.
             _pause(deadline_s)
 
     def _refresh_leaders(self) -> None:
-        """Have the client ask for the partitions' leaders anew: after a broker's restart it would never do so itself."""
-        with contextlib.suppress(KafkaException):  # then the next try tells
+        """Make the client refresh leaders, which it never does after a broker's restart."""
+        with contextlib.suppress(KafkaException):  # The next attempt reports it.
             self._client.list_topics(timeout=_LISTING_S)
 
     def _until(self, what: str, state: str) -> Iterator[float]:
-        """Yield the deadline until it has passed, then raise."""
         deadline_s = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline_s:
             yield deadline_s
@@ -638,8 +608,8 @@ class KafkaAdmin:
 def metadata_text(partition: Any) -> str:
     """Return the metadata of a committed offset, "" for none.
 
-    The client reads what others than itself committed past its end (librdkafka copies it without the final zero that
-    confluent-kafka looks for), so there may be anything behind it, also what is no text.
+    librdkafka does not copy the final zero that confluent-kafka expects: other programs' metadata
+    is read beyond its end, so any bytes may follow.
     """
     try:
         return partition.metadata or ""
@@ -657,7 +627,6 @@ def _uuid_bytes(uuid: Any) -> bytes:
 
 
 def _names(names: "Any") -> str:
-    """Return names for a message: all of a few, the first of many."""
     listed = sorted(set(names))
     shown = ", ".join(listed[:5])
     return shown if len(listed) <= 5 else f"{shown} and {len(listed) - 5} more"  # noqa: PLR2004 - as many as one reads

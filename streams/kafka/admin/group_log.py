@@ -1,8 +1,8 @@
-"""The group's two control topics on Kafka: the port `tidewheel.rebalance.ports.GroupLog`, and what else a leader asks the cluster.
+"""Group log on Kafka: the port `tidewheel.rebalance.ports.GroupLog`, and a leader's other requests.
 
-The state topic is written by the leader alone, in transactions of `<app>-leader`, so a claim is an `init_transactions`: it
-fences whoever led before. The inbox is written by everybody and never in transactions, so that nobody can hold it up
-(hole H3): it is read whatever is open in it, and the state topic committed only.
+Only the leader writes the state topic, in transactions of `<app>-leader`; a claim
+(`init_transactions`) fences the previous leader. Members write the inbox without transactions and
+read it uncommitted, so no open transaction can block it (hole H3).
 """
 
 import contextlib
@@ -41,25 +41,22 @@ _T = TypeVar("_T")
 _log: Final = logging.getLogger("tidewheel.group")
 
 _MIB: Final = 1024 * 1024
-#: How long a client may take to get to know a topic before it is used all the same.
 _PREPARE_S: Final = 2.0
-#: How long a question about the control topics may take before it is asked again from the start.
 _ASK_TIMEOUT_S: Final = 10.0
-#: How long a leader's transaction may take. Others claim long before.
+#: Other processes claim much earlier.
 _LEADER_TIMEOUT_S: Final = 10.0
 _LEADER_TRANSACTION_MS: Final = 10_000
-#: A fence that another one fenced is made again: the last one counts.
+#: A fenced fence is repeated: the last one counts.
 _FENCE_TRIES: Final = 3
 
-#: Header of a transaction's last record: readers take in whole transactions only, and markers can't be seen.
+#: Marks a transaction's last record, as markers are invisible to readers.
 _LAST: Final = ("last", b"")
 
-#: Timestamps of both topics are the broker's. A broker refuses others that are an hour ahead of its own clock, and only its
-#: clock says what is recent.
+#: Broker timestamps: producers' clocks are not comparable.
 _TIMESTAMPS: Final = "message.timestamp.type"
 _BROKERS_TIME: Final = "LogAppendTime"
 
-#: History stays readable for an hour at least (`tidewheel group history`); compaction keeps the last of each key.
+#: An hour of history for `tidewheel group history`; then compaction.
 STATE_TOPIC_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "min.compaction.lag.ms": "3600000",
@@ -71,7 +68,7 @@ INBOX_TOPIC_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
     "retention.ms": "3600000",
     "retention.bytes": str(64 * _MIB),
-    # Else the last segment, which is never deleted, of a quiet group would keep an erased key for days.
+    # The active segment is never deleted: a quiet group would keep an erased key for days.
     "segment.ms": "3600000",
     "segment.bytes": str(8 * _MIB),
     _TIMESTAMPS: _BROKERS_TIME,
@@ -97,7 +94,7 @@ def inbox_topic(app: str) -> str:
 
 
 def new_control_topics(app: str, replication_factor: int, missing: Iterable[str]) -> list[NewTopic]:
-    """Return those of the two topics that are to be created."""
+    """Return the missing control topics."""
     configs = {state_topic(app): STATE_TOPIC_CONFIG, inbox_topic(app): INBOX_TOPIC_CONFIG}
     return [
         NewTopic(
@@ -108,7 +105,7 @@ def new_control_topics(app: str, replication_factor: int, missing: Iterable[str]
 
 
 def leader_transactional_id(app: str) -> str:
-    """Return the id that leaders fence each other by.
+    """Return the transactional id of an application's leader.
 
     >>> leader_transactional_id("shop")
     'shop-leader'
@@ -117,12 +114,7 @@ def leader_transactional_id(app: str) -> str:
 
 
 class KafkaGroupLog:
-    """The log of one application's group; see the port for which thread calls what.
-
-    Args:
-        settings: What clients are made from; the application's id names the topics.
-        replication_factor: For topics that are created; -1 is the cluster's default.
-    """
+    """The log of one application's group; the port defines the threads."""
 
     def __init__(self, settings: ClientSettings, *, replication_factor: int = -1) -> None:
         self._settings = settings
@@ -132,15 +124,13 @@ class KafkaGroupLog:
         self._inbox = TopicPartition(inbox_topic(app), 0)
         self._admin = KafkaAdmin(settings, timeout_s=_ASK_TIMEOUT_S)
         self._reader: ControlTopicsReader | None = None
-        #: Where the state topic was read to, past markers and aborted transactions.
         self._position = 0
-        #: Records of a transaction whose last one has not come yet, with their offsets.
+        #: Records of an incomplete transaction.
         self._unfinished: list[tuple[int, LoggedRecord]] = []
         self._leader: LeaderProducer | None = None
         self._inbox_producer = _InboxProducer(settings, self._inbox)
 
     def open(self, *, create: bool, inbox_back_ms: int) -> Mapping[str, str]:
-        """Begin to read; returns the topics' ids."""
         return _tried(lambda: self._open(create=create, inbox_back_ms=inbox_back_ms))
 
     def _open(self, *, create: bool, inbox_back_ms: int) -> Mapping[str, str]:
@@ -165,7 +155,7 @@ class KafkaGroupLog:
         return ids
 
     def _use_brokers_time(self) -> None:
-        """Have topics of an earlier version bear the broker's timestamps; without the right to, go on with a warning."""
+        """Switch old topics to broker timestamps, if permitted."""
         names = [self._state.topic, self._inbox.topic]
         try:
             found = self._admin.describe_topics(names, config=[_TIMESTAMPS])
@@ -188,7 +178,6 @@ class KafkaGroupLog:
         return {name: topic.topic_id.hex() for name, topic in found.items()}
 
     def poll(self, timeout_s: float) -> LogRead:
-        """Return what has come."""
         reader = self._reader
         assert reader is not None, "open the log first"
         try:
@@ -209,7 +198,7 @@ class KafkaGroupLog:
             for run in arrival.runs:
                 heard += zip(run.offsets, run.raw_values, strict=True)
         if not arrivals and self._unfinished and self._position >= self._stable_offset():
-            # Nothing decided follows, not even a marker: it was written outside any transaction, by no leader.
+            # Not even a marker follows: no transaction of a leader wrote it.
             records += [logged for _, logged in self._unfinished]
             self._unfinished.clear()
         messages = [(offset, read_message(value)) for offset, value in heard]
@@ -227,7 +216,7 @@ class KafkaGroupLog:
         )
 
     def _transactions(self, run: SourceRecords) -> list[LoggedRecord]:
-        """Return the records of whole transactions, and keep those of one whose last record has not come."""
+        """Return records of whole transactions; keep the others."""
         whole: list[LoggedRecord] = []
         headers = run.headers or [()] * len(run)
         for offset, key, value, marks in zip(
@@ -249,7 +238,7 @@ class KafkaGroupLog:
         return LoggedRecord(text, record, tombstone=value is None, offset=offset)
 
     def _whole(self) -> list[LoggedRecord]:
-        """Return what was kept, if its transaction has ended: its last record was compacted away since."""
+        """Return kept records if their transaction's last record was compacted away."""
         if not self._unfinished or self._position == self._unfinished[-1][0] + 1:
             return []
         whole = [logged for _, logged in self._unfinished]
@@ -266,30 +255,26 @@ class KafkaGroupLog:
         return self._admin.end_offsets([self._inbox])[self._inbox]
 
     def state_end(self) -> int:
-        """Return the end of the state topic: what is undecided below it has to be decided before anyone acts."""
+        """Return the end; everything below must be decided."""
         return _tried(lambda: self._admin.end_offsets([self._state])[self._state])
 
     def topic_ids(self) -> Mapping[str, str]:
-        """Return the topics' ids as they are now."""
         return _tried(self._ids)
 
     def send(self, messages: Sequence[AnyMessage]) -> None:
-        """Send messages to the inbox."""
         self._inbox_producer.send(messages)
 
     def claim(self) -> int:
-        """Fence whoever led before; returns the end of the log by then."""
+        """Fence the previous leader; return the log's end at that moment."""
         self.resign()
         self._leader = LeaderProducer(self._settings, self._state)
         self._leader.init()
         return self.state_end()
 
     def append(self, records: Sequence[AnyRecord]) -> None:
-        """Write records in one transaction."""
         self._written(record_keys(records), list(map(encode_record, records)))
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Write tombstones in one transaction."""
         self._written([key.encode() for key in keys], [None] * len(keys))
 
     def _written(self, keys: list[bytes], values: Sequence[bytes | None]) -> None:
@@ -298,13 +283,12 @@ class KafkaGroupLog:
         self._leader.write(keys, values)
 
     def resign(self) -> None:
-        """Let go of the leader's producer; idempotent."""
         leader, self._leader = self._leader, None
         if leader is not None:
             leader.close()
 
     def close(self) -> None:
-        """Send what was said, then let go of every client; idempotent."""
+        """Send pending messages, then close all clients."""
         self._inbox_producer.close()
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -314,7 +298,7 @@ class KafkaGroupLog:
 
 
 class LeaderProducer:
-    """A leader's transactions. One thread calls it; whatever goes wrong ends it."""
+    """A leader's transactions; any failure ends it."""
 
     def __init__(self, settings: ClientSettings, state: TopicPartition) -> None:
         self._state = state
@@ -324,12 +308,11 @@ class LeaderProducer:
         self._producer = ProducerClient(config, self._log, stall_timeout_s=_LEADER_TIMEOUT_S)
 
     def init(self) -> None:
-        """Fence whoever has the id and abort what it left open."""
         self._tried(self._producer.named("init_transactions"))
         _know_topic(self._producer, self._state.topic)
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Write records in one transaction; raises `LeadershipLostError` unless they are committed for sure."""
+        """Write one transaction; raise `LeadershipLostError` unless it is surely committed."""
         if not keys:
             return
         self._producer.serve()
@@ -354,13 +337,10 @@ class LeaderProducer:
         except StalledError as stalled:
             raise LeadershipLostError("the cluster took no records for too long") from stalled
         self._producer.serve()
-        if (
-            self._log.doubt
-        ):  # a request of this transaction may arrive late and end the next one (H8)
+        if self._log.doubt:  # A late request may end the next transaction (H8).
             raise LeadershipLostError(f"a transaction's outcome is unknown: {self._log.doubt}")
 
     def close(self) -> None:
-        """Let the client go; idempotent."""
         self._producer.drop()
 
     def _tried(self, operation: Callable[..., Any]) -> None:
@@ -376,7 +356,7 @@ class LeaderProducer:
 
 
 class _InboxProducer:
-    """Sends announcements. One thread calls it, after `prepare`; a client that failed for good is replaced."""
+    """Sends announcements from one thread; replaces a failed client."""
 
     def __init__(self, settings: ClientSettings, inbox: TopicPartition) -> None:
         self._settings = settings
@@ -384,7 +364,6 @@ class _InboxProducer:
         self._producer: ProducerClient | None = None
 
     def prepare(self) -> None:
-        """Connect, so that the first message goes at once."""
         if self._producer is None:
             self._producer = self._made()
             _know_topic(self._producer, self._inbox.topic)
@@ -395,14 +374,14 @@ class _InboxProducer:
         return ProducerClient(config, log, stall_timeout_s=0.0)
 
     def send(self, messages: Sequence[AnyMessage]) -> None:
-        """Send messages, in order; what the client does not take is dropped."""
+        """Send messages in order; drop those that the client rejects."""
         producer = self._producer
         if producer is None:
             self._producer = producer = self._made()
         keys = [message.member.encode() for message in messages]
         values = list(map(encode_message, messages))
         try:
-            # With no time of their own: the broker's counts.
+            # The broker sets the timestamp.
             producer.send_columns(*self._inbox, keys, values, [1] * len(keys), stop=len(keys))
         except StalledError:
             return
@@ -413,23 +392,23 @@ class _InboxProducer:
         producer.serve()
 
     def close(self) -> None:
-        """Wait a moment until everything was sent, then let go; idempotent."""
+        """Wait briefly for sending, then close."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            with contextlib.suppress(KafkaException):  # it ends anyway
+            with contextlib.suppress(KafkaException):
                 producer.flush(time.monotonic() + 1.0)
             producer.drop()
 
 
 class KafkaGroupAdmin:
-    """What a leader asks the cluster besides the log: the ports `Fencer` and `EndsReader`. Any thread may call it."""
+    """A leader's other requests (`Fencer`, `EndsReader`); any thread may call."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._group_id = settings.application_id
         self._admin = KafkaAdmin(settings, timeout_s=_ASK_TIMEOUT_S)
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
-        """Fence producers of those ids that are this application's own; raises StreamsError if not all were."""
+        """Fence this application's producers; raise StreamsError unless all are fenced."""
         own = own_ids(self._group_id, transactional_ids)
         if len(own) < len(set(transactional_ids)):
             _log.warning(
@@ -448,7 +427,7 @@ class KafkaGroupAdmin:
                 return
 
     def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
-        """Return the ends of logs by position key, without partitions that do not exist; raises StreamsError."""
+        """Return end offsets by position key, without missing partitions."""
         partitions = [each for text in positions for each in _partitions(text)]
         try:
             ends = self._admin.end_offsets(partitions)
@@ -464,7 +443,7 @@ class KafkaGroupAdmin:
         return {position_key(each): offset for each, offset in ends.items()}
 
     def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the position keys whose committed offset somebody else wrote; raises StreamsError."""
+        """Return position keys with a foreign offset."""
         wanted = [
             TopicPartition(topic, number)
             for topic, count in sorted(partitions.items())
@@ -478,7 +457,7 @@ class KafkaGroupAdmin:
         )
 
     def was_used(self) -> bool:
-        """Return whether a group of this application has committed before: its commits bear task epochs."""
+        """Return True if the group has commits with task epochs."""
         committed = self._admin.committed(self._group_id, None, stable=False)
         progress = [
             Progress.decode(each.metadata, committed_offset=each.offset)
@@ -487,12 +466,11 @@ class KafkaGroupAdmin:
         return any(each is not None and each.task_epoch > 0 for each in progress)
 
     def close(self) -> None:
-        """Let the client go; idempotent."""
         self._admin.close()
 
 
 def _partitions(text: str) -> list[TopicPartition]:
-    """Return the partition that a position key names; none for what members may say and is no such key."""
+    """Return a position key's partition; None for an invalid key."""
     try:
         return [parse_position_key(text)]
     except ValueError:
@@ -500,8 +478,8 @@ def _partitions(text: str) -> list[TopicPartition]:
 
 
 def _know_topic(producer: ProducerClient, topic: str) -> None:
-    """Have a client know a topic's leader: it would find out half a second after the first record."""
-    with contextlib.suppress(KafkaException):  # it finds out later
+    """Fetch a topic's leader; otherwise the first record waits half a second."""
+    with contextlib.suppress(KafkaException):
         producer.client.list_topics(topic, timeout=_PREPARE_S)
 
 
@@ -512,7 +490,7 @@ def _rejected(partition: TopicPartition, offset: int, rejection: Rejection) -> R
 
 
 def _tried(call: Callable[[], _T]) -> _T:
-    """Return what a call returns; raises `GroupLogAwayError` where it can be tried again."""
+    """Return a call's result; raise `GroupLogAwayError` if it can be retried."""
     try:
         return call()
     except MissingSourceTopicError as error:

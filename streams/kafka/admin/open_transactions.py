@@ -1,4 +1,4 @@
-"""Who has the transactions open that readers wait for: asks the partitions' leaders, then the coordinators."""
+"""Owners of the open transactions that block readers, from partition leaders and coordinators."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,11 @@ from tidewheel.streams.kafka.admin.transaction_requests import (
 )
 from tidewheel.tasks.open_transactions import OpenTransaction
 
-#: How long one answer may take.
+#: Timeout of one answer.
 _ASK_S: Final = 5.0
 
 
 class Node(NamedTuple):
-    """The address of a broker."""
-
     host: str
     port: int
 
@@ -32,13 +30,13 @@ def with_producers(
     nodes: Iterable[Node],
     config: Mapping[str, Any],
 ) -> dict[TopicPartition, OpenTransaction]:
-    """Return open transactions with what brokers say of their producers.
+    """Return open transactions with the brokers' information about their producers.
 
     Args:
         found: The transactions.
-        leaders: The leader of each partition, where there is one.
+        leaders: Each partition's leader, if any.
         nodes: All brokers: any may be a producer's coordinator.
-        config: Settings of a client, secrets resolved.
+        config: Client settings with resolved secrets.
     """
     made: dict[TopicPartition, OpenTransaction] = {
         each: replace(one, unknown="the partition has no leader") for each, one in found.items()
@@ -81,7 +79,7 @@ def _described(one: OpenTransaction, states: Iterable[ProducerState]) -> OpenTra
 def _coordinators(
     producers: Iterable[int], nodes: Iterable[Node], config: Mapping[str, Any]
 ) -> dict[int, CoordinatorState] | None:
-    """Return what the coordinators say of producers; None if not all brokers could be asked."""
+    """Return the coordinators' information; None unless all brokers answered."""
     known: dict[int, CoordinatorState] = {}
     wanted = list(producers)
     for node in nodes:
@@ -100,6 +98,6 @@ def _coordinated(
         return one
     coordinator = known.get(one.producer_id)
     if coordinator is None:
-        return one  # forgotten, or this principal may not describe the transactional id
+        return one  # Forgotten, or this principal may not describe the transactional id.
     name, state = coordinator
     return replace(one, transactional_id=name, state=state)

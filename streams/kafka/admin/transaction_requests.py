@@ -1,7 +1,7 @@
-"""Asks brokers who has transactions open: requests that librdkafka does not have (DescribeProducers, ListTransactions).
+"""Requests for open transactions that librdkafka lacks: DescribeProducers, ListTransactions.
 
-Written over a socket of its own, with TLS and the password logins (PLAIN, SCRAM) that the client settings name. Used only
-to explain what stands still, so every failure ends in `NotAskedError`, whose text says why.
+They use a socket with the TLS and password login (PLAIN, SCRAM) of the client settings. They only
+explain blocked readers, so every failure is a `NotAskedError` with its reason.
 """
 
 import base64
@@ -21,16 +21,16 @@ _SASL_AUTHENTICATE: Final = (36, 1)
 _CLIENT_ID: Final = b"tidewheel-transactions"
 _ANSWER_BYTES_MAX: Final = 8 << 20
 _SCRAM: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-#: Settings that make a TLS connection which is not made here.
+#: Settings of unsupported TLS connections.
 _OTHER_TLS: Final = ("ssl.keystore.location", "ssl.engine.location", "ssl.key.pem", "ssl.providers")
 
 
 class NotAskedError(Exception):
-    """A broker could not be asked; the text says why, without any secret."""
+    """A broker was not asked; the text has the reason, without secrets."""
 
 
 class ProducerState(NamedTuple):
-    """A producer with a transaction open in a partition."""
+    """A producer with an open transaction in a partition."""
 
     producer_id: int
     epoch: int
@@ -39,7 +39,7 @@ class ProducerState(NamedTuple):
 
 
 class CoordinatorState(NamedTuple):
-    """What a coordinator says of a producer."""
+    """A coordinator's information about a producer."""
 
     transactional_id: str
     state: str
@@ -51,11 +51,11 @@ class BrokerConnection:
     Args:
         host: The broker's.
         port: The broker's.
-        config: Settings of a client of librdkafka, secrets resolved.
-        timeout_s: How long each answer may take.
+        config: librdkafka settings with resolved secrets.
+        timeout_s: Timeout of each answer.
 
     Raises:
-        NotAskedError: It can't be reached, or the login is of another kind.
+        NotAskedError: It is unreachable, or the login is of another kind.
     """
 
     def __init__(self, host: str, port: int, config: Mapping[str, Any], timeout_s: float) -> None:
@@ -83,7 +83,6 @@ class BrokerConnection:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; idempotent."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -91,7 +90,7 @@ class BrokerConnection:
     def open_producers(
         self, topic: str, partitions: Iterable[int]
     ) -> dict[int, list[ProducerState]]:
-        """Return the producers with an open transaction in partitions that this broker leads."""
+        """Return producers with an open transaction in partitions that this broker leads."""
         numbers = list(partitions)
         body = (
             _count(1)
@@ -124,7 +123,7 @@ class BrokerConnection:
         return found
 
     def transactions_of(self, producer_ids: Iterable[int]) -> dict[int, CoordinatorState]:
-        """Return what this broker, as a coordinator, knows of producers."""
+        """Return this coordinator's information about producers."""
         ids = sorted(producer_ids)
         body = (
             _count(0) + _count(len(ids)) + b"".join(struct.pack(">q", each) for each in ids) + b"\0"
@@ -199,7 +198,7 @@ class BrokerConnection:
 
 
 class _Answer:
-    """Reads what a broker answered, from front to back."""
+    """A broker's answer, read from front to back."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -228,7 +227,6 @@ class _Answer:
                 return value
 
     def count(self) -> int:
-        """Return the length of a compact array."""
         return max(self._varint() - 1, 0)
 
     def text(self) -> str:
@@ -236,7 +234,6 @@ class _Answer:
         return self.bytes(self.count()).decode()
 
     def tags(self) -> None:
-        """Skip tagged fields."""
         for _ in range(self._varint()):
             self._varint()
             self.skip(self._varint())
@@ -290,7 +287,6 @@ def _context(config: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 def _count(length: int) -> bytes:
-    """Return the length of a compact array or string, as the wire has it."""
     value, data = length + 1, bytearray()
     while value > 0x7F:  # noqa: PLR2004 - seven bits a byte
         data.append(value & 0x7F | 0x80)

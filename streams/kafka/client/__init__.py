@@ -1,1 +1,1 @@
-"""Settings, errors and logs that all Kafka clients share."""
+"""Settings, errors and logs of all Kafka clients."""

@@ -1,4 +1,4 @@
-"""What to do about an error of the cluster, for messages."""
+"""Next steps after an error of the cluster, for messages."""
 
 from typing import Final
 
@@ -6,7 +6,6 @@ from confluent_kafka import KafkaError
 
 from tidewheel.streams.kafka.client.codes import is_transient
 
-#: What to do about a cluster that does not answer.
 AWAY_ADVICE: Final = (
     "check that the brokers run, that this address is theirs, and security.protocol"
 )
@@ -43,7 +42,7 @@ _NEXT_STEPS: Final = {
 
 
 def next_step(error: KafkaError) -> str:
-    """Return what the user can do about an error of an administrative or transactional call."""
+    """Return the user's next step after an administrative or transactional error."""
     step = _NEXT_STEPS.get(error.code())
     if step is None and is_transient(error):
         step = AWAY_ADVICE

@@ -1,9 +1,8 @@
-"""What librdkafka writes to its log: passed on to Python's logging, and read for what no call tells.
+"""librdkafka's log: forwarded to Python's logging, and read for facts that no call reports.
 
-The client repeats an EndTxn request on its own after a lost connection and then reports success, although the first
-one may still be on its way and end a *later* transaction (PROTOCOL.md H8). Only its debug log shows that. So the
-transactional producer's log is a `TransactionLog`, which keeps such lines as doubt. Lines are handed over on the
-thread that polls the client. In a commit that may be one of two, and each line only sets a field, so nothing here needs a lock.
+After a lost connection the client repeats an EndTxn request and reports success. The first request
+may still end a *later* transaction (PROTOCOL.md H8). Only the debug log shows that; a
+`TransactionLog` keeps such lines as doubt. Each line only sets a field, so no lock is needed.
 """
 
 import logging
@@ -19,10 +18,9 @@ from tidewheel.streams.kafka.client.settings import ClientKind, Config, construc
 
 _LOGGER: Final = logging.getLogger("tidewheel.streams.kafka.client")
 
-#: The same kind of line is passed on once in this time; the client repeats some 20 times a second.
+#: Interval per kind of line; the client repeats some 20 times a second.
 _QUIET_S: Final = 30.0
 
-#: What to do about a refused login.
 LOGIN_ADVICE: Final = "check security.protocol, sasl.* and ssl.* of consumer, producer and admin"
 
 _UNANSWERED_END: Final = re.compile(r"EndTxn returned _")
@@ -30,10 +28,10 @@ _ENDED_BY_US: Final = "_DESTROY"
 
 
 def raises_doubt(facility: str, text: str, *, offsets_sent: bool) -> bool:
-    """Whether a log line of the open transaction means that a request may be answered later, unseen.
+    """Return True if a log line means that a request may be answered later, unseen.
 
-    Requests of a transaction go to its coordinator, except its offsets, which go to the group's; so once they are
-    under way a lost connection to any broker counts.
+    Transaction requests go to the transaction coordinator, its offsets to the group's. With offsets
+    in flight, a lost connection to any broker counts.
     """
     match facility:
         case "FAIL" | "REQTMOUT":
@@ -49,11 +47,11 @@ def raises_doubt(facility: str, text: str, *, offsets_sent: bool) -> bool:
 
 
 class ClientLog:
-    """The `logger=` of a client. Debug lines are passed on only if the user asked librdkafka for them.
+    """The `logger=` of a client; forwards debug lines only if the user enabled them.
 
     Attributes:
-        refused_login: What a broker said when it refused this client's login, or ""; calls only tell of a time-out.
-        unreachable: Why a broker could not be reached, or "" if none was missed; calls only tell of a time-out here too.
+        refused_login: The broker's reason, or ""; calls report only a time-out.
+        unreachable: The reason, or ""; calls report only a time-out.
     """
 
     __slots__ = ("_name", "_seen", "_with_debug", "refused_login", "unreachable")
@@ -63,11 +61,11 @@ class ClientLog:
         self._with_debug = with_debug
         self.refused_login = ""
         self.unreachable = ""
-        #: When each kind of line was last passed on, and how many were held back since.
+        #: Last forwarding and number of suppressed lines, per kind.
         self._seen: dict[str, tuple[float, int]] = {}
 
     def log(self, level: int, template: str, *parts: Any) -> None:
-        """Take one line; librdkafka gives facility, client and text."""
+        """Handle one line: facility, client and text."""
         if level <= logging.DEBUG:
             if self._with_debug:
                 _LOGGER.debug("%s: %s", self._name, template % parts)
@@ -75,7 +73,7 @@ class ClientLog:
         self.say(level, str(parts[0]) if parts else template, template % parts)
 
     def on_error(self, error: KafkaError) -> None:
-        """Take an error that belongs to no call (`error_cb`): lost brokers, failed logins."""
+        """Handle an error without a call (`error_cb`): lost brokers, failed logins."""
         if error.code() in LOGIN_FAILED:
             self.refused_login = error.str()
         elif error.code() in AWAY and error.code() != ALL_BROKERS_DOWN:
@@ -84,7 +82,7 @@ class ClientLog:
         self.say(level, error.name(), f"{error.str()}{_advice(error)}")
 
     def say(self, level: int, kind: str, text: str) -> None:
-        """Pass a line on unless one of its kind was passed on just now."""
+        """Forward a line unless one of its kind was forwarded recently."""
         now = time.monotonic()
         last, held_back = self._seen.get(kind, (-_QUIET_S, 0))
         if now - last < _QUIET_S:
@@ -96,11 +94,11 @@ class ClientLog:
 
 
 class TransactionLog(ClientLog):
-    """The log of a transactional producer, read for doubts and for why a transaction failed.
+    """The log of a transactional producer.
 
     Attributes:
-        doubt: The line that makes the outcome of the open transaction unknown, or "".
-        failure: Why the client says that the open transaction must be aborted, or "".
+        doubt: The line that makes the open transaction's outcome unknown, or "".
+        failure: The client's reason to abort the open transaction, or "".
     """
 
     __slots__ = ("_offsets_sent", "doubt", "failure")
@@ -112,7 +110,7 @@ class TransactionLog(ClientLog):
         self._offsets_sent = False
 
     def transaction_begins(self) -> None:
-        """Forget what was said of earlier transactions."""
+        """Reset for a new transaction."""
         self.doubt = ""
         self.failure = ""
         self._offsets_sent = False
@@ -122,11 +120,10 @@ class TransactionLog(ClientLog):
         self._offsets_sent = True
 
     def offsets_are_answered(self) -> None:
-        """Again only one to the coordinator is."""
+        """Only one to the transaction coordinator is again."""
         self._offsets_sent = False
 
     def log(self, level: int, template: str, *parts: Any) -> None:
-        """Take one line; librdkafka gives facility, client and text."""
         if parts:
             facility, text = str(parts[0]), str(parts[-1])
             if raises_doubt(facility, text, offsets_sent=self._offsets_sent):
@@ -137,7 +134,6 @@ class TransactionLog(ClientLog):
 
 
 def error_of(exception: KafkaException) -> KafkaError:
-    """Return the error inside librdkafka's exception."""
     error = exception.args[0]
     assert isinstance(error, KafkaError), "librdkafka's exceptions hold a KafkaError"
     return error
@@ -150,7 +146,7 @@ def _advice(error: KafkaError) -> str:
 
 
 def make_client(make: Callable[..., Any], kind: ClientKind, config: Config, log: ClientLog) -> Any:
-    """Make a librdkafka client that writes to `log`; a refused setting raises ConfigError without its value."""
+    """Make a client that writes to `log`; a refused setting raises ConfigError without its value."""
     users_error_cb = config.get("error_cb")
 
     def on_error(error: KafkaError) -> None:
@@ -167,6 +163,6 @@ def make_client(make: Callable[..., Any], kind: ClientKind, config: Config, log:
 
 
 def refused(kind: ClientKind, reason: str, cause: BaseException) -> NoReturn:
-    """Raise the ConfigError of a refused setting. The cause is dropped: its text may hold the value."""
+    """Raise the ConfigError of a refused setting, without its cause, which may show the value."""
     del cause
     raise construction_error(kind, reason) from None

@@ -10,11 +10,11 @@ ALL_BROKERS_DOWN: Final = KafkaError._ALL_BROKERS_DOWN
 TIMED_OUT: Final = KafkaError._TIMED_OUT
 MSG_TIMED_OUT: Final = KafkaError._MSG_TIMED_OUT
 FATAL: Final = KafkaError._FATAL
-#: A transaction lost a record before it was sent: for a partition that does not exist, or by time-out.
+#: A transaction lost a record before sending: missing partition, or time-out.
 INCONSISTENT: Final = KafkaError._INCONSISTENT
 INVALID_DIFFERENT_RECORD: Final = KafkaError._INVALID_DIFFERENT_RECORD
 
-#: No broker is to be reached.
+#: No broker is reachable.
 AWAY: Final = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -24,7 +24,7 @@ AWAY: Final = frozenset(
     }
 )
 
-#: Errors that pass by themselves: a broker away, a leader moving, a coordinator loading.
+#: Transient: a broker away, a leader election, a loading coordinator.
 TRANSIENT: Final = frozenset({
     KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE,
     KafkaError._WAIT_COORD, KafkaError._DESTROY_BROKER, KafkaError.REBOOTSTRAP_REQUIRED, KafkaError._NODE_UPDATE,
@@ -39,29 +39,27 @@ TRANSIENT: Final = frozenset({
     KafkaError.UNSTABLE_OFFSET_COMMIT,
 })  # fmt: skip
 
-#: A newer producer of the same id exists.
 FENCED: Final = frozenset({
     KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH,
 })  # fmt: skip
 
-#: The broker refuses a batch for what is in it: the culprit's batch-mates fail with it.
+#: A refused batch: good records fail together with the bad one.
 BATCH_REFUSED: Final = frozenset({
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD,
     KafkaError.INVALID_MSG, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_TIMESTAMP,
     KafkaError._INVALID_DIFFERENT_RECORD, KafkaError.POLICY_VIOLATION, KafkaError._INVALID_ARG,
 })  # fmt: skip
 
-#: The batch is larger than the topic takes.
 TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
-#: The client or broker refuses the record for where it should go: each record of the topic would fail.
+#: Refused because of the target: every record of the topic would fail.
 TOPIC_REFUSED: Final = frozenset({
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION, KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
 })  # fmt: skip
 
-#: The record was not answered, or only fell with its transaction or its producer: sent again it may succeed.
+#: Not answered, or failed with its transaction or producer: a retry may succeed.
 UNANSWERED: Final = frozenset({
     KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT,
     KafkaError._INVALID_DIFFERENT_RECORD, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID,
@@ -70,12 +68,12 @@ UNANSWERED: Final = frozenset({
 
 NO_TOPIC: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 NO_PARTITION: Final = frozenset({*NO_TOPIC, KafkaError._UNKNOWN_PARTITION})
-#: What list_offsets says of a topic that does not exist, and of one whose leader is being elected.
+#: list_offsets for a missing topic, and during a leader election.
 NO_LEADER: Final = frozenset({*NO_TOPIC, KafkaError._NOENT})
 NO_GROUP: Final = frozenset({KafkaError.GROUP_ID_NOT_FOUND, KafkaError._UNKNOWN_GROUP})
 NO_OFFSET: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
-#: What a broker says to a client whose view of the partition's leader is of an earlier time.
+#: The client's leader of the partition is outdated.
 STALE_LEADER: Final = frozenset({
     KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION,
 })  # fmt: skip
@@ -89,5 +87,4 @@ READ_FORBIDDEN: Final = frozenset({
 
 
 def is_transient(error: KafkaError) -> bool:
-    """Whether the error passes by itself."""
     return error.retriable() or error.code() in TRANSIENT

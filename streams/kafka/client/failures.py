@@ -1,4 +1,4 @@
-"""What a producer's errors mean. Pure tables; the producers act on them."""
+"""Meaning of producers' errors, as pure tables."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -24,22 +24,20 @@ from tidewheel.tasks.processing.engine.output import OutputColumns
 
 
 class Outcome(StrEnum):
-    """What an error leaves of the open transaction."""
+    """The state of the open transaction after an error."""
 
-    #: A newer producer of the same id exists.
     FENCED = "fenced"
-    #: Nothing of it is visible; the client can abort it and begin anew.
+    #: Nothing is visible; the client can abort and restart.
     ABORT = "abort"
-    #: Nobody can tell, or the client can't go on: a new producer is needed either way.
+    #: Unknown, or the client has failed: a new producer is needed.
     UNKNOWN = "unknown"
 
 
-#: Settings of a topic that accepts records of any time.
+#: Settings of a topic that accepts any timestamp.
 _EVERY_TIMESTAMP: Final = (
     "message.timestamp.after.max.ms=9223372036854775807,"
     "message.timestamp.before.max.ms=9223372036854775807"
 )
-#: Errors of a record's content.
 _INVALID: Final = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP})
 
 _REFUSED_NAMES: Final = {
@@ -48,7 +46,7 @@ _REFUSED_NAMES: Final = {
 
 
 class DeliveryError(StreamsError):
-    """A record was not written. `code` is Kafka's name for why, as MSG_SIZE_TOO_LARGE."""
+    """A record was not written; `code` is Kafka's name, such as MSG_SIZE_TOO_LARGE."""
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
@@ -56,11 +54,9 @@ class DeliveryError(StreamsError):
 
 
 def outcome_of(error: KafkaError, *, ending: bool) -> Outcome:
-    """Return what `error` leaves of the open transaction.
+    """Return the state of the open transaction after a call's final `error`.
 
-    Args:
-        error: What the client's call failed with, after every retry.
-        ending: Whether the order to commit may have been sent by then.
+    `ending`: the commit request may have been sent.
     """
     if error.code() in FENCED:
         return Outcome.FENCED
@@ -72,10 +68,10 @@ def outcome_of(error: KafkaError, *, ending: bool) -> Outcome:
 
 
 def is_record_refused(error: KafkaError, log_text: str = "") -> bool:
-    """Whether sending the same records again would fail the same way.
+    """Return True if the same records would fail again.
 
-    When the client itself says no more than "erroneous state", its log names the cause in parentheses. When it says
-    "see individual delivery reports", the search for refused records finds out, or that the cluster was away.
+    For "erroneous state" the client's log has the cause in parentheses. For "see individual
+    delivery reports" the search for refused records decides.
     """
     if error.code() in BATCH_REFUSED | TOPIC_REFUSED or error.code() == INCONSISTENT:
         return True
@@ -83,7 +79,7 @@ def is_record_refused(error: KafkaError, log_text: str = "") -> bool:
 
 
 def refusal_in(log_text: str) -> KafkaError | None:
-    """Return the refusal that the client's log names as the cause of a failed transaction.
+    """Return the refusal that the client's log gives for a failed transaction.
 
     >>> refusal_in("Current transaction failed: ... must be aborted (INVALID_RECORD)").name()
     'INVALID_RECORD'
@@ -93,26 +89,21 @@ def refusal_in(log_text: str) -> KafkaError | None:
 
 
 def is_batch_refused(error: KafkaError) -> bool:
-    """Whether a record may have failed only because of another in its batch."""
+    """Return True if another record of the batch may be the cause."""
     return error.code() in BATCH_REFUSED
 
 
 def is_retriable(error: KafkaError) -> bool:
-    """Whether the same record may succeed if sent again."""
     return is_transient(error) or error.code() in UNANSWERED
 
 
 def delivery_error(
     error: KafkaError, topic: str, partition: int | None, step: str = "", record: str = ""
 ) -> DeliveryError:
-    """Return the exception a production handler is given for one record.
+    """Return a production handler's exception for one record.
 
-    Args:
-        error: The client's.
-        topic: Topic of the record.
-        partition: Its partition, if it is known.
-        step: The next step; by the error if it is empty.
-        record: Facts of the record, without its data.
+    `partition` may be unknown; `step` replaces the default next step; `record` describes the record
+    without its data.
     """
     where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
     return DeliveryError(
@@ -122,7 +113,7 @@ def delivery_error(
 
 
 def failed_delivery(columns: OutputColumns, index: int, error: KafkaError) -> FailedDelivery:
-    """Return the record at `index` as one that was not written."""
+    """Return the record at `index` as not written."""
     partitions = columns.partitions
     partition = partitions if isinstance(partitions, int) else partitions[index]
     return FailedDelivery(
@@ -140,7 +131,7 @@ def failed_delivery(columns: OutputColumns, index: int, error: KafkaError) -> Fa
 
 
 def _step_of(columns: OutputColumns, index: int, error: KafkaError) -> str:
-    """Return what to do about one record that a broker found invalid: the broker says no more than that."""
+    """Return the next step for a record that the broker calls invalid without a reason."""
     if error.code() not in _INVALID:
         return ""
     key, timestamp = columns.keys[index], columns.timestamps[index]

@@ -1,6 +1,6 @@
-"""Between librdkafka's messages and columns: runs of what was consumed, sizes of what is to be produced. Pure.
+"""Conversion between librdkafka's messages and columns.
 
-A record costs no bytecode here: every column is a `map` over a C function.
+A record costs no bytecode: every column is a `map` over a C function.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-_TIMESTAMP_MS = itemgetter(1)  # of (type, ms); -1 where the record has none
+_TIMESTAMP_MS = itemgetter(1)  # (type, ms); -1 without a timestamp
 
-#: Of a batch that holds one record: the batch's own header, and the most that a record's fixed fields take.
+#: Batch of one record: its header, and the maximum of the record's fixed fields.
 _BATCH_OVERHEAD_BYTES: Final = 61
 _RECORD_OVERHEAD_BYTES: Final = 27
 _HEADER_OVERHEAD_BYTES: Final = 10
@@ -25,12 +25,12 @@ _HEADER_OVERHEAD_BYTES: Final = 10
 def to_runs(
     messages: Sequence[Message], *, topic: str | None = None, with_headers: bool = True
 ) -> list[SourceRecords]:
-    """Return messages without errors as runs: one of each partition, with its records in order.
+    """Return messages as runs: one per partition, with its records in order.
 
     Args:
-        messages: At least one; none of them an error.
-        topic: The topic of all of them, if the caller knows that there is only one.
-        with_headers: Whether headers are read at all.
+        messages: At least one; no errors.
+        topic: The topic of all, if only one is possible.
+        with_headers: Reads headers, too.
     """
     partitions: list[Any] = list(map(Message.partition, messages))
     topics: list[Any] | None = list(map(Message.topic, messages)) if topic is None else None
@@ -42,7 +42,7 @@ def to_runs(
         (topic or "" if topics is None else topics[first], partitions[first]) for first in firsts
     ]
     if len(set(places)) < len(places):
-        # Several answers of brokers, each with records of many partitions: together they make larger batches.
+        # Several fetches with records of many partitions make larger batches together.
         counts = dict.fromkeys(sorted(places), 0)
         order = sorted(range(len(places)), key=places.__getitem__)
         for each in order:
@@ -51,7 +51,7 @@ def to_runs(
         places, ends = list(counts), list(accumulate(counts.values()))
         firsts = [0, *ends[:-1]]
     times = list(map(_TIMESTAMP_MS, map(Message.timestamp, messages)))
-    # Many records a millisecond share one object: stores keep fewer, which stay in the processor's cache.
+    # Equal timestamps share one object, which keeps stores small enough for the CPU cache.
     known: dict[int, int] = {}
     timestamps = list(map(known.setdefault, times, times))
     whole = SourceRecords(
@@ -71,7 +71,7 @@ def to_runs(
 
 
 def _starts(column: list[Any]) -> list[int]:
-    """Return the indices, from 1, at which the column's value is another than before."""
+    """Return the indices, from 1, at which the column changes."""
     if column.count(column[0]) == len(column):
         return []
     return list(compress(range(1, len(column)), map(ne, islice(column, 1, None), column)))
@@ -81,21 +81,19 @@ def _run(whole: SourceRecords, start: int, stop: int, topic: str, partition: int
     run = whole.slice(start, stop)
     run.topic = topic
     run.partition = partition
-    # A run without headers may come after one with; its column is None as if it had come alone.
+    # A run without headers has None, also after one with headers.
     if run.headers is not None and not any(run.headers):
         run.headers = None
     return run
 
 
 def _offsets(messages: Sequence[Message], *, one_run: bool) -> Sequence[int]:
-    """Return the offsets; as a range where none is missing, which offsets of one partition tell by first and last."""
+    """Return the offsets, as a range if none is missing."""
     first: Any = messages[0].offset()
     last: Any = messages[-1].offset()
     if one_run and last - first + 1 == len(messages):
         return range(first, last + 1)
-    offsets: list[Any] = list(
-        map(Message.offset, messages)
-    )  # None only on messages that are errors
+    offsets: list[Any] = list(map(Message.offset, messages))  # None only in errors
     return offsets
 
 
@@ -107,7 +105,7 @@ def _headers(messages: Sequence[Message]) -> list[Headers] | None:
 
 
 def record_size_bytes(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
-    """Return the most bytes that a batch of this one record takes uncompressed.
+    """Return the maximum uncompressed size of a batch of this record.
 
     >>> record_size_bytes(b"k", b"v" * 10)
     99
@@ -122,7 +120,7 @@ def record_size_bytes(key: bytes | None, value: bytes | None, headers: Headers =
 
 
 def oversized(columns: OutputColumns, limit_bytes: int) -> list[int]:
-    """Return the indices of records that a topic with this `max.message.bytes` may refuse."""
+    """Return the indices of records that `max.message.bytes` may refuse."""
     room = limit_bytes - _BATCH_OVERHEAD_BYTES - _RECORD_OVERHEAD_BYTES
     longest = max(map(len, filter(None, columns.values)), default=0)
     longest += max(map(len, filter(None, columns.keys)), default=0)

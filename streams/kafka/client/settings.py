@@ -1,8 +1,7 @@
-"""Turns plain values into librdkafka settings, one function per kind of client.
+"""librdkafka settings, one function per kind of client.
 
-Two layers, in this order: what the user gave wins over what suits us, and what correctness rests on can't be set at
-all (`check_overrides`). Values that name a secret (`env:NAME`, `file:/path`) are resolved here, when a client is made,
-and the result is kept nowhere. What is logged goes through `redact`, an allow-list.
+Settings that correctness depends on cannot be changed (`check_overrides`). References to secrets
+are resolved when a client is made, and never stored. `redact` filters logs by an allow-list.
 """
 
 import re
@@ -19,21 +18,20 @@ from tidewheel.streams.errors import ConfigError
 ClientKind = Literal["consumer", "producer", "admin"]
 Config = dict[str, Any]
 
-#: How much a client may hold that nobody has asked for yet.
 SOURCE_QUEUE_KBYTES: Final = 32 * 1024
 OTHER_QUEUE_KBYTES: Final = 16 * 1024
 AGAIN_QUEUE_KBYTES: Final = 2 * 1024
 
-#: The client takes any size, so that the check against the topic's own limit decides (`records.oversized`).
+#: The topic's own limit decides (`records.oversized`).
 CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000_000
 
-#: After this brokers abort a transaction of the search for refused records whose worker has died.
+#: Brokers then abort the search of a dead worker.
 SEARCH_TIMEOUT_MS: Final = 30_000
 
-#: librdkafka tells what became of a transaction's requests only in these debug logs (see `client_log`).
+#: The only logs with the outcome of transaction requests (see `client_log`).
 TRANSACTION_DEBUG: Final = ("eos",)
 
-#: After how long without a heartbeat a worker with a fixed assignment counts as gone.
+#: After this without a heartbeat a worker counts as gone.
 FIXED_SESSION_MS: Final = 8_000
 
 _ONE_CLUSTER = "set bootstrap_servers, which all clients share"
@@ -41,7 +39,7 @@ _OUR_CALLBACK = "Tidewheel handles it itself; remove it"
 
 
 class _Fixed(msgspec.Struct, frozen=True):
-    """Why a property can't be set, and the values that may be given because they change nothing."""
+    """Reason for a fixed property, and values that change nothing."""
 
     next_step: str
     allowed: frozenset[str] = frozenset()
@@ -100,13 +98,12 @@ _FIXED: Final[Mapping[ClientKind, Mapping[str, _Fixed]]] = {
 
 
 def check_overrides(kind: ClientKind, properties: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a property that the adapters rest on; pure.
+    """Raise ConfigError for a property that the adapters depend on.
 
     >>> check_overrides("consumer", {"isolation.level": "read_uncommitted"})
     Traceback (most recent call last):
     ...
-    tidewheel.streams.errors.ConfigError: consumer['isolation.level'] can't be set here: state and outputs are right only \
-if every consumer reads committed records; remove it
+    tidewheel.streams.errors.ConfigError: consumer['isolation.level'] can't be set here: state and outputs are right only if every consumer reads committed records; remove it
     """
     for name, value in properties.items():
         fixed = _FIXED[kind].get(name)
@@ -115,19 +112,19 @@ if every consumer reads committed records; remove it
 
 
 def redact(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties as they may be logged: only known-harmless values are shown."""
+    """Return properties for logs: only harmless ones show values."""
     return redacted(properties)
 
 
 def construction_error(kind: ClientKind, reason: str) -> ConfigError:
-    """Return what to tell the user when librdkafka refuses a setting; the value is never in it.
+    """Return the error text for a setting that librdkafka refuses, without its value.
 
     >>> construction_error("consumer", 'No such configuration property: "fetch.waits"').args[0]
     "consumer['fetch.waits']: librdkafka has no such property; check its spelling"
     """
     named = re.search(r"property:? \"?([a-z0-9_.]+)", reason)
     if named is None:
-        # The text may hold a value (a path, a key): only names that properties have are taken from it.
+        # The text may contain a value, so only names of properties are extracted.
         names = tuple(dict.fromkeys(_CREATION_NAMES.findall(reason)))
         return ConfigError(f"{kind}{_creation_problem(reason, names)}")
     name = named.group(1)
@@ -139,7 +136,6 @@ def construction_error(kind: ClientKind, reason: str) -> ConfigError:
 
 
 def _creation_problem(reason: str, names: tuple[str, ...]) -> str:
-    """Return the end of a message: the properties that librdkafka refuses together, and the next step."""
     if "Unsupported SASL mechanism" in reason:
         return "['sasl.mechanism']: librdkafka does not know it; use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
     if "No provider for SASL mechanism" in reason:
@@ -161,7 +157,7 @@ def _creation_problem(reason: str, names: tuple[str, ...]) -> str:
 
 
 def fixed_group(application_id: str) -> str:
-    """Return the group that workers with a fixed assignment are members of while they live; see `fixed_claim`."""
+    """Return the group of workers with a fixed assignment; see `fixed_claim`."""
     return f"{application_id}:fixed"
 
 
@@ -172,14 +168,7 @@ _CREATION_NAMES: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What every client of an application is made from.
-
-    Attributes:
-        bootstrap_servers: `host:port`, comma-separated.
-        application_id: Also the consumer group that offsets are committed to.
-        client_id: What brokers log and limit these clients by; the kind of client is added.
-        consumer: The user's librdkafka properties for consumers, `producer` and `admin` likewise.
-    """
+    """Settings of an application's clients; `application_id` is also the group of committed offsets."""
 
     bootstrap_servers: str
     application_id: str
@@ -195,19 +184,16 @@ class ClientSettings:
             check_files(getattr(self, kind), kind)
 
     def source(self) -> Config:
-        """Return settings of the worker's input consumer."""
         return self._consumer(
             "source",
             {"fetch.max.bytes": 16 << 20, "queued.max.messages.kbytes": SOURCE_QUEUE_KBYTES},
         )
 
     def input_again(self) -> Config:
-        """Return settings of a consumer that reads a few input records again: little is fetched beside them."""
         sizes = {"fetch.max.bytes": 1 << 20, "queued.max.messages.kbytes": AGAIN_QUEUE_KBYTES}
         return self._consumer("input-again", sizes)
 
     def changelog(self) -> Config:
-        """Return settings of a consumer that restores state: big fetches, few of them."""
         return self._consumer(
             "changelog",
             {
@@ -218,26 +204,25 @@ class ClientSettings:
         )
 
     def offsets(self, group_id: str, *, stable: bool) -> Config:
-        """Return settings of a consumer that lives only to read a group's offsets."""
         suiting = {
-            # A commit is undecided for a moment after its producer was answered, until its marker is written; the
-            # default of 100 ms would be waited out each time a task moves.
+            # The default of 100 ms would delay each moved task until a commit's marker is written.
             "retry.backoff.ms": 5,
             "retry.backoff.max.ms": 50,
         }
         return self._consumer("offsets", suiting) | {
             "group.id": group_id,
-            # Decides whether the cluster holds the answer back while a transactional commit is undecided.
+            # Settings of an application's clients.
+            #
+            # `application_id` is also the group of committed offsets.
             "isolation.level": "read_committed" if stable else "read_uncommitted",
         }
 
     def transactional(self, transactional_id: str, transaction_timeout_ms: int) -> Config:
-        """Return settings of the worker's transactional producer."""
         config = self._producer(
             "transactional",
             {
-                # A transaction that follows the last one at once is told to come again while the markers of that
-                # one are being written; the default of 100 ms would be waited out each time.
+                # The default of 100 ms would delay each transaction until the last one's markers
+                # are written.
                 "retry.backoff.ms": 5,
             },
         )
@@ -248,22 +233,18 @@ class ClientSettings:
             "debug": ",".join(
                 dict.fromkeys([*TRANSACTION_DEBUG, *filter(None, user_debug.split(","))])
             ),
-            # Lower levels would hide the lines that the unknown outcome is read from.
+            # Lower levels hide lines about unknown outcomes.
             "log_level": 7,
         }
 
     def sink(self) -> Config:
-        """Return settings of the idempotent producer of at_least_once."""
         config = self._producer("sink", {"message.timeout.ms": 120_000})
         return config | {"enable.idempotence": True, "delivery.report.only.error": True}
 
     def search(self, transactional_id: str) -> Config:
-        """Return settings of the producer that searches for refused records.
-
-        A batch is sent when all its records are there, and one at a time: an answer is then the answer to one batch.
-        """
+        """Only one batch is in flight, so an answer belongs to one batch."""
         config = self._producer("search", {"retry.backoff.ms": 5})
-        config.pop("max.in.flight", None)  # another name of the property below
+        config.pop("max.in.flight", None)  # alias of the property below
         return config | {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": SEARCH_TIMEOUT_MS,
@@ -278,14 +259,12 @@ class ClientSettings:
         }
 
     def fencing(self, transactional_id: str) -> Config:
-        """Return settings of a producer that lives only to fence another of this id."""
         return self._producer("fence", {"retry.backoff.ms": 5}) | {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": 10_000,
         }
 
     def control_topics(self) -> Config:
-        """Return settings of the consumer of a group's control topics, whatever the user's fetches are like."""
         small = {"queued.max.messages.kbytes": 4 * 1024, "fetch.error.backoff.ms": 50}
         return (
             self._consumer("group-log", {})
@@ -294,29 +273,24 @@ class ClientSettings:
         )
 
     def inbox(self) -> Config:
-        """Return settings of the producer of a group's announcements: at once or never."""
         config = self._producer("group-inbox", {"retry.backoff.ms": 20})
         return config | {"enable.idempotence": True, "linger.ms": 0, "message.timeout.ms": 5_000}
 
     def leader(self, transactional_id: str, transaction_timeout_ms: int) -> Config:
-        """Return settings of a group leader's producer: as the worker's, and nothing lingers."""
         config = self.transactional(transactional_id, transaction_timeout_ms)
         return config | {"client.id": self._common("group-leader")["client.id"], "linger.ms": 0}
 
     def administration(self) -> Config:
-        """Return settings of the admin client."""
         return self._common("admin") | self._resolved("admin") | self._cluster()
 
     def group(self, group_id: str) -> Config:
-        """Return settings of a consumer that is only asked about its group; it reads nothing."""
         return self._consumer("group", {}) | {"group.id": group_id}
 
     def fixed_claim(self, transactional_id: str) -> Config:
-        """Return settings of the consumer that shows a worker with a fixed assignment to whom it may concern."""
         return self._consumer("fixed", {}) | {
             "client.id": transactional_id,
             "group.id": fixed_group(self.application_id),
-            # As short as brokers allow without being told: a killed worker is forgotten soon.
+            # Short, within brokers' default limits.
             "session.timeout.ms": FIXED_SESSION_MS,
             "heartbeat.interval.ms": FIXED_SESSION_MS // 4,
         }
@@ -324,11 +298,10 @@ class ClientSettings:
     def _consumer(self, role: str, sizes: Config) -> Config:
         suiting = {
             "fetch.wait.max.ms": 50,
-            # After its queue was full the client pauses fetching for this long. At the default of 1,000 ms a reader
-            # that keeps up gets 0.15 M records/s, at 10 ms 1.1 M.
+            # Pause after a full queue. A reader that keeps up gets 0.15 M records/s with the
+            # default of 1,000 ms, 1.1 M with 10 ms.
             "fetch.queue.backoff.ms": 10,
             "fetch.error.backoff.ms": 100,
-            # How long a topic that nobody knows may still be on its way to us before it counts as missing.
             "topic.metadata.propagation.max.ms": 5_000,
             "check.crcs": True,
             **sizes,
@@ -338,7 +311,7 @@ class ClientSettings:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # Never a silent jump: where to begin is decided by the caller, who knows why there is no position.
+            # The caller chooses the position.
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
         }
@@ -352,7 +325,7 @@ class ClientSettings:
         }
         fixed = {
             "acks": "all",
-            "partitioner": "murmur2_random",  # as Kafka's own clients: by murmur2 of the key, random without one
+            "partitioner": "murmur2_random",  # as Kafka's own clients
             "message.max.bytes": CLIENT_MESSAGE_MAX_BYTES,
         }
         given = self._resolved("producer")
@@ -361,11 +334,11 @@ class ClientSettings:
     def _common(self, role: str) -> Config:
         return {
             "client.id": f"{self.client_id or self.application_id}-{role}",
-            # A broker that was away for long is found again within a second, not within ten.
+            # A broker is found again within one second, not ten.
             "reconnect.backoff.ms": 100,
             "reconnect.backoff.max.ms": 1_000,
-            # Once no broker is connected (a single one restarts), "rebootstrap" forgets them all, and librdkafka
-            # 2.16's send_offsets_to_transaction then waits for ever, past its own time limit.
+            # "rebootstrap" forgets all brokers when a single one restarts. librdkafka 2.16's
+            # send_offsets_to_transaction then waits forever, beyond its timeout.
             "metadata.recovery.strategy": "none",
         }
 

@@ -1,1 +1,1 @@
-"""Readers of topics."""
+"""Consumers."""

@@ -1,4 +1,4 @@
-"""Reads changelogs to restore state, and topics of global stores: the port `tidewheel.tasks.ports.ChangelogReader`."""
+"""Readers of changelogs and global topics: the port `tidewheel.tasks.ports.ChangelogReader`."""
 
 import time
 from bisect import bisect_left
@@ -12,14 +12,14 @@ from tidewheel.streams.kafka.consumers.consumer import AssignedConsumer
 from tidewheel.tasks.ports import ChangelogReader
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-#: How long a reader of a range may stand still before it gives up.
+#: Timeout without progress.
 STALL_S: Final = 60.0
 _POLL_RECORDS: Final = 20_000
 _POLL_S: Final = 0.5
 
 
 class KafkaChangelogReader(AssignedConsumer):
-    """Changelog records by position: read_committed, big fetches, no headers. One thread calls it."""
+    """Changelog records by position: read_committed, big fetches, no headers; for one thread."""
 
     noun = "changelog"
     next_step = "the local state behind it is too old or from another life of the topic; restore it from the beginning"
@@ -27,7 +27,7 @@ class KafkaChangelogReader(AssignedConsumer):
 
 
 class KafkaGlobalReader(AssignedConsumer):
-    """The topics of global stores by position: read_committed, with headers, which processors may ask for."""
+    """Global topics by position: read_committed, with headers for processors."""
 
     noun = "global topic"
     next_step = "the global stores are read again from the beginning"
@@ -42,22 +42,13 @@ def read_range(
     stall_s: float = STALL_S,
     make_reader: Callable[[], ChangelogReader] | None = None,
 ) -> Generator[SourceRecords]:
-    """Yield the committed records of a partition with from_offset <= offset < to_offset, in order.
+    """Yield the committed records of a partition with from_offset <= offset < to_offset.
 
-    It is done when the reader's position has come to the end: gaps, control records and aborted transactions there
-    are no records, and nothing beyond is waited for. Closing the generator closes the client.
-
-    Args:
-        settings: The application's client settings.
-        partition: What to read.
-        from_offset: The first offset.
-        to_offset: The end; at most the end of what is committed, which was asked for before.
-        stall_s: How long the position may stand still.
-        make_reader: Makes the reader, for tests.
+    Closing the generator closes the client.
 
     Raises:
-        OffsetOutOfRangeError: The beginning is no longer in the log.
-        StreamsError: Nothing came for `stall_s` seconds.
+        OffsetOutOfRangeError: The first records are deleted.
+        StreamsError: No progress for `stall_s` seconds.
     """
     if from_offset >= to_offset:
         return

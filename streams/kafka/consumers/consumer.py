@@ -1,9 +1,7 @@
-"""Reads partitions by position: what the worker's input and the readers of changelogs share, and the former.
+"""Consumers by position: the worker's input, and the base of changelog readers.
 
-No group membership, no automatic commits, no automatic reset: the caller says where to begin and is told where it
-stands. Positions are past control records and aborted transactions once the client has seen the end of a partition.
-Errors that pass by themselves are logged; those that need a decision are raised from `poll`, after every record that
-came before them was handed out.
+The caller sets positions; there is no group membership, automatic commit or reset. `poll` raises
+fatal errors after all earlier records were returned.
 """
 
 import re
@@ -30,20 +28,18 @@ from tidewheel.streams.kafka.client.settings import Config
 from tidewheel.tasks.ports import OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-#: How long getting to know a topic may take; it costs only time later if it fails.
 _PREPARE_S: Final = 2.0
 
-#: librdkafka's name for "no position yet" and the like; real offsets are not negative.
+#: Negative offsets are librdkafka's markers, such as "no position yet".
 _FIRST_OFFSET: Final = 0
 
-#: How the client names a partition in errors that belong to no record.
+#: Partition names in errors without a record.
 _NAMED_PARTITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+) \[(?P<partition>\d+)\]: ")
 
 
 class AssignedConsumer:
-    """One librdkafka consumer with explicit positions. One thread calls it."""
+    """One librdkafka consumer, for one thread."""
 
-    #: What the partitions are to the reader, for messages, and what to do if their records are gone.
     noun = "partition"
     next_step = "read again from an offset that exists"
     with_headers = True
@@ -56,18 +52,16 @@ class AssignedConsumer:
         config["error_cb"] = self._on_error
         self._consumer: Any = make_client(Consumer, "consumer", config, self._log)
         self._servers: str = config["bootstrap.servers"]
-        #: The next offset of each assigned partition, as far as records were handed out.
+        #: Next offset of each partition, after the returned records.
         self._next: dict[TopicPartition, int] = {}
-        #: The client remembers pauses beyond an assignment, so they are ended when a partition goes.
+        #: The client keeps pauses beyond an assignment.
         self._paused: set[TopicPartition] = set()
-        #: Where the client last saw the end of a partition.
         self._ends: dict[TopicPartition, int] = {}
-        #: Raised one by one by the next polls: records that came before them were handed out first.
+        #: Raised by later polls, one by one.
         self._failures: deque[StreamsError] = deque()
         self._only_topic: str | None = None
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read exactly these partitions, from these offsets."""
         self._end_pauses([*self._paused])
         self._consumer.assign(_with_offsets(positions))
         self._next = dict(positions)
@@ -76,7 +70,7 @@ class AssignedConsumer:
         self._set_topics()
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions as well; one that is read already stays where it is."""
+        """Read more partitions; others keep their position."""
         new = {each: offset for each, offset in positions.items() if each not in self._next}
         if new:
             self._consumer.incremental_assign(_with_offsets(new))
@@ -84,7 +78,6 @@ class AssignedConsumer:
             self._set_topics()
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions no more; one that is not read is fine. The others notice nothing."""
         gone = [each for each in partitions if each in self._next]
         if gone:
             self._end_pauses(gone)
@@ -95,20 +88,20 @@ class AssignedConsumer:
             self._set_topics()
 
     def prepare(self, topics: Sequence[str]) -> None:
-        """Have the client ask for these topics' leaders: to a topic it doesn't know it takes a second to begin (F17)."""
+        """An unknown topic delays reading by a second (F17)."""
         for topic in topics:
             try:
                 self._consumer.list_topics(topic, timeout=_PREPARE_S)
             except KafkaException as exception:
-                self._log.on_error(error_of(exception))  # then the first record comes later
+                self._log.on_error(error_of(exception))
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
-        """Return what has arrived, without waiting for more once there is something."""
+        """Return the records that have arrived; wait only if there are none."""
         self._raise_failure()
         with collection_paused():
             runs = self._taken(None, max_records)
         if runs is None and timeout_s > 0:
-            # `consume` would wait for all of max_records; `poll` returns with the first.
+            # `consume` waits for max_records; `poll` returns with the first.
             first = self._consumer.poll(timeout_s)
             if first is not None:
                 with collection_paused():
@@ -118,7 +111,6 @@ class AssignedConsumer:
         return runs or []
 
     def _taken(self, first: Message | None, max_records: int) -> list[SourceRecords] | None:
-        """Return the records of what has arrived, behind `first`; None if that is nothing, not even an event."""
         messages: list[Message] = [] if first is None else [first]
         if max_records > 0:
             messages += self._consumer.consume(max_records, 0)
@@ -130,19 +122,19 @@ class AssignedConsumer:
             return []
         topic = self._only_topic
         if topic is not None and not messages[0].topic() == messages[-1].topic() == topic:
-            topic = None  # fetched for an assignment that was replaced since: sorted out below
+            topic = None
         return self._accepted(to_runs(messages, topic=topic, with_headers=self.with_headers))
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop fetching these partitions; what was prefetched is thrown away and read again."""
+        """Stop fetching these partitions; prefetched records are read again later."""
         self._consumer.pause([KafkaPartition(*each) for each in partitions])
         self._paused.update(partitions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Fetch these partitions again, at once.
+        """Fetch these partitions again.
 
-        The client's own `resume` tells nobody: where nothing else is fetched from a broker, the client's thread for it
-        sleeps on for up to a second. Partitions that are assigned anew wake it.
+        The client's `resume` wakes no thread, which may sleep for a second; a new assignment wakes
+        it.
         """
         resumed = self._end_pauses(partitions)
         if resumed:
@@ -151,7 +143,6 @@ class AssignedConsumer:
             self._consumer.incremental_assign(_with_offsets(positions))
 
     def _end_pauses(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Make the client forget that these were paused; return those that were."""
         paused = [each for each in partitions if each in self._paused]
         if paused:
             self._consumer.resume([KafkaPartition(*each) for each in paused])
@@ -159,7 +150,7 @@ class AssignedConsumer:
         return paused
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset to be handed out per partition, past what the client skipped."""
+        """Return next offsets, past skipped records."""
         if not self._next:
             return {}
         known = self._consumer.position([KafkaPartition(*each) for each in self._next])
@@ -170,7 +161,7 @@ class AssignedConsumer:
         return positions
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the last known end of the log (high watermark) per partition; no request is made."""
+        """Return the last known high watermarks."""
         ends: dict[TopicPartition, int] = {}
         for each, position in self.positions().items():
             _, high = self._consumer.get_watermark_offsets(KafkaPartition(*each), cached=True)
@@ -181,10 +172,10 @@ class AssignedConsumer:
         return ends
 
     def stable_offsets(self) -> dict[TopicPartition, int]:
-        """Return the last known end of the decided records per partition; no request is made.
+        """Return the last known end of decided records.
 
-        The client keeps the high watermark only. A partition whose position is the end that the client reported has no
-        decided record beyond it.
+        The client knows only the high watermark. A partition at its reported end has no decided
+        record beyond it.
         """
         ends = self.end_offsets()
         ends.update(
@@ -195,20 +186,19 @@ class AssignedConsumer:
         return ends
 
     def close(self) -> None:
-        """Close the client; idempotent."""
         self._next = {}
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
 
     def _accepted(self, runs: list[SourceRecords]) -> list[SourceRecords]:
-        """Check each run against its partition's position (H16) and move that on."""
+        """Check runs against positions (H16) and advance them."""
         accepted: list[SourceRecords] = []
         for run in runs:
             key = TopicPartition(run.topic, run.partition)
             position = self._next.get(key)
             if position is None:
-                continue  # fetched for an assignment that was replaced since
+                continue  # from a replaced assignment
             if run.offsets[0] < position:
                 raise StreamsError(
                     f"{self.noun} {key}: the client handed out offset {run.offsets[0]} after position {position} was "
@@ -258,7 +248,6 @@ class AssignedConsumer:
         )
 
     def _on_error(self, error: KafkaError) -> None:
-        """Take an error that belongs to no record, from the client's callback: serves inside `consume`."""
         if self._users_error_cb is not None:
             self._users_error_cb(error)
         named = _NAMED_PARTITION.search(error.str())
@@ -293,7 +282,7 @@ class KafkaRecordSource(AssignedConsumer):
 
 
 class KafkaInputReader(AssignedConsumer):
-    """Single input records that were read before: the port `tidewheel.tasks.ports.RecordSource`."""
+    """Single input records, read again: the port `tidewheel.tasks.ports.RecordSource`."""
 
     noun = "input"
     next_step = "nothing is to be done, it was processed"

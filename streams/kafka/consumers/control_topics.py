@@ -1,7 +1,7 @@
-"""Reads the two control topics of a group at once: a consumer and a thread for each, their news in one queue.
+"""Reader of a group's two control topics: one consumer and thread each, one queue.
 
-The state topic is read committed, the inbox is not: what members say is in no transaction, and whoever opens one in the
-inbox must not be able to blind the group (hole H3). One consumer can't do both.
+The state topic is read committed. The inbox is not: a transaction opened in it must not block the
+group (hole H3). One consumer cannot do both.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from tidewheel.tasks.ports import OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _POLL_RECORDS: Final = 10_000
-#: How long a thread waits for records, and so how long closing takes.
+#: Poll timeout, which also bounds closing.
 _WAIT_S: Final = 0.2
-#: How many arrivals may lie about. Then the client's own limits hold.
+#: Limit of queued arrivals.
 _AHEAD: Final = 16
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one control topic: records, or a position past what can't be seen, or a failure.
+    """News of one control topic: records, a position, or a failure.
 
     Attributes:
-        partition: Of which topic.
+        partition: The topic.
         runs: The records, in order.
-        position: The next offset, past markers and aborted transactions.
-        failure: Why it can't be read now; the topic is read again once this was taken.
+        position: Next offset, past markers and aborted transactions.
+        failure: The error; reading resumes once it was taken.
     """
 
     partition: TopicPartition
@@ -42,14 +42,14 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlTopicsReader:
-    """Both topics, each from an offset on. One thread calls it.
+    """Both topics, for one thread.
 
     Args:
-        settings: What clients are made from.
-        state: The state topic, and where to begin.
-        inbox: The inbox, and where to begin.
-        inbox_end: Where to go on if records of the inbox were deleted unread: they were announcements, and whatever
-            counts is said again. Called by the inbox's thread.
+        settings: Client settings.
+        state: The state topic and its start.
+        inbox: The inbox and its start.
+        inbox_end: New position if unread inbox records were deleted; members repeat them. Called by
+            the inbox's thread.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class ControlTopicsReader:
         self._failure: Exception | None = None
 
     def take(self, timeout_s: float) -> list[Arrival]:
-        """Return what has arrived, or nothing after a time.
+        """Return the next arrival, or None after a timeout.
 
         Raises:
-            StreamsError: A topic can't be read now; everything before it was taken. It is tried again from here on.
+            StreamsError: A topic cannot be read now, after all earlier arrivals. Reading resumes.
         """
         taken: list[Arrival] = []
         failure, self._failure = self._failure, None
@@ -90,7 +90,6 @@ class ControlTopicsReader:
         return taken
 
     def close(self) -> None:
-        """Let go of both clients."""
         for each in self._follows.values():
             each.stop()
         for each in self._follows.values():
@@ -98,7 +97,7 @@ class ControlTopicsReader:
 
 
 class _Follow(threading.Thread):
-    """Reads one topic until it is stopped, and closes its reader then."""
+    """Reads one topic until it is stopped."""
 
     def __init__(
         self,
@@ -114,26 +113,24 @@ class _Follow(threading.Thread):
         self._position = offset
         self._arrivals = arrivals
         self._end = end
-        #: Whether the records to be read next are gone.
+        #: Set when the next records were deleted.
         self._is_lost = False
         self._stopping = threading.Event()
         self._may_go_on = threading.Event()
-        # A topic that the client does not know yet is read half a second later.
+        # An unknown topic delays reading by half a second.
         reader.prepare([partition.topic])
         reader.assign({partition: offset})
         self.start()
 
     def go_on(self) -> None:
-        """Read again: the failure was taken."""
+        """Resume after a failure was taken."""
         self._may_go_on.set()
 
     def stop(self) -> None:
-        """Have the thread end soon."""
         self._stopping.set()
         self._may_go_on.set()
 
     def run(self) -> None:
-        """Read and tell."""
         while not self._stopping.is_set():
             try:
                 self._read()

@@ -1,9 +1,11 @@
-"""How a worker with a fixed assignment lets the cluster know that it lives: as a member of a consumer group of its own.
+"""Liveness of workers with a fixed assignment, shown by membership in a consumer group.
 
-No result rests on it: tasks are placed by their users, producers fence each other. But a reset has to know whether
-somebody still runs, on whichever machine, and so has a worker that would join a group of the same name
-(`streams/worker/placement_conflict.py`); and the brokers already know how to notice who is gone. The group is `<application id>:fixed` (no application has a colon in its name); each member's client id is the transactional id of its
-producer. It reads nothing and commits nothing.
+A reset needs to know about live workers, and so does a worker that would join a group of the same
+name (`streams/worker/placement_conflict.py`). Brokers detect dead members. Correctness does not
+depend on it.
+
+The group is `<application id>:fixed`. A member's client id is its producer's transactional id. It
+reads and commits nothing.
 """
 
 import logging
@@ -17,20 +19,19 @@ from tidewheel.streams.kafka.client.client_log import ClientLog, make_client
 from tidewheel.streams.kafka.client.codes import is_transient
 from tidewheel.streams.kafka.client.settings import Config
 
-#: The callbacks of the client are served this often; it sends its heartbeats by itself.
+#: Poll interval for callbacks; heartbeats are independent.
 _LOOK_S: Final = 0.5
-#: How long leaving the group is waited for; brokers that hear nothing strike the member off by themselves.
 _LEAVE_S: Final = 2.0
-#: And before that, for what is on its way to this member.
+#: Time for pending assignments before leaving.
 _SETTLE_S: Final = 0.1
 
 
 class FixedClaim:
-    """Begins when it is made, ends with `close`. Errors are logged by the client and harm nobody.
+    """A membership from construction to `close`; errors are only logged.
 
     Args:
-        config: Settings of the consumer (`ClientSettings.fixed_claim`).
-        topic: One that exists; a member has to be interested in something.
+        config: Consumer settings (`ClientSettings.fixed_claim`).
+        topic: An existing topic; a member needs a subscription.
     """
 
     def __init__(self, config: Config, topic: str) -> None:
@@ -42,7 +43,6 @@ class FixedClaim:
         self._thread.start()
 
     def close(self) -> None:
-        """Leave the group; idempotent."""
         self._ending.set()
         self._thread.join(_LEAVE_S)
 
@@ -53,8 +53,8 @@ class FixedClaim:
             if message is not None and message.error() is not None:
                 self._tell(message.error())
             self._ending.wait(_LOOK_S)
-        # What the group gave to this member and is not taken yet must not be met by `close`: the client has it answered by nobody
-        # then, and the callback waits for that for ever, with the interpreter in its hands (librdkafka issue 4884).
+        # `close` must not meet a pending assignment. Its callback is then never answered and waits
+        # forever while it holds the GIL (librdkafka issue 4884).
         self._client.unsubscribe()
         self._client.poll(_SETTLE_S)
         self._client.close()
@@ -69,5 +69,5 @@ class FixedClaim:
 
 
 def _read_nothing(consumer: Any, _partitions: object) -> None:
-    """Take none of the partitions that the group gives to this member."""
+    """Reject all assigned partitions."""
     consumer.assign([])

@@ -1,17 +1,17 @@
-"""Reads a control topic of a group by position: nothing is joined, nothing is committed."""
+"""Reader of a group's control topic by position, without joining or committing."""
 
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.kafka.consumers.consumer import AssignedConsumer
 
 
 class KafkaGroupReader(AssignedConsumer):
-    """One control topic by position. One thread calls it.
+    """One control topic by position, for one thread.
 
     Args:
-        settings: What clients are made from.
-        committed_only: True for the state topic. The inbox has no transactions, and must not stand still because
-            somebody opens one in it (hole H3).
-        with_headers: Whether records come with their headers.
+        settings: Client settings.
+        committed_only: True for the state topic. The inbox has no transactions, and one opened in it
+            must not block readers (hole H3).
+        with_headers: Reads headers, too.
     """
 
     noun = "group topic"

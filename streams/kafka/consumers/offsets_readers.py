@@ -1,4 +1,4 @@
-"""The clients that read a group's committed offsets: kept, because a task that moves waits for the answer."""
+"""Pool of clients that read committed offsets: kept open, because a moved task waits for the answer."""
 
 import contextlib
 import threading
@@ -15,7 +15,7 @@ from tidewheel.streams.kafka.client.settings import ClientSettings
 
 
 class OffsetsReaders:
-    """Consumers that are lent to whoever asks, by group and whether they wait for undecided commits. Any thread calls it."""
+    """Consumers by group and isolation; any thread may borrow one."""
 
     def __init__(self, settings: ClientSettings, log: ClientLog) -> None:
         self._settings = settings
@@ -23,14 +23,14 @@ class OffsetsReaders:
         self._lock = threading.Lock()
         self._is_closed = False
         self._kept: dict[tuple[str, bool], Any] = {}
-        #: How many are asking each of them: a client that is closed while it is asked follows a dead pointer.
+        #: Borrowers per reader: closing a client in use follows a dangling pointer.
         self._lent: Counter[Any] = Counter()
 
     @contextlib.contextmanager
     def lent(self, group_id: str, *, stable: bool) -> Iterator[Any]:
-        """Lend a reader; raises StreamsError once closed.
+        """Lend a reader; raise StreamsError once closed.
 
-        One that got no answer in time is not asked again: it may hold on to a connection that nobody serves.
+        A reader that timed out is dropped: its connection may be dead.
         """
         which = (group_id, stable)
         reader = self._take(which)
@@ -41,7 +41,7 @@ class OffsetsReaders:
                 self._forget(which, reader)
             raise
         finally:
-            reader.poll(0)  # takes its log lines, which would else pile up
+            reader.poll(0)  # Delivers log lines, which would otherwise pile up.
             if self._give_back(which, reader):
                 reader.close()
 
@@ -63,7 +63,7 @@ class OffsetsReaders:
                 del self._kept[which]
 
     def _give_back(self, which: tuple[str, bool], reader: Any) -> bool:
-        """Take a reader back; return whether it is to be closed: nobody has it, and nobody will be lent it again."""
+        """Take a reader back; return True if it must be closed."""
         with self._lock:
             self._lent[reader] -= 1
             if self._lent[reader]:
@@ -72,7 +72,7 @@ class OffsetsReaders:
             return self._kept.get(which) is not reader
 
     def close(self) -> None:
-        """Close those that nobody is asking; the others close when they have answered. Idempotent."""
+        """Close idle readers, busy ones after their answer; idempotent."""
         with self._lock:
             self._is_closed = True
             kept, self._kept = self._kept, {}

@@ -1,1 +1,1 @@
-"""Writers of topics, transactional and idempotent."""
+"""Producers, transactional and idempotent."""

@@ -1,8 +1,7 @@
-"""The only place that calls librdkafka's `produce`, by position and by the column.
+"""The only caller of librdkafka's `produce`, by position and by column.
 
-`produce(topic, value, key, partition, callback, on_delivery, timestamp[, headers])`: a timestamp given in sixth place
-is swallowed silently and the record gets the wall clock; by keyword it is half as fast. A contract test reads all four
-parts back from a broker.
+`produce(topic, value, key, partition, callback, on_delivery, timestamp[, headers])`: a timestamp in
+sixth place is silently ignored, and keyword arguments halve the speed.
 """
 
 import threading
@@ -17,25 +16,24 @@ from tidewheel.streams.kafka.client.client_log import ClientLog, error_of, make_
 from tidewheel.streams.kafka.client.settings import Config
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: How long one call into the client waits before the caller is told that we still wait.
+#: Then the caller is notified of the wait.
 SLICE_S: Final = 0.5
 
-#: The same for flush, whose Python binding has a fault from 0.2 s on: it goes on serving callbacks after a fatal
-#: error (being fenced) has set an exception, so our log is called with one pending and the process ends in nonsense.
+#: From 0.2 s on, the binding of flush has a bug: after fencing it calls our log with an exception
+#: pending, which ends the process.
 _FLUSH_SLICE_S: Final = 0.15
 
-#: How long after its own time limit a call that has not returned counts as stuck.
+#: A call this late is stuck.
 _STUCK_S: Final = 2.0
 
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 
 
-def no_wait() -> None:
-    """Be told that a call is still waiting for the cluster; this one does nothing with it."""
+def no_wait() -> None: ...
 
 
 class RefusedError(Exception):
-    """The client did not take the record at `index`; those before it were taken."""
+    """The client rejected the record at `index`."""
 
     def __init__(self, index: int, error: KafkaError) -> None:
         super().__init__(index, error)
@@ -44,7 +42,7 @@ class RefusedError(Exception):
 
 
 class StalledError(Exception):
-    """The client's queue stayed full: the cluster takes nothing. Records before `index` were taken."""
+    """The client's queue stayed full at `index`."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -52,11 +50,11 @@ class StalledError(Exception):
 
 
 class StuckError(Exception):
-    """A call into the client did not return long after its own time limit; the client is of no more use."""
+    """A call exceeded its timeout by far; the client is unusable."""
 
 
 class ProducerClient:
-    """One librdkafka producer and its log. One thread at a time calls it, and beside it at most one `GuardedCall`."""
+    """One librdkafka producer and its log, for one thread and at most one `GuardedCall`."""
 
     def __init__(
         self,
@@ -77,7 +75,6 @@ class ProducerClient:
         stop: int,
         callback: DeliveryCallback | None = None,
     ) -> None:
-        """Hand records start..stop to the client; raises RefusedError or StalledError at the one it does not take."""
         self.send_columns(
             columns.topic, columns.partitions, columns.keys, columns.values, columns.timestamps,
             headers=columns.headers, start=start, stop=stop, callback=callback,
@@ -96,8 +93,7 @@ class ProducerClient:
         stop: int,
         callback: DeliveryCallback | None = None,
     ) -> None:
-        """Hand rows start..stop of the columns to the client."""
-        # The client takes 0 for "now"; a millisecond off is nearer to the truth than half a century.
+        # The client reads 0 as "now".
         is_plain = all(islice(timestamps, start, stop))
         times = timestamps if is_plain else [each or 1 for each in timestamps]
         taken: list[None] = []
@@ -105,7 +101,7 @@ class ProducerClient:
         moved_at = time.monotonic()
         while at < stop:
             columns: list[Any] = [
-                repeat(topic, stop - at),  # the first to end, so it bounds the others
+                repeat(topic, stop - at),  # Shortest iterable: bounds the others.
                 islice(values, at, None),
                 islice(keys, at, None),
                 repeat(partitions) if isinstance(partitions, int) else islice(partitions, at, None),
@@ -117,7 +113,7 @@ class ProducerClient:
                 columns.append(map(list, islice(headers, at, None)))
             taken.clear()
             try:
-                # `extend` keeps what came before an exception, so its length tells how far the client went.
+                # Its length gives the failed record.
                 taken.extend(map(self.client.produce, *columns))
             except BufferError:
                 at += len(taken)
@@ -130,7 +126,6 @@ class ProducerClient:
                 return
 
     def _make_room(self, index: int, moved_at: float) -> None:
-        """Wait until the client's queue has room for the record at `index`."""
         if len(self.client) == 0:
             raise RefusedError(
                 index,
@@ -145,11 +140,11 @@ class ProducerClient:
         self._on_wait()
 
     def serve(self, wait_s: float = 0) -> None:
-        """Run the callbacks and take the log lines that are due, or that come within `wait_s`."""
+        """Run callbacks and deliver log lines, waiting up to `wait_s`."""
         try:
             self.client.poll(wait_s)
         except KafkaException as exception:
-            # A fatal error is told here once and by every later call again, which knows better what it means.
+            # Later calls report a fatal error again, with more context.
             if not error_of(exception).fatal():
                 raise
 
@@ -160,10 +155,10 @@ class ProducerClient:
         *,
         is_over: Callable[[], object] = no_wait,
     ) -> bool:
-        """Wait until every record is answered; False if that took longer. Raises KafkaException when fenced.
+        """Wait until every record is answered; return False after the timeout.
 
-        While that takes long, `meanwhile` is called several times a second. Once `is_over` returns something true, what is not
-        answered is not waited for: the client sends nothing more in a transaction that has failed.
+        Raises KafkaException when fenced. Stops once `is_over` returns true: a failed transaction
+        sends nothing more.
         """
         while self.client.flush(max(min(deadline_s - time.monotonic(), _FLUSH_SLICE_S), 0)) > 0:
             if time.monotonic() >= deadline_s or is_over():
@@ -173,10 +168,10 @@ class ProducerClient:
         return True
 
     def named(self, name: str) -> Callable[..., Any]:
-        """Return the client's operation of this name, which does not keep the client.
+        """Return a client operation without a reference to the client.
 
-        An error's traceback holds what was called. A bound method in it would keep a client that was dropped for as long
-        as somebody keeps the error; once brokers are back, it would start its transactions, too, and fence its successor.
+        An error's traceback would keep a bound method's client alive. When brokers return, it could
+        fence its successor.
         """
 
         def operation(*arguments: Any) -> Any:
@@ -192,7 +187,7 @@ class ProducerClient:
         deadline_s: float,
         is_later: Callable[[KafkaError], bool] = KafkaError.retriable,
     ) -> None:
-        """Call an operation that takes a time limit last, again while its error means "later", until the deadline."""
+        """Call an operation with a timeout; retry transient errors until the deadline."""
         self.call_until(lambda: deadline_s, operation, *arguments, is_later=is_later)
 
     def call_until(
@@ -202,7 +197,6 @@ class ProducerClient:
         *arguments: Any,
         is_later: Callable[[KafkaError], bool] = KafkaError.retriable,
     ) -> None:
-        """The same with a deadline that may change meanwhile."""
         while True:
             left = max(deadline_s() - time.monotonic(), 0)
             try:
@@ -211,7 +205,7 @@ class ProducerClient:
                 error = error_of(exception)
                 if not is_later(error) or error.txn_requires_abort() or left <= 0:
                     raise
-                self.serve(0.02)  # an error that came at once would have us spin
+                self.serve(0.02)  # Avoids a busy loop on immediate errors.
                 self._on_wait()
             else:
                 return
@@ -219,23 +213,19 @@ class ProducerClient:
     def begin_call(
         self, operation: Callable[..., Any], *arguments: Any, deadline_s: float
     ) -> "GuardedCall":
-        """Begin the same as `call` beside what the caller does; it has to be ended before the next call."""
+        """Start `call` concurrently."""
         return GuardedCall(self, self._on_wait, operation, arguments, deadline_s)
 
     def drop(self) -> None:
-        """Let the client go without waiting for the cluster.
-
-        Its own `close` waits for the cluster's answer to an abort, for minutes if the broker hangs; a client that is
-        only let go ends at once, and whoever takes over its id fences it.
-        """
+        """Drop the client: its `close` waits for an abort, for minutes if the broker hangs."""
         self.client = None
 
 
 class GuardedCall:
-    """A call into the client that may never return, on a thread of its own, which is left behind then.
+    """A call on its own thread, which is abandoned if it never returns.
 
-    librdkafka 2.16 forgets to ask again for a group's coordinator after the third "not available", and its time
-    limit with it: send_offsets_to_transaction then waits until some broker's connection changes, perhaps for ever.
+    librdkafka 2.16 stops asking for a coordinator after the third "not available", and ignores its
+    timeout. send_offsets_to_transaction then waits until some connection changes.
     """
 
     def __init__(
@@ -249,7 +239,6 @@ class GuardedCall:
         self._client, self._on_wait = client, on_wait
         self._operation, self._arguments = operation, arguments
         self._deadline_s = deadline_s
-        #: What came of it, once it has returned.
         self._outcome: list[BaseException | None] = []
         self._thread = threading.Thread(target=self._run, name="send-offsets", daemon=True)
         self._thread.start()
@@ -264,11 +253,9 @@ class GuardedCall:
 
     @property
     def has_succeeded(self) -> bool:
-        """Return whether it has returned, and raised nothing."""
         return self._outcome == [None]
 
     def end(self, deadline_s: float) -> None:
-        """Wait until it has returned, no longer than until then; raises what it raised, or StuckError."""
         self._deadline_s = deadline_s
         while not self._outcome:
             self._thread.join(SLICE_S)

@@ -1,12 +1,14 @@
-"""Search for the records of an aborted transaction that the cluster refuses. Pure: `Trials` does the sending.
+"""Search for the records of an aborted transaction that the cluster refuses; `Trials` sends them.
 
-A broker refuses a whole batch for one record in it. librdkafka gives the batch's error to every record of it, unless the
-broker named at least two of them (KIP-467); then the others are answered `_INVALID_DIFFERENT_RECORD`. The search sends each
-record twice, in one batch per partition, in a transaction that is aborted. The broker names a bad record twice that way, so
-one batch of thousands shows exactly which of its records are bad.
+A broker refuses a whole batch for one record. librdkafka gives the batch's error to every record
+unless the broker named at least two (KIP-467); the others are then answered
+`_INVALID_DIFFERENT_RECORD`. The search sends each record twice, in one batch per partition, in an
+aborted transaction. The broker then names a bad record twice, so one batch of thousands shows
+exactly the bad ones.
 
-A record is refused only if it was refused alone, or if the broker named it and not the others of its batch. An error of a
-topic or partition (no permission, no such partition) counts for all its records.
+A record counts as refused only if it was refused alone, or if the broker named it and not the
+others of its batch. An error of a topic or partition (no permission, no such partition) counts for
+all its records.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,31 +29,29 @@ from tidewheel.tasks.commit.output_collector import record_bytes
 from tidewheel.tasks.ports import FailedDelivery, TransactionAbortedError
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
-#: Trials in a row that show nothing new. One is normal: after a refusal the client has to raise its epoch.
+#: One is normal: the client raises its epoch after a refusal.
 _FRUITLESS_TRIALS: Final = 6
 
-#: Records in one batch. Each is sent twice, and the client puts at most 10,000 messages into a batch.
+#: Each is sent twice; the client batches at most 10,000 messages.
 _BATCH_RECORDS: Final = 4_000
-#: Bytes of one batch, copies included. A broker takes 1 MiB unless its settings say otherwise.
+#: Copies included. A broker's default limit is 1 MiB.
 BATCH_BYTES: Final = 400_000
-#: Bytes of one trial. The client has five batches in flight; after a refusal it sends no others.
+#: The client has five batches in flight; after a refusal it sends no others.
 _TRIAL_BYTES: Final = 5 * BATCH_BYTES
 
 
 class Row(NamedTuple):
-    """The place of a record: the number of its columns, and its index there."""
-
     part: int
     at: int
 
 
 class Batch(NamedTuple):
-    """Records of one partition to be sent in one batch.
+    """Records of one partition for one batch.
 
     Attributes:
-        copies: How many times each record is sent.
-        has_canary: Whether a harmless record is sent too. Only for records that were all refused before, so that it is
-            never appended: if the broker does not name it, the broker tells bad records from good ones.
+        copies: How often each record is sent.
+        has_canary: Also sends a harmless record. Only for records that were all refused before, so it
+            is never appended: if the broker does not name it, it tells bad records from good ones.
     """
 
     topic: str
@@ -62,12 +62,9 @@ class Batch(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The cluster's answers.
+    """The cluster's answers per batch, the canary's last.
 
-    Attributes:
-        answers: Per batch, the answers to its rows by their position; that of the canary comes after them. A row without a
-            final answer is left out.
-        failure: The error of the transaction, if it failed.
+    Rows without a final answer are missing.
     """
 
     answers: Sequence[dict[int, KafkaError | None]]
@@ -75,22 +72,11 @@ class Trial(NamedTuple):
 
 
 class Trials(Protocol):
-    """A client that sends records in transactions that it aborts."""
-
-    def trial(self, columns: Sequence[OutputColumns], batches: Sequence[Batch], /) -> Trial:
-        """Send batches and return the answers."""
-        ...
+    def trial(self, columns: Sequence[OutputColumns], batches: Sequence[Batch], /) -> Trial: ...
 
 
 @dataclass(slots=True)
 class _Topic:
-    """The limits of a topic that the search has found.
-
-    Attributes:
-        batch_bytes: The most bytes to send in one batch.
-        accepted_bytes: The size of the largest record that was accepted alone.
-    """
-
     batch_bytes: int = BATCH_BYTES
     accepted_bytes: int = 0
 
@@ -99,10 +85,8 @@ class _Topic:
 class _Lane:
     """The open records of one partition, in order.
 
-    Attributes:
-        alone: Records to send alone next.
-        unanimous: The records of a batch of which all were refused; the next batch has a canary.
-        batch_records: The most records to send in one batch.
+    `alone`: to send alone next. `unanimous`: records of a completely refused batch; the next batch
+    has a canary.
     """
 
     topic: str
@@ -114,15 +98,13 @@ class _Lane:
 
 
 class RefusedSearch:
-    """The search among the outputs of one commit."""
-
     def __init__(self, trials: Trials, columns: Sequence[OutputColumns]) -> None:
         self._trials = trials
         self._columns = columns
         self._refused: dict[Row, KafkaError] = {}
         self._topics = {each.topic: _Topic() for each in columns}
         self._lanes: dict[tuple[str, int], _Lane] = {}
-        #: Set when a transaction failed for one of several topics: they are tried one by one.
+        #: After a transaction failed for one of several topics.
         self._one_topic = False
         for number, part in enumerate(columns):
             for index in range(len(part)):
@@ -134,7 +116,6 @@ class RefusedSearch:
 
     @property
     def batch_bytes(self) -> dict[str, int]:
-        """Return the topics that refuse batches of good records, with the bytes that they take at a time."""
         return {
             name: topic.batch_bytes
             for name, topic in self._topics.items()
@@ -142,7 +123,7 @@ class RefusedSearch:
         }
 
     def run(self) -> list[FailedDelivery]:
-        """Return the refused records in order; raises `TransactionAbortedError` if the cluster does not answer."""
+        """Return the refused records; raise `TransactionAbortedError` without answers."""
         fruitless = 0
         while batches := self._next_batches():
             trial = self._trials.trial(self._columns, batches)
@@ -166,7 +147,6 @@ class RefusedSearch:
         ]
 
     def _next_batches(self) -> list[Batch]:
-        """Return what to send next: a batch for each partition with open records."""
         batches: list[Batch] = []
         left_bytes = _TRIAL_BYTES
         for lane in self._lanes.values():
@@ -204,7 +184,7 @@ class RefusedSearch:
         return record_bytes(self._columns[row.part], row.at)
 
     def _learn(self, lane: _Lane, batch: Batch, answers: dict[int, KafkaError | None]) -> bool:
-        """Record the answers to one batch; return whether they show anything new."""
+        """Record the answers to one batch; return True if they show anything new."""
         canary = answers.get(len(batch.rows))
         failed: dict[Row, KafkaError] = {}
         accepted: list[Row] = []
@@ -230,7 +210,7 @@ class RefusedSearch:
     def _learn_refused(
         self, lane: _Lane, batch: Batch, failed: dict[Row, KafkaError], canary: KafkaError | None
     ) -> None:
-        """Record why records failed; they were one batch, as `_batch_of` sends no more than one of a partition at a time."""
+        """Record failures of records in one batch; `_batch_of` sends one per partition at a time."""
         first = next(iter(failed.values()))
         if first.code() in TOPIC_REFUSED:
             lanes = [lane] if first.code() in NO_PARTITION else self._lanes_of([lane.topic])
@@ -245,7 +225,6 @@ class RefusedSearch:
     def _learn_named(
         self, lane: _Lane, batch: Batch, failed: dict[Row, KafkaError], canary: KafkaError | None
     ) -> None:
-        """Record the answers to a batch that was refused for some of its records."""
         others = [row for row, error in failed.items() if error.code() == INVALID_DIFFERENT_RECORD]
         is_named = canary is not None and canary.code() == INVALID_DIFFERENT_RECORD
         if len(others) < len(failed) and (others or is_named):
@@ -257,7 +236,7 @@ class RefusedSearch:
             lane.batch_records = len(failed) // 2
 
     def _learn_too_large(self, lane: _Lane, batch: Batch, failed: dict[Row, KafkaError]) -> None:
-        """Find the records that are too large for the topic, or the size of the batches that it takes."""
+        """Find the too large records, or the topic's batch limit."""
         if len(failed) == 1:
             if batch.copies == 1 and not batch.has_canary:
                 self._refuse(lane, failed)
@@ -271,7 +250,7 @@ class RefusedSearch:
             topic.batch_bytes = max(sum(map(self._bytes, failed)) * batch.copies // 2, 1)
 
     def _learn_of_topics(self, topics: Sequence[str], failure: KafkaError) -> bool:
-        """Record why a transaction failed before any record was sent; return whether that shows anything new."""
+        """Record why a transaction failed before sending; return True if that is new."""
         if failure.code() not in TOPIC_REFUSED:
             return False
         if len(topics) > 1:
@@ -286,7 +265,6 @@ class RefusedSearch:
         for row in rows:
             lane.open.pop(row, None)
             if row in lane.alone:
-                # Smaller records are accepted too, so none of them has to be tried alone.
                 lane.alone = []
                 topic.accepted_bytes = max(topic.accepted_bytes, self._bytes(row))
 
@@ -305,12 +283,11 @@ class RefusedSearch:
 
 
 def _partition_of(columns: OutputColumns, index: int) -> int:
-    """Return the partition to try a record in; where the client would choose one, the first one will do."""
     partitions = columns.partitions
     partition = partitions if isinstance(partitions, int) else partitions[index]
     return 0 if partition == ANY_PARTITION else partition
 
 
 def _is_invalid_record(failed: dict[Row, KafkaError]) -> bool:
-    """Return whether all errors are the one by which a client marks the records that a broker has named."""
+    """Return True if the broker has named the records of all errors."""
     return all(error.code() == KafkaError.INVALID_RECORD for error in failed.values())

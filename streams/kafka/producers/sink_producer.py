@@ -1,11 +1,9 @@
-"""The idempotent producer of at_least_once: the port `tidewheel.tasks.ports.SinkProducer`.
+"""Idempotent producer of at_least_once: the port `tidewheel.tasks.ports.SinkProducer`.
 
-The client reports only failures (`delivery.report.only.error`), without an identifier: a record is found by its contents among
-those sent since the last flush. That costs nothing until something fails. Records that are equal in topic, key and value
-are interchangeable, in the order in which they were sent.
+The client reports only failures, without an identifier. A failed record is found by its contents
+among those sent since the last flush. Records with equal topic, key and value are interchangeable.
 
-A broker refuses a batch for one record in it, and the client gives that error to all its records. So only a record that was
-refused alone counts as refused.
+A broker refuses a batch for one record. Only a record refused alone counts as refused.
 """
 
 import logging
@@ -30,42 +28,39 @@ from tidewheel.streams.kafka.producers.producer import (
 from tidewheel.tasks.ports import FailedDelivery
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: Longer than the client's own limit for a record (`message.timeout.ms`), so that this never ends a flush first.
+#: Longer than `message.timeout.ms`, so it never ends a flush first.
 _FLUSH_TIMEOUT_S: Final = 600.0
 
 _log = logging.getLogger(__name__)
 
-#: The place of a record among what was sent: the number of its columns, and its index there.
 _Place = tuple[int, int]
 
 
 class _Answer(NamedTuple):
-    """Why a record was not written; `batch` numbers the refused batches of a flush."""
+    """A failed record's error; `batch` numbers the refused batches of a flush."""
 
     error: KafkaError
     batch: int
 
 
 class KafkaSinkProducer:
-    """Sends sinks and dead letters at once, outside transactions. One thread calls it.
+    """Sends sinks and dead letters outside transactions; for one thread.
 
-    Args:
-        settings: What clients are made from.
-        on_wait: Called about twice a second while a call waits, so that a watchdog sees that we live.
+    `on_wait` is called about twice a second during waits, for the watchdog.
     """
 
     def __init__(self, settings: ClientSettings, *, on_wait: Callable[[], None] = no_wait) -> None:
         self._settings = settings
         self._on_wait = on_wait
         self._reports: list[tuple[KafkaError, Message]] = []
-        #: What was sent since the last flush.
+        #: Sent since the last flush.
         self._sent: list[OutputColumns] = []
-        #: What the client did not take at all.
+        #: Rejected by the client.
         self._refused: dict[_Place, KafkaError] = {}
         self._producer = self._make()
 
     def produce(self, columns: OutputColumns) -> None:
-        """Send records; failures are told by `flush`."""
+        """Send records; `flush` reports failures."""
         number = len(self._sent)
         self._sent.append(columns)
         refused = self._send(columns, 0, len(columns))
@@ -73,10 +68,10 @@ class KafkaSinkProducer:
         self._producer.serve()
 
     def flush(self) -> list[FailedDelivery]:
-        """Wait until every record is answered; return those that failed, each once, in the order in which they were sent.
+        """Wait for all answers; return the failed records in the order of sending.
 
-        The records of a refused batch are sent again in ever smaller parts, until each is accepted or was refused alone. Later
-        records of the same keys are sent again behind them: the last record of a key stays the last one, some come twice.
+        Records of a refused batch are sent again in ever smaller parts. Later records of the same
+        keys follow again: a key's last record stays last, some come twice.
         """
         failed, self._refused = self._refused, {}
         sent, self._sent = self._sent, []
@@ -99,10 +94,7 @@ class KafkaSinkProducer:
         places: Sequence[_Place],
         failed: dict[_Place, KafkaError],
     ) -> list[list[_Place]]:
-        """Wait for the answers to records that were just sent; return the parts to send again, the first one last.
-
-        What has failed for good is added to `failed`.
-        """
+        """Wait for answers; return the parts to send again, the first one last."""
         answers = self._answers(sent, places)
         again: dict[_Place, _Answer] = {}
         for place, answer in answers.items():
@@ -123,7 +115,7 @@ class KafkaSinkProducer:
         return _parts(part, again, len(places))[::-1]
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Let the client go, once the brokers have answered or `wait_s` are over; idempotent."""
+        """Close the client after the answers or `wait_s`; idempotent."""
         if wait_s and self._producer.client is not None:
             try:
                 answered = self._producer.flush(time.monotonic() + wait_s)
@@ -144,7 +136,6 @@ class KafkaSinkProducer:
             self._reports.append((error, message))
 
     def _send(self, columns: OutputColumns, start: int, stop: int) -> dict[int, KafkaError]:
-        """Send records; return those that the client did not take, by their index."""
         refused: dict[int, KafkaError] = {}
         while start < stop:
             try:
@@ -165,7 +156,7 @@ class KafkaSinkProducer:
     def _answers(
         self, sent: Sequence[OutputColumns], places: Sequence[_Place]
     ) -> dict[_Place, _Answer]:
-        """Wait for every answer; return which records failed, and why, in the order of `places`."""
+        """Wait for every answer; return the failed records in the order of `places`."""
         try:
             answered = self._producer.flush(time.monotonic() + _FLUSH_TIMEOUT_S)
         except KafkaException as exception:
@@ -178,7 +169,7 @@ class KafkaSinkProducer:
         return _located(reports, sent, places) if reports else {}
 
     def _renew(self) -> None:
-        """Replace a client that can't go on; what it had not sent comes back as failures that may be sent again."""
+        """Replace a failed client; its unsent records are retriable failures."""
         self._producer.client.purge()
         self._producer.serve()
         self._producer.drop()
@@ -190,13 +181,11 @@ def _located(
     sent: Sequence[OutputColumns],
     places: Sequence[_Place],
 ) -> dict[_Place, _Answer]:
-    """Return the record of each report, by content; failed records come back without their timestamps and headers."""
+    """Return each report's record, by content: reports have no timestamp or headers."""
     errors: defaultdict[tuple[Any, ...], deque[_Answer]] = defaultdict(deque)
     batch = 0
     for error, message in reports:
-        if (
-            message.offset() is None
-        ):  # the client numbers the records of a refused batch, the first one has no number
+        if message.offset() is None:  # The client numbers all refused records but the first.
             batch += 1
         content = (message.topic(), message.key() or None, message.value() or None)
         errors[content].append(_Answer(error, batch))
@@ -215,7 +204,7 @@ def _located(
 
 
 def _runs(places: Sequence[_Place]) -> Iterator[tuple[int, int, int]]:
-    """Yield the runs of neighbours among records: their columns, the first index, and the one after the last.
+    """Yield runs of adjacent records: columns, first index, index after the last.
 
     >>> list(_runs([(0, 3), (0, 4), (0, 6), (1, 7)]))
     [(0, 3, 5), (0, 6, 7), (1, 7, 8)]
@@ -229,7 +218,7 @@ def _runs(places: Sequence[_Place]) -> Iterator[tuple[int, int, int]]:
 
 
 def _key_of(sent: Sequence[OutputColumns], place: _Place) -> tuple[str, bytes] | None:
-    """Return the topic and key of a record, or None without a key: then nothing orders it behind another."""
+    """Return topic and key; None without a key, which needs no order."""
     columns = sent[place[0]]
     key = columns.keys[place[1]]
     return None if key is None else (columns.topic, key)
@@ -238,9 +227,9 @@ def _key_of(sent: Sequence[OutputColumns], place: _Place) -> tuple[str, bytes] |
 def _parts(
     places: Sequence[_Place], answers: Mapping[_Place, _Answer], most: int
 ) -> list[list[_Place]]:
-    """Return records in parts to be sent one after the other, in order, each smaller than `most`.
+    """Return parts in order, each smaller than `most`.
 
-    Records that the broker has named are parts of their own. Where it has named none, the batch is cut in halves.
+    Records named by the broker are their own parts; otherwise the batch is halved.
     """
     told = {
         each.batch for each in answers.values() if each.error.code() == INVALID_DIFFERENT_RECORD

@@ -1,8 +1,8 @@
-"""The worker's transactional producer: the port `tidewheel.tasks.ports.TransactionalProducer`.
+"""Transactional producer of the worker: the port `tidewheel.tasks.ports.TransactionalProducer`.
 
-State: new → (init) → ready → (begin) → open → (commit, abort) → ready, or ended for good, by being fenced or because
-an outcome could not be told. Every error of the client becomes one of three (`failures.outcome_of`), and success is
-believed only if the client's log shows no lost connection that a late request could come from (H8).
+State: new → (init) → ready → (begin) → open → (commit, abort) → ready; or ended by fencing or an
+unknown outcome. Each client error becomes one of three (`failures.outcome_of`). Success counts only
+if the client's log shows no lost connection that may deliver a late request (H8).
 """
 
 import logging
@@ -52,22 +52,17 @@ from tidewheel.tasks.ports import (
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import OutputColumns, headers_of_changelog
 
-#: Offsets are sent in milliseconds; a call that takes this long after all records were answered has lost its way
-#: (`GuardedCall`).
+#: Normally milliseconds; then the call is stuck (`GuardedCall`).
 _SEND_OFFSETS_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
 
 
 class KafkaTransactionalProducer:
-    """One transactional id's producer. One thread at a time calls it.
+    """One transactional id's producer, for one thread at a time.
 
-    Args:
-        settings: What clients are made from.
-        transactional_id: The id others are fenced by.
-        transaction_timeout_ms: After this the broker aborts a transaction that nobody ended.
-        call_timeout_s: How long one call may wait for the cluster before its outcome counts as unknown.
-        on_wait: Called about twice a second while a call waits, so that a watchdog sees that we live.
+    After `call_timeout_s` a call's outcome is unknown. `on_wait` is called about twice a second
+    during waits, for the watchdog.
     """
 
     def __init__(
@@ -88,30 +83,27 @@ class KafkaTransactionalProducer:
             config, self._log, stall_timeout_s=call_timeout_s, on_wait=on_wait
         )
         self._on_wait = on_wait
-        #: Topics that take smaller batches than the client makes, with the bytes to send at a time.
+        #: Limits of topics below the client's, in bytes.
         self._batch_bytes: dict[str, int] = {}
         self._batch_was_too_large = False
         self._open = False
-        #: Set once, when the producer is of no more use.
         self._ended: FencedError | CommitOutcomeUnknownError | None = None
-        #: The offset after the last changelog record that the broker acknowledged in the open transaction.
+        #: Offset after the last acknowledged changelog record.
         self._positions: dict[TopicPartition, int] = {}
-        #: The offsets that the open transaction has.
         self._sent: Mapping[TopicPartition, CommittedOffset] = {}
         self._groups: dict[str, Any] = {}
 
     @property
     def transactional_id(self) -> str:
-        """Return the id this producer fences others by."""
         return self._transactional_id
 
     @property
     def acknowledged(self) -> Mapping[TopicPartition, int]:
-        """Return the position of each changelog that the last transaction wrote to, as far as the cluster has told."""
+        """Return the last transaction's acknowledged changelog positions."""
         return dict(self._positions)
 
     def init(self) -> None:
-        """Fence predecessors of the same id and abort their open transaction."""
+        """Fence producers of the same id and abort their open transaction."""
         try:
             self._call(self._producer.named("init_transactions"))
             self._group(self._settings.application_id, time.monotonic() + self._timeout_s)
@@ -126,10 +118,9 @@ class KafkaTransactionalProducer:
             ) from exception
 
     def begin(self) -> None:
-        """Open a transaction."""
         self._check_usable()
         assert not self._open, "one transaction at a time: commit or abort the open one"
-        self._producer.serve()  # what the log says so far belongs to no transaction
+        self._producer.serve()  # Earlier log lines belong to no transaction.
         self._log.transaction_begins()
         self._positions, self._sent = {}, {}
         try:
@@ -139,7 +130,6 @@ class KafkaTransactionalProducer:
         self._open = True
 
     def produce(self, columns: OutputColumns) -> None:
-        """Send records; raises `TransactionAbortedError` if the client refuses one of them."""
         self._check_open()
         self._send(columns, f"produce to {columns.topic}")
 
@@ -153,7 +143,7 @@ class KafkaTransactionalProducer:
         *,
         row_headers: Sequence[Headers] | None = None,
     ) -> None:
-        """Send changelog records, in order; `commit` returns the offset after the last one of each partition."""
+        """Send changelog records in order; `commit` returns the positions."""
         self._check_open()
         if not keys:
             return
@@ -165,7 +155,7 @@ class KafkaTransactionalProducer:
             timestamps=timestamps,
             headers=headers_of_changelog(len(keys), headers, row_headers),
         )
-        # Only the last one reports back: its batch is answered after all before it.
+        # Only the last one reports: it is answered after all others.
         self._send(records, f"produce to changelog {partition}", reports_last=True)
 
     def _send(self, columns: OutputColumns, what: str, *, reports_last: bool = False) -> None:
@@ -193,7 +183,7 @@ class KafkaTransactionalProducer:
     def send_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Add offsets to the open transaction, ahead of those of `commit`; gives up after half the time that one has."""
+        """Add offsets before `commit`, within half its timeout."""
         self._check_open()
         if not offsets:
             return
@@ -203,7 +193,7 @@ class KafkaTransactionalProducer:
             self._end_offsets(group_id, sending, deadline_s)
         except KafkaException as exception:
             self._fail("send offsets", error_of(exception))
-        # One of these that came late would take the place of those that `commit` sends.
+        # A late one would overwrite the offsets of `commit`.
         self._check_doubt("send offsets")
         self._log.offsets_are_answered()
         self._sent = dict(offsets)
@@ -211,7 +201,7 @@ class KafkaTransactionalProducer:
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, int]:
-        """Flush, add the offsets, commit; return the position of each changelog produced to."""
+        """Flush, add the offsets, commit; return changelog positions."""
         self._check_open()
         deadline_s = time.monotonic() + self._timeout_s
         ending = False
@@ -226,7 +216,6 @@ class KafkaTransactionalProducer:
         return self._positions
 
     def abort(self) -> None:
-        """Abort the open transaction, if any; with none open, or after the end, nothing happens."""
         if not self._open:
             return
         self._open = False
@@ -240,7 +229,7 @@ class KafkaTransactionalProducer:
         self._check_doubt("abort")
 
     def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
-        """Return the records that the broker refuses, found in transactions of another producer, which are aborted."""
+        """Return the refused records, found by another producer."""
         self._check_usable()
         assert not self._open, "the search for refused records needs transactions of its own"
         with TrialProducer(
@@ -253,7 +242,7 @@ class KafkaTransactionalProducer:
             refused = search.run()
         self._limit_batches(search.batch_bytes)
         if not refused and self._batch_was_too_large:
-            # Each record is accepted alone, and batches of the search are smaller than those of a commit.
+            # The search's batches are smaller.
             self._limit_batches(
                 {
                     each.topic: self._batch_bytes.get(each.topic, BATCH_BYTES * 2) // 2
@@ -263,7 +252,6 @@ class KafkaTransactionalProducer:
         return refused
 
     def _limit_batches(self, batch_bytes: Mapping[str, int]) -> None:
-        """Send no more than this at a time to topics that take smaller batches than the client makes."""
         for topic, size in batch_bytes.items():
             if size < self._batch_bytes.get(topic, sys.maxsize):
                 self._batch_bytes[topic] = size
@@ -275,7 +263,7 @@ class KafkaTransactionalProducer:
                 )
 
     def close(self) -> None:
-        """Let the client go without waiting for anything; idempotent."""
+        """Drop the client without waiting; idempotent."""
         self._open = False
         self._producer.drop()
 
@@ -291,9 +279,9 @@ class KafkaTransactionalProducer:
         offsets: Mapping[TopicPartition, CommittedOffset],
         deadline_s: float,
     ) -> None:
-        """Wait until everything is answered: the records, and beside them the offsets, which are two requests of their own.
+        """Wait for the answers to records and offsets.
 
-        Unflushed records would have the client's commit wait inside, and then it can't be aborted any more.
+        With unflushed records the client's commit waits and cannot be aborted.
         """
         if offsets == self._sent:
             if not self._flush(deadline_s):
@@ -303,7 +291,7 @@ class KafkaTransactionalProducer:
         try:
             flushed = self._flush(deadline_s, lambda: self._note_answer(sending))
         except KafkaException as exception:
-            # As long as a call is under way the client does nothing else with a transaction; whoever is fenced has nothing to do.
+            # During a call the client accepts nothing else for a transaction.
             if outcome_of(error_of(exception), ending=False) is not Outcome.FENCED:
                 self._end_offsets(group_id, sending, self._soon(deadline_s))
             raise
@@ -312,11 +300,9 @@ class KafkaTransactionalProducer:
             self._fail("flush", self._unanswered())
 
     def _flush(self, deadline_s: float, meanwhile: Callable[[], None] = no_wait) -> bool:
-        """Wait until all records are answered; return False if that takes too long, or the transaction has failed."""
         return self._producer.flush(deadline_s, meanwhile, is_over=lambda: self._log.failure)
 
     def _unanswered(self) -> KafkaError:
-        """Return why records were not answered."""
         if self._log.failure:
             return refusal_in(self._log.failure) or KafkaError(
                 TIMED_OUT, "the transaction has failed meanwhile"
@@ -324,9 +310,9 @@ class KafkaTransactionalProducer:
         return _stalled()
 
     def _note_answer(self, sending: GuardedCall) -> None:
-        """While records are waited for, a lost connection is no doubt any more once the offsets are answered."""
+        """After the offsets' answer only the coordinator's connection matters."""
         if sending.has_succeeded:
-            self._producer.serve()  # lines from before the answer, which count; those that come later don't
+            self._producer.serve()  # Lines from before the answer count; later ones do not.
             self._log.offsets_are_answered()
 
     def _begin_offsets(
@@ -343,7 +329,6 @@ class KafkaTransactionalProducer:
         )
 
     def _soon(self, deadline_s: float) -> float:
-        """Return how long offsets may still take when all records are answered."""
         return min(deadline_s, time.monotonic() + _SEND_OFFSETS_S)
 
     def _end_offsets(self, group_id: str, sending: GuardedCall, deadline_s: float) -> None:
@@ -358,9 +343,9 @@ class KafkaTransactionalProducer:
             )
 
     def _group(self, group_id: str, deadline_s: float) -> Any:
-        """Return the group's metadata without a member, which only a consumer can make.
+        """Return group metadata, made by a consumer.
 
-        The consumer also waits until the group's coordinator is there: `send_offsets` would get stuck without it.
+        The consumer also waits for the coordinator, without which `send_offsets` gets stuck.
         """
         known = self._groups.get(group_id)
         if known is None:
@@ -388,7 +373,7 @@ class KafkaTransactionalProducer:
         assert self._open, "begin a transaction first"
 
     def _check_doubt(self, what: str) -> None:
-        """End the producer if a request of this transaction may still be under way, whatever the call said."""
+        """End the producer if a request of this transaction may still be in flight."""
         self._producer.serve()
         if self._log.doubt:
             self._end(
@@ -399,7 +384,6 @@ class KafkaTransactionalProducer:
             )
 
     def _fail(self, what: str, error: KafkaError, *, ending: bool = False) -> NoReturn:
-        """Bring the transaction to a known state and raise what became of it."""
         self._producer.serve()
         told = self._told(what, error)
         match outcome_of(error, ending=ending):

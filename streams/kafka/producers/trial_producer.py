@@ -21,29 +21,22 @@ from tidewheel.streams.kafka.producers.refused_search import Batch, Trial
 from tidewheel.tasks.ports import TransactionAbortedError, UnansweredError
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: A transaction stays open over trials without a refusal for this long, far below its time-out.
+#: Far below the transaction's timeout.
 _TRANSACTION_S: Final = 5.0
-#: The same for one wait for answers.
 _ANSWER_S: Final = SEARCH_TIMEOUT_MS / 1000 * 2 / 3
 _POLL_S: Final = 0.05
 
-#: A record that a broker accepts in any topic; time 0 stands for now.
+#: Accepted in any topic; time 0 means now.
 _CANARY: Final = (b"canary", b"", 0)
 
 _log = logging.getLogger(__name__)
 
 
 class TrialProducer:
-    """A client of its own for one search; a context manager.
+    """A client for one search; a context manager.
 
-    Its transactional id differs from the worker's: a refusal leaves librdkafka without a valid sequence for the partition,
-    and the worker's transactions would pay for that.
-
-    Args:
-        settings: The settings of the application's clients.
-        transactional_id: The id of the worker's producer.
-        call_timeout_s: The longest wait for the first answer.
-        on_wait: Called at least twice a second while a call waits, for the worker's watchdog.
+    Its transactional id differs from the worker's: a refusal leaves librdkafka without a valid
+    sequence, which would delay the worker.
     """
 
     def __init__(
@@ -84,7 +77,7 @@ class TrialProducer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Abort what is open, and drop the client."""
+        """Abort and drop the client."""
         try:
             if kind is None:
                 self._abort()
@@ -103,7 +96,7 @@ class TrialProducer:
         self._await(reports)
         has_failed = self._log.failure or any(map(_has_errors, reports))
         if has_failed:
-            self._abort()  # gives the answers that were still missing
+            self._abort()
         answers = [
             {
                 position: answer[0]
@@ -134,8 +127,6 @@ class TrialProducer:
         batch: Batch,
         reports: dict[int, list[KafkaError | None]],
     ) -> None:
-        """Hand a batch to the client."""
-
         def on_delivery(position: int, error: KafkaError | None, _: Message) -> None:
             reports.setdefault(position, []).append(error)
 
@@ -148,7 +139,7 @@ class TrialProducer:
                 batch.partition,
                 partial(on_delivery, position),
                 None,
-                part.timestamps[index] or 1,  # the client takes 0 for now
+                part.timestamps[index] or 1,  # The client reads 0 as now.
             ]
             if part.headers is not None:
                 record.append(list(part.headers[index]))
@@ -156,7 +147,7 @@ class TrialProducer:
                 try:
                     self._client.produce(*record)
                 except KafkaException as exception:
-                    # This record alone, unless the transaction has failed meanwhile.
+                    # Only this record, unless the transaction has failed.
                     reports[position] = [error_of(exception)] * batch.copies
                     return
                 except BufferError as full:
@@ -172,7 +163,7 @@ class TrialProducer:
                 )  # fmt: skip
 
     def _await(self, reports: Sequence[dict[int, list[KafkaError | None]]]) -> None:
-        """Wait until all records are answered, or the transaction has failed: the rest is not sent then."""
+        """Wait until all records are answered or the transaction has failed."""
         deadline_s = time.monotonic() + _ANSWER_S
         while time.monotonic() < deadline_s:
             try:
@@ -203,19 +194,17 @@ class TrialProducer:
                 return
 
     def _fail(self, error: KafkaError) -> NoReturn:
-        """Give the search up; the commit is tried again, and the broker aborts what is open."""
         raise TransactionAbortedError(
             f"producer {self._id}: the search for refused records failed: {error.name()}: {error.str()}"
         )
 
 
 class _SearchLog(TransactionLog):
-    """The log of the search: it expects refusals, so they are debug lines."""
+    """Logs refusals, which are expected here, as debug lines."""
 
     __slots__ = ()
 
     def say(self, level: int, kind: str, text: str) -> None:
-        """Log a line for those who debug the client."""
         del level, kind
         _log.debug("%s", text)
 
@@ -227,10 +216,10 @@ def _has_errors(reports: dict[int, list[KafkaError | None]]) -> bool:
 def _final_answer(
     reports: Sequence[KafkaError | None], copies: int
 ) -> tuple[KafkaError | None] | None:
-    """Return the answer to a record that was sent several times, or None if there is none yet."""
+    """Return the final answer to a record sent several times, or None."""
     if any(
         error is None for error in reports
-    ):  # `None in` fails: KafkaError compares itself with numbers only
+    ):  # `None in` fails: KafkaError compares only with numbers
         return (None,)
     if len(reports) < copies or not all(map(_is_final, reports)):
         return None

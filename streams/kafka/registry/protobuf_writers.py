@@ -1,6 +1,7 @@
-"""The message that wrote a Protobuf record: its full name, found by the schema's id and the message index of the frame.
+"""Writer messages of Protobuf records: full names, by schema id and message index.
 
-Two messages with the same field numbers read each other's bytes, so the name is what tells them apart.
+Two messages with the same field numbers can read each other's bytes, so only the name distinguishes
+them.
 """
 
 import base64
@@ -14,17 +15,14 @@ _ID_END: Final = 5
 _GUID_END: Final = 17
 _MORE: Final = 0x80
 
-#: Comments and texts, whose braces are no blocks; then the words and braces that blocks are made of.
+#: Comments and texts, whose braces are no blocks; then words and braces of blocks.
 _ASIDE: Final = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'", re.DOTALL)
 _PACKAGE: Final = re.compile(r"\bpackage\s+([\w.]+)\s*;")
 _BLOCK: Final = re.compile(r"\bmessage\s+(\w+)\s*\{|\{|\}")
 
 
 class ProtobufWriters:
-    """Checks that records were written as one message.
-
-    `schema_of` returns the text of the schema of a frame's first bytes.
-    """
+    """Checks that one message wrote all records; `schema_of` returns a frame's schema text."""
 
     def __init__(self, full_name: str, schema_of: Callable[[bytes], str]) -> None:
         self._full_name = full_name
@@ -48,7 +46,7 @@ class ProtobufWriters:
 
 
 def read_indexes(data: bytes, begin: int) -> tuple[int, tuple[int, ...]]:
-    r"""Return where the message begins, and its place among the schema's messages.
+    r"""Return the start of the message, and its indexes in the schema.
 
     >>> read_indexes(b"\x00" * 6, 5), read_indexes(b"\x00\x00\x00\x00\x01\x04\x02\x00", 5)
     ((6, (0,)), (8, (1, 0)))
@@ -62,7 +60,7 @@ def read_indexes(data: bytes, begin: int) -> tuple[int, tuple[int, ...]]:
 
 
 def message_name(schema: str, indexes: Sequence[int]) -> str:
-    """Return the full name of a schema's message; the schema is a `.proto` file, or its descriptor in base64.
+    """Return a message's full name; the schema is a `.proto` text or a base64 descriptor.
 
     >>> message_name("package shop; message Order { message Line {} } message Refund {}", (0, 0))
     'shop.Order.Line'
@@ -70,7 +68,7 @@ def message_name(schema: str, indexes: Sequence[int]) -> str:
     try:
         return _described_name(base64.b64decode(schema, validate=True), indexes)
     except ValueError:
-        pass  # the text of a file: no base64
+        pass  # a `.proto` text
     text = _ASIDE.sub(" ", schema)
     package = _PACKAGE.search(text)
     names = [name for path, name in _messages(text) if path == tuple(indexes)]
@@ -80,7 +78,7 @@ def message_name(schema: str, indexes: Sequence[int]) -> str:
 
 
 def message_indexes(descriptor: Any) -> tuple[int, ...]:
-    """Return a message's place in its file, as `message_name` takes it.
+    """Return a message's indexes in its file, as for `message_name`.
 
     >>> from google.protobuf.struct_pb2 import Struct, Value
     >>> message_indexes(Value.DESCRIPTOR), message_indexes(Struct.DESCRIPTOR.nested_types[0])
@@ -113,8 +111,7 @@ def _described_name(descriptor: bytes, indexes: Sequence[int]) -> str:
 
 
 def _messages(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield the place and the name of each message of a file."""
-    # One entry for each open block: its name and place, None for blocks that are no message; and its messages so far.
+    # Name and indexes of each open block, None for other blocks; and its messages so far.
     open_blocks: list[tuple[str, tuple[int, ...]] | None] = []
     counts = [0]
     for found in _BLOCK.finditer(text):
@@ -136,7 +133,7 @@ def _messages(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _varint(data: bytes, begin: int) -> tuple[int, int]:
-    """Return where a zigzag number ends, and the number."""
+    """Return the end of a zigzag number, and the number."""
     number = 0
     for shift, byte in enumerate(data[begin : begin + 5]):
         number |= (byte & ~_MORE) << (7 * shift)

@@ -1,7 +1,7 @@
-"""References between schemas of a registry: all schemas that a schema uses, each fetched once.
+"""References between a registry's schemas, each fetched once.
 
-confluent-kafka's serialisers resolve references as well. They never end where schemas refer to each
-other in a circle, and do not name a schema that is missing. So schemas are checked here first.
+confluent-kafka's serialisers loop forever on circular references and do not name a missing schema.
+So schemas are checked here first.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,9 +11,9 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError as Registr
 
 from tidewheel.streams.errors import SchemaRegistryError
 
-#: Files that come with Protobuf; serialisers have them without a registry.
+#: Files of Protobuf that need no registry.
 _BUILT_IN: Final = ("google/protobuf/", "google/type/", "confluent/")
-#: The registry's own codes for a subject, a version or a schema that it does not have.
+#: The registry's codes for a missing subject, version or schema.
 NOT_FOUND: Final = range(40400, 40500)
 
 _At = tuple[str, int]
@@ -23,8 +23,8 @@ class References:
     """Resolves the references of one registry's schemas.
 
     Args:
-        get_version: The client's method; raises `SchemaRegistryError` if it gets no answer.
-        shown: What messages call the registry.
+        get_version: The client's method; raises `SchemaRegistryError` without an answer.
+        shown: The registry's name in messages.
     """
 
     def __init__(self, get_version: Callable[..., Any], shown: str) -> None:
@@ -34,13 +34,13 @@ class References:
         self._checked: set[Any] = set()
 
     def check(self, schema: Any) -> None:
-        """Raise `SchemaRegistryError` if a reference can't be resolved; asks once for each schema."""
+        """Raise `SchemaRegistryError` if a reference cannot be resolved; fetch each schema once."""
         if schema.references and schema not in self._checked:
             self.texts(schema)
             self._checked.add(schema)
 
     def texts(self, schema: Any) -> dict[str, str]:
-        """Return the texts of all schemas that a schema uses, by the names that it and they use."""
+        """Return the texts of all referenced schemas by name."""
         return self._texts(schema, ())
 
     def _texts(self, schema: Any, path: tuple[_At, ...]) -> dict[str, str]:
@@ -63,7 +63,7 @@ class References:
         return texts
 
     def _fetch(self, reference: Any, at: _At, schema_type: str) -> Any:
-        # Protobuf's deserialiser reads descriptors; the client keeps one form of each version.
+        # Protobuf's deserialiser reads descriptors; the client caches one form per version.
         form = {"fmt": "serialized"} if schema_type == "PROTOBUF" else {}
         try:
             found = self._get_version(*at, deleted=True, **form).schema

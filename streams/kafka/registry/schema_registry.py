@@ -1,10 +1,8 @@
-"""Confluent Schema Registry through confluent-kafka's own serialisers: the adapter to `tidewheel.streams.serdes.schema_port`.
+"""Confluent Schema Registry: the adapter of confluent-kafka's serialisers.
 
-Imported when a serde with a registry is first asked for; each format imports its libraries then, so that a missing
-extra is an ImportError here and a sentence at the user's line.
-
-What is the registry's fault (down, refuses) becomes `SchemaRegistryError`; what is the record's (another format, an id
-that the registry does not know) becomes `CodecError`.
+It implements `tidewheel.streams.serdes.schema_port` and is imported with the first registry serde;
+a missing extra is then an ImportError at the user's line. The registry's failures become
+`SchemaRegistryError`, a record's (another format, an unknown id) `CodecError`.
 """
 
 import threading
@@ -45,15 +43,15 @@ from tidewheel.streams.serdes.schema_port import (
 )
 from tidewheel.streams.serdes.strict_json import dumps, loads
 
-#: Settings that are the serialisers', not the client's: Java has both in one map, and so have we.
+#: Serialiser settings, in one map with the client's as in Java.
 _SERIALIZER_PREFIXES: Final = (
     "auto.register.", "normalize.", "use.", "subject.name.strategy", "reference.subject.", "skip.known.", "validate",
     "schema.id.",
 )  # fmt: skip
-#: Those of them that a deserialiser takes as well; the schema it reads into is always the serde's own.
+#: Those that deserialisers accept; they always read into the serde's schema.
 _DESERIALIZER_PREFIXES: Final = ("subject.name.strategy", "schema.id.deserializer")
 
-#: Settings that are no secrets, whatever they say; URLs are looked at. All others must be references to travel.
+#: Public settings; URLs are checked. All others must be references to travel.
 _HARMLESS_PREFIXES: Final = (
     *_SERIALIZER_PREFIXES, "timeout", "max.retries", "retries.", "cache.", "ssl.ca.location", "ssl.certificate.location",
     "ssl.key.location", "basic.auth.credentials.source", "bearer.auth.credentials.source", "bearer.auth.logical.cluster",
@@ -66,15 +64,15 @@ _MESSAGE_MAX: Final = 300
 _FRAME_BYTES: Final = 5
 _GUID_FRAME_BYTES: Final = 17
 _MAGIC_BYTES: Final = (0, 1)
-#: Settings by which confluent-kafka chooses the schema that it writes with.
+#: Settings that choose the schema to write with.
 _CHOOSES_SCHEMA: Final = ("use.schema.id", "use.latest.version", "use.latest.with.metadata")
-#: What a serde of a subject decides itself.
+#: Settings that a serde of a subject decides.
 _OF_A_SUBJECT: Final = (*_CHOOSES_SCHEMA, "auto.register.schemas", "subject.name.strategy")
 
-#: Files of Protobuf that confluent-kafka adds to each of its pools, such as `google/protobuf/wrappers.proto`.
+#: Files that confluent-kafka adds to each Protobuf pool.
 _BUILT_IN_FILES: Final = ("google/protobuf/", "google/type/", "confluent/")
 
-#: The formats by the registry's name for them: what messages call them, and their serdes.
+#: The registry's names of formats, with names for messages and serdes.
 _TYPES: Final = {
     "AVRO": ("an Avro schema", "Serdes.avro(subject=…)"),
     "JSON": ("a JSON Schema", "Serdes.json_schema(subject=…)"),
@@ -83,13 +81,13 @@ _TYPES: Final = {
 
 
 class ConfluentFormats:
-    """Makes codecs; those of one registry share one client, and with it the schemas that were fetched."""
+    """Makes codecs; codecs of one registry share a client and its cached schemas."""
 
     def __init__(self) -> None:
         self._links: dict[object, tuple[_Link, object]] = {}
 
     def fetched(self, source: SchemaSource, schema_type: str, registry: Registry) -> SchemaSource:
-        """Return a source with its text and with the numbers of its versions."""
+        """Return a source with its text and version numbers."""
         link = self._link(registry)
         if source.subject is not None:
             found = link.registered(source.subject, source.version, schema_type)
@@ -103,13 +101,12 @@ class ConfluentFormats:
         return source._replace(references=numbered)
 
     def avro(self, source: SchemaSource, registry: Registry) -> SchemaCodec:
-        """Return the codec of an Avro schema that was fetched."""
         from confluent_kafka.schema_registry import avro  # noqa: PLC0415 - needs the extra
 
         link = self._link(registry)
         used = link.used(source, "AVRO")
         values = AvroValues(used.text, used.named)
-        # What the schema does not have would be left out silently.
+        # Otherwise fields missing in the schema are silently left out.
         own = {"validate.strict.allow.default": True, **used.serializer}
         reading = {**used.deserializer}
         reading["schema.id.deserializer"] = _without_padding(
@@ -131,19 +128,19 @@ class ConfluentFormats:
     def protobuf(
         self, message_type: type[Any], source: SchemaSource, registry: Registry
     ) -> SchemaCodec:
-        """Return the codec of a generated Protobuf class."""
         from confluent_kafka.schema_registry import protobuf  # noqa: PLC0415 - needs the extra
 
         link = self._link(registry)
         used = link.used(source, "PROTOBUF")
         if source.subject is not None:
             _check_message(message_type.DESCRIPTOR, source, used.text)
-        # Clients before 2.13 want to be told; the other format was a fault of theirs.
+        # Clients before 2.13 need it; the other format was a bug.
         old = {"use.deprecated.format": False}
         writing, reading = {**old, **used.serializer}, {**old, **used.deserializer}
         write: Any = protobuf.ProtobufSerializer
         read: Any = protobuf.ProtobufDeserializer
-        # Theirs can't parse the schema of a file that it has built in. Without a client it does not try.
+        # confluent-kafka cannot parse the schema of a built-in file; without a client it does not
+        # try.
         is_built_in = message_type.DESCRIPTOR.file.name.startswith(_BUILT_IN_FILES)
         reading_client = None if is_built_in else link.client
         return _Codec(
@@ -156,7 +153,6 @@ class ConfluentFormats:
         )
 
     def json_schema(self, source: SchemaSource, registry: Registry) -> SchemaCodec:
-        """Return the codec of a JSON Schema that was fetched."""
         from confluent_kafka.schema_registry import json_schema  # noqa: PLC0415 - needs the extra
 
         link = self._link(registry)
@@ -164,7 +160,7 @@ class ConfluentFormats:
         checks = PlainJsonSchema(used.text, used.named)
         writing, reading = dict(used.serializer), dict(used.deserializer)
         validates = writing.get("validate", True) is not False
-        # Theirs fetches an unknown `$ref`. Only they can check a schema that they choose.
+        # confluent-kafka fetches an unknown `$ref`. Only it can check a schema that it chooses.
         chosen = any(writing.get(name) for name in _CHOOSES_SCHEMA)
         if not chosen:
             writing["validate"] = reading["validate"] = False
@@ -186,7 +182,7 @@ class ConfluentFormats:
         )
 
     def travelling(self, registry: Registry) -> Registry:
-        """Return a registry as other processes may be told of it; raises `TopologyError` for a client, and for secrets."""
+        """Return a registry for other processes; raise `TopologyError` for a client or secrets."""
         if not isinstance(registry, str | Mapping):
             raise TopologyError(
                 f"registry= is a {type(registry).__name__}, which can't be sent to other processes, such as Spark's executors; give "
@@ -209,19 +205,19 @@ class ConfluentFormats:
         elif isinstance(registry, Mapping):
             key = frozenset((name, repr(value)) for name, value in registry.items())
         if key not in self._links:
-            # The client is kept, so that its id can't be given to another one.
+            # Keeps the client, so that its id is not reused.
             self._links[key] = _linked(registry), registry
         return self._links[key][0]
 
 
 class _Link:
-    """A registry's client, what messages call it, and the settings of its serialisers."""
+    """A registry's client, its name in messages, and its serialiser settings."""
 
     def __init__(self, client: Any, shown: str, settings: Mapping[str, Any]) -> None:
         self.shown = shown
         self.client = _Client(client, self)
         self.references = References(self.client.get_version, shown)
-        # Their own default asks the registry for associations first, which older registries do not know.
+        # The default asks for associations, which older registries lack.
         strategy = {"subject.name.strategy": topic_subject_name_strategy}
         named = any(name.startswith("subject.name.strategy") for name in settings)
         self.serializer = {**({} if named else strategy), **settings}
@@ -233,17 +229,16 @@ class _Link:
         }
 
     def schema_text(self, frame: bytes) -> str:
-        """Return the schema of a frame's first bytes, in the form that Protobuf's deserialiser asks for."""
+        """Return a frame's schema in the form for Protobuf's deserialiser."""
         return str(self.writer_schema(frame, fmt="serialized").schema_str)
 
     def writer_schema(self, frame: bytes, **form: str) -> Any:
-        """Return the schema of a frame's first bytes."""
         if frame[0]:
             return self.client.get_schema_by_guid(str(UUID(bytes=frame[1:])), **form)
         return self.client.get_schema(int.from_bytes(frame[1:], "big"), **form)
 
     def registered(self, subject: str, version: int | None, schema_type: str) -> Any:
-        """Return a version of a subject, None is the latest; raises for one of another format."""
+        """Return a subject's version, None for the latest; raise for another format."""
         form = {"fmt": "serialized"} if schema_type == "PROTOBUF" else {}
         wanted = f"subject {subject!r}" + (f" version {version}" if version is not None else "")
         try:
@@ -267,7 +262,7 @@ class _Link:
         raise SchemaRegistryError(f"{problem}; {step}")
 
     def used(self, source: SchemaSource, schema_type: str) -> "_Used":
-        """Return what confluent-kafka's serialisers are made of for a schema that was fetched."""
+        """Return the serialisers' parts for a fetched schema."""
         text = source.text or ""
         if source.subject is None:
             if not source.references:
@@ -281,7 +276,7 @@ class _Link:
         schema, subject = registered.schema, source.subject
         named = self.references.texts(schema)
         if text.lstrip().startswith('"'):
-            # A type alone, as in `"string"`: their serialiser of it knows only the long form.
+            # Its serialiser needs the long form of a bare type such as `"string"`.
             schema = Schema(f'{{"type": {text}}}', schema_type, schema.references)
         strategy = {"subject.name.strategy": lambda _context, _name: subject}
         writing = {**_without(self.serializer, _OF_A_SUBJECT), **strategy}
@@ -289,20 +284,16 @@ class _Link:
         writing["auto.register.schemas"] = False
         client: Any = _Pinned(self.client, registered)
         if schema.rule_set is not None:
-            # Rules, such as those that encrypt, apply only to a schema that a setting chooses.
+            # Rules, such as encryption, apply only to a schema chosen by a setting.
             writing["use.schema.id"] = registered.schema_id
             client = self.client
         return _Used(text, schema, named, client, writing, reading)
 
 
 class _Used(NamedTuple):
-    """What the serialisers of a schema are made of.
+    """The serialisers' parts for a schema.
 
-    Attributes:
-        text: The schema.
-        schema: The same in the form that the serialisers take.
-        named: The texts of the schemas that it uses, by their names.
-        client: The client of the serialiser.
+    `schema` is the serialisers' form of `text`; `named` are referenced schemas by name.
     """
 
     text: str
@@ -314,7 +305,7 @@ class _Used(NamedTuple):
 
 
 class _Pinned:
-    """A client for which every schema is one that is registered already."""
+    """A client that returns one registered schema for every look-up."""
 
     def __init__(self, client: "_Client", registered: Any) -> None:
         self._client = client
@@ -324,16 +315,15 @@ class _Pinned:
         return getattr(self._client, name)
 
     def lookup_schema(self, *_args: Any, **_kwargs: Any) -> Any:
-        """Return the registered schema."""
         return self._registered
 
 
-#: Methods that return a record's schema; its references are checked before serialisers use it.
+#: Methods that return a record's schema, whose references are checked first.
 _RETURN_SCHEMAS: Final = frozenset({"get_schema", "get_schema_by_guid"})
 
 
 class _Client:
-    """A client whose failures to get an answer are ours; what the registry answers passes as it is."""
+    """A client whose failures without an answer become ours."""
 
     def __init__(self, client: Any, link: _Link) -> None:
         self._client = client
@@ -369,8 +359,7 @@ class _Client:
 class _Codec:
     """A format's serialisers over one registry.
 
-    Each topic, and each of its two parts, has a serialiser of its own: one for several subjects writes the id that the
-    last of them got.
+    One serialiser per topic and part: a shared one writes the id of its last subject.
     """
 
     def __init__(
@@ -399,14 +388,12 @@ class _Codec:
         self._check_read = check_read
         self._in_order = in_order
         self._key_bytes = key_bytes
-        self._spare = _made(
-            make_serializer
-        )  # now, so that wrong settings are an error of the build
+        self._spare = _made(make_serializer)  # Made now, so wrong settings fail the build.
         self._parts: dict[tuple[str, bool], tuple[SerializationContext, Any]] = {}
         self._making = threading.Lock()
 
     def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:
-        """Return the bytes, with the id of the schema in front; the first record of a topic registers it."""
+        """Return the bytes with the schema's id; a topic's first record registers it."""
         checked = value if self._check is None else self._check(value)
         context, serializer = self._part(topic, is_key=is_key)
         try:
@@ -421,14 +408,14 @@ class _Codec:
         raise failed
 
     def sorted_key(self, data: bytes) -> bytes:
-        """Return the bytes that a stored key has now; JSON alone is read without its schema."""
+        """Return a stored key's current bytes; only JSON is read without its schema."""
         if self._schema_type != "JSON" or not data or data[0] not in _MAGIC_BYTES:
             return data
         end = _GUID_FRAME_BYTES if data[0] else _FRAME_BYTES
         return data[:end] + dumps(loads(data[end:]), sort=True)
 
     def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:
-        """Return the value, read by the schema that wrote it and brought into the serde's."""
+        """Return the value, read by its writer's schema and converted to the serde's."""
         if len(data) < _FRAME_BYTES or data[0] not in _MAGIC_BYTES:
             raise CodecError(
                 "they do not begin with a schema's id: no serialiser with a registry wrote them"
@@ -450,7 +437,7 @@ class _Codec:
             context = SerializationContext(
                 topic, MessageField.KEY if is_key else MessageField.VALUE
             )
-            with self._making:  # key ranges serialise in several threads
+            with self._making:  # Key ranges serialise in several threads.
                 part = self._parts.get((topic, is_key))
                 if part is None:
                     serializer, self._spare = self._spare or self._make_serializer(), None
@@ -458,7 +445,7 @@ class _Codec:
         return part
 
     def _failed(self, error: Exception, topic: str, data: bytes | None) -> Exception:
-        """Return what to raise; `data` is what was read, None when something was written."""
+        """Return the error; `data` was read, None means writing."""
         if isinstance(error, StreamsError | CodecError):
             return error
         if not isinstance(error, RegistryReply):
@@ -474,7 +461,7 @@ class _Codec:
         )
 
     def _other_format(self, data: bytes | None) -> str | None:
-        """Return that a schema of another format wrote the data, if one did."""
+        """Return the error for data written with another format, if so."""
         if data is None:
             return None
         try:
@@ -490,11 +477,11 @@ class _Codec:
 
 
 class _Padded(bytes):
-    """A frame with one byte more: the Avro deserialiser refuses values of no bytes, such as records without fields."""
+    """A frame plus one byte: the Avro deserialiser rejects values of no bytes (empty records)."""
 
 
 def _without_padding(read_id: Any) -> Callable[[bytes, Any, Any], Any]:
-    """Return a function that reads a frame's id, and gives the deserialiser the bytes of the value alone."""
+    """Return a function that reads a frame's id and passes the value's bytes on."""
 
     def read(data: bytes, context: Any, schema_id: Any) -> Any:
         return read_id(data[:-1] if isinstance(data, _Padded) else data, context, schema_id)
@@ -503,7 +490,7 @@ def _without_padding(read_id: Any) -> Callable[[bytes, Any, Any], Any]:
 
 
 def _check_message(descriptor: Any, source: SchemaSource, schema: str) -> None:
-    """Raise `TopologyError` if a subject's schema has another message in the place of a class's."""
+    """Raise `TopologyError` if a subject's schema has another message at the class's place."""
     name, wanted = "no message", descriptor.full_name
     with suppress(CodecError):
         name = message_name(schema, message_indexes(descriptor))
@@ -515,7 +502,7 @@ def _check_message(descriptor: Any, source: SchemaSource, schema: str) -> None:
 
 
 def _with_sorted_maps(data: bytes, message: Any) -> bytes:
-    """Return a message's bytes with maps in the order of their keys, unless a rule has changed them."""
+    """Return a message's bytes with sorted maps, unless a rule has changed them."""
     plain = message.SerializeToString()
     return (
         data[: len(data) - len(plain)] + message.SerializeToString(deterministic=True)
@@ -593,7 +580,7 @@ def _without_user(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _made(make: Callable[[], Any]) -> Any:
-    """Return a client or serialiser; its complaints about settings become ours."""
+    """Return a client or serialiser; convert its errors about settings."""
     try:
         return make()
     except (ValueError, TypeError) as error:
@@ -602,7 +589,7 @@ def _made(make: Callable[[], Any]) -> Any:
 
 def _problem(error: Exception) -> str:
     text = str(error)
-    # A URL may hold a password.
+    # A URL may contain a password.
     return type(error).__name__ + (f": {text}" if text and "://" not in text else "")
 
 
@@ -617,5 +604,4 @@ def _json_reason(error: Exception) -> str:
     return _class_only(error)
 
 
-#: The adapter of this process.
 FORMATS: Final = ConfluentFormats()

@@ -1,4 +1,4 @@
-"""Reading a range of a changelog: from its first offset to its end, whatever is missing in between."""
+"""Changelog ranges: from first offset to end, with gaps."""
 
 import pytest
 
@@ -13,8 +13,6 @@ _SETTINGS = ClientSettings(bootstrap_servers="nobody:1", application_id="app")
 
 
 class _Reader:
-    """A reader of some offsets, a few at a time; past the last its position is the log's end, if it sees that."""
-
     def __init__(self, offsets: list[int], end: int | None) -> None:
         self._left = offsets
         self._end = end

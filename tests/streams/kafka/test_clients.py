@@ -1,4 +1,4 @@
-"""The factory of clients."""
+"""Factory of clients."""
 
 import logging
 from collections.abc import Callable
@@ -49,7 +49,6 @@ def test_what_librdkafka_refuses_is_a_config_error_without_the_value(
 
 
 def client_of(kind: str, properties: dict[str, Any]) -> object:
-    """Make one client of a kind."""
     clients = KafkaClients(bootstrap_servers="127.0.0.1:9", application_id="app", **properties)
     makers: dict[str, Callable[[], object]] = {
         "consumer": clients.source,

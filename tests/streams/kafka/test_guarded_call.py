@@ -1,4 +1,4 @@
-"""Calls into the client that come late, fail, or never return."""
+"""Calls into the client that are late, fail, or never return."""
 
 import sys
 import threading
@@ -19,7 +19,6 @@ NEVER = KafkaException(KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE, "never")
 
 @pytest.fixture
 def client() -> Iterator[ProducerClient]:
-    """A client of a cluster that is not there."""
     settings = ClientSettings(bootstrap_servers="127.0.0.1:9", application_id="app")
     client = ProducerClient(settings.sink(), ClientLog("test"), stall_timeout_s=1)
     yield client
@@ -92,7 +91,6 @@ def _guarded(
 
 
 def _raises(*errors: KafkaException) -> Callable[[float], None]:
-    """Return an operation that raises these, then returns."""
     left = list(errors)
 
     def operation(_: float) -> None:

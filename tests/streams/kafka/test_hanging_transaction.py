@@ -1,4 +1,4 @@
-"""Offsets whose transaction never ends: what is said instead of a bare time-out, and closing while they are waited for."""
+"""Offsets in a transaction that never ends: messages, and closing during the wait."""
 
 import threading
 import time
@@ -21,19 +21,17 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def group(cluster: RealCluster) -> str:
-    """A group's name."""
     return cluster.name()
 
 
 @pytest.fixture
 def wanted(cluster: RealCluster) -> TopicPartition:
-    """A partition."""
     return TopicPartition(cluster.topic(), 0)
 
 
 @pytest.fixture
 def producer(cluster: RealCluster, group: str, wanted: TopicPartition) -> Iterator[Producer]:
-    """A producer whose open transaction has an offset of the group."""
+    """Its open transaction has an offset of the group."""
     servers = {"bootstrap.servers": cluster.clients.settings.bootstrap_servers}
     consumer = Consumer(servers | {"group.id": group})
     made = Producer(servers | {"transactional.id": cluster.name()})

@@ -1,4 +1,4 @@
-"""Metadata of committed offsets, as the client hands it out."""
+"""Metadata of committed offsets, as the client returns it."""
 
 from typing import Any
 
@@ -8,8 +8,6 @@ from tidewheel.streams.kafka.admin.admin import metadata_text
 
 
 class _Partition:
-    """A partition whose metadata is made from bytes, as the client's is."""
-
     def __init__(self, data: bytes | None) -> None:
         self._data = data
 

@@ -1,4 +1,4 @@
-"""What a commit makes of trouble with its records while its offsets are under way, and of trouble with offsets sent ahead."""
+"""Commits: record errors with offsets in flight, and errors of offsets sent early."""
 
 import time
 from collections.abc import Callable
@@ -23,8 +23,6 @@ OFFSETS = {TopicPartition("in", 0): CommittedOffset(1, "")}
 
 
 class Sending:
-    """A call that is under way, or has returned."""
-
     def __init__(self, *, has_succeeded: bool = True, error: Exception | None = None) -> None:
         self.has_succeeded = has_succeeded
         self.error = error
@@ -37,8 +35,6 @@ class Sending:
 
 
 class Client:
-    """A `ProducerClient` whose records have a fate of their own."""
-
     def __init__(self, sending: Sending, fate: Callable[[], bool], *, slices: int = 1) -> None:
         self.sending, self.fate, self.slices = sending, fate, slices
         self.calls: list[str] = []
@@ -74,7 +70,6 @@ class Client:
 
 
 def committing(client: Client) -> Any:
-    """Return a producer with an open transaction, over this client."""
     producer: Any = RealCluster("127.0.0.1:9", run_id="nowhere").clients.transactional_producer(
         "id", 30_000
     )

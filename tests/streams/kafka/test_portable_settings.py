@@ -1,4 +1,4 @@
-"""Client settings that travel to other processes carry no secret."""
+"""Client settings for other processes contain no secret."""
 
 import os
 import shutil

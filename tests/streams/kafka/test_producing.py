@@ -1,4 +1,4 @@
-"""The call that everything is produced with, against a real cluster."""
+"""Producing by column, on a real cluster."""
 
 import time
 
@@ -12,7 +12,7 @@ from tidewheel.streams.kafka.producers.producer import ProducerClient, RefusedEr
 
 pytestmark = pytest.mark.broker
 
-#: How long the broker may take nothing: all processes of the suite share it, and some of them keep it busy.
+#: All tests share the broker, and some keep it busy.
 _PATIENCE_S = 60
 
 

@@ -1,4 +1,4 @@
-"""The first word with a cluster, where there is none: it is said early, and a worker that is told to stop does."""
+"""First contact without a cluster: early message, immediate stop."""
 
 import threading
 from collections import defaultdict
@@ -19,7 +19,6 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture
 def admin() -> Iterator[KafkaAdmin]:
-    """An admin client of a cluster that is not there, with a second's patience."""
     settings = ClientSettings(bootstrap_servers=NOBODY, application_id="lonely")
     made = KafkaAdmin(settings, timeout_s=1.0)
     yield made
@@ -69,7 +68,7 @@ def test_waiting_for_a_broker_ends_when_it_is_told_to(
     asked: list[float] = []
 
     class _Told:
-        """Is told to stop while it asks for the second time."""
+        """Stops at the second attempt."""
 
         def list_topics(self, *, timeout: float) -> None:
             asked.append(timeout)

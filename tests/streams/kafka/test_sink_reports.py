@@ -1,4 +1,4 @@
-"""How failed records are found again."""
+"""Failed records found by their contents."""
 
 from confluent_kafka import KafkaError, Message
 from hypothesis import given

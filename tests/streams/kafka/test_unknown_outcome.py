@@ -1,4 +1,4 @@
-"""What the transactional producer says when replies are lost or late, and the cluster hangs (PROTOCOL.md H8)."""
+"""Transactional producer with lost or late replies and a hanging cluster (PROTOCOL.md H8)."""
 
 import time
 from typing import Any
@@ -26,9 +26,10 @@ pytestmark = pytest.mark.broker
 def test_a_lost_reply_makes_the_outcome_unknown_though_the_client_says_it_committed(
     cluster: RealCluster, harmed: RealCluster, proxy: KafkaProxy, request_kind: int
 ) -> None:
-    """The first request may still hit a later transaction. Committed offsets and visible records agree, whatever became of it.
+    """The first request may still hit a later transaction.
 
-    The client asks again by itself and reports success; on a busy machine it gives up before it has asked again.
+    Committed offsets and visible records agree in either case. The client repeats the request and
+    reports success; on a busy machine it gives up first.
     """
     topic, group, transactional_id = cluster.topic(), cluster.name(), cluster.name()
     producer = started(harmed, transactional_id)
@@ -38,9 +39,7 @@ def test_a_lost_reply_makes_the_outcome_unknown_though_the_client_says_it_commit
         _commit(producer, topic, group, b"in doubt", offset=2)
     with pytest.raises(CommitOutcomeUnknownError):
         producer.begin()
-    started(
-        cluster, transactional_id
-    )  # ends a transaction that was left open, as every successor does
+    started(cluster, transactional_id)  # Ends an open transaction, like every successor.
     partition = TopicPartition(topic, 0)
     committed = cluster.admin().committed(group, [partition], stable=True)[partition].offset
     assert committed == 2 if request_kind == END_TXN else committed in (1, 2)
@@ -78,7 +77,7 @@ def test_a_connection_lost_between_transactions_is_no_doubt(
     connected = proxy.seen[API_VERSIONS]
     proxy.cut()
     deadline_s = time.monotonic() + PATIENCE_S
-    # To the coordinator and to the broker; a thread of the client notes it later than another one connects again.
+    # To coordinator and broker; a client thread notices it late.
     while proxy.seen[API_VERSIONS] < connected + 2 or not _is_back(said):
         assert time.monotonic() < deadline_s, "the client did not connect again"
         producer._producer.serve(0.02)
@@ -120,7 +119,7 @@ def test_a_hanging_cluster_is_given_up_within_the_time_limit_and_closing_does_no
     producer.close()
     closed_s = time.monotonic() - before_s - took_s
     proxy.thaw()
-    assert 1.0 <= took_s < 9.0  # far below the client's own limits, however slow the machine is
+    assert 1.0 <= took_s < 9.0  # Far below the client's own limits, also on a slow machine.
     assert closed_s < 8.0
     assert len(waits) >= 2, "a watchdog must see that we wait and do not hang"
 
@@ -169,7 +168,7 @@ def _commit(
 
 
 def _is_back(said: list[str]) -> bool:
-    """Whether the client has noted that the coordinator's and the broker's connection were lost, and the first one is back."""
+    """True once both lost connections are noticed and the coordinator's is back."""
     coordinator = [line for line in said if "Transaction coordinator is now" in line]
     lost = sum("Disconnected" in line for line in said)
     return lost >= 2 and bool(coordinator) and coordinator[-1].endswith("up")

@@ -1,4 +1,4 @@
-"""What is read from librdkafka's log, and what of it is passed on."""
+"""librdkafka's log: facts read from it, and lines forwarded."""
 
 import logging
 
@@ -83,5 +83,4 @@ def test_a_failed_login_says_what_to_check(caplog: pytest.LogCaptureFixture) -> 
 
 
 def _write(log: ClientLog, level: int, facility: str, text: str) -> None:
-    """Write a line as the client does."""
     log.log(level, "%s [%s] %s", facility, "client#1", text)

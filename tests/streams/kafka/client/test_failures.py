@@ -1,4 +1,4 @@
-"""What errors of producers mean."""
+"""Meaning of producers' errors."""
 
 import pytest
 from confluent_kafka import KafkaError

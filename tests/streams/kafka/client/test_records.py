@@ -1,4 +1,4 @@
-"""From messages to columns, and sizes."""
+"""Messages to columns, and sizes."""
 
 from itertools import accumulate, groupby
 
@@ -22,7 +22,7 @@ def messages(draw: st.DrawFn) -> list[Message]:
         st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1)), min_size=1, max_size=30)
     )
     gaps = draw(st.lists(st.integers(1, 2), min_size=len(places), max_size=len(places)))
-    if draw(st.booleans()):  # long runs are the common case, and have a short cut
+    if draw(st.booleans()):  # Long runs are the usual case and have a fast path.
         places = [places[0]] * len(places)
     return [
         Message(

@@ -1,4 +1,4 @@
-"""Settings of every kind of client."""
+"""Settings of each kind of client."""
 
 from typing import Any
 

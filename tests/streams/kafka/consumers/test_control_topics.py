@@ -1,4 +1,4 @@
-"""Offsets of topics that were made a moment ago, as those of a new group are."""
+"""Offsets of new topics, such as those of a new group."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ INBOX = TopicPartition("app-group-inbox", 0)
 
 
 class _Client:
-    """Answers as a client whose broker does not know yet that it leads."""
+    """A broker that does not know yet that it is the leader."""
 
     def __init__(self, code: int, times: int) -> None:
         self._errors = [code] * times

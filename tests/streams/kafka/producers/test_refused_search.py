@@ -1,4 +1,4 @@
-"""The search for refused records, against a cluster model."""
+"""Search for refused records, on a model of the cluster."""
 
 from collections.abc import Sequence
 
@@ -28,17 +28,12 @@ DIFFERENT = KafkaError._INVALID_DIFFERENT_RECORD
 
 
 class ModelCluster:
-    """Answers as brokers and librdkafka do.
+    """A broker with librdkafka.
 
-    A batch is accepted or refused as a whole. Where the broker names at least two records, the client answers the others as
-    different; otherwise all get the batch's error. After a refusal the rest of the trial gets no answer, and an accepted batch of
-    a partition with a refusal before it fails, because its sequence number is wrong.
-
-    Args:
-        bad: The records that are refused, with their errors.
-        names_records: Whether the broker names records at all.
-        limit_bytes: The size of the largest batch that a topic takes.
-        forbidden: Topics that this client may not write.
+    A batch is accepted or refused as a whole. If the broker names at least two records, the client
+    answers the others as different; otherwise all get the batch's error. After a refusal the rest
+    of the trial is not answered. An accepted batch after a refusal in its partition fails: its
+    sequence number is wrong.
     """
 
     def __init__(
@@ -94,7 +89,6 @@ class ModelCluster:
 
 
 def search(cluster: ModelCluster, *parts: OutputColumns) -> list[tuple[int, int]]:
-    """Return the places of the refused records."""
     found = RefusedSearch(cluster, parts).run()
     assert not any(failure.retriable for failure in found)
     numbers = {id(part): number for number, part in enumerate(parts)}
@@ -103,7 +97,6 @@ def search(cluster: ModelCluster, *parts: OutputColumns) -> list[tuple[int, int]
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[list[OutputColumns], dict[Row, int]]:
-    """Draw outputs for a few topics and partitions, with some records that are refused."""
     parts: list[OutputColumns] = []
     bad: dict[Row, int] = {}
     for number in range(draw(st.integers(1, 3))):

@@ -1,4 +1,4 @@
-"""Serdes of schemas that use other schemas of the registry, and of a subject's own schema, over real HTTP."""
+"""Serdes of schemas with references, and of a subject's own schema, over real HTTP."""
 
 import json
 import logging
@@ -94,7 +94,6 @@ def registry() -> Iterator[SchemaRegistry]:
 
 @pytest.fixture
 def shop(registry: SchemaRegistry) -> SchemaRegistry:
-    """Return a registry that has addresses, and customers that use them, in both formats."""
     registry.add("addresses-value", ADDRESS)
     registry.add("customers-value", CUSTOMER, TO_ADDRESS)
     registry.add("json-addresses", JSON_ADDRESS, schema_type="JSON")
@@ -251,7 +250,6 @@ def test_relative_references_of_json_schemas(
 
 
 def protobuf_with_import() -> tuple[Any, Any]:
-    """Return the classes of a message and of the message of another file that it uses."""
     pool = descriptor_pool.DescriptorPool()
     address = descriptor_pb2.FileDescriptorProto(
         name="shop/address.proto", package="shop", syntax="proto3"
@@ -288,7 +286,7 @@ def test_imports_of_protobuf_files_are_references(shop: SchemaRegistry) -> None:
     assert reader.deserialize("orders", data) == value
 
 
-# -- what can go wrong with references --------------------------------------------------------------------------------
+# -- errors of references ------------------------------------------------------------------------
 
 
 def test_a_missing_reference_is_named_when_the_serde_is_built(shop: SchemaRegistry) -> None:

@@ -1,4 +1,4 @@
-"""Serdes with a schema registry: Confluent's wire format, over real HTTP, and what happens when the registry does not answer."""
+"""Registry serdes: Confluent's wire format over real HTTP, and registries without an answer."""
 
 import copy
 import json
@@ -58,13 +58,12 @@ def registry() -> Iterator[SchemaRegistry]:
 
 
 def impatient(registry: SchemaRegistry, **settings: Any) -> dict[str, Any]:
-    """Return settings that try again at once."""
     names = {name.replace("_", "."): value for name, value in settings.items()}
     return {"url": registry.url, "retries.wait.ms": 1, "retries.max.wait.ms": 1, **names}
 
 
 def framed(schema_id: int, payload: bytes) -> bytes:
-    """Return what Java's serialisers with a registry write."""
+    """Bytes of Java's serialisers."""
     return b"\x00" + struct.pack(">I", schema_id) + payload
 
 
@@ -73,7 +72,7 @@ def framed(schema_id: int, payload: bytes) -> bytes:
     [
         (lambda url: Serdes.avro(ORDER, url), {"cents": 5}, b"\x0a"),
         (lambda url: Serdes.json_schema(JSON_ORDER, url), {"cents": 5}, b'{"cents":5}'),
-        # The first message of its file: one zero. Others: how many numbers, and the numbers, zig-zag encoded.
+        # One zero for a file's first message, else the count and the zig-zag indexes.
         (lambda url: Serdes.protobuf(PROTO["Order"], url), PROTO["Order"](cents=5), b"\x00\x08\x05"),
         (lambda url: Serdes.protobuf(PROTO["Payment"], url), PROTO["Payment"](cents=5), b"\x02\x02\x08\x05"),
         (lambda url: Serdes.protobuf(PROTO["Payment.Inner"], url), PROTO["Payment.Inner"](), b"\x04\x02\x00"),
@@ -240,7 +239,6 @@ def test_a_refused_client_is_told_about_credentials(registry: SchemaRegistry) ->
 
 
 def stopped() -> dict[str, Any]:
-    """Return the settings of a registry that is down."""
     with schema_registry() as running:
         pass
     return impatient(running)
