@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import cast
 
 from tidewheel.state_stores.layout import versions
-from tidewheel.state_stores.layout.envelope import seal, seal_batch, seal_with_headers
+from tidewheel.state_stores.layout.envelope import wrap_batch, wrap_value, wrap_with_headers
 from tidewheel.state_stores.layout.headers import NO_HEADERS, Headers, encode_headers
 from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.layout.segments import SegmentLayout
@@ -73,14 +73,14 @@ def _fold_key_values(
     last_values.pop(None, None)
     last_times.pop(None, None)
     disk_keys = cast("dict[bytes, bytes | None]", last_values)
-    seal_all = seal_with_headers if spec.keeps_headers else seal_batch
-    sealed = seal_all(list(last_values.values()), list(last_times.values()))
+    wrap_all = wrap_with_headers if spec.keeps_headers else wrap_batch
+    wrapped = wrap_all(list(last_values.values()), list(last_times.values()))
     if spec.ttl_ms is None:
-        return list(zip(disk_keys, sealed, strict=True))
+        return list(zip(disk_keys, wrapped, strict=True))
     ended_at = StoreTime.of(spec, keys, timestamps).observed_ms - spec.ttl_ms
     return [
         (key, None if timestamp <= ended_at else value)
-        for key, value, timestamp in zip(disk_keys, sealed, last_times.values(), strict=True)
+        for key, value, timestamp in zip(disk_keys, wrapped, last_times.values(), strict=True)
     ]
 
 
@@ -94,7 +94,8 @@ def _fold_versions(
         if key is not None
     }
     return [
-        (key, seal(versions.payload(value), timestamp)) for key, (value, timestamp) in last.items()
+        (key, wrap_value(versions.payload(value), timestamp))
+        for key, (value, timestamp) in last.items()
     ]
 
 
@@ -103,7 +104,7 @@ def _fold_nothing(
 ) -> list[tuple[bytes, bytes | None]]:
     # Only the user's code can interpret records of a custom store, so all records are kept.
     return [
-        (key, seal(versions.payload(value), timestamp))
+        (key, wrap_value(versions.payload(value), timestamp))
         for key, value, timestamp in zip(keys, values, timestamps, strict=True)
         if key is not None
     ]
@@ -125,9 +126,9 @@ def _fold_segments(
     observed_ms = max(map(layout.time_of, last), default=-1)
     kept = layout.first_restored(observed_ms, slowest_ms)
     rows = {key: row for key, row in last.items() if layout.segment_of(key) >= kept}
-    seal_all = seal_with_headers if spec.keeps_headers else seal_batch
-    sealed = seal_all([value for value, _ in rows.values()], [time for _, time in rows.values()])
-    return list(zip(rows, sealed, strict=True))
+    wrap_all = wrap_with_headers if spec.keeps_headers else wrap_batch
+    wrapped = wrap_all([value for value, _ in rows.values()], [time for _, time in rows.values()])
+    return list(zip(rows, wrapped, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ def restore_start(  # noqa: PLR0911 - a list of rules, each with its answer
     return StartFrom.POSITION, f"{log_end - position.offset} offsets to read"
 
 
-def goes_on(
+def is_usable_position(
     position: Position, *, topic_id: bytes, tombstone_retention_ms: int, now_ms: int
 ) -> bool:
     begin, _ = restore_start(

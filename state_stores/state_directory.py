@@ -106,7 +106,7 @@ class StateDirectory:
             root.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
             _make_directory(application)
             if slot is None and exclusive:
-                _refuse_company(application)
+                _reject_other_holders(application)
             candidates = range(_MOST_SLOTS) if slot is None else (slot,)
             others: list[Holder] = []
             for candidate in candidates:
@@ -270,7 +270,7 @@ def _try_lock(path: Path) -> int | None:
     return descriptor
 
 
-def _refuse_company(application: Path) -> None:
+def _reject_other_holders(application: Path) -> None:
     """Raise if any slot is held; a process that starts concurrently may be missed."""
     for slot in sorted(
         int(entry.name) for entry in os.scandir(application) if _SLOT.fullmatch(entry.name)

@@ -2,7 +2,7 @@
 
 import threading
 
-from tidewheel.state_stores.stores.custom_slot import CustomStore
+from tidewheel.state_stores.stores.custom_store_host import CustomStore
 from tidewheel.state_stores.stores.factory import Store
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from tidewheel.state_stores.buffers.queried import UncommittedRows
+from tidewheel.state_stores.buffers.query_sources import UncommittedRows
 
 
 class Question:

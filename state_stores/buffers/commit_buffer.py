@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 
 from tidewheel.state_stores.buffers.rows import SortedRows, column_bytes
 from tidewheel.state_stores.errors import StoredRowError
-from tidewheel.state_stores.layout.envelope import seal_batch, unseal, unseal_batch
+from tidewheel.state_stores.layout.envelope import unwrap_batch, unwrap_value, wrap_batch
 from tidewheel.state_stores.layout.headers import Headers
 from tidewheel.state_stores.layout.stored_values import StoredValues, key_hash
 from tidewheel.state_stores.ports import Database, SerdePort
@@ -85,17 +85,17 @@ class Drained:
         if self.disk_rows is not None:
             return self.disk_rows
         if not self._made:
-            self._made.append(SortedRows(self.keys, seal_batch(self.values, self.timestamps)))
+            self._made.append(SortedRows(self.keys, wrap_batch(self.values, self.timestamps)))
         return self._made[0]
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoreExtras:
     delete_range: tuple[bytes, bytes] | None = None
     notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
-NOTHING_RESTORED = Restored()
+NO_EXTRAS = RestoreExtras()
 
 
 def is_shareable(value: object) -> bool:
@@ -123,13 +123,13 @@ class CommitBuffer:
     """Buffered access to one column family, by serialised key.
 
     Only the task's thread calls it. After `fetch`, aggregations may change `values` directly and
-    then call `touched`.
+    then call `mark_changed`.
     """
 
     #: Converters between stored bytes and (serde bytes, timestamp).
-    _unseal = staticmethod(unseal)
-    _unseal_batch = staticmethod(unseal_batch)
-    _seal_batch = staticmethod(seal_batch)
+    _unwrap = staticmethod(unwrap_value)
+    _unwrap_batch = staticmethod(unwrap_batch)
+    _wrap_batch = staticmethod(wrap_batch)
 
     def __init__(self, spec: StoreSpec, database: Database, *, topic: str, keep_bytes: int) -> None:
         self.spec = spec
@@ -197,7 +197,7 @@ class CommitBuffer:
             keys = list(compress(keys, present))
         if not keys:
             return
-        payloads, timestamps = self._unseal_batch([data for data in stored if data is not None])
+        payloads, timestamps = self._unwrap_batch([data for data in stored if data is not None])
         if max(map(len, payloads)) <= _LARGE:
             values = self._decoded(keys, payloads)
         else:
@@ -329,7 +329,7 @@ class CommitBuffer:
         return list(islice(reversed(self.dirty), len(self.dirty) - seen))
 
     def _decode(self, key: bytes, data: bytes) -> tuple[Any, int]:
-        payload, timestamp = self._unseal(data)
+        payload, timestamp = self._unwrap(data)
         return self._read(key, payload), timestamp
 
     def uncommitted_row(self, key: bytes) -> bytes | None:
@@ -337,7 +337,7 @@ class CommitBuffer:
         if data is None:
             value = self.values[key]
             data = None if value is None else self._serde.serialize(self.topic, value)
-        (stored,) = self._seal_batch([data], [self.timestamps[key]])
+        (stored,) = self._wrap_batch([data], [self.timestamps[key]])
         return stored
 
     def approximate_num_entries(self) -> int:
@@ -450,7 +450,7 @@ class CommitBuffer:
             map(self._serde.surely_serializes, values)
         )
 
-    def touched(
+    def mark_changed(
         self, keys: Collection[bytes], latest: int, fresh: Collection[bytes] | None = None
     ) -> None:
         """Mark keys whose `values` and `timestamps` entries were changed directly.
@@ -517,9 +517,9 @@ class CommitBuffer:
         rows: Sequence[tuple[bytes, bytes | None]],  # noqa: ARG002
         *,
         slowest_ms: int | None = None,  # noqa: ARG002 - for stores whose rows expire
-    ) -> Restored:
+    ) -> RestoreExtras:
         """Handle rows restored from the changelog; return values to write along with them."""
-        return NOTHING_RESTORED
+        return NO_EXTRAS
 
     def applied(self) -> None:
         self._clean()
@@ -563,7 +563,7 @@ def write_rows(
     database: Database,
     rows: Mapping[str, Sequence[tuple[bytes, bytes | None]]],
     positions: Mapping[str, bytes],
-    extras: Mapping[str, Drained | Restored],
+    extras: Mapping[str, Drained | RestoreExtras],
 ) -> None:
     mine = [(name, extras[name]) for name in rows]
     notes = {key: note for _, extra in mine for key, note in extra.notes.items()}

@@ -6,7 +6,7 @@ deletes rows by the time of the slowest range. A restore uses the same committed
 
 from collections.abc import Iterable
 
-from tidewheel.state_stores.buffers.commit_buffer import Drained, Restored
+from tidewheel.state_stores.buffers.commit_buffer import Drained, RestoreExtras
 from tidewheel.state_stores.buffers.segmented_buffer import segments_on_disk
 from tidewheel.state_stores.buffers.timed_buffer import (
     decode_note,
@@ -43,7 +43,7 @@ class StoreExpiry:
         #: No segment before this one is on disk.
         self._first = -1
 
-    def extras(self, drained: Iterable[Drained], position_ms: int) -> Restored:
+    def extras(self, drained: Iterable[Drained], position_ms: int) -> RestoreExtras:
         """Return the expired range and the store's time, to write with the ranges' changes.
 
         `position_ms` is the stream time before the first unfinished record of any range.
@@ -56,7 +56,7 @@ class StoreExpiry:
         )
         written = {mine: encode_note(*newest)} if newest != self._noted else {}
         self._noted = newest
-        return Restored(delete_range=self._expired(position_ms), notes=written)
+        return RestoreExtras(delete_range=self._expired(position_ms), notes=written)
 
     def _expired(self, position_ms: int) -> tuple[bytes, bytes] | None:
         live_from = self._layout.live_from_ms(time_at(self._spec, position_ms))

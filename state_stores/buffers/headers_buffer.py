@@ -13,9 +13,9 @@ from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained
 from tidewheel.state_stores.buffers.rows import SortedRows
 from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer
 from tidewheel.state_stores.layout.envelope import (
-    seal_with_headers,
-    unseal_batch_with_headers,
-    unseal_with_headers,
+    unwrap_batch_with_headers,
+    unwrap_with_headers,
+    wrap_with_headers,
 )
 from tidewheel.state_stores.layout.headers import (
     Headers,
@@ -37,9 +37,9 @@ class HeadersBuffer(CommitBuffer):
     `record_headers` are stored by the next `put`.
     """
 
-    _unseal = staticmethod(unseal_with_headers)
-    _unseal_batch = staticmethod(unseal_batch_with_headers)
-    _seal_batch = staticmethod(seal_with_headers)
+    _unwrap = staticmethod(unwrap_with_headers)
+    _unwrap_batch = staticmethod(unwrap_batch_with_headers)
+    _wrap_batch = staticmethod(wrap_with_headers)
 
     def __init__(self, spec: StoreSpec, database: Database, **options: Any) -> None:
         super().__init__(spec, database, **options)
@@ -72,7 +72,7 @@ class HeadersBuffer(CommitBuffer):
         """Return False: each row has the headers of its own record."""
         return False
 
-    def following(
+    def with_record_headers(
         self, headers: Iterable[Headers] | None, function: Callable[..., T]
     ) -> Callable[..., T]:
         """Return the function, wrapped to set `record_headers` before each call."""
@@ -100,7 +100,7 @@ class HeadersBuffer(CommitBuffer):
         return replace(
             drained,
             values=plain,
-            disk_rows=SortedRows(keys, self._seal_batch(values, timestamps))
+            disk_rows=SortedRows(keys, self._wrap_batch(values, timestamps))
             if rows is None
             else rows,
             row_headers=of_rows if any(of_rows) else None,
@@ -114,7 +114,7 @@ class HeadersBuffer(CommitBuffer):
 class SegmentedHeadersBuffer(HeadersBuffer, SegmentedBuffer): ...
 
 
-def tell_headers(buffer: CommitBuffer, value: Any, kind: type[Any], store: str) -> None:
+def set_record_headers(buffer: CommitBuffer, value: Any, kind: type[Any], store: str) -> None:
     """Set the headers of the next put; raise `TypeError` if `value` is not of `kind`."""
     assert isinstance(buffer, HeadersBuffer), "the store keeps headers"
     if value is not None and not isinstance(value, kind):

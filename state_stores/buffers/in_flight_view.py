@@ -83,19 +83,19 @@ class InFlightView(DatabaseView):
         self._rows: dict[str, OrderedRows] = {}
         self._added: Mapping[str, int] = {}
 
-    def take(self, changes: Mapping[str, Drained], added: Mapping[str, int]) -> None:
+    def show(self, changes: Mapping[str, Drained], added: Mapping[str, int]) -> None:
         """Show the rows of a commit in flight, including rows already shown.
 
         `added` counts keys of the new rows only.
         """
         before = self._added
-        self.let_go()
+        self.hide()
         self._changes = dict(changes)
         self._added = {name: before.get(name, 0) + added.get(name, 0) for name in changes}
         for changed in changes.values():
             self._notes.update(changed.notes)
 
-    def let_go(self) -> None:
+    def hide(self) -> None:
         self._changes = {}
         self._rows = {}
         self._notes = {}

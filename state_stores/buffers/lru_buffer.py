@@ -7,8 +7,8 @@ A put beyond `max_entries` deletes the least recently used key, in the changelog
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Restored
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, RestoreExtras
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
 
@@ -24,7 +24,7 @@ class LruBuffer(CommitBuffer):
     def _by_use(self) -> dict[bytes, None]:
         if self._used is None:
             stored = [
-                (unseal(data)[1], key)
+                (unwrap_value(data)[1], key)
                 for key, data in self._database.iterate(self._family, None, None)
             ]
             self._used = dict.fromkeys(key for _, key in sorted(stored))
@@ -72,7 +72,7 @@ class LruBuffer(CommitBuffer):
 
     def restored(
         self, rows: Sequence[tuple[bytes, bytes | None]], *, slowest_ms: int | None = None
-    ) -> Restored:
+    ) -> RestoreExtras:
         self._used = None
         return super().restored(rows, slowest_ms=slowest_ms)
 

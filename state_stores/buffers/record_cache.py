@@ -10,7 +10,7 @@ from tidewheel.state_stores.buffers.rows import column_bytes
 _FEW_CHANGES: Final = 1_000
 
 
-class HeldBack:
+class RecordCache:
     """Keys changed since they were last forwarded downstream.
 
     A row created and deleted between two forwards needs no tombstone. Keys leave in the order of

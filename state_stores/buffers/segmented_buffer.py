@@ -10,12 +10,18 @@ from heapq import merge
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from tidewheel.state_stores.buffers.commit_buffer import Drained, Restored
-from tidewheel.state_stores.buffers.queried import Page, Queried, RowReader, Scan, clipped
+from tidewheel.state_stores.buffers.commit_buffer import Drained, RestoreExtras
+from tidewheel.state_stores.buffers.query_sources import (
+    Page,
+    QueryScan,
+    QuerySource,
+    RowReader,
+    clipped,
+)
 from tidewheel.state_stores.buffers.row_index import DirtyIndex, RowIndex
 from tidewheel.state_stores.buffers.rows import SortedRows
 from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.segments import SEGMENT_BYTES, TIME_MAX, SegmentLayout
 from tidewheel.state_stores.layout.stored_values import read_row
 from tidewheel.state_stores.ports import Database
@@ -92,7 +98,7 @@ class SegmentedBuffer(TimedBuffer):
             rows = RowIndex(self.layout, budget, self._segments_on_disk(), self._look_up)
             self._rows, self._rows_seen = rows, 0
         if len(self.dirty) > self._rows_seen or rows.is_full:
-            self._tell_rows(rows)
+            self._update_index(rows)
         return rows
 
     def rows_of(self, key: bytes, low: int, high: int) -> list[bytes]:
@@ -115,7 +121,7 @@ class SegmentedBuffer(TimedBuffer):
             for index, known in enumerate(self._row_index().of_each(keys, lows, highs))
         ]
 
-    def _tell_rows(self, rows: RowIndex) -> None:
+    def _update_index(self, rows: RowIndex) -> None:
         fresh = self._dirty_since(self._rows_seen)
         fresh.reverse()
         rows.add(self._with_values(fresh))
@@ -232,12 +238,12 @@ class SegmentedBuffer(TimedBuffer):
             if in_step:
                 self._rows_seen = len(self.dirty)
 
-    def touched(
+    def mark_changed(
         self, keys: Collection[bytes], latest: int, fresh: Collection[bytes] | None = None
     ) -> None:
         if self._rows is not None and self._deleted:
             self._rows.add(self._deleted.intersection(keys))
-        super().touched(keys, latest, fresh)
+        super().mark_changed(keys, latest, fresh)
 
     @property
     def _kept_from(self) -> bytes:
@@ -256,7 +262,7 @@ class SegmentedBuffer(TimedBuffer):
             [key[SEGMENT_BYTES:] for key in keys],
             values,
             timestamps,
-            disk_rows=SortedRows(keys[live:], self._seal_batch(values[live:], timestamps[live:])),
+            disk_rows=SortedRows(keys[live:], self._wrap_batch(values[live:], timestamps[live:])),
             delete_range=None if self.in_range else self._delete_range(dead),
             notes=self._note(),
         )
@@ -275,17 +281,17 @@ class SegmentedBuffer(TimedBuffer):
 
     def restored(
         self, rows: Sequence[tuple[bytes, bytes | None]], *, slowest_ms: int | None = None
-    ) -> Restored:
+    ) -> RestoreExtras:
         restored = super().restored(rows, slowest_ms=slowest_ms)
         self._forget_disk()
         first = self.layout.first_restored(self.observed_stream_time_ms, slowest_ms)
         delete_range = self._delete_range(self.layout.prefix(first))
         self._forget_disk()  # the restored rows are not on disk yet
-        return Restored(delete_range=delete_range, notes=restored.notes)
+        return RestoreExtras(delete_range=delete_range, notes=restored.notes)
 
     def applied(self) -> None:
         if self._rows is not None:
-            self._tell_rows(self._rows)
+            self._update_index(self._rows)
             self._rows.expire(self.layout.first_kept(self.observed_stream_time_ms))
         # without dirty keys nothing was deleted either
         if self._on_disk is not None and self.dirty:
@@ -312,8 +318,8 @@ class SegmentedBuffer(TimedBuffer):
         self._rows_seen = 0
 
 
-class QueriedSegments:
-    def __init__(self, spec: StoreSpec, topic: str, source: Queried) -> None:
+class QuerySegments:
+    def __init__(self, spec: StoreSpec, topic: str, source: QuerySource) -> None:
         self.layout = SegmentLayout.of(spec)
         self._spec = spec
         self._topic = topic
@@ -335,7 +341,7 @@ class QueriedSegments:
                     if len(row[0]) == length:
                         yield row
 
-        return self._decoded(self._source.pages(Scan(rows, reverse)))
+        return self._decoded(self._source.pages(QueryScan(rows, reverse)))
 
     def scan_range(
         self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
@@ -351,7 +357,7 @@ class QueriedSegments:
                 found = self._between(reader, bounds, past, reverse=reverse)
                 yield from rows_within(found, layout, (lo, hi), first, last)
 
-        yield from self._decoded(self._source.pages(Scan(rows, reverse)))
+        yield from self._decoded(self._source.pages(QueryScan(rows, reverse)))
 
     def _live(self, low: int, high: int, observed_ms: int) -> tuple[int, int]:
         return max(low, self.layout.live_from_ms(observed_ms)), min(high, TIME_MAX)
@@ -381,7 +387,7 @@ class QueriedSegments:
         )
 
     def _decode(self, disk_key: bytes, data: bytes) -> tuple[Any, int]:
-        payload, timestamp = unseal(data)
+        payload, timestamp = unwrap_value(data)
         decode, key = self._spec.value_serde.deserialize, self.layout.key_of(disk_key)
         return read_row(self._spec.name, decode, self._topic, payload, key), timestamp
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained, Restored
+from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained, RestoreExtras
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
 
@@ -113,11 +113,11 @@ class TimedBuffer(CommitBuffer):
         rows: Sequence[tuple[bytes, bytes | None]],
         *,
         slowest_ms: int | None = None,  # noqa: ARG002 - for stores that delete expired rows
-    ) -> Restored:
+    ) -> RestoreExtras:
         self._observe_rows(rows)
         notes = self._note()
         self._noted = (self.observed_stream_time_ms, self.seq)
-        return Restored(notes=notes)
+        return RestoreExtras(notes=notes)
 
     def applied(self) -> None:
         self._noted = (

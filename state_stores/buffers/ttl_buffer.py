@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
 
@@ -85,7 +85,7 @@ class TtlBuffer(TimedBuffer):
     def _sweep(self, limit: int) -> None:
         rows = list(islice(self._database.iterate(self._family, self._cursor, None), limit))
         for key, data in rows:
-            timestamp = unseal(data)[1]
+            timestamp = unwrap_value(data)[1]
             if key in self.dirty:
                 continue
             if self._has_ended(timestamp):
@@ -101,7 +101,9 @@ class TtlBuffer(TimedBuffer):
         self._oldest_ms = _NEVER
 
     def _observe_rows(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
-        self.observe(max((unseal(data)[1] for _, data in rows if data is not None), default=-1))
+        self.observe(
+            max((unwrap_value(data)[1] for _, data in rows if data is not None), default=-1)
+        )
         self._due_ms = 0
 
     def discard(self) -> None:

@@ -12,12 +12,12 @@ from operator import itemgetter
 from typing import Any, Final
 
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.state_stores.buffers.queried import Queried, RowReader, Scan, clipped
+from tidewheel.state_stores.buffers.query_sources import QueryScan, QuerySource, RowReader, clipped
 from tidewheel.state_stores.buffers.row_index import DirtyIndex
 from tidewheel.state_stores.buffers.rows import SortedRows
 from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
 from tidewheel.state_stores.layout import versions
-from tidewheel.state_stores.layout.envelope import seal_batch, unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value, wrap_batch
 from tidewheel.state_stores.layout.stored_values import StoredValues, read_row
 from tidewheel.state_stores.layout.versions import (
     TAIL,
@@ -126,15 +126,17 @@ class VersionedBuffer(_ByKey, TimedBuffer):
             # one.
             disk_key = version_key(key, latest)
             self.fetch((disk_key,))
-            self.touched((disk_key,), self.timestamps[disk_key])
+            self.mark_changed((disk_key,), self.timestamps[disk_key])
         return following
 
     def _drained(
         self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
     ) -> Drained:
         dead = self._swept = self._sweep(_SWEPT_PER_ROW * len(keys)) if keys else []
-        sealed = seal_batch(values, timestamps)
-        rows = sorted([*zip(keys, sealed, strict=True), *((key, None) for key in dead)], key=_first)
+        wrapped = wrap_batch(values, timestamps)
+        rows = sorted(
+            [*zip(keys, wrapped, strict=True), *((key, None) for key in dead)], key=_first
+        )
         columns = [
             (disk_key[:-TAIL], timestamp, value)
             for disk_key, timestamp, value in zip(keys, timestamps, values, strict=True)
@@ -173,7 +175,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         # the older ones are gone.
         (last, data), *before = old
         ended = [disk_key for disk_key, _ in before]
-        if complete and versions.value_of(unseal(data)[0]) is None:
+        if complete and versions.value_of(unwrap_value(data)[0]) is None:
             ended.append(last)
         return ended
 
@@ -201,10 +203,10 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         self._index.clear()
 
 
-class QueriedVersions(_ByKey):
+class QueryVersions(_ByKey):
     """Query access to the versions of one key; repeated reads of one query are consistent."""
 
-    def __init__(self, spec: StoreSpec, topic: str, source: Queried, key: bytes) -> None:
+    def __init__(self, spec: StoreSpec, topic: str, source: QuerySource, key: bytes) -> None:
         self._spec = spec
         self._serde = VersionSerde(spec.value_serde)
         self._topic = topic
@@ -215,7 +217,7 @@ class QueriedVersions(_ByKey):
         ) -> Iterator[tuple[bytes, bytes | None]]:
             return reader.iterate(spec.name, *clipped(*bounds, past, reverse=False))
 
-        self._rows, observed_ms = source.frozen(Scan(rows))
+        self._rows, observed_ms = source.stable_rows(QueryScan(rows))
         self.horizon_ms = observed_ms - spec.history_retention_ms
 
     def latest(self, key: bytes) -> Version | None:
@@ -227,7 +229,7 @@ class QueriedVersions(_ByKey):
         lower, upper = key_bounds(key, newest, oldest)
         for disk_key, data in self._rows.iterate(self._spec.name, lower, upper, reverse=reverse):
             if data is not None and len(disk_key) == len(key) + TAIL:
-                payload, _ = unseal(data)
+                payload, _ = unwrap_value(data)
                 decode = self._serde.deserialize
                 yield (
                     time_of(disk_key),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tidewheel.state_stores.layout import versions
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 
@@ -47,7 +47,7 @@ def _key_value_rows(
     ttl_ms: int | None, stored: Iterable[tuple[bytes, bytes]], observed_ms: int
 ) -> Iterator[StoredRow]:
     for key, data in stored:
-        value, timestamp = unseal(data)
+        value, timestamp = unwrap_value(data)
         if ttl_ms is None or timestamp + ttl_ms > observed_ms:
             yield StoredRow(key, value, timestamp, place=key)
 
@@ -62,7 +62,7 @@ def _segment_rows(
         time = layout.time_of(disk_key)
         if time < alive_from:
             continue
-        value, timestamp = unseal(data)
+        value, timestamp = unwrap_value(data)
         key = layout.key_of(disk_key)
         if is_session:
             start = layout.session_start_of(disk_key)
@@ -81,6 +81,6 @@ def _version_rows(stored: Iterable[tuple[bytes, bytes]], horizon_ms: int) -> Ite
             newer = {other: time for other, time in newer.items() if disk_key.startswith(other)}
         valid_to = newer.get(key)
         newer[key] = timestamp
-        value = versions.value_of(unseal(data)[0])
+        value = versions.value_of(unwrap_value(data)[0])
         if value is not None and (valid_to is None or valid_to > horizon_ms):
             yield StoredRow(key, value, timestamp, end=valid_to, place=disk_key)

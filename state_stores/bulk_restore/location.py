@@ -24,7 +24,7 @@ from tidewheel.state_stores.bulk_restore.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from tidewheel.state_stores.bulk_restore.places import open_place
+from tidewheel.state_stores.bulk_restore.storage import open_storage
 from tidewheel.state_stores.errors import StoreCorruptedError
 from tidewheel.state_stores.names import check_application_id, check_store_name
 from tidewheel.state_stores.rocksdb.sorted_files import bounds_of
@@ -52,11 +52,11 @@ class SnapshotLocation:
     """
 
     def __init__(self, url: str) -> None:
-        self._place = open_place(url)
-        self._told: set[str] = set()
+        self._storage = open_storage(url)
+        self._logged: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"SnapshotLocation({self._place.shown!r})"
+        return f"SnapshotLocation({self._storage.shown!r})"
 
     def newest(
         self, application_id: str, store: str, topic_id: bytes | None = None
@@ -78,12 +78,12 @@ class SnapshotLocation:
 
     def _manifests(self, application_id: str, store: str) -> list[str]:
         folder = f"{_folder(application_id, store)}/manifests"
-        names = [name for name in self._place.names(folder) if _MANIFEST_NAME.fullmatch(name)]
+        names = [name for name in self._storage.names(folder) if _MANIFEST_NAME.fullmatch(name)]
         return [f"{folder}/{name}" for name in sorted(names, reverse=True)]
 
     def _read(self, name: str, application_id: str, store: str) -> StoreSnapshot | None:
         try:
-            snapshot = decode_manifest(self._place.read(name, MANIFEST_BYTES_MAX))
+            snapshot = decode_manifest(self._storage.read(name, MANIFEST_BYTES_MAX))
             if (snapshot.application_id, snapshot.store) != (application_id, store):
                 raise SnapshotRefused(  # noqa: TRY301 - handled like every other reason
                     f"it is one of store {snapshot.store} of {snapshot.application_id}"
@@ -91,13 +91,13 @@ class SnapshotLocation:
         except FileNotFoundError:  # deleted concurrently because a newer one exists
             return None
         except SnapshotRefused as error:
-            if name not in self._told:
-                self._told.add(name)
+            if name not in self._logged:
+                self._logged.add(name)
                 _log.warning(
                     "snapshot manifest %s in %s is not used: %s; an older one or the changelog is used instead, delete "
                     "the file and run `tidewheel snapshot`",
                     name,
-                    self._place.shown,
+                    self._storage.shown,
                     error,
                 )
             return None
@@ -118,7 +118,7 @@ class SnapshotLocation:
         except (SnapshotRefused, StoreCorruptedError) as error:
             path.unlink(missing_ok=True)
             raise SnapshotRefused(
-                f"{run.file} in {self._place.shown} is not used: {error}"
+                f"{run.file} in {self._storage.shown} is not used: {error}"
             ) from error
         except BaseException:
             path.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ class SnapshotLocation:
         if found != (run.first_key, run.last_key):
             path.unlink()
             raise SnapshotRefused(
-                f"{run.file} in {self._place.shown} is not used: it has other keys"
+                f"{run.file} in {self._storage.shown} is not used: it has other keys"
             )
         return path
 
@@ -134,7 +134,7 @@ class SnapshotLocation:
         digest = hashlib.sha256()
         size = 0
         try:
-            source = self._place.open(run.file)
+            source = self._storage.open(run.file)
         except FileNotFoundError as error:
             raise SnapshotRefused("it is gone") from error
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -157,7 +157,7 @@ class SnapshotLocation:
         return f"{folder}/{run.from_offset}-{run.to_offset}-{now_ms:012x}{secrets.token_hex(8)}.sst"
 
     def upload(self, local: Path, name: str) -> None:
-        self._place.put(local, name)
+        self._storage.put(local, name)
 
     def publish(self, snapshot: StoreSnapshot) -> str:
         """Publish a snapshot whose runs are uploaded; return the manifest's name.
@@ -168,7 +168,7 @@ class SnapshotLocation:
         data = encode_manifest(snapshot)
         folder = _folder(snapshot.application_id, snapshot.store)
         name = f"{folder}/manifests/{snapshot.generation:010}-{secrets.token_hex(8)}.json"
-        self._place.write(name, data)
+        self._storage.write(name, data)
         return name
 
     def delete_unreferenced(
@@ -200,14 +200,14 @@ class SnapshotLocation:
             return []
         referred = {run.file for snapshot in kept for run in snapshot.runs}
         folder = f"{_folder(application_id, store)}/runs"
-        for partition in self._place.names(folder):
-            for run in self._place.names(f"{folder}/{partition}"):
+        for partition in self._storage.names(folder):
+            for run in self._storage.names(f"{folder}/{partition}"):
                 made = _RUN_NAME.fullmatch(run)
                 name = f"{folder}/{partition}/{run}"
                 if made and name not in referred and now_ms - int(made[1], 16) >= min_age_ms:
                     gone.append(name)
         for name in gone:
-            self._place.delete(name)
+            self._storage.delete(name)
         return gone
 
 

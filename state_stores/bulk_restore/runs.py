@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from tidewheel.state_stores.bulk_restore.manifest import Run
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
-from tidewheel.state_stores.layout.envelope import seal_batch
+from tidewheel.state_stores.layout.envelope import wrap_batch
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.restore import StoreTime, fold
 from tidewheel.state_stores.rocksdb.sorted_files import write_sorted_file
@@ -133,10 +133,10 @@ class _LastRows:
     ) -> None:
         before = len(self._rows)
         # A value without headers has the same bytes in stores with and without headers.
-        sealed = seal_batch(values, timestamps)
-        self._rows.update(zip(keys, sealed, strict=True))
+        wrapped = wrap_batch(values, timestamps)
+        self._rows.update(zip(keys, wrapped, strict=True))
         added = len(self._rows) - before
-        self.bytes_at_most += _lengths(keys) + _lengths(sealed) + added * _ROW_OVERHEAD_BYTES
+        self.bytes_at_most += _lengths(keys) + _lengths(wrapped) + added * _ROW_OVERHEAD_BYTES
 
     def count(self) -> None:
         lengths = _lengths(self._rows) + _lengths(self._rows.values())

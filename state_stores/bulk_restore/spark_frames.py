@@ -32,7 +32,12 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from tidewheel.state_stores.bulk_restore.spark_job import Counted, Refused, collected, reason_of
+from tidewheel.state_stores.bulk_restore.spark_job import (
+    Counted,
+    ExecutorError,
+    collected,
+    reason_of,
+)
 from tidewheel.state_stores.errors import StreamsError
 
 Item = TypeVar("Item")
@@ -48,7 +53,7 @@ _SORTABLE: Final = (
 _SPECULATION: Final = "spark.speculation"
 
 
-class Carried(Generic[Result]):
+class PortableFunction(Generic[Result]):
     """Function that finds its modules on executors of this machine.
 
     Executors don't have the driver's `sys.path`. On a cluster, paths that don't exist are skipped:
@@ -152,11 +157,11 @@ def placed_rows(
     except (PySparkException, Py4JError) as error:
         raise StreamsError(f"Spark can't use the frame: {reason_of(error)}") from error
     rows = selected.rdd.mapPartitions(
-        partial(_encoded, Carried(encode), counter.add, moments_of(selected.schema))
+        partial(_encoded, PortableFunction(encode), counter.add, utc_converter(selected.schema))
     )
     if items:
         others = context.parallelize(items, len(items))
-        rows = rows.union(others.flatMap(partial(_more, Carried(more), counter.add)))
+        rows = rows.union(others.flatMap(partial(_more, PortableFunction(more), counter.add)))
     placed = rows.repartitionAndSortWithinPartitions(partitions, _partition_of)
     # The rows are read twice; recomputing the frame could be costly and give other rows.
     placed = placed.persist(StorageLevel.DISK_ONLY)
@@ -177,7 +182,7 @@ def _encoded(
     return encode(plain if moments is None else map(moments, plain), count)
 
 
-def moments_of(kind: DataType) -> Callable[[Any], Any] | None:
+def utc_converter(kind: DataType) -> Callable[[Any], Any] | None:
     """Return a function that sets UTC on the timestamps in a value; None if it has none.
 
     PySpark passes TIMESTAMP values as naive times in the zone of the executor's machine.
@@ -186,14 +191,14 @@ def moments_of(kind: DataType) -> Callable[[Any], Any] | None:
         case TimestampType():
             return _utc
         case StructType():
-            fields = {field.name: moments_of(field.dataType) for field in kind.fields}
+            fields = {field.name: utc_converter(field.dataType) for field in kind.fields}
             inside = {name: function for name, function in fields.items() if function is not None}
             return partial(_in_struct, inside) if inside else None
         case ArrayType():
-            element = moments_of(kind.elementType)
+            element = utc_converter(kind.elementType)
             return partial(_in_array, element) if element is not None else None
         case MapType():
-            key, value = moments_of(kind.keyType), moments_of(kind.valueType)
+            key, value = utc_converter(kind.keyType), utc_converter(kind.valueType)
             return partial(_in_map, key, value) if key is not None or value is not None else None
         case _:
             return None
@@ -250,7 +255,9 @@ def run_on_places(
     A `StreamsError` is raised here without a retry. `what` is shown, so it must hold no secret.
     """
     counter = placed.rows.context.accumulator(0)
-    tasks = placed.rows.mapPartitionsWithIndex(partial(_on_place, Carried(function), counter.add))
+    tasks = placed.rows.mapPartitionsWithIndex(
+        partial(_on_place, PortableFunction(function), counter.add)
+    )
     return collected(tasks, lambda: counter.value, what=what, on_progress=on_progress)
 
 
@@ -259,8 +266,8 @@ def _on_place(
     count: Counted,
     partition: int,
     rows: Iterator[PlacedRow],
-) -> Iterator[Result | Refused]:
+) -> Iterator[Result | ExecutorError]:
     try:
         yield function(partition, rows, count)
     except StreamsError as error:
-        yield Refused(str(error))
+        yield ExecutorError(str(error))

@@ -77,7 +77,7 @@ _CAUSE: Final = re.compile(r"^(?:Caused by)?: (?:[\w$]+\.)*([\w$]+(?:: .*)?)$", 
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ExecutorError:
     message: str
 
 
@@ -187,11 +187,11 @@ class Running(Generic[Item, Result]):
         self._function = function
         self._count = count
 
-    def __call__(self, item: Item) -> Result | Refused:
+    def __call__(self, item: Item) -> Result | ExecutorError:
         try:
             return self._function(item, self._count)
         except StreamsError as error:
-            return Refused(str(error))
+            return ExecutorError(str(error))
 
 
 def run_on_executors(
@@ -219,7 +219,7 @@ def run_on_executors(
 
 
 def collected(
-    tasks: "RDD[Result | Refused]",
+    tasks: "RDD[Result | ExecutorError]",
     counted: Callable[[], int],
     *,
     what: str,
@@ -228,7 +228,7 @@ def collected(
     context = tasks.context
     context.setJobDescription(what)
     try:
-        with _told(counted, on_progress):
+        with _progress_reported(counted, on_progress):
             results = tasks.collect()
     except (PySparkException, Py4JError) as error:
         raise StreamsError(
@@ -248,24 +248,26 @@ def next_step(text: str) -> str:
     return "run it again, what is done is used"
 
 
-def _result(result: Result | Refused) -> Result:
-    if isinstance(result, Refused):
+def _result(result: Result | ExecutorError) -> Result:
+    if isinstance(result, ExecutorError):
         raise StreamsError(result.message)
     return result
 
 
 @contextlib.contextmanager
-def _told(value: Callable[[], int], on_progress: Callable[[int], None] | None) -> Generator[None]:
+def _progress_reported(
+    value: Callable[[], int], on_progress: Callable[[int], None] | None
+) -> Generator[None]:
     if on_progress is None:
         yield
         return
     ended = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         while not ended.wait(_PROGRESS_S):
             on_progress(value())
 
-    teller = threading.Thread(target=tell, name="tidewheel-spark-progress", daemon=True)
+    teller = threading.Thread(target=report, name="tidewheel-spark-progress", daemon=True)
     teller.start()
     try:
         yield

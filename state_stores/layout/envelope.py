@@ -22,16 +22,16 @@ _HEAD_BYTES = _HEAD.size
 _EXPIRY_BYTES = 8
 
 
-def seal(value: bytes, timestamp: int) -> bytes:
+def wrap_value(value: bytes, timestamp: int) -> bytes:
     """Return the stored bytes of a value.
 
-    >>> unseal(seal(b"v", 5))
+    >>> unwrap_value(wrap_value(b"v", 5))
     (b'v', 5)
     """
     return _HEAD.pack(_VERSION, timestamp) + value
 
 
-def seal_batch(values: Sequence[bytes | None], timestamps: Sequence[int]) -> list[bytes | None]:
+def wrap_batch(values: Sequence[bytes | None], timestamps: Sequence[int]) -> list[bytes | None]:
     pack = _HEAD.pack
     distinct = set(timestamps)
     if len(distinct) * 2 < len(timestamps):
@@ -50,7 +50,7 @@ def seal_batch(values: Sequence[bytes | None], timestamps: Sequence[int]) -> lis
     ]
 
 
-def unseal(stored: bytes) -> tuple[bytes, int]:
+def unwrap_value(stored: bytes) -> tuple[bytes, int]:
     """Return (value bytes, timestamp); raise `StoreCorruptedError` for an unknown format."""
     start = _HEAD_BYTES
     if len(stored) >= start and stored[0] == _VERSION | _HAS_EXPIRY:
@@ -63,10 +63,10 @@ def unseal(stored: bytes) -> tuple[bytes, int]:
     return stored[start:], timestamp
 
 
-def unseal_batch(stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
+def unwrap_batch(stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
     """Return value bytes and timestamps of at least one stored value.
 
-    >>> unseal_batch([seal(b"v", 5), seal(b"w", 6)])
+    >>> unwrap_batch([wrap_value(b"v", 5), wrap_value(b"w", 6)])
     ((b'v', b'w'), (5, 6))
     """
     size = len(stored[0])
@@ -76,7 +76,7 @@ def unseal_batch(stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int
         )
         if versions.count(_VERSION) == len(versions):
             return values, timestamps
-    return _columns(map(unseal, stored))
+    return _columns(map(unwrap_value, stored))
 
 
 @lru_cache
@@ -89,37 +89,37 @@ def _columns(pairs: Iterable[tuple[bytes, int]]) -> tuple[Sequence[bytes], Seque
     return values, timestamps
 
 
-def seal_with_headers(
+def wrap_with_headers(
     values: Sequence[bytes | None], timestamps: Sequence[int]
 ) -> list[bytes | None]:
     """Return stored bytes of values that begin with headers.
 
-    >>> (stored,) = seal_with_headers([b"".join((NO_HEADERS, b"v"))], [5])
-    >>> stored == seal(b"v", 5), unseal_with_headers(stored)[1]
+    >>> (stored,) = wrap_with_headers([b"".join((NO_HEADERS, b"v"))], [5])
+    >>> stored == wrap_value(b"v", 5), unwrap_with_headers(stored)[1]
     (True, 5)
     """
     pack, with_headers = _HEAD.pack, _VERSION | _HAS_HEADERS
-    sealed: list[bytes | None] = []
+    wrapped: list[bytes | None] = []
     for value, timestamp in zip(values, timestamps, strict=True):
         if value is None:
-            sealed.append(None)
+            wrapped.append(None)
         elif value.startswith(NO_HEADERS):
-            sealed.append(pack(_VERSION, timestamp) + value[1:])
+            wrapped.append(pack(_VERSION, timestamp) + value[1:])
         else:
-            sealed.append(pack(with_headers, timestamp) + value)
-    return sealed
+            wrapped.append(pack(with_headers, timestamp) + value)
+    return wrapped
 
 
-def unseal_with_headers(stored: bytes) -> tuple[bytes, int]:
+def unwrap_with_headers(stored: bytes) -> tuple[bytes, int]:
     if _has_headers(stored):
         _, timestamp = _HEAD.unpack_from(stored)
         return stored[_HEAD_BYTES:], timestamp
-    value, timestamp = unseal(stored)
+    value, timestamp = unwrap_value(stored)
     return NO_HEADERS + value, timestamp
 
 
-def unseal_batch_with_headers(stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
-    return _columns(map(unseal_with_headers, stored))
+def unwrap_batch_with_headers(stored: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[int]]:
+    return _columns(map(unwrap_with_headers, stored))
 
 
 def _behind_headers(stored: bytes) -> int:
@@ -131,7 +131,7 @@ def _behind_headers(stored: bytes) -> int:
 def _has_headers(stored: bytes) -> bool:
     if len(stored) <= _HEAD_BYTES or stored[0] != _VERSION | _HAS_HEADERS:
         return False
-    return not stored.startswith(NO_HEADERS, _HEAD_BYTES)  # empty headers are sealed as none
+    return not stored.startswith(NO_HEADERS, _HEAD_BYTES)  # empty headers are wrapped as none
 
 
 def _unknown(stored: bytes) -> StoreCorruptedError:

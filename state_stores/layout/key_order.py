@@ -19,7 +19,7 @@ RESET: Final = (
 )
 
 
-def refuse_unsorted_keys(
+def reject_unsorted_keys(
     spec: StoreSpec,
     database: Database,
     topic: str,

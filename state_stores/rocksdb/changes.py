@@ -25,12 +25,12 @@ class Piece(NamedTuple):
     rows: SortedRows
 
 
-def cut(changes: Mapping[str, Rows], limit_bytes: int) -> Iterator[list[Piece]]:
+def split_writes(changes: Mapping[str, Rows], limit_bytes: int) -> Iterator[list[Piece]]:
     """Yield the pieces of each write: at most `limit_bytes`, or one larger row.
 
     Later rows of a key stay after earlier ones.
 
-    >>> [[list(piece.rows) for piece in write] for write in cut({"a": [(b"2", b"y"), (b"1", b"x")], "b": []}, 1)]
+    >>> [[list(piece.rows) for piece in write] for write in split_writes({"a": [(b"2", b"y"), (b"1", b"x")], "b": []}, 1)]
     [[[(b'1', b'x')]], [[(b'2', b'y')]]]
     """
     pieces: list[Piece] = []

@@ -45,7 +45,7 @@ from rocksdict import (
 )
 
 from tidewheel.state_stores.errors import InvalidStateStoreError, StateStoreError
-from tidewheel.state_stores.rocksdb.changes import Piece, Rows, cut
+from tidewheel.state_stores.rocksdb.changes import Piece, Rows, split_writes
 from tidewheel.state_stores.rocksdb.failures import failure, is_stall
 from tidewheel.state_stores.rocksdb.gate import Gate
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
@@ -234,7 +234,7 @@ class TaskDatabase:
             if delete_ranges:
                 self._retried(partial(self._range_batch, delete_ranges), delete_ranges)
             pieces: list[Piece] = []
-            for following in cut(changes, _WRITE_BYTES):
+            for following in split_writes(changes, _WRITE_BYTES):
                 if pieces:
                     self._apply(pieces, {})
                 pieces = following

@@ -7,7 +7,7 @@ from typing import Any
 from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
 from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer, SegmentedHeadersBuffer
 from tidewheel.state_stores.buffers.lru_buffer import LruBuffer
-from tidewheel.state_stores.buffers.queried import Queried, committed
+from tidewheel.state_stores.buffers.query_sources import QuerySource, committed
 from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer
 from tidewheel.state_stores.buffers.ttl_buffer import TtlBuffer
 from tidewheel.state_stores.buffers.versioned_buffer import VersionedBuffer
@@ -15,21 +15,21 @@ from tidewheel.state_stores.errors import InvalidStateStoreError
 from tidewheel.state_stores.layout.stored_values import StoredValues
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.state_stores.stores.custom_slot import CustomStore
+from tidewheel.state_stores.stores.custom_store_host import CustomStore
 from tidewheel.state_stores.stores.headers_queries import (
-    QueriedKeyValueStoreWithHeaders,
+    QueryKeyValueStoreWithHeaders,
     ReadOnlySessionStoreWithHeaders,
     ReadOnlyWindowStoreWithHeaders,
     segments_with_headers,
 )
 from tidewheel.state_stores.stores.key_value_store import (
     KeyValueStore,
-    QueriedKeyValueStore,
+    QueryKeyValueStore,
     ReadOnlyKeyValueStore,
     TimestampedKeyValueStore,
     TimestampedKeyValueStoreWithHeaders,
 )
-from tidewheel.state_stores.stores.segmented_store import queried_segments
+from tidewheel.state_stores.stores.segmented_store import list_query_segments
 from tidewheel.state_stores.stores.session_store import (
     ReadOnlySessionStore,
     SessionStore,
@@ -38,7 +38,7 @@ from tidewheel.state_stores.stores.session_store import (
 from tidewheel.state_stores.stores.versioned_store import (
     ReadOnlyVersionedKeyValueStore,
     VersionedKeyValueStore,
-    queried_versioned_store,
+    make_versioned_query_store,
 )
 from tidewheel.state_stores.stores.window_store import (
     ReadOnlyWindowStore,
@@ -70,20 +70,20 @@ def make_store(
     topic: str,
     keep_bytes: int,
     now: Callable[[], int],
-    may_hold_back: bool,
+    is_cached: bool,
     in_range: bool = False,
 ) -> Store:
     match spec.kind:
         case StoreKind.KEY_VALUE:
             buffer = _key_value_buffer(spec)(spec, database, topic=topic, keep_bytes=keep_bytes)
-            return KeyValueStore[Any, Any](buffer, now, may_hold_back=may_hold_back)
+            return KeyValueStore[Any, Any](buffer, now, is_cached=is_cached)
         case StoreKind.TIMESTAMPED_KEY_VALUE:
             buffer = _key_value_buffer(spec)(spec, database, topic=topic, keep_bytes=keep_bytes)
             if spec.keeps_headers:
                 return TimestampedKeyValueStoreWithHeaders[Any, Any](
-                    buffer, now, may_hold_back=may_hold_back
+                    buffer, now, is_cached=is_cached
                 )
-            return TimestampedKeyValueStore[Any, Any](buffer, now, may_hold_back=may_hold_back)
+            return TimestampedKeyValueStore[Any, Any](buffer, now, is_cached=is_cached)
         case StoreKind.VERSIONED:
             return VersionedKeyValueStore[Any, Any](
                 VersionedBuffer(spec, database, topic=topic, keep_bytes=keep_bytes), now
@@ -91,9 +91,9 @@ def make_store(
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW | StoreKind.SESSION:
             segmented = SegmentedHeadersBuffer if spec.keeps_headers else SegmentedBuffer
             rows = segmented(spec, database, topic=topic, keep_bytes=keep_bytes, in_range=in_range)
-            return _segmented_store(spec)(rows, now, may_hold_back=may_hold_back)
+            return _segmented_store(spec)(rows, now, is_cached=is_cached)
         case StoreKind.CUSTOM:
-            raise AssertionError(f"store {spec.name} is in no database, but in a CustomSlot")
+            raise AssertionError(f"store {spec.name} is in no database, but in a CustomStoreHost")
 
 
 def _segmented_store(spec: StoreSpec) -> type[WindowStore[Any, Any] | SessionStore[Any, Any]]:
@@ -114,20 +114,20 @@ def _key_value_buffer(spec: StoreSpec) -> type[CommitBuffer]:
     return CommitBuffer if spec.ttl_ms is None else TtlBuffer
 
 
-def committed_store(
+def make_committed_store(
     spec: StoreSpec,
     topic: str,
     databases: Callable[[], Sequence[Database]],
     *,
     with_headers: bool = False,
 ) -> ReadOnlyStore:
-    return queried_store(spec, topic, committed(spec, databases), with_headers=with_headers)
+    return make_query_store(spec, topic, committed(spec, databases), with_headers=with_headers)
 
 
-def queried_store(
+def make_query_store(
     spec: StoreSpec,
     topic: str,
-    sources: Callable[[], Sequence[Queried]],
+    sources: Callable[[], Sequence[QuerySource]],
     *,
     with_headers: bool = False,
 ) -> ReadOnlyStore:
@@ -143,14 +143,14 @@ def queried_store(
         return _with_headers(spec, topic, sources)
     match spec.kind:
         case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
-            return QueriedKeyValueStore[Any, Any](spec, topic, sources)
+            return QueryKeyValueStore[Any, Any](spec, topic, sources)
         case StoreKind.VERSIONED:
-            return queried_versioned_store(spec, topic, sources)
+            return make_versioned_query_store(spec, topic, sources)
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
-            rows = queried_segments(spec, topic, sources)
+            rows = list_query_segments(spec, topic, sources)
             return ReadOnlyWindowStore[Any, Any](spec, topic, rows)
         case StoreKind.SESSION:
-            rows = queried_segments(spec, topic, sources)
+            rows = list_query_segments(spec, topic, sources)
             return ReadOnlySessionStore[Any, Any](spec, topic, rows)
         case StoreKind.CUSTOM:
             raise InvalidStateStoreError(
@@ -160,7 +160,7 @@ def queried_store(
 
 
 def _with_headers(
-    spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
+    spec: StoreSpec, topic: str, sources: Callable[[], Sequence[QuerySource]]
 ) -> ReadOnlyStore:
     if not spec.keeps_headers:
         raise InvalidStateStoreError(
@@ -175,4 +175,4 @@ def _with_headers(
             rows = segments_with_headers(spec, topic, sources)
             return ReadOnlySessionStoreWithHeaders[Any, Any](spec, topic, rows)
         case _:
-            return QueriedKeyValueStoreWithHeaders[Any, Any](spec, topic, sources)
+            return QueryKeyValueStoreWithHeaders[Any, Any](spec, topic, sources)

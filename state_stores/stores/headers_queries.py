@@ -3,18 +3,18 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tidewheel.state_stores.buffers.queried import Queried
-from tidewheel.state_stores.buffers.segmented_buffer import QueriedSegments
+from tidewheel.state_stores.buffers.query_sources import QuerySource
+from tidewheel.state_stores.buffers.segmented_buffer import QuerySegments
 from tidewheel.state_stores.errors import StoredRowError
-from tidewheel.state_stores.layout.envelope import unseal_with_headers
+from tidewheel.state_stores.layout.envelope import unwrap_with_headers
 from tidewheel.state_stores.layout.headers import HeadersSerde
 from tidewheel.state_stores.layout.stored_values import key_hash, read_row
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.state_stores.stores.key_value_store import (
-    QueriedKeyValueStore,
+    QueryKeyValueStore,
     ValueTimestampHeaders,
 )
-from tidewheel.state_stores.stores.segmented_store import Segments, queried_segments
+from tidewheel.state_stores.stores.segmented_store import Segments, list_query_segments
 from tidewheel.state_stores.stores.session_store import AggregationWithHeaders, ReadOnlySessionStore
 from tidewheel.state_stores.stores.window_store import ReadOnlyWindowStore
 
@@ -22,9 +22,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class QueriedKeyValueStoreWithHeaders(QueriedKeyValueStore[K, ValueTimestampHeaders[V]]):
+class QueryKeyValueStoreWithHeaders(QueryKeyValueStore[K, ValueTimestampHeaders[V]]):
     def _decode(self, key: bytes, data: bytes, ended_at: int) -> ValueTimestampHeaders[V] | None:
-        payload, timestamp = unseal_with_headers(data)
+        payload, timestamp = unwrap_with_headers(data)
         if timestamp <= ended_at:
             return None
         try:
@@ -44,15 +44,15 @@ class ReadOnlySessionStoreWithHeaders(ReadOnlySessionStore[K, AggregationWithHea
         return AggregationWithHeaders(value.value, value.headers)
 
 
-class _SegmentsWithHeaders(QueriedSegments):
+class _SegmentsWithHeaders(QuerySegments):
     def _decode(self, disk_key: bytes, data: bytes) -> tuple[Any, int]:
-        payload, timestamp = unseal_with_headers(data)
+        payload, timestamp = unwrap_with_headers(data)
         decode = HeadersSerde(self._spec.value_serde).deserialize
         key = self.layout.key_of(disk_key)
         return read_row(self._spec.name, decode, self._topic, payload, key), timestamp
 
 
 def segments_with_headers(
-    spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
+    spec: StoreSpec, topic: str, sources: Callable[[], Sequence[QuerySource]]
 ) -> Callable[[], Sequence[Segments]]:
-    return queried_segments(spec, topic, sources, _SegmentsWithHeaders)
+    return list_query_segments(spec, topic, sources, _SegmentsWithHeaders)

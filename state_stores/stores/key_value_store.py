@@ -9,25 +9,25 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
-from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer, tell_headers
-from tidewheel.state_stores.buffers.queried import (
-    Queried,
+from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer, set_record_headers
+from tidewheel.state_stores.buffers.query_sources import (
+    QueryScan,
+    QuerySource,
     RowReader,
-    Scan,
     clipped,
     committed,
     not_running,
 )
 from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, read_note
 from tidewheel.state_stores.errors import SerdeError, StoredRowError
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.headers import Headers
 from tidewheel.state_stores.layout.key_schema import after, key_bytes, prefix_end
 from tidewheel.state_stores.layout.stored_values import key_hash, read_row
 from tidewheel.state_stores.ports import Database, SerdePort
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.state_stores.stores.task_store import TaskStore
-from tidewheel.state_stores.stores.windowed import settled
+from tidewheel.state_stores.stores.windowed import fully_frozen
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -39,7 +39,7 @@ _NEVER: Final = -2
 _NOT_GIVEN: Final[Any] = object()
 
 
-@settled
+@fully_frozen
 @dataclass(frozen=True, slots=True)
 class ValueAndTimestamp(Generic[V]):
     """A value and the timestamp (ms since the epoch) of the record that set it.
@@ -52,7 +52,7 @@ class ValueAndTimestamp(Generic[V]):
     timestamp: int
 
 
-@settled
+@fully_frozen
 @dataclass(frozen=True, slots=True)
 class ValueTimestampHeaders(Generic[V]):
     """A value, with the timestamp (ms since the epoch) and headers of the record that set it.
@@ -213,10 +213,10 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
     """
 
     def __init__(
-        self, buffer: CommitBuffer, now: Callable[[], int], *, may_hold_back: bool = False
+        self, buffer: CommitBuffer, now: Callable[[], int], *, is_cached: bool = False
     ) -> None:
         super().__init__(buffer.spec, buffer.topic)
-        self._attach(buffer, now, may_hold_back=may_hold_back)
+        self._attach(buffer, now, is_cached=is_cached)
         #: Buffer of a store with expiry; it needs the current time before each read.
         self._timed = buffer if isinstance(buffer, TimedBuffer) else None
 
@@ -395,14 +395,14 @@ class TimestampedKeyValueStoreWithHeaders(KeyValueStore[K, ValueTimestampHeaders
         )
 
     def put(self, key: K, value: ValueTimestampHeaders[V] | None) -> None:
-        tell_headers(self.buffer, value, ValueTimestampHeaders, self.name)
+        set_record_headers(self.buffer, value, ValueTimestampHeaders, self.name)
         if value is None:
             self._set(key, None, self._now())
         else:
             self._set(key, value.value, value.timestamp)
 
 
-class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
+class QueryKeyValueStore(ReadOnlyKeyValueStore[K, V]):
     """A key-value store over several tasks, for interactive queries.
 
     `sources` is called for every query, so a store whose task moved away raises
@@ -410,14 +410,14 @@ class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
     """
 
     def __init__(
-        self, spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
+        self, spec: StoreSpec, topic: str, sources: Callable[[], Sequence[QuerySource]]
     ) -> None:
         super().__init__(spec, topic)
         self._spec = spec
         self._sources = sources
 
     def _decode(self, key: bytes, data: bytes, ended_at: int) -> Any:
-        payload, timestamp = unseal(data)
+        payload, timestamp = unwrap_value(data)
         if timestamp <= ended_at:
             return None
         try:
@@ -454,7 +454,7 @@ class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
 
         # Task by task, as Kafka Streams' composite iterator: keys are sorted within a task only.
         for source in self._sources():
-            for page in source.pages(Scan(rows, reverse)):
+            for page in source.pages(QueryScan(rows, reverse)):
                 ended_at = self._ended_at(page.observed_ms)
                 for key, data in page.rows:
                     value = self._decode(key, data, ended_at)
@@ -465,7 +465,7 @@ class QueriedKeyValueStore(ReadOnlyKeyValueStore[K, V]):
         return sum(source.approximate_num_entries() for source in self._sources())
 
 
-class CommittedKeyValueStore(QueriedKeyValueStore[K, V]):
+class CommittedKeyValueStore(QueryKeyValueStore[K, V]):
     def __init__(
         self, spec: StoreSpec, topic: str, databases: Callable[[], list[Database]]
     ) -> None:

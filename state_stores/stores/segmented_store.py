@@ -5,9 +5,9 @@ from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
 from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer
-from tidewheel.state_stores.buffers.queried import Queried
+from tidewheel.state_stores.buffers.query_sources import QuerySource
 from tidewheel.state_stores.buffers.segmented_buffer import (
-    QueriedSegments,
+    QuerySegments,
     SegmentedBuffer,
     SegmentRow,
 )
@@ -127,10 +127,10 @@ class SegmentedStore(TaskStore[SegmentedBuffer]):
         return False
 
 
-def queried_segments(
+def list_query_segments(
     spec: StoreSpec,
     topic: str,
-    sources: Callable[[], Sequence[Queried]],
-    segments: type[QueriedSegments] = QueriedSegments,
+    sources: Callable[[], Sequence[QuerySource]],
+    segments: type[QuerySegments] = QuerySegments,
 ) -> Callable[[], Sequence[Segments]]:
     return lambda: [segments(spec, topic, source) for source in sources()]

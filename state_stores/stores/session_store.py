@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from tidewheel.state_stores.buffers.headers_buffer import tell_headers
+from tidewheel.state_stores.buffers.headers_buffer import set_record_headers
 from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer, SegmentRow
 from tidewheel.state_stores.layout.headers import Headers
 from tidewheel.state_stores.layout.segments import TIME_MAX, check_bounds, check_time
 from tidewheel.state_stores.stores.segmented_store import SegmentedReads, SegmentedStore
-from tidewheel.state_stores.stores.windowed import Windowed, settled
+from tidewheel.state_stores.stores.windowed import Windowed, fully_frozen
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -21,7 +21,7 @@ V = TypeVar("V")
 _FOUND_BY: Final = ("earliest_end", "latest_start")
 
 
-@settled
+@fully_frozen
 @dataclass(frozen=True, slots=True)
 class AggregationWithHeaders(Generic[V]):
     """A session's value and the headers of the record that set it.
@@ -127,10 +127,10 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
     """
 
     def __init__(
-        self, buffer: SegmentedBuffer, now: Callable[[], int], *, may_hold_back: bool = False
+        self, buffer: SegmentedBuffer, now: Callable[[], int], *, is_cached: bool = False
     ) -> None:
         super().__init__(buffer.spec, buffer.topic, lambda: (self.buffer,))
-        self._attach(buffer, now, may_hold_back=may_hold_back)
+        self._attach(buffer, now, is_cached=is_cached)
 
     def put(self, windowed: Windowed[K], value: V | None) -> None:
         """Set the value of a session, or delete it with None; ignored if it has expired.
@@ -198,7 +198,7 @@ class SessionStoreWithHeaders(SessionStore[K, AggregationWithHeaders[V]]):
 
     def put(self, windowed: Windowed[K], value: AggregationWithHeaders[V] | None) -> None:
         """Set a session's value and headers, or delete it with None; ignored if expired."""
-        tell_headers(self.buffer, value, AggregationWithHeaders, self.name)
+        set_record_headers(self.buffer, value, AggregationWithHeaders, self.name)
         plain: Any = None if value is None else value.aggregation
         super().put(windowed, plain)
 

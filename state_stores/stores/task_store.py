@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Never, TypeVar
 
 from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
-from tidewheel.state_stores.buffers.record_cache import HeldBack
+from tidewheel.state_stores.buffers.record_cache import RecordCache
 from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
 from tidewheel.state_stores.errors import InvalidStateStoreError
 
@@ -19,17 +19,17 @@ class TaskStore(Generic[B]):
 
     buffer: B
 
-    def _attach(self, buffer: B, now: Callable[[], int], *, may_hold_back: bool) -> None:
+    def _attach(self, buffer: B, now: Callable[[], int], *, is_cached: bool) -> None:
         self.buffer = buffer
-        self.held: HeldBack | None = None
+        self.held: RecordCache | None = None
         self.expired_puts = 0
-        self._may_hold_back = may_hold_back
+        self._is_cached = is_cached
         self._now = now
 
-    def hold_back(self) -> HeldBack | None:
+    def open_cache(self) -> RecordCache | None:
         """Return the record cache, which the first caller flushes; None without a cache."""
-        if self._may_hold_back and self.held is None:
-            self.held = HeldBack(self.buffer)
+        if self._is_cached and self.held is None:
+            self.held = RecordCache(self.buffer)
         return self.held
 
     def _write(self, key: Any, data: bytes, value: Any, timestamp: int) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from tidewheel.state_stores.buffers.queried import Queried
+from tidewheel.state_stores.buffers.query_sources import QuerySource
 from tidewheel.state_stores.buffers.versioned_buffer import (
     TIME_MAX,
-    QueriedVersions,
+    QueryVersions,
     Version,
     VersionedBuffer,
 )
@@ -22,7 +22,7 @@ from tidewheel.state_stores.layout.versions import TOMBSTONE
 from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.state_stores.stores.task_store import TaskStore
-from tidewheel.state_stores.stores.windowed import settled
+from tidewheel.state_stores.stores.windowed import fully_frozen
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -31,7 +31,7 @@ V = TypeVar("V")
 NOT_PUT: Final = -2
 
 
-@settled
+@fully_frozen
 @dataclass(frozen=True, slots=True)
 class VersionedRecord(Generic[V]):
     """A version of a key.
@@ -177,7 +177,7 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
 
     def __init__(self, buffer: VersionedBuffer, now: Callable[[], int]) -> None:
         super().__init__(buffer.spec, buffer.topic, lambda _: (self.buffer,))
-        self._attach(buffer, now, may_hold_back=False)
+        self._attach(buffer, now, is_cached=False)
 
     @property
     def observed_stream_time_ms(self) -> int:
@@ -237,10 +237,10 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
         return version_as_of(self.buffer, key, as_of)
 
 
-def queried_versioned_store(
-    spec: StoreSpec, topic: str, sources: Callable[[], Sequence[Queried]]
+def make_versioned_query_store(
+    spec: StoreSpec, topic: str, sources: Callable[[], Sequence[QuerySource]]
 ) -> ReadOnlyVersionedKeyValueStore[Any, Any]:
     def of_key(key: bytes) -> Iterator[Versions]:
-        return (QueriedVersions(spec, topic, source, key) for source in sources())
+        return (QueryVersions(spec, topic, source, key) for source in sources())
 
     return ReadOnlyVersionedKeyValueStore(spec, topic, of_key)

@@ -11,7 +11,7 @@ from itertools import repeat
 from operator import is_
 from typing import Any, Generic, TypeVar, overload
 
-from tidewheel.state_stores.buffers.headers_buffer import tell_headers, values_of
+from tidewheel.state_stores.buffers.headers_buffer import set_record_headers, values_of
 from tidewheel.state_stores.buffers.segmented_buffer import SegmentedBuffer
 from tidewheel.state_stores.layout.segments import SEQ_MASK, TIME_MAX, check_time
 from tidewheel.state_stores.spec import StoreKind
@@ -140,10 +140,10 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
     """
 
     def __init__(
-        self, buffer: SegmentedBuffer, now: Callable[[], int], *, may_hold_back: bool = False
+        self, buffer: SegmentedBuffer, now: Callable[[], int], *, is_cached: bool = False
     ) -> None:
         super().__init__(buffer.spec, buffer.topic, lambda: (self.buffer,))
-        self._attach(buffer, now, may_hold_back=may_hold_back)
+        self._attach(buffer, now, is_cached=is_cached)
         self._retains_duplicates = buffer.spec.retain_duplicates
 
     def put(self, key: K, value: V | None, start: int) -> None:
@@ -264,7 +264,7 @@ class TimestampedWindowStoreWithHeaders(WindowStore[K, ValueTimestampHeaders[V]]
     def put(self, key: K, value: ValueTimestampHeaders[V] | None, start: int) -> None:
         """Set a window's value, timestamp and headers, or delete it with None; ignored if expired."""
         data = self._key_bytes(key)
-        tell_headers(self.buffer, value, ValueTimestampHeaders, self.name)
+        set_record_headers(self.buffer, value, ValueTimestampHeaders, self.name)
         if value is None:
             self._put(key, data, None, start, self._now())
         else:

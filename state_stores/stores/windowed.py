@@ -11,7 +11,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 
-def settled(cls: type[T]) -> type[T]:
+def fully_frozen(cls: type[T]) -> type[T]:
     """Make a frozen class raise `FrozenInstanceError` for every attribute set or deleted.
 
     In Python 3.11 attributes that are no fields raise TypeError, and `typing` sets one on instances
@@ -34,7 +34,7 @@ def _keep(_: object, name: str) -> Never:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-@settled
+@fully_frozen
 class Windowed(msgspec.Struct, Generic[K], frozen=True, order=True):
     """The key of a windowed row (Kafka Streams' `Windowed`), ordered by key, start and end.
 

@@ -86,7 +86,7 @@ def state_dataframe(
         ConfigError: No PySpark, or no such store.
         StreamsError: The cluster or Spark failed.
     """
-    from tidewheel.state_stores.bulk_restore.spark_frames import Carried  # noqa: PLC0415 - see bulk_session
+    from tidewheel.state_stores.bulk_restore.spark_frames import PortableFunction  # noqa: PLC0415 - see bulk_session
     from tidewheel.state_stores.bulk_restore.spark_job import (  # noqa: PLC0415 - likewise
         cores,
         frame_from_executors,
@@ -125,7 +125,7 @@ def state_dataframe(
     )
     return frame_from_executors(
         session,
-        Carried(frame.rows),
+        PortableFunction(frame.rows),
         [reading_plan(found, snapshot, each)[0] for each in facts],
         columns=columns_of(found.spec, key_type, value_type),
     )

@@ -98,7 +98,7 @@ class CountsInPlace(MaterializedOperator):
                     counts[data] = count + 1
                     if timestamp > timestamps[data]:  # noqa: PLR1730 - the hot loop, as below
                         timestamps[data] = timestamp
-        self.buffer.touched(key_bytes, max(batch.timestamps), fresh)
+        self.buffer.mark_changed(key_bytes, max(batch.timestamps), fresh)
 
     def _count_each(self, batch: RecordBatch, key_bytes: list[bytes]) -> RecordBatch:
         counts, timestamps = self.buffer.values, self.buffer.timestamps
@@ -137,7 +137,7 @@ class CountsInPlace(MaterializedOperator):
                 timestamps[data] = latest
                 results.append(count)
                 result_timestamps.append(latest)
-        self.buffer.touched(key_bytes, max(batch.timestamps))
+        self.buffer.mark_changed(key_bytes, max(batch.timestamps))
         old_counts = None if before is None else previous_values(before, key_bytes, results)
         return self.changes(batch, results, result_timestamps, old_counts)
 

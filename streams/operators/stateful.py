@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
 from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer
-from tidewheel.state_stores.buffers.record_cache import HeldBack
+from tidewheel.state_stores.buffers.record_cache import RecordCache
 from tidewheel.state_stores.buffers.ttl_buffer import TtlBuffer
 from tidewheel.state_stores.stores.key_value_store import TimestampedKeyValueStore
 from tidewheel.state_stores.stores.versioned_store import NOT_PUT, VersionedKeyValueStore
@@ -51,7 +51,7 @@ class MaterializedOperator(TableOperator):
     def __init__(self, store_name: str) -> None:
         self._store_name = store_name
         #: The store's cache.
-        self.held: HeldBack | None = None
+        self.held: RecordCache | None = None
         self._held_headers: dict[bytes, Headers] = {}
         #: In a cogroup the first operator flushes for all.
         self._flushes = True
@@ -68,7 +68,7 @@ class MaterializedOperator(TableOperator):
             self._versions = VersionedRows(store)
             self.buffer = cast("CommitBuffer", self._versions)
         self._flushes = store.held is None
-        self.held = store.hold_back() if self.holds_back() else None
+        self.held = store.open_cache() if self.holds_back() else None
         if self.held is not None:
             self.held_old, self._held_headers = self.held.old_values, self.held.headers
             self.held.keeps_old_values = self.sends_old_values
@@ -165,7 +165,7 @@ class MaterializedOperator(TableOperator):
         """Wrap `update` for stores that need the record's time (TTL) or headers."""
         buffer = self.buffer
         if isinstance(buffer, HeadersBuffer):
-            return buffer.following(batch.headers, update)
+            return buffer.with_record_headers(batch.headers, update)
         if not isinstance(buffer, TtlBuffer):
             return update
 

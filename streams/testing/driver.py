@@ -21,9 +21,9 @@ from tidewheel.state_stores.private_files import make_private_directory
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
-from tidewheel.state_stores.stores.custom_slot import as_given
+from tidewheel.state_stores.stores.custom_store_host import user_object
 from tidewheel.state_stores.stores.task_store import TaskStore
-from tidewheel.state_stores.stores.windowed import settled
+from tidewheel.state_stores.stores.windowed import fully_frozen
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.streams_config import given_config
 from tidewheel.streams.definitions.checks import check_flag, check_time_ms
@@ -58,7 +58,7 @@ V = TypeVar("V")
 _UNLIMITED_BYTES = 1 << 31
 
 
-@settled
+@fully_frozen
 @dataclass(frozen=True, slots=True)
 class TestRecord(Generic[K, V]):
     """A record read from an output topic: key, value, timestamp (ms since the epoch) and headers as (name, bytes)."""
@@ -444,7 +444,7 @@ class TopologyTestDriver:
     def get_all_state_stores(self) -> Mapping[str, Any]:
         """Return all stores by name."""
         stores = {
-            name: as_given(store)
+            name: user_object(store)
             for task in self._tasks
             for name, store in task.stores.stores.items()
         }

@@ -6,9 +6,14 @@ from functools import partial
 from typing import Any
 
 from tidewheel.rebalance.model import TaskId
-from tidewheel.state_stores.buffers.queried import Committed, Queried, Uncommitted, not_running
+from tidewheel.state_stores.buffers.query_sources import (
+    QuerySource,
+    ReadCommitted,
+    ReadUncommitted,
+    not_running,
+)
 from tidewheel.state_stores.spec import StoreSpec
-from tidewheel.state_stores.stores.factory import queried_store
+from tidewheel.state_stores.stores.factory import make_query_store
 from tidewheel.streams.definitions.isolation_level import IsolationLevel
 from tidewheel.streams.errors import InvalidStateStoreError
 from tidewheel.streams.worker.application.application import Application
@@ -56,7 +61,7 @@ def store_view(
     timeout_s: float = application.config.interactive_query_timeout_ms / 1000
     asked_s = timeout_s if level is IsolationLevel.READ_UNCOMMITTED else None
     sources = partial(_sources, threads, subtopology.id, store, stale=stale, asked_s=asked_s)
-    return queried_store(store, topic, sources, with_headers=with_headers)
+    return make_query_store(store, topic, sources, with_headers=with_headers)
 
 
 def _sources(
@@ -66,13 +71,13 @@ def _sources(
     *,
     stale: bool,
     asked_s: float | None,
-) -> list[Queried]:
+) -> list[QuerySource]:
     """Return what to read: the stores of running tasks, and of copies of others if they may be stale.
 
     `asked_s`: how long running tasks may take to answer what they have not committed; None: they are not asked.
     """
     name = store.name
-    found: dict[TaskId, Queried] = {}
+    found: dict[TaskId, QuerySource] = {}
     workers = [thread.worker for thread in threads() if thread.worker is not None]
     for worker in workers:
         for task_id, task in list(worker.tasks.items()):
@@ -80,15 +85,15 @@ def _sources(
                 with suppress(KeyError):  # it is being closed just now
                     database = task.stores.database(name)
                     if asked_s is None:
-                        found[task_id] = Committed(database, store)
+                        found[task_id] = ReadCommitted(database, store)
                     else:
                         ask = partial(worker.questions.ask, task_id, name, asked_s)
-                        found[task_id] = Uncommitted(database, name, ask)
+                        found[task_id] = ReadUncommitted(database, name, ask)
     for worker in workers if stale else ():
         for task_id, copy in list(worker.copies.items()):
             if task_id.subtopology == subtopology and task_id not in found:
                 with suppress(KeyError):  # not open yet, or being closed
-                    found[task_id] = Committed(copy.task.stores.database(name), store)
+                    found[task_id] = ReadCommitted(copy.task.stores.database(name), store)
     if not found:
         raise not_running(name)
     return [found[task_id] for task_id in sorted(found)]

@@ -14,7 +14,7 @@ from tidewheel.rebalance.model import TaskId, TaskShape, TopicPartition, positio
 from tidewheel.rebalance.protocol.messages import DiskCopy
 from tidewheel.state_stores.errors import StateStoreError
 from tidewheel.state_stores.layout.position import Position
-from tidewheel.state_stores.restore import goes_on, position_name
+from tidewheel.state_stores.restore import is_usable_position, position_name
 from tidewheel.state_stores.state_directory import StateDirectory
 from tidewheel.tasks.ports import TopicDescription
 from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_retention_ms
@@ -78,7 +78,7 @@ def _copy(
         position = Position.decode(found.get(position_name(name, task.partition)))
         if topic is None or position is None:
             continue
-        if goes_on(
+        if is_usable_position(
             position,
             topic_id=topic.topic_id,
             tombstone_retention_ms=tombstone_retention_ms(topic),

@@ -11,7 +11,7 @@ from msgspec.structs import replace as replaced
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.state_stores.buffers.joined_changes import joined
+from tidewheel.state_stores.buffers.merged_changes import merge_changes
 from tidewheel.tasks.commit.background import at_once
 from tidewheel.tasks.commit.committer import Commit, Committer, changed_offsets
 from tidewheel.tasks.commit.output_collector import OutputCollector
@@ -63,7 +63,8 @@ class _Round:
             parts = (self.drained.get(task_id, {}), now)
             stores = dict.fromkeys([*parts[0], *parts[1]])
             drained[task_id] = {
-                store: joined([part[store] for part in parts if store in part]) for store in stores
+                store: merge_changes([part[store] for part in parts if store in part])
+                for store in stores
             }
         return replace(
             more,

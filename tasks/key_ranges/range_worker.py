@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import msgspec
 
 from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained
-from tidewheel.state_stores.buffers.queried import UncommittedRows, not_running
+from tidewheel.state_stores.buffers.query_sources import UncommittedRows, not_running
 from tidewheel.state_stores.stores.factory import Store
 from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.key_ranges.batch_size import UNIT_S, BatchPace, Pace

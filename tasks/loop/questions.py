@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeVar, cast
 
 from tidewheel.rebalance.model import TaskId
-from tidewheel.state_stores.buffers.queried import UncommittedRows, not_running
+from tidewheel.state_stores.buffers.query_sources import UncommittedRows, not_running
 from tidewheel.state_stores.errors import InvalidStateStoreError, QueryTimeoutError
 from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.long_calls import call_of

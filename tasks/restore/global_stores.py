@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.errors import StoreCorruptedError, StreamsError
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.layout.stored_values import StoredValues
 from tidewheel.state_stores.ports import Database
@@ -171,7 +171,9 @@ class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
             found = database.get_many(self.name, keys)
             decode = StoredValues(self._spec.value_serde, self.name).deserialize
             topic = self._topic
-            return [None if data is None else decode(topic, unseal(data)[0]) for data in found]
+            return [
+                None if data is None else decode(topic, unwrap_value(data)[0]) for data in found
+            ]
 
     def _refuse(self, *_arguments: Any) -> NoReturn:
         raise StreamsError(
@@ -245,7 +247,7 @@ class GlobalStores:
         Raises:
             StoredRowError: A store's rows are under other bytes than their keys have now.
         """
-        self.manager.refuse_unsorted_keys(_READ_AGAIN)
+        self.manager.reject_unsorted_keys(_READ_AGAIN)
         for spec in self.specs.values():
             if not spec.table:
                 made = checked_processor(spec.processor.supplier(), spec.processor)

@@ -199,7 +199,7 @@ class ActiveTask:
             old_maps: How far each key range was at that commit, of the inputs where that is known.
         """
         assert set(offsets) == set(self.inputs), "every input has an offset"
-        self.stores.refuse_unsorted_keys()
+        self.stores.reject_unsorted_keys()
         self.next_offsets = dict(offsets)
         self.partition_times_ms = {
             partition: partition_times_ms.get(partition, -1) for partition in self.inputs

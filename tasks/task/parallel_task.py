@@ -15,7 +15,7 @@ from typing import Any, Final
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
 from tidewheel.state_stores.buffers.expiry import StoreExpiry
-from tidewheel.state_stores.buffers.joined_changes import joined
+from tidewheel.state_stores.buffers.merged_changes import merge_changes
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import SEGMENTED_KINDS
 from tidewheel.state_stores.stores.factory import Store
@@ -543,7 +543,7 @@ class ParallelTask(ActiveTask):
 
     def _changes(self, of_ranges: Mapping[str, Sequence[Drained]]) -> dict[str, Drained]:
         """Return the changes of the ranges, and delete with them what has expired for the last of the ranges."""
-        changes = {store: joined(each) for store, each in of_ranges.items()}
+        changes = {store: merge_changes(each) for store, each in of_ranges.items()}
         for store, expiry in self._expiries.items():
             if store in changes:
                 extras = expiry.extras(of_ranges[store], self._open_position_ms())

@@ -18,18 +18,18 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained, write_rows
 from tidewheel.state_stores.buffers.expiry import slowest_time
 from tidewheel.state_stores.buffers.in_flight_view import InFlightView
-from tidewheel.state_stores.buffers.queried import UncommittedRows
+from tidewheel.state_stores.buffers.query_sources import UncommittedRows
 from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, note_name
 from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
 from tidewheel.state_stores.errors import StoreCorruptedError
-from tidewheel.state_stores.layout.key_order import RESET, refuse_unsorted_keys
+from tidewheel.state_stores.layout.key_order import RESET, reject_unsorted_keys
 from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.layout.versions import key_of_version
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.restore import StoreTime, position_name
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.state_stores.stores.custom_slot import CustomSlot
+from tidewheel.state_stores.stores.custom_store_host import CustomStoreHost
 from tidewheel.state_stores.stores.factory import Store, make_store
 from tidewheel.state_stores.stores.key_value_store import KeyValueStore
 from tidewheel.state_stores.stores.session_store import SessionStore
@@ -83,7 +83,7 @@ class StateManager:
         #: Whether changes were staged that are not written yet.
         self._staged = False
         #: Where stores of the user's own stand.
-        self._slots: dict[str, CustomSlot] = {}
+        self._slots: dict[str, CustomStoreHost] = {}
         self.stores: dict[str, Store] = {}
         self.topic_ids: dict[str, bytes] = {}
         #: By what stream time restored rows expire: that of the position of the task's slowest key range, -1 if it is not
@@ -110,8 +110,8 @@ class StateManager:
         spec = self.specs[store]
         return spec.kind is not StoreKind.CUSTOM and spec.persistent is persistent
 
-    def _open_slot(self, spec: StoreSpec) -> CustomSlot:
-        return CustomSlot(
+    def _open_slot(self, spec: StoreSpec) -> CustomStoreHost:
+        return CustomStoreHost(
             spec,
             task_id=str(self.task_id),
             directory=self._directory,
@@ -129,7 +129,7 @@ class StateManager:
         self._now = now
         self._staged = False
         for view in self._views.values():
-            view.let_go()
+            view.hide()
         for spec in self.specs.values():
             self.stores[spec.name] = self._store(spec)
 
@@ -153,7 +153,7 @@ class StateManager:
             topic=self.serde_topic(spec.name),
             keep_bytes=self._settings.keep_bytes_per_store,
             now=self._now,
-            may_hold_back=spec.caching and self._settings.cache_enabled,
+            is_cached=spec.caching and self._settings.cache_enabled,
         )
 
     def stores_of_range(
@@ -186,7 +186,7 @@ class StateManager:
                 topic=self.serde_topic(spec.name),
                 keep_bytes=self._settings.keep_bytes_per_store // ranges,
                 now=now,
-                may_hold_back=spec.caching and self._settings.cache_enabled,
+                is_cached=spec.caching and self._settings.cache_enabled,
                 in_range=divided,
             )
             for spec in self.specs.values()
@@ -198,7 +198,7 @@ class StateManager:
         assert isinstance(buffer, CommitBuffer), "custom stores are not queried"
         return UncommittedRows(buffer, self._views[self.specs[store].persistent])
 
-    def refuse_unsorted_keys(self, advice: str = RESET) -> None:
+    def reject_unsorted_keys(self, advice: str = RESET) -> None:
         """Raise `StoredRowError` for a store whose rows are under other bytes than their keys have now."""
         for spec in self.specs.values():
             store = self.stores[spec.name]
@@ -211,7 +211,7 @@ class StateManager:
                 key_of = key_of_version
             else:
                 continue  # a store of the user's own
-            refuse_unsorted_keys(
+            reject_unsorted_keys(
                 spec, self.database(spec.name), self.serde_topic(spec.name), key_of, advice
             )
 
@@ -353,7 +353,7 @@ class StateManager:
                 for name, buffer in buffers.items()
                 if isinstance(buffer, CommitBuffer)
             }
-            view.take(mine, added)
+            view.show(mine, added)
         for name, store in self.stores.items():
             # Also where nothing changed: what was only read is kept within the budget at the same moment.
             if name in drained or not store.buffer.dirty:
@@ -385,7 +385,7 @@ class StateManager:
                 slot.commit(reached)
         self._staged = False
         for view in self._views.values():
-            view.let_go()
+            view.hide()
 
     def _encoded(
         self, positions: Mapping[TopicPartition, int], now_ms: int, *, persistent: bool

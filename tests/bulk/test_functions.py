@@ -16,7 +16,7 @@ from tests.integration.outcome import wait_for_counts
 from tidewheel import KafkaStreams, Serdes, StreamsConfig, Topology, ValueAndTimestamp
 from tidewheel.bulk import restore, snapshot, state_dataframe, verify
 from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
-from tidewheel.state_stores.layout.envelope import seal
+from tidewheel.state_stores.layout.envelope import wrap_value
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 from tidewheel.streams.cli.app import main
@@ -145,7 +145,7 @@ def _change_a_row(config: StreamsConfig, task: str, key: bytes) -> None:
     database = TaskDatabase.open(path, [COUNTS], config.rocksdb, resources)
     value = Serdes.int64().serialize("", 1_000_000)
     assert value is not None
-    database.write({COUNTS: [(key, seal(value, 1))]}, {})
+    database.write({COUNTS: [(key, wrap_value(value, 1))]}, {})
     database.close()
 
 

@@ -19,7 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 
 from tidewheel.state_stores.bulk_restore.frame_source import FrameSource
-from tidewheel.state_stores.bulk_restore.spark_frames import check_sortable, moments_of
+from tidewheel.state_stores.bulk_restore.spark_frames import check_sortable, utc_converter
 from tidewheel.state_stores.bulk_restore.spark_job import SparkSession, collected, next_step
 from tidewheel.state_stores.bulk_restore.spark_sources import read_frame, session_time_zone, zoned
 from tidewheel.streams.errors import StreamsError
@@ -310,7 +310,7 @@ def test_moments_keep_their_zone(spark: SparkSession) -> None:
         "map('a', TIMESTAMP'2026-11-01 05:30:00.123456Z') AS named, "
         "CAST(NULL AS STRUCT<t: TIMESTAMP>) AS none"
     )
-    moments = moments_of(frame.schema)
+    moments = utc_converter(frame.schema)
     assert moments is not None
     before = os.environ.get("TZ")
     try:
@@ -330,7 +330,7 @@ def test_moments_keep_their_zone(spark: SparkSession) -> None:
     finally:
         os.environ.pop("TZ", None) if before is None else os.environ.update(TZ=before)
         time.tzset()
-    assert moments_of(spark.range(1).schema) is None
+    assert utc_converter(spark.range(1).schema) is None
 
 
 def test_times_without_a_zone_are_of_the_session(spark: SparkSession) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewheel import Serdes
-from tidewheel.state_stores.layout.envelope import seal
+from tidewheel.state_stores.layout.envelope import wrap_value
 from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.layout.versions import version_key
@@ -43,7 +43,7 @@ def replay(records: list[tuple[bytes | None, bytes | None, int]]) -> dict[bytes,
         if value is None:
             content.pop(key, None)
         else:
-            content[key] = seal(value, timestamp)
+            content[key] = wrap_value(value, timestamp)
     return content
 
 
@@ -78,7 +78,12 @@ def test_the_last_per_key_equals_replay(
 def test_rows_that_ended_by_ttl_are_deleted() -> None:
     spec = replace(SPEC, ttl_ms=10)
     records = [(b"a", b"1", 100), (b"b", b"2", 91), (b"c", b"3", 90), (b"d", None, 100)]
-    expected = [(b"a", seal(b"1", 100)), (b"b", seal(b"2", 91)), (b"c", None), (b"d", None)]
+    expected = [
+        (b"a", wrap_value(b"1", 100)),
+        (b"b", wrap_value(b"2", 91)),
+        (b"c", None),
+        (b"d", None),
+    ]
     assert folded(spec, records) == expected
 
 
@@ -88,17 +93,17 @@ def test_rows_of_segments_that_have_expired_are_left_out() -> None:
     rows = [layout.window_key(b"k", start) for start in (0, 59_999, 60_000, 119_999)]
     records = [(row[8:], b"v", 5) for row in rows]
     assert folded(spec, [*records, (b"short", b"v", 5)]) == [
-        (row, seal(b"v", 5)) for row in rows[2:]
+        (row, wrap_value(b"v", 5)) for row in rows[2:]
     ]
-    assert folded(spec, records[:2]) == [(row, seal(b"v", 5)) for row in rows[:2]]
+    assert folded(spec, records[:2]) == [(row, wrap_value(b"v", 5)) for row in rows[:2]]
 
 
 def test_every_version_is_a_row() -> None:
     spec = replace(SPEC, kind=StoreKind.VERSIONED, history_retention_ms=10)
     records = [(b"k", b"1", 5), (b"k", None, 7), (b"k", b"2", 5), (b"k", None, 7), (None, b"x", 1)]
     assert dict(folded(spec, records)) == {
-        version_key(b"k", 5): seal(b"\x012", 5),
-        version_key(b"k", 7): seal(b"\x00", 7),
+        version_key(b"k", 5): wrap_value(b"\x012", 5),
+        version_key(b"k", 7): wrap_value(b"\x00", 7),
     }
 
 

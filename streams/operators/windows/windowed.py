@@ -171,7 +171,7 @@ class WindowedOperator(MaterializedOperator):
         All of a record's changes are computed before the first one is stored.
         """
         if isinstance(self.buffer, HeadersBuffer):
-            changes_of = self.buffer.following(batch.headers, changes_of)
+            changes_of = self.buffer.with_record_headers(batch.headers, changes_of)
         results: list[list[Change]] = []
         self._batch = batch
         for index, time in enumerate(self.times_of(batch)):

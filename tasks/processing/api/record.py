@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from tidewheel.state_stores.layout.headers import Headers as Headers  # noqa: PLC0414 - records have them: others take it from here
-from tidewheel.state_stores.stores.windowed import settled
+from tidewheel.state_stores.stores.windowed import fully_frozen
 
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
@@ -17,7 +17,7 @@ TIMESTAMP_MAX_MS = (1 << 63) - 1
 NO_TIMESTAMP = -1
 
 
-@settled
+@fully_frozen
 @dataclass(frozen=True, slots=True)
 class Record(Generic[K_co, V_co]):
     """A key, a value, a timestamp (ms since the epoch) and headers. Frozen; change it with `replace`.

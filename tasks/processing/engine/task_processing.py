@@ -12,7 +12,7 @@ import msgspec
 
 from tidewheel.rebalance.model import TaskId
 from tidewheel.state_stores.errors import SerdeError, StoredRowError, StreamsError
-from tidewheel.state_stores.stores.custom_slot import CustomStore, as_given
+from tidewheel.state_stores.stores.custom_store_host import CustomStore, user_object
 from tidewheel.state_stores.stores.factory import Store
 from tidewheel.tasks.erasure import Erasure, refusal_of
 from tidewheel.tasks.processing.api.app_configs import AppConfigs
@@ -240,7 +240,7 @@ class TaskProcessing:
 
     def store(self, name: str) -> Any:
         found = self._stores.get(name)
-        return self.setting.global_stores[name] if found is None else as_given(found)
+        return self.setting.global_stores[name] if found is None else user_object(found)
 
     def failed(
         self,

@@ -15,7 +15,7 @@ from tidewheel import Serdes, SerializationError
 from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, write_rows
 from tidewheel.state_stores.errors import StoreCorruptedError, StoredRowError
 from tidewheel.state_stores.in_memory import InMemoryDatabase
-from tidewheel.state_stores.layout.envelope import seal, unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value, wrap_value
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
 from tidewheel.streams.serdes import Serde
 
@@ -159,7 +159,7 @@ class BufferMachine(RuleBasedStateMachine):
             self.buffer.timestamps[key] = timestamp
             self.seen[key] = (encoded(number), timestamp)
             self.changed[key] = timestamp
-        self.buffer.touched(plain[: len(numbers)], timestamp)
+        self.buffer.mark_changed(plain[: len(numbers)], timestamp)
 
     @rule(lower=BOUNDS, upper=BOUNDS, reverse=st.booleans(), write_between=st.booleans())
     def iterate(
@@ -218,7 +218,9 @@ class BufferMachine(RuleBasedStateMachine):
     @invariant()
     def has_the_committed_rows_on_disk(self) -> None:
         if hasattr(self, "database"):
-            rows = {key: unseal(data) for key, data in self.database.iterate("store", None, None)}
+            rows = {
+                key: unwrap_value(data) for key, data in self.database.iterate("store", None, None)
+            }
             assert rows == self.committed
 
 
@@ -299,7 +301,11 @@ class Forgetful(OneByOne):
 @pytest.mark.parametrize("serde", [OneByOne(), Forgetful()])
 def test_values_whose_batch_cannot_be_read_are_read_one_by_one(serde: Serde[str]) -> None:
     database = InMemoryDatabase(["store"])
-    rows = [(b"a", seal(b"one", 1)), (b"b", seal(b"two", 2)), (b"c", seal(b"bad", 3))]
+    rows = [
+        (b"a", wrap_value(b"one", 1)),
+        (b"b", wrap_value(b"two", 2)),
+        (b"c", wrap_value(b"bad", 3)),
+    ]
     database.write({"store": rows}, {})
     buffer = buffer_of(serde, database)
     with pytest.raises(StoredRowError, match="it is bad"):
@@ -315,7 +321,9 @@ def test_many_keys_are_read_as_each_alone(
     rows: dict[bytes, tuple[Any, int]], data: st.DataObject
 ) -> None:
     database = InMemoryDatabase(["store"])
-    stored = [(key, seal(encoded(value), time)) for key, (value, time) in sorted(rows.items())]
+    stored = [
+        (key, wrap_value(encoded(value), time)) for key, (value, time) in sorted(rows.items())
+    ]
     database.write({"store": stored}, {})
     buffer = buffer_of(JSON, database, keep_bytes=0)
     known = st.sampled_from(sorted(rows)) | st.binary(max_size=3)
@@ -360,7 +368,7 @@ def test_discarding_forgets_every_generation() -> None:
 
 def test_clean_entries_stay_within_the_budget() -> None:
     database = InMemoryDatabase(["store"])
-    rows = [(b"%06d" % number, seal(b"1", 0)) for number in range(20_000)]
+    rows = [(b"%06d" % number, wrap_value(b"1", 0)) for number in range(20_000)]
     database.write({"store": rows}, {})
     buffer = buffer_of(JSON, database, keep_bytes=200_000)
     for start in range(0, 20_000, 500):
@@ -422,7 +430,7 @@ def test_a_drain_has_one_entry_per_key_in_key_order(rows: list[tuple[bytes, int,
     drained = buffer.drain()
     assert drained.keys == sorted({key for key, _, _ in rows})
     assert list(drained.stored) == [
-        (key, seal(value, timestamp))
+        (key, wrap_value(value, timestamp))
         for key, value, timestamp in zip(
             drained.keys, drained.values, drained.timestamps, strict=True
         )

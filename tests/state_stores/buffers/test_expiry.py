@@ -30,7 +30,7 @@ def range_of(
         topic=TOPIC,
         keep_bytes=1 << 20,
         now=lambda: 0,
-        may_hold_back=False,
+        is_cached=False,
         in_range=in_range,
     )
     return store
@@ -120,7 +120,7 @@ def test_K6_a_copy_keeps_for_slow_ranges_what_the_changelog_keeps() -> None:
         assert [LAYOUT.time_of(key) // MINUTE for key, _ in folded] == left
         database = InMemoryDatabase(["store"])
         store = make_store(
-            spec, database, topic=TOPIC, keep_bytes=1 << 20, now=lambda: 0, may_hold_back=False
+            spec, database, topic=TOPIC, keep_bytes=1 << 20, now=lambda: 0, is_cached=False
         )
         for row in rows.values():
             write_rows(database, {"store": [row]}, {}, {"store": store.buffer.restored([row])})

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tidewheel.state_stores.buffers.commit_buffer import Drained, write_rows
 from tidewheel.state_stores.buffers.in_flight_view import InFlightView
-from tidewheel.state_stores.buffers.joined_changes import joined
+from tidewheel.state_stores.buffers.merged_changes import merge_changes
 from tidewheel.state_stores.buffers.rows import SortedRows
 from tidewheel.state_stores.in_memory import InMemoryDatabase
 
@@ -60,15 +60,15 @@ def test_a_view_shows_what_the_database_will_have(
 
     untouched = seen()
     change = drained(changes, gone, notes)
-    view.take({"mine": change}, {})
+    view.show({"mine": change}, {})
     under_way = seen()
     begun = view.iterate("mine", lower, upper)
-    view.let_go()
+    view.hide()
     assert seen() == untouched
-    view.take({"mine": change}, {})
+    view.show({"mine": change}, {})
     write_rows(database, {"mine": change.stored}, {}, {"mine": change})
     assert seen() == under_way
-    view.let_go()
+    view.hide()
     assert seen() == under_way
     assert list(begun) == under_way[2], "a scan goes on as it began"
 
@@ -77,13 +77,13 @@ def test_what_joins_a_commit_is_shown_with_what_was_there() -> None:
     database = InMemoryDatabase(["mine"])
     view = InFlightView(database)
     first, second = drained({b"a": b"1"}, None, {}), drained({b"b": b"2"}, None, {})
-    view.take({"mine": first}, {"mine": 1})
+    view.show({"mine": first}, {"mine": 1})
     assert view.get_many("mine", [b"a", b"b"]) == [b"1", None]
-    view.take({"mine": joined([first, second])}, {"mine": 1})
+    view.show({"mine": merge_changes([first, second])}, {"mine": 1})
     assert view.get_many("mine", [b"a", b"b"]) == [b"1", b"2"]
     assert view.approximate_num_entries("mine") == 2
-    view.let_go()
-    view.take({"mine": second}, {"mine": 1})
+    view.hide()
+    view.show({"mine": second}, {"mine": 1})
     assert view.approximate_num_entries("mine") == 1
 
 

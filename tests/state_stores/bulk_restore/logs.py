@@ -11,7 +11,7 @@ from tidewheel import Serdes
 from tidewheel.state_stores.buffers.commit_buffer import write_rows
 from tidewheel.state_stores.buffers.timed_buffer import read_note
 from tidewheel.state_stores.in_memory import InMemoryDatabase
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.restore import StoreTime, fold
@@ -108,7 +108,7 @@ def replay(
 ) -> StoreTime:
     """Restore like `tidewheel.tasks.restore.store_restore`, record by record."""
     buffer: Any = make_store(
-        spec, database, topic="changelog", keep_bytes=0, now=lambda: 0, may_hold_back=False
+        spec, database, topic="changelog", keep_bytes=0, now=lambda: 0, is_cached=False
     ).buffer
     time = StoreTime()
     for record in records:
@@ -139,7 +139,7 @@ def visible(
         return {key: value for key, value in rows.items() if layout.segment_of(key) >= kept}
     if spec.ttl_ms is not None:
         ended = now.observed_ms - spec.ttl_ms
-        return {key: value for key, value in rows.items() if unseal(value)[1] > ended}
+        return {key: value for key, value in rows.items() if unwrap_value(value)[1] > ended}
     return rows
 
 

@@ -20,9 +20,9 @@ from tidewheel.state_stores.bulk_restore.manifest import (
     StoreSnapshot,
     encode_manifest,
 )
-from tidewheel.state_stores.bulk_restore.places import RemotePlace, open_place
 from tidewheel.state_stores.bulk_restore.run_files import RunFile
 from tidewheel.state_stores.bulk_restore.runs import write_run
+from tidewheel.state_stores.bulk_restore.storage import RemoteStorage, open_storage
 
 ROWS: list[tuple[bytes, bytes | None]] = [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
 
@@ -312,7 +312,7 @@ class _Objects:
 
 def test_an_object_store_has_no_folders(tmp_path: Path) -> None:
     objects = _Objects()
-    place = RemotePlace(objects, "bucket/states", "s3://bucket/states")
+    place = RemoteStorage(objects, "bucket/states", "s3://bucket/states")
     place.write("manifests/1.json", b"a")
     (tmp_path / "run").write_bytes(b"b")
     place.put(tmp_path / "run", "runs/0/1.sst")
@@ -323,7 +323,7 @@ def test_an_object_store_has_no_folders(tmp_path: Path) -> None:
 
 
 def test_errors_in_the_middle_of_a_file_are_errors_of_the_place() -> None:
-    place = RemotePlace(_Objects(), "bucket/states", "s3://bucket/states")
+    place = RemoteStorage(_Objects(), "bucket/states", "s3://bucket/states")
     with (
         place.open("runs/0/1.sst") as file,
         pytest.raises(OSError, match=r"read runs/0/1.sst in s3://bucket/states.*connection reset"),
@@ -348,7 +348,7 @@ def test_errors_of_a_package_are_errors_of_the_place(monkeypatch: pytest.MonkeyP
 def test_what_is_made_in_a_directory_only_its_user_can_read(tmp_path: Path) -> None:
     before = os.umask(0o000)
     try:
-        place = open_place(str(tmp_path / "deep" / "snapshots"))
+        place = open_storage(str(tmp_path / "deep" / "snapshots"))
         (tmp_path / "run").write_bytes(b"rows")
         place.write("shop/counts/manifests/one.json", b"{}")
         place.put(tmp_path / "run", "shop/counts/runs/0/one.sst")

@@ -20,7 +20,7 @@ from tidewheel.state_stores.bulk_restore.merge import limit_runs, merge_runs, ne
 from tidewheel.state_stores.bulk_restore.run_files import RunFile
 from tidewheel.state_stores.bulk_restore.runs import RunBuilder, write_run
 from tidewheel.state_stores.errors import StateStoreError
-from tidewheel.state_stores.layout.envelope import seal
+from tidewheel.state_stores.layout.envelope import wrap_value
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.restore import StoreTime
 from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
@@ -46,7 +46,11 @@ def test_a_run_says_what_is_in_it(tmp_path: Path) -> None:
     put(runs, 20, {b"b": b"1", b"a": b"2", b"c": None})
     put(runs, 30, {b"b": None})
     (file,) = runs.finish(40).files
-    assert list(read_sorted_file(file.path)) == [(b"a", seal(b"2", 21)), (b"b", None), (b"c", None)]
+    assert list(read_sorted_file(file.path)) == [
+        (b"a", wrap_value(b"2", 21)),
+        (b"b", None),
+        (b"c", None),
+    ]
     data = file.path.read_bytes()
     run = file.run
     assert (run.partition, run.from_offset, run.to_offset, run.file) == (3, 10, 40, "")
@@ -62,7 +66,7 @@ def test_a_stretch_without_rows_makes_no_file(tmp_path: Path) -> None:
     files = runs.finish(9).files
     assert [(each.run.from_offset, each.run.to_offset) for each in files] == [(1, 3), (3, 4)]
     assert [list(read_sorted_file(each.path)) for each in files] == [
-        [(b"b", seal(b"1", 2))],
+        [(b"b", wrap_value(b"1", 2))],
         [(b"b", None)],
     ]
     assert builder(tmp_path).finish(7).files == ()

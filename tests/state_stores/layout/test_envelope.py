@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from tidewheel.state_stores.errors import StoreCorruptedError
 from tidewheel.state_stores.layout.envelope import (
-    seal,
-    seal_batch,
-    seal_with_headers,
-    unseal,
-    unseal_batch,
-    unseal_batch_with_headers,
-    unseal_with_headers,
+    unwrap_batch,
+    unwrap_batch_with_headers,
+    unwrap_value,
+    unwrap_with_headers,
+    wrap_batch,
+    wrap_value,
+    wrap_with_headers,
 )
 from tidewheel.state_stores.layout.headers import NO_HEADERS, encode_headers
 
@@ -22,30 +22,30 @@ TIMES = st.integers(-1, 2**63 - 1)
 
 @given(VALUES, TIMES)
 def test_values_come_back_as_written(value: bytes, timestamp: int) -> None:
-    assert unseal(seal(value, timestamp)) == (value, timestamp)
+    assert unwrap_value(wrap_value(value, timestamp)) == (value, timestamp)
 
 
 @given(st.lists(st.tuples(st.none() | VALUES, st.integers(0, 1) | TIMES)))
 def test_batches_are_sealed_like_single_values(rows: list[tuple[bytes | None, int]]) -> None:
-    sealed = seal_batch([value for value, _ in rows], [timestamp for _, timestamp in rows])
-    assert sealed == [
-        None if value is None else seal(value, timestamp) for value, timestamp in rows
+    wrapped = wrap_batch([value for value, _ in rows], [timestamp for _, timestamp in rows])
+    assert wrapped == [
+        None if value is None else wrap_value(value, timestamp) for value, timestamp in rows
     ]
 
 
 @given(VALUES, TIMES, st.integers(0, 2**63 - 1))
 def test_an_expiry_of_a_later_version_is_skipped(value: bytes, timestamp: int, expiry: int) -> None:
     stored = struct.pack(">Bqq", 0x11, timestamp, expiry) + value
-    assert unseal(stored) == (value, timestamp)
+    assert unwrap_value(stored) == (value, timestamp)
 
 
 @given(VALUES, TIMES)
 def test_stored_values_sort_into_no_other_format(value: bytes, timestamp: int) -> None:
-    assert seal(value, timestamp)[0] == 0x01
+    assert wrap_value(value, timestamp)[0] == 0x01
 
 
 def with_headers(headers: bytes, value: bytes, timestamp: int) -> bytes:
-    (stored,) = seal_with_headers([headers + value], [timestamp])
+    (stored,) = wrap_with_headers([headers + value], [timestamp])
     assert stored is not None
     return stored
 
@@ -53,7 +53,7 @@ def with_headers(headers: bytes, value: bytes, timestamp: int) -> bytes:
 HEADERS = st.sampled_from([NO_HEADERS, encode_headers((("trace", b"1"),))])
 STORED = (
     st.builds(with_headers, HEADERS, VALUES, TIMES)
-    | st.builds(seal, VALUES | st.binary(min_size=8, max_size=8), TIMES)
+    | st.builds(wrap_value, VALUES | st.binary(min_size=8, max_size=8), TIMES)
     | st.builds(lambda value, time: struct.pack(">Bqq", 0x11, time, 0) + value, VALUES, TIMES)
 )
 
@@ -61,8 +61,8 @@ STORED = (
 @given(st.lists(STORED, min_size=1) | st.lists(st.binary(min_size=9, max_size=18), min_size=1))
 def test_batches_are_unsealed_like_single_values(stored: list[bytes]) -> None:
     for one, many in (
-        (unseal, unseal_batch),
-        (unseal_with_headers, unseal_batch_with_headers),
+        (unwrap_value, unwrap_batch),
+        (unwrap_with_headers, unwrap_batch_with_headers),
     ):
         try:
             expected = [one(each) for each in stored]
@@ -88,9 +88,9 @@ def test_batches_are_unsealed_like_single_values(stored: list[bytes]) -> None:
 )
 def test_bytes_of_no_known_format_are_a_corrupted_store(stored: bytes) -> None:
     with pytest.raises(StoreCorruptedError, match="restore it from the changelog"):
-        unseal(stored)
+        unwrap_value(stored)
 
 
 def test_a_value_too_short_for_its_expiry_is_a_corrupted_store() -> None:
     with pytest.raises(StoreCorruptedError):
-        unseal(b"\x11" + bytes(8) + b"abc")
+        unwrap_value(b"\x11" + bytes(8) + b"abc")

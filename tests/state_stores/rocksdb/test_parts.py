@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError, StoreLockedError
-from tidewheel.state_stores.rocksdb.changes import Piece, cut
+from tidewheel.state_stores.rocksdb.changes import Piece, split_writes
 from tidewheel.state_stores.rocksdb.failures import failure, is_stall
 from tidewheel.state_stores.rocksdb.gate import Gate
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
@@ -53,7 +53,7 @@ def test_every_choice_is_known_to_the_library(compression: str, compaction: str)
 def test_cutting_keeps_every_row_in_order_and_no_write_too_large(
     changes: dict[str, list[tuple[bytes, bytes | None]]], limit: int
 ) -> None:
-    writes = list(cut(changes, limit))
+    writes = list(split_writes(changes, limit))
     joined: dict[str, list[tuple[bytes, bytes | None]]] = {name: [] for name in changes}
     for write in writes:
         size = 0
@@ -72,7 +72,7 @@ def test_cutting_keeps_every_row_in_order_and_no_write_too_large(
 
 @given(rows)
 def test_what_fits_is_one_write(listed: list[tuple[bytes, bytes | None]]) -> None:
-    assert len(list(cut({"a": listed, "b": listed}, 1_000_000))) == bool(listed)
+    assert len(list(split_writes({"a": listed, "b": listed}, 1_000_000))) == bool(listed)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.task_database import TaskDatabase
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.state_stores.stores.factory import committed_store, make_store
+from tidewheel.state_stores.stores.factory import make_committed_store, make_store
 
 TOPIC = "app-store-changelog"
 
@@ -63,7 +63,7 @@ class StoreBench:
         self._resources = SharedResources.create(_OPTIONS) if rocksdb else None
         self._lives = 0
         self._open(self._fresh())
-        self.committed: Any = committed_store(spec, TOPIC, lambda: [self.database])
+        self.committed: Any = make_committed_store(spec, TOPIC, lambda: [self.database])
 
     def _fresh(self) -> Database:
         self._lives += 1
@@ -84,7 +84,7 @@ class StoreBench:
             topic=TOPIC,
             keep_bytes=self._keep_bytes,
             now=lambda: self.now,
-            may_hold_back=self.spec.caching,
+            is_cached=self.spec.caching,
         )
 
     def commit(self) -> None:

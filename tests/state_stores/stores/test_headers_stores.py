@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.state_stores.stores.store_bench import TOPIC, StoreBench, begins, spec_of
 from tidewheel.state_stores.errors import InvalidStateStoreError, StoreCorruptedError
-from tidewheel.state_stores.layout.envelope import seal, unseal, unseal_with_headers
+from tidewheel.state_stores.layout.envelope import unwrap_value, unwrap_with_headers, wrap_value
 from tidewheel.state_stores.layout.headers import Headers, encode_headers, split_headers
 from tidewheel.state_stores.spec import StoreKind
-from tidewheel.state_stores.stores.factory import committed_store
+from tidewheel.state_stores.stores.factory import make_committed_store
 from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
 from tidewheel.state_stores.stores.session_store import AggregationWithHeaders
 from tidewheel.state_stores.stores.windowed import Windowed
@@ -81,7 +81,9 @@ def test_it_is_a_dictionary_of_values_and_headers(kind: StoreKind, rocksdb: bool
         bench = bench_of(kind, rocksdb=rocksdb, caching=True)
         model: dict[Any, tuple[int, Headers]] = {}
         committed = dict(model)
-        queried = committed_store(bench.spec, TOPIC, lambda: [bench.database], with_headers=True)
+        queried = make_committed_store(
+            bench.spec, TOPIC, lambda: [bench.database], with_headers=True
+        )
         try:
             for step in steps:
                 match step:
@@ -111,7 +113,7 @@ def test_headers_come_back_from_their_bytes(headers: Headers, value: bytes) -> N
 
 @given(st.binary(max_size=40))
 def test_bytes_that_are_no_headers_are_a_corrupted_store(data: bytes) -> None:
-    for read in (split_headers, lambda each: unseal(b"\x21" + bytes(8) + each)):
+    for read in (split_headers, lambda each: unwrap_value(b"\x21" + bytes(8) + each)):
         with suppress(StoreCorruptedError):
             read(data)
 
@@ -143,8 +145,8 @@ def test_the_changelog_has_the_value_alone_and_the_headers_beside_it() -> None:
     bench.commit()
     assert bench.changelog == [(b"a", (3).to_bytes(8), 2), (b"b", (4).to_bytes(8), 2)]
     assert bench.headers == [trace, ()]
-    assert dict(bench.disk_rows())[b"b"] == seal((4).to_bytes(8), 2)
-    assert unseal_with_headers(dict(bench.disk_rows())[b"a"])[0].startswith(encode_headers(trace))
+    assert dict(bench.disk_rows())[b"b"] == wrap_value((4).to_bytes(8), 2)
+    assert unwrap_with_headers(dict(bench.disk_rows())[b"a"])[0].startswith(encode_headers(trace))
 
 
 def test_queries_see_values_and_timestamps() -> None:
@@ -181,5 +183,5 @@ def test_a_query_with_headers_of_a_store_without_them_is_refused(kind: StoreKind
     with pytest.raises(
         InvalidStateStoreError, match="store store keeps no headers; set dsl_store_format"
     ):
-        committed_store(bench.spec, TOPIC, lambda: [bench.database], with_headers=True)
+        make_committed_store(bench.spec, TOPIC, lambda: [bench.database], with_headers=True)
     bench.close()

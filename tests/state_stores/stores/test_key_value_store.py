@@ -34,8 +34,8 @@ def opened(kind: type[Any] = KeyValueStore, *, cached: bool = False) -> Any:
         StoreKind.TIMESTAMPED_KEY_VALUE if kind is TimestampedKeyValueStore else StoreKind.KEY_VALUE
     )
     buffer = CommitBuffer(spec, InMemoryDatabase(["store"]), topic=TOPIC, keep_bytes=1 << 20)
-    store = kind(buffer, lambda: NOW, may_hold_back=cached)
-    assert (store.hold_back() is not None) == cached
+    store = kind(buffer, lambda: NOW, is_cached=cached)
+    assert (store.open_cache() is not None) == cached
     return store
 
 
@@ -205,7 +205,7 @@ def test_uncommitted_deletes_are_no_entries() -> None:
     assert not store
     store.buffer.fetch([b"a"])
     store.buffer.values[b"a"] = 5
-    store.buffer.touched([b"a"], NOW)
+    store.buffer.mark_changed([b"a"], NOW)
     assert len(store) == 1
     commit(store)
     assert len(store) == 1

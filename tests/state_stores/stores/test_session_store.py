@@ -197,7 +197,7 @@ def test_a_session_that_comes_back_is_found_however_it_was_written() -> None:
     assert found() == [(10, 20, 2)]
     buffer.put(row, None, 20)
     buffer.values[row] = 3
-    buffer.touched([row], 20)
+    buffer.mark_changed([row], 20)
     assert found() == [(10, 20, 3)]
     bench.commit()
     assert found() == [(10, 20, 3)]
@@ -249,7 +249,7 @@ def test_a_session_that_is_none_is_refused(session: Windowed[Any], message: str)
 
 def test_held_back_changes_are_of_windowed_keys() -> None:
     bench = bench_of(caching=True)
-    held = bench.store.hold_back()
+    held = bench.store.open_cache()
     bench.store.put_bytes(b"b", 1, 6, 7, 0)
     assert held.take()[:2] == ([bench.store.disk_key(b"b", 1, 6)], [Windowed("b", 1, 6)])
 

@@ -12,7 +12,7 @@ from tests.state_stores.stores.store_bench import TOPIC, StoreBench, begins, spe
 from tidewheel import Serdes, ValueAndTimestamp
 from tidewheel.state_stores.errors import InvalidStateStoreError
 from tidewheel.state_stores.spec import StoreKind
-from tidewheel.state_stores.stores.factory import committed_store
+from tidewheel.state_stores.stores.factory import make_committed_store
 from tidewheel.state_stores.stores.segmented_store import SegmentedStore
 from tidewheel.state_stores.stores.window_store import ReadOnlyWindowStore
 from tidewheel.state_stores.stores.windowed import Windowed
@@ -332,7 +332,7 @@ def test_a_timestamped_store_takes_nothing_but_its_values() -> None:
 
 def test_a_query_without_a_task_says_so() -> None:
     spec = spec_of(StoreKind.WINDOW, retention_ms=10)
-    store = committed_store(spec, TOPIC, list)
+    store = make_committed_store(spec, TOPIC, list)
     assert isinstance(store, ReadOnlyWindowStore)
     with pytest.raises(InvalidStateStoreError, match="no running task"):
         store.fetch("a", 0, 1)
@@ -350,7 +350,7 @@ def test_a_windows_end_may_be_a_function_of_its_start() -> None:
 def test_held_back_changes_are_of_windowed_keys() -> None:
     spec = spec_of(StoreKind.WINDOW, retention_ms=10, window_size_ms=5, caching=True)
     bench = StoreBench(spec, rocksdb=False)
-    held = bench.store.hold_back()
+    held = bench.store.open_cache()
     bench.store.put("a", 1, 5)
     bench.store.put_bytes(b"b", 1, 6, 0)
     disk_keys, windowed, new = held.take()

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
-from tidewheel.state_stores.bulk_restore.spark_frames import Carried
+from tidewheel.state_stores.bulk_restore.spark_frames import PortableFunction
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.processes.user_program import load_program
 
@@ -58,7 +58,7 @@ def test_a_class_of_a_program_is_found_where_its_file_is(
     file.write_text(_PROGRAM)
     monkeypatch.setattr(sys, "path", list(sys.path))
     load_program(f"{file}:topology")
-    carried: Carried[str] = Carried(sys.modules[name].read)
+    carried: PortableFunction[str] = PortableFunction(sys.modules[name].read)
     executor = subprocess.run(
         [sys.executable, "-c", _EXECUTOR],
         input=CloudPickleSerializer().dumps(carried),  # type: ignore[no-untyped-call] # it has no types
@@ -79,7 +79,7 @@ def test_a_class_of_a_program_is_found_where_its_file_is(
 def test_what_can_not_travel_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     lock = threading.Lock()
     with pytest.raises(StreamsError, match=r"can't be sent to Spark's executors .*lock"):
-        Carried(lambda: lock)
+        PortableFunction(lambda: lock)
     assert capfd.readouterr().err == ""
 
 
@@ -90,4 +90,4 @@ def test_a_class_that_executors_can_not_import_is_refused() -> None:
     made_in_notebook = type("Note", (), {"__module__": "__main__"})
     for cls in (Price, made_in_notebook):
         with pytest.raises(StreamsError, match=rf"class .*{cls.__name__} .* module"):
-            Carried(partial(isinstance, cls))
+            PortableFunction(partial(isinstance, cls))

@@ -377,7 +377,7 @@ def test_rows_that_cannot_be_put_together_are_read_back() -> None:
     keys = iter("ab" * 100)
     bench.at_poll.append(lambda *_: fill(bench, next(keys, "")))
     with (
-        patch("tidewheel.tasks.commit.commit_round.joined", side_effect=MemoryError),
+        patch("tidewheel.tasks.commit.commit_round.merge_changes", side_effect=MemoryError),
         pytest.raises(MemoryError),
     ):
         bench.live()

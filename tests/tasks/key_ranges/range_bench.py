@@ -15,7 +15,7 @@ from tests.fakes.clock import FakeClock
 from tests.tasks.task.outputs import collector_of
 from tidewheel import StreamsConfig, Topology
 from tidewheel.rebalance.model import TaskId
-from tidewheel.state_stores.buffers.commit_buffer import Drained, Restored, write_rows
+from tidewheel.state_stores.buffers.commit_buffer import Drained, RestoreExtras, write_rows
 from tidewheel.state_stores.buffers.expiry import StoreExpiry
 from tidewheel.state_stores.in_memory import InMemoryDatabase
 from tidewheel.state_stores.spec import SEGMENTED_KINDS
@@ -142,7 +142,7 @@ class RangeBench:
                 topic=spec.name,
                 keep_bytes=1 << 20,
                 now=processing.record_timestamp,
-                may_hold_back=spec.caching and self.config.statestore_cache_max_bytes > 0,
+                is_cached=spec.caching and self.config.statestore_cache_max_bytes > 0,
                 in_range=self.in_ranges,
             )
         processing.begin(self._stream_time, self._lowest_times)
@@ -215,7 +215,7 @@ class RangeBench:
         self._stream_time = max(stamps, default=NO_TIME)
 
     def _write(self, name: str, drained: Drained, lowest: int) -> None:
-        extra: Drained | Restored = drained
+        extra: Drained | RestoreExtras = drained
         if self.in_ranges and name in self.expiry:
             assert drained.delete_range is None, "a range deletes nothing"
             extra = self.expiry[name].extras([drained], lowest)

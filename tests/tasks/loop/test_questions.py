@@ -28,8 +28,8 @@ from tidewheel import (
     Topology,
 )
 from tidewheel.rebalance.model import TaskId
-from tidewheel.state_stores.buffers.queried import UncommittedRows
-from tidewheel.state_stores.stores.factory import queried_store
+from tidewheel.state_stores.buffers.query_sources import UncommittedRows
+from tidewheel.state_stores.stores.factory import make_query_store
 from tidewheel.streams.worker.queries import _sources
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 
@@ -76,7 +76,7 @@ class Life:
         )
         threads: Any = lambda: [SimpleNamespace(worker=self.worker)]  # noqa: E731 - one of a kind
         asked_s = timeout_s if uncommitted else None
-        return queried_store(
+        return make_query_store(
             spec,
             f"app-{name}-changelog",
             lambda: _sources(threads, number, spec, stale=False, asked_s=asked_s),
@@ -444,7 +444,7 @@ def test_a_task_that_moves_is_asked_where_it_runs(*, threads: int) -> None:
 
         def value(host: Host, *, stale: bool = False) -> int | None:
             workers: Any = lambda: [SimpleNamespace(worker=host.worker)]  # noqa: E731 - one of a kind
-            store: Any = queried_store(
+            store: Any = make_query_store(
                 spec,
                 CHANGELOG,
                 lambda: _sources(workers, number, spec, stale=stale, asked_s=PATIENCE_S),

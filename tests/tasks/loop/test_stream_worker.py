@@ -24,7 +24,7 @@ from tidewheel import (
     Topology,
 )
 from tidewheel.rebalance.model import TaskId, TopicPartition
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 
 STRING, INT = Serdes.string(), Serdes.int64()
 CHANGELOG = "app-counts-changelog"
@@ -49,7 +49,7 @@ def counting(
 def counts_of(bench: Bench) -> dict[str, int]:
     """Return the store's content on disk."""
     return {
-        key.decode(): int.from_bytes(unseal(stored)[0], "big")
+        key.decode(): int.from_bytes(unwrap_value(stored)[0], "big")
         for key, stored in bench.rows("counts").items()
     }
 

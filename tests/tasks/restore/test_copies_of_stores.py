@@ -13,7 +13,7 @@ from tests.tasks.loop.test_moving_tasks import fill, learn, processed
 from tests.tasks.loop.test_stream_worker import counting
 from tidewheel import Serdes, StreamsBuilder, StreamsConfig, TimeWindows, Topology
 from tidewheel.rebalance.protocol.orders import DropCopy, KeepCopy, TaskReleased
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 
 STRING = Serdes.string()
 
@@ -66,12 +66,12 @@ def test_L1_a_copy_of_a_table_goes_as_far_as_its_input_is_committed(extractor: A
         assert released.input == {"in-0": 3}
         content = second.rows("counts", "0_0")
         assert content == first.rows("counts", "0_0")
-        assert unseal(content[b"a"])[0] == b"3"
+        assert unwrap_value(content[b"a"])[0] == b"3"
         running = second.run_task("0_0", 2, released)
         assert running.input == {"in-0": 3}
         processed(group, second)
         assert set(second.read.values()) == {1}
-        assert {key: unseal(row)[0] for key, row in second.rows("counts", "0_0").items()} == {
+        assert {key: unwrap_value(row)[0] for key, row in second.rows("counts", "0_0").items()} == {
             b"a": b"4",
             b"b": b"5",
         }
@@ -230,6 +230,6 @@ def test_L1_however_tasks_move_each_record_counts_once(
         }
         for number, host in history.owner.items() if store_type == "rocksdb" else ():
             assert {
-                key.decode(): int.from_bytes(unseal(row)[0], "big")
+                key.decode(): int.from_bytes(unwrap_value(row)[0], "big")
                 for key, row in host.rows("counts", f"0_{number}").items()
             } == {key: count for key, count in history.sent.items() if key.endswith(str(number))}

@@ -23,7 +23,7 @@ from tests.tasks.restore.test_state_updater import (
 )
 from tests.tasks.task.snapshots import take_snapshot
 from tidewheel import Serdes, StreamsBuilder, TimeWindows, Topology
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.spec import StoreSpec
 from tidewheel.tasks.restore.run_ports import RunSettings, RunsFailed
 
@@ -280,7 +280,7 @@ def test_an_in_memory_store_starts_from_a_snapshot_too(places: Path) -> None:
     )
     assert bench.live()
     assert len(maker.orders) == 1
-    assert {key: unseal(row)[0] for key, row in seen[0].items()} == {
+    assert {key: unwrap_value(row)[0] for key, row in seen[0].items()} == {
         b"a": b"1",
         b"b": b"1",
         b"c": b"1",

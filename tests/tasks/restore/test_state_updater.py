@@ -10,7 +10,7 @@ import tidewheel.tasks.restore.state_updater
 from tests.fakes.clients import FakeChangelogReader
 from tests.tasks.loop.bench import Bench, Source
 from tidewheel import Processor, Serdes, Stores, StreamsError, Topology
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.position import Position
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 
@@ -48,7 +48,10 @@ def table(*, persistent: bool = True, logging: bool = True) -> Topology:
 
 def content(bench: Bench) -> dict[str, str]:
     """Return the store's rows on disk."""
-    return {key.decode(): unseal(stored)[0].decode() for key, stored in bench.rows("table").items()}
+    return {
+        key.decode(): unwrap_value(stored)[0].decode()
+        for key, stored in bench.rows("table").items()
+    }
 
 
 def compact(bench: Bench, topic: str = CHANGELOG, *, tombstones: bool) -> None:

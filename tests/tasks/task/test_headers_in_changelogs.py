@@ -6,7 +6,7 @@ import pytest
 
 from tests.tasks.loop.bench import Bench
 from tidewheel import Materialized, Serdes, StreamsBuilder, StreamsConfig, Topology
-from tidewheel.state_stores.layout.envelope import unseal_with_headers
+from tidewheel.state_stores.layout.envelope import unwrap_with_headers
 from tidewheel.state_stores.layout.headers import Headers, split_headers
 
 TRACE: Headers = (("trace", b"1"), ("trace", None))
@@ -48,7 +48,7 @@ def content(bench: Bench) -> dict[str, tuple[bytes, Headers]]:
     """Return value and headers of each row on disk."""
     found: dict[str, tuple[bytes, Headers]] = {}
     for key, stored in bench.rows("rows").items():
-        headers, value = split_headers(unseal_with_headers(stored)[0])
+        headers, value = split_headers(unwrap_with_headers(stored)[0])
         found[key.decode()] = (value, headers)
     return found
 

@@ -19,7 +19,7 @@ from tidewheel import (
     Topology,
     ValueAndTimestamp,
 )
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()
@@ -89,7 +89,7 @@ def rows(bench: Bench) -> dict[str, tuple[str, int]]:
     """Return the store on disk."""
     found: dict[str, tuple[str, int]] = {}
     for key, stored in bench.rows("rates").items():
-        value, timestamp = unseal(stored)[:2]
+        value, timestamp = unwrap_value(stored)[:2]
         found[key.decode()] = (value.decode(), timestamp)
     return found
 

@@ -16,7 +16,7 @@ from tidewheel import (
     StreamsConfig,
 )
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.tasks.processing.api.topology_spec import OffsetReset
 
 STRING = Serdes.string()
@@ -55,7 +55,7 @@ def rows(bench: Bench) -> Store:
     """Return the table on disk."""
     found: Store = {}
     for key, stored in bench.rows("rows").items():
-        value, timestamp = unseal(stored)[:2]
+        value, timestamp = unwrap_value(stored)[:2]
         found[key.decode()] = (value.decode(), timestamp)
     return found
 

@@ -183,8 +183,8 @@ def test_stores_are_of_their_kind() -> None:
     for enabled in (False, True):
         stage = Stage(timestamped, spec("plain"), cache_enabled=enabled)
         assert isinstance(stage.stores["t"], TimestampedKeyValueStore)
-        assert (stage.stores["t"].hold_back() is not None) == enabled
-        assert stage.stores["plain"].hold_back() is None
+        assert (stage.stores["t"].open_cache() is not None) == enabled
+        assert stage.stores["plain"].open_cache() is None
 
 
 def test_changelogs_are_those_of_logged_stores() -> None:

@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 
 from tests.state_stores.stores.store_bench import TOPIC, StoreBench, spec_of
 from tidewheel import Serdes
-from tidewheel.state_stores.buffers import queried
+from tidewheel.state_stores.buffers import query_sources
 from tidewheel.state_stores.buffers.commit_buffer import Drained, write_rows
 from tidewheel.state_stores.buffers.in_flight_view import InFlightView
-from tidewheel.state_stores.buffers.queried import Committed, Uncommitted, UncommittedRows
+from tidewheel.state_stores.buffers.query_sources import (
+    ReadCommitted,
+    ReadUncommitted,
+    UncommittedRows,
+)
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.state_stores.stores.factory import make_store, queried_store
+from tidewheel.state_stores.stores.factory import make_query_store, make_store
 from tidewheel.state_stores.stores.key_value_store import ValueAndTimestamp, ValueTimestampHeaders
 from tidewheel.state_stores.stores.session_store import AggregationWithHeaders
 from tidewheel.state_stores.stores.windowed import Windowed
@@ -57,10 +61,10 @@ class QueryBench(StoreBench):
         headers = spec.keeps_headers
 
         def view(sources: Callable[[], list[Any]]) -> Any:
-            return queried_store(spec, TOPIC, sources, with_headers=headers)
+            return make_query_store(spec, TOPIC, sources, with_headers=headers)
 
-        self.committed = view(lambda: [Committed(self.database, spec)])
-        self.uncommitted: Any = view(lambda: [Uncommitted(self.database, "store", self._ask)])
+        self.committed = view(lambda: [ReadCommitted(self.database, spec)])
+        self.uncommitted: Any = view(lambda: [ReadUncommitted(self.database, "store", self._ask)])
 
     def _ask(self, function: Callable[[UncommittedRows], Any], /) -> Callable[[], list[Any]]:
         self.asked += 1
@@ -71,7 +75,7 @@ class QueryBench(StoreBench):
         self.view = InFlightView(database)
         self.store = make_store(
             self.spec, self.view, topic=TOPIC, keep_bytes=1 << 20, now=lambda: self.now,
-            may_hold_back=False,
+            is_cached=False,
         )  # fmt: skip
 
     def put(self, key: str, value: int | None, time: int) -> None:
@@ -102,7 +106,7 @@ class QueryBench(StoreBench):
         if self.store.buffer.has_changes():
             self.in_flight = self.store.buffer.drain()
             added = {"store": self.store.buffer.entries_added()}
-            self.view.take({"store": self.in_flight}, added)
+            self.view.show({"store": self.in_flight}, added)
             self.store.buffer.applied()
 
     def end_commit(self) -> None:
@@ -111,12 +115,12 @@ class QueryBench(StoreBench):
             write_rows(
                 self.database, {"store": self.in_flight.stored}, {}, {"store": self.in_flight}
             )
-            self.view.let_go()
+            self.view.hide()
             self.in_flight = None
 
     def roll_back(self) -> None:
         self.in_flight = None
-        self.view.let_go()
+        self.view.hide()
         self.store.buffer.discard()
 
 
@@ -185,7 +189,7 @@ def play(bench: QueryBench, step: tuple[Any, ...]) -> None:
 def test_uncommitted_reads_are_those_of_the_tasks_own_store(
     name: str, steps: list[tuple[Any, ...]], page: int
 ) -> None:
-    with opened(name, rocksdb=False) as bench, patch.object(queried, "PAGE_ROWS", page):
+    with opened(name, rocksdb=False) as bench, patch.object(query_sources, "PAGE_ROWS", page):
         for step in steps:
             play(bench, step)
         kind = bench.spec.kind
@@ -225,7 +229,7 @@ def test_a_query_does_not_count_as_a_use() -> None:
 
 
 def test_what_is_committed_while_a_scan_runs_is_not_missed() -> None:
-    with opened("key_value", rocksdb=True) as bench, patch.object(queried, "PAGE_ROWS", 2):
+    with opened("key_value", rocksdb=True) as bench, patch.object(query_sources, "PAGE_ROWS", 2):
         keys = [f"k{number}" for number in range(9)]
         for key in keys:
             bench.put(key, 1, 0)
@@ -238,7 +242,7 @@ def test_what_is_committed_while_a_scan_runs_is_not_missed() -> None:
 
 
 def test_a_page_is_bounded() -> None:
-    with opened("key_value", rocksdb=False) as bench, patch.object(queried, "PAGE_ROWS", 10):
+    with opened("key_value", rocksdb=False) as bench, patch.object(query_sources, "PAGE_ROWS", 10):
         for number in range(100):
             bench.put(f"k{number:03}", 1, 0)
         assert bench.uncommitted.get("k050") == 1
@@ -246,7 +250,10 @@ def test_a_page_is_bounded() -> None:
         assert len(list(bench.uncommitted.all())) == 100
         assert bench.asked == 1 + 11  # the last page is empty
         assert bench.uncommitted.approximate_num_entries() == 100
-    with opened("objects", rocksdb=False) as bench, patch.object(queried, "PAGE_BYTES", 1_000):
+    with (
+        opened("objects", rocksdb=False) as bench,
+        patch.object(query_sources, "PAGE_BYTES", 1_000),
+    ):
         for number in range(10):
             bench.put(f"k{number}", 10**500, 0)
         assert len(list(bench.uncommitted.all())) == 10

@@ -36,7 +36,7 @@ class Opened(Protocol):
     ) -> None: ...
 
 
-class Place(Protocol):
+class Storage(Protocol):
     """File storage. All methods raise OSError, including FileNotFoundError."""
 
     @property
@@ -57,7 +57,7 @@ class Place(Protocol):
     def delete(self, name: str) -> None: ...
 
 
-def open_place(url: str) -> Place:
+def open_storage(url: str) -> Storage:
     """Return the storage of a URL or path; raise `SnapshotRefused` if its package is missing."""
     scheme, separator, _ = url.partition("://")
     if not separator:
@@ -72,7 +72,7 @@ def open_place(url: str) -> Place:
             f"{shown_url(url)} can't be opened ({error}); install tidewheel[spark] and fsspec's package for {scheme}:// "
             "(s3fs for s3, gcsfs for gs, pyarrow for hdfs), or give a directory"
         ) from error
-    return RemotePlace(filesystem, root, shown_url(url))
+    return RemoteStorage(filesystem, root, shown_url(url))
 
 
 class Directory:
@@ -99,14 +99,14 @@ class Directory:
         aside = self._aside(name)
         with create_private(aside) as file:
             file.write(data)
-        self._settle(aside, name)
+        self._publish(aside, name)
 
     def put(self, local: Path, name: str) -> None:
         """Copy a local file, because ingestion changes a file in place."""
         aside = self._aside(name)
         with local.open("rb") as source, create_private(aside) as file:
             shutil.copyfileobj(source, file)
-        self._settle(aside, name)
+        self._publish(aside, name)
 
     def delete(self, name: str) -> None:
         (self._root / name).unlink(missing_ok=True)
@@ -116,7 +116,7 @@ class Directory:
         make_private_directory(path.parent)
         return path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
 
-    def _settle(self, aside: Path, name: str) -> None:
+    def _publish(self, aside: Path, name: str) -> None:
         path = self._root / name
         _sync(aside)
         aside.replace(path)
@@ -131,7 +131,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-class RemotePlace:
+class RemoteStorage:
     def __init__(self, filesystem: Any, root: str, shown: str) -> None:
         self._filesystem = filesystem
         self._root = root.rstrip("/")

@@ -11,15 +11,21 @@ from tidewheel.state_stores.errors import StateStoreError
 from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.restore import fold
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.state_stores.stores.custom_slot import ChangeBuffer, CustomSlot, as_given
+from tidewheel.state_stores.stores.custom_store_host import (
+    ChangeBuffer,
+    CustomStoreHost,
+    user_object,
+)
 
 TOPIC = b"sixteen byte id."
 OTHER = b"another topic id"
 
 
-def slot_of(make: Callable[[], object], directory: Path, *, logging: bool = True) -> CustomSlot:
+def slot_of(
+    make: Callable[[], object], directory: Path, *, logging: bool = True
+) -> CustomStoreHost:
     serde = Serdes.bytes()
-    return CustomSlot(
+    return CustomStoreHost(
         StoreSpec(
             name="totals", kind=StoreKind.CUSTOM, key_serde=serde, value_serde=serde, make=make
         ),
@@ -34,7 +40,7 @@ def at(offset: int, *, topic: bytes = TOPIC, now_ms: int = 0) -> Position:
     return Position(offset=offset, topic_id=topic, written_at_ms=now_ms)
 
 
-def counted(slot: CustomSlot, keys: str) -> Totals:
+def counted(slot: CustomStoreHost, keys: str) -> Totals:
     store = slot.store.users
     assert isinstance(store, Totals)
     for key in keys:
@@ -64,9 +70,9 @@ def test_a_task_that_begins_anew_gets_nothing_uncommitted(tmp_path: Path) -> Non
     store = counted(slot, "a")
     slot.store.buffer.applied()
     slot.commit(at(3))
-    assert as_given(slot.begin(lambda: 8)) is store
+    assert user_object(slot.begin(lambda: 8)) is store
     counted(slot, "a")
-    fresh = as_given(slot.begin(lambda: 9))
+    fresh = user_object(slot.begin(lambda: 9))
     assert fresh is not store
     assert (fresh.totals, store.closed, slot.position) == ({}, 1, None)
     assert not slot.store.buffer.has_changes()

@@ -9,7 +9,7 @@ from tidewheel.state_stores.buffers.timed_buffer import decode_note
 from tidewheel.state_stores.layout.headers import Headers
 
 
-def joined(changes: Sequence[Drained]) -> Drained:
+def merge_changes(changes: Sequence[Drained]) -> Drained:
     """Return the changes, in drain order, merged: the last of each key, in key order.
 
     With `Drained.all_count` all changes stay, in order.
@@ -24,13 +24,13 @@ def joined(changes: Sequence[Drained]) -> Drained:
     columns = _all_of(changes) if changes[0].all_count else _last_of(changes)
     return Drained(
         *columns,
-        disk_rows=_joined_rows(changes),
+        disk_rows=_merged_rows(changes),
         delete_range=(min(first for first, _ in ranges), max(end for _, end in ranges))
         if ranges
         else None,
         notes=notes,
         headers=changes[0].headers,
-        row_headers=_joined_headers(changes, columns[0]),
+        row_headers=_merged_headers(changes, columns[0]),
         all_count=changes[0].all_count,
     )
 
@@ -57,7 +57,7 @@ def _last_of(
     return keys, [*map(values.__getitem__, keys)], [*map(timestamps.__getitem__, keys)]
 
 
-def _joined_headers(changes: Sequence[Drained], keys: Sequence[bytes]) -> list[Headers] | None:
+def _merged_headers(changes: Sequence[Drained], keys: Sequence[bytes]) -> list[Headers] | None:
     if all(each.row_headers is None for each in changes):
         return None
     if changes[0].all_count:
@@ -72,7 +72,7 @@ def _joined_headers(changes: Sequence[Drained], keys: Sequence[bytes]) -> list[H
     return list(map(latest.__getitem__, keys))
 
 
-def _joined_rows(changes: Sequence[Drained]) -> SortedRows | None:
+def _merged_rows(changes: Sequence[Drained]) -> SortedRows | None:
     if all(each.disk_rows is None and each.delete_range is None for each in changes):
         return None
     stored: dict[bytes, bytes | None] = {}

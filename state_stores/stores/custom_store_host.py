@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tidewheel.state_stores.buffers.commit_buffer import NOTHING_RESTORED, Drained, Restored
+from tidewheel.state_stores.buffers.commit_buffer import NO_EXTRAS, Drained, RestoreExtras
 from tidewheel.state_stores.buffers.rows import SortedRows
 from tidewheel.state_stores.errors import StateStoreError, StreamsError
 from tidewheel.state_stores.layout import versions
-from tidewheel.state_stores.layout.envelope import unseal
+from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.position import Position
 from tidewheel.state_stores.private_files import create_private
 from tidewheel.state_stores.spec import StoreSpec
@@ -70,8 +70,8 @@ class ChangeBuffer:
         _rows: Sequence[tuple[bytes, bytes | None]],
         *,
         slowest_ms: int | None = None,  # noqa: ARG002 - rows do not expire
-    ) -> Restored:
-        return NOTHING_RESTORED
+    ) -> RestoreExtras:
+        return NO_EXTRAS
 
 
 def _size(key: bytes, value: bytes | None) -> int:
@@ -94,7 +94,7 @@ class CustomStore:
         self.buffer = ChangeBuffer()
         self.now = now
 
-    def hold_back(self) -> None: ...
+    def open_cache(self) -> None: ...
 
     def divide(self) -> None: ...
 
@@ -107,11 +107,11 @@ class CustomStore:
         assert not times, "it has given none"
 
 
-def as_given(store: Any) -> Any:
+def user_object(store: Any) -> Any:
     return store.users if isinstance(store, CustomStore) else store
 
 
-class CustomSlot:
+class CustomStoreHost:
     """Slot of one custom store in one task, owned by one thread at a time.
 
     Attributes:
@@ -139,12 +139,12 @@ class CustomSlot:
         self._in_call = False
         self.position: Position | None = None
         self.identity = ""
-        self.store = CustomStore(self._made(), now)
+        self.store = CustomStore(self._create(), now)
         self._open()
 
-    def _made(self) -> StateStore:
+    def _create(self) -> StateStore:
         assert self._spec.make is not None, "the spec of such a store says what makes it"
-        with self._explained("being made"):
+        with self._translated("being made"):
             users = self._spec.make()
         if not isinstance(users, StateStore):
             raise StateStoreError(
@@ -160,14 +160,14 @@ class CustomSlot:
         if not users.manages_offsets or (self._changelog is not None and self._noted is None):
             self._wipe()
         self._closed = False
-        with self._explained("init"):
+        with self._translated("init"):
             users.init(_Context(self, self._spec.name, self._task_id))
-        self.position = self._found()
+        self.position = self._existing_position()
 
-    def _found(self) -> Position | None:
+    def _existing_position(self) -> Position | None:
         if self._noted is None or self._changelog is None:
             return None
-        with self._explained("committed_offset"):
+        with self._translated("committed_offset"):
             offset = self.store.users.committed_offset(*self._changelog)
         if offset is None or offset < self._noted.offset:
             return None
@@ -178,24 +178,24 @@ class CustomSlot:
     def begin(self, now: Callable[[], int]) -> CustomStore:
         self.store.now = now
         if self.store.buffer.has_changes():
-            self._anew()
+            self._replace_object()
         return self.store
 
     def forget(self) -> None:
         self.position = None
-        self._anew(empty=True)
+        self._replace_object(empty=True)
 
-    def _anew(self, *, empty: bool = False) -> None:
+    def _replace_object(self, *, empty: bool = False) -> None:
         self.store.buffer.discard()
         self.close()
         if empty:
             self._wipe()
-        self.store.users = self._made()
+        self.store.users = self._create()
         self._open()
 
     def _wipe(self) -> None:
         self._noted = None
-        with self._explained("emptying its directory"):
+        with self._translated("emptying its directory"):
             self._note_path.unlink(missing_ok=True)  # first: the note must not outlive its data
             if self._root.exists():
                 shutil.rmtree(self._root)
@@ -229,10 +229,10 @@ class CustomSlot:
         records: list[ChangelogRecord] = []
         for key, row in rows:
             assert row is not None, "a delete is a row, too"
-            value, timestamp = unseal(row)
+            value, timestamp = unwrap_value(row)
             records.append(ChangelogRecord(key, versions.value_of(value), timestamp))
         if records:
-            with self._explained("restore"):
+            with self._translated("restore"):
                 self.store.users.restore(records)
 
     def commit(self, position: Position | None) -> None:
@@ -240,7 +240,7 @@ class CustomSlot:
         offsets: dict[tuple[str, int], int] = {}
         if position is not None and self._changelog is not None:
             offsets[self._changelog] = position.offset
-        with self._explained("commit"):
+        with self._translated("commit"):
             self.store.users.commit(offsets)
         if position is not None:
             self.position = position
@@ -256,7 +256,7 @@ class CustomSlot:
             and position.written_at_ms - noted.written_at_ms < _NOTE_EVERY_MS
         ):
             return
-        with self._explained("noting its position"):
+        with self._translated("noting its position"):
             self._root.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
             fresh = self._note_path.with_suffix(".new")
             fresh.unlink(missing_ok=True)
@@ -266,17 +266,17 @@ class CustomSlot:
         self._noted = position
 
     def _read_note(self) -> bytes | None:
-        with self._explained("reading its position"):
+        with self._translated("reading its position"):
             return self._note_path.read_bytes() if self._note_path.exists() else None
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            with self._explained("close"):
+            with self._translated("close"):
                 self.store.users.close()
 
     @contextmanager
-    def _explained(self, what: str) -> Generator[None]:
+    def _translated(self, what: str) -> Generator[None]:
         self._in_call = True
         try:
             yield
@@ -293,7 +293,7 @@ class CustomSlot:
 
 @dataclass(frozen=True, slots=True)
 class _Context(StateStoreContext):
-    _slot: CustomSlot
+    _slot: CustomStoreHost
     _name: str
     _task_id: str
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.state_stores.stores.store_bench import StoreBench, spec_of
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.state_stores.buffers.joined_changes import joined
+from tidewheel.state_stores.buffers.merged_changes import merge_changes
 from tidewheel.state_stores.buffers.rows import SortedRows
 from tidewheel.state_stores.spec import StoreKind
 
@@ -47,7 +47,7 @@ def test_they_leave_what_they_would_have_left_one_after_the_other(
     for each in changes:
         written(apart, each)
     together: Rows = dict(before)
-    whole = joined(changes)
+    whole = merge_changes(changes)
     written(together, whole)
     assert together == apart
     log: dict[bytes, tuple[bytes | None, int]] = {}
@@ -66,7 +66,7 @@ def test_every_version_goes_to_the_changelog() -> None:
         bench.store.put("a", at * 10, at)
         parts.append(bench.store.buffer.drain())
         bench.store.buffer.applied()
-    whole = joined(parts)
+    whole = merge_changes(parts)
     assert whole.keys == [each.keys[0] for each in parts]
     assert whole.values == [each.values[0] for each in parts]
     assert whole.timestamps == [1, 2, 3]

@@ -39,7 +39,7 @@ class RowReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class QueryScan:
     """Row selection of a query.
 
     `rows` receives a reader, the previous page's last key (None at first) and the store's time. It
@@ -55,14 +55,14 @@ class Page(NamedTuple):
     rows: Iterator[tuple[bytes, bytes]]
 
 
-class Queried(Protocol):
+class QuerySource(Protocol):
     def get(self, key: bytes) -> Callable[[], tuple[bytes | None, int]]:
         """Request a row; return a function that waits for its value (None: absent) and the time."""
         ...
 
-    def pages(self, scan: Scan) -> Iterator[Page]: ...
+    def pages(self, scan: QueryScan) -> Iterator[Page]: ...
 
-    def frozen(self, scan: Scan) -> tuple[RowReader, int]: ...
+    def stable_rows(self, scan: QueryScan) -> tuple[RowReader, int]: ...
 
     def approximate_num_entries(self) -> int: ...
 
@@ -83,7 +83,7 @@ def clipped(
     return behind if lower is None else max(lower, behind), upper
 
 
-class Committed:
+class ReadCommitted:
     __slots__ = ("_database", "_has_time", "_store")
 
     def __init__(self, database: Database, spec: StoreSpec) -> None:
@@ -101,12 +101,12 @@ class Committed:
         (data,) = self._database.get_many(self._store, [key])
         return data, -1 if data is None else self._observed_ms()
 
-    def pages(self, scan: Scan) -> Iterator[Page]:
+    def pages(self, scan: QueryScan) -> Iterator[Page]:
         observed_ms = self._observed_ms()
         rows = scan.rows(self._database, None, observed_ms)
         yield Page(observed_ms, cast("Iterator[tuple[bytes, bytes]]", rows))
 
-    def frozen(self, scan: Scan) -> tuple[RowReader, int]:  # noqa: ARG002 - the database has all rows
+    def stable_rows(self, scan: QueryScan) -> tuple[RowReader, int]:  # noqa: ARG002 - the database has all rows
         return self._database, self._observed_ms()
 
     def approximate_num_entries(self) -> int:
@@ -115,12 +115,12 @@ class Committed:
 
 def committed(
     spec: StoreSpec, databases: Callable[[], Sequence[Database]]
-) -> Callable[[], list[Queried]]:
-    def sources() -> list[Queried]:
+) -> Callable[[], list[QuerySource]]:
+    def sources() -> list[QuerySource]:
         opened = databases()
         if not opened:
             raise not_running(spec.name)
-        return [Committed(database, spec) for database in opened]
+        return [ReadCommitted(database, spec) for database in opened]
 
     return sources
 
@@ -198,7 +198,7 @@ class _Top(NamedTuple):
     observed_ms: int
 
 
-def _top(scan: Scan, past: bytes | None, rows: UncommittedRows) -> _Top:
+def _top(scan: QueryScan, past: bytes | None, rows: UncommittedRows) -> _Top:
     observed_ms = rows.observed_ms
     found: list[tuple[bytes, bytes | None]] = []
     size = 0
@@ -225,7 +225,7 @@ def _is_up_to(end: bytes, *, reverse: bool) -> Callable[[tuple[bytes, bytes | No
     return (lambda row: row[0] >= end) if reverse else (lambda row: row[0] <= end)
 
 
-class Uncommitted:
+class ReadUncommitted:
     def __init__(self, database: Database, store: str, ask: AskOwners) -> None:
         self._database = database
         self._store = store
@@ -245,11 +245,11 @@ class Uncommitted:
 
         return answer
 
-    def pages(self, scan: Scan) -> Iterator[Page]:
+    def pages(self, scan: QueryScan) -> Iterator[Page]:
         """Yield consistent pages; each is newer than the one before."""
         return self._pages(scan, self._ask(partial(_top, scan, None)))
 
-    def _pages(self, scan: Scan, answers: Callable[[], list[_Top]]) -> Iterator[Page]:
+    def _pages(self, scan: QueryScan, answers: Callable[[], list[_Top]]) -> Iterator[Page]:
         reverse = scan.reverse
         past: bytes | None = None
         while True:
@@ -269,14 +269,14 @@ class Uncommitted:
             past = top.end
             answers = self._ask(partial(_top, scan, past))
 
-    def frozen(self, scan: Scan) -> tuple[RowReader, int]:
+    def stable_rows(self, scan: QueryScan) -> tuple[RowReader, int]:
         rows: list[tuple[bytes, bytes | None]] = []
         past: bytes | None = None
         while True:
             top = _together(self._ask(partial(_top, scan, past))(), reverse=scan.reverse)
             rows += top.rows
             if top.end is None:
-                return _Frozen(self._database, _by_key(sorted(rows, key=_key))), top.observed_ms
+                return _StableRows(self._database, _by_key(sorted(rows, key=_key))), top.observed_ms
             past = top.end
 
     def approximate_num_entries(self) -> int:
@@ -284,7 +284,7 @@ class Uncommitted:
         return max(0, self._database.approximate_num_entries(self._store) + added)
 
 
-class _Frozen:
+class _StableRows:
     def __init__(self, below: Database, top: OrderedRows) -> None:
         self._below = below
         self._top = top
