@@ -82,7 +82,7 @@ def validated(request: AssignmentRequest, assignment: Assignment) -> Assignment:
     >>> request = AssignmentRequest(number=1, members=(AssignmentMember(name="a"),), tasks={TaskId(0, 0): TaskShape(stateful=True)})
     >>> validated(request, Assignment(owners={TaskId(0, 0): "b"}))
     Traceback (most recent call last):
-    tidewheel.rebalance.assignors.task_assignor.AssignmentRefusedError: assignor 'sticky': task 0_0 is given to 'b', who is not in the group
+    tidewheel.rebalance.assignors.task_assignor.AssignmentRefusedError: assignor 'sticky': task 0_0 is given to 'b', which is not in the group
     """
     names = {member.name for member in request.members}
     for problem in _problems(request, assignment, names):
@@ -97,12 +97,12 @@ def validated(request: AssignmentRequest, assignment: Assignment) -> Assignment:
 
 def _problems(request: AssignmentRequest, assignment: Assignment, names: set[str]) -> Iterator[str]:
     for task in sorted(request.tasks.keys() - assignment.owners.keys() if names else ()):
-        yield f"task {task} is given to nobody"
+        yield f"task {task} has no owner"
     for task, owner in sorted(assignment.owners.items()):
         if task not in request.tasks:
             yield f"task {task} does not exist"
         if owner not in names:
-            yield f"task {task} is given to {owner!r}, who is not in the group"
+            yield f"task {task} is given to {owner!r}, which is not in the group"
     for task, standbys in sorted(assignment.standbys.items()):
         yield from _standby_problems(request, task, standbys, names)
         if len({assignment.owners.get(task), *standbys}) != 1 + len(standbys):
@@ -119,4 +119,4 @@ def _standby_problems(
         yield f"there is a standby of task {task}, which has no state"
     for standby in standbys:
         if standby not in names:
-            yield f"a standby of task {task} is given to {standby!r}, who is not in the group"
+            yield f"a standby of task {task} is given to {standby!r}, which is not in the group"

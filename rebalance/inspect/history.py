@@ -33,9 +33,9 @@ HOW: Final = {
 #: Display text by phase; joins and leaves have their own.
 _BECAME: Final = {
     MemberPhase.JOINING: "asks to join",
-    MemberPhase.ACTIVE: "takes part again",
+    MemberPhase.ACTIVE: "is active again",
     MemberPhase.PARKED: "gets no tasks",
-    MemberPhase.FENCING: "is given up and being fenced",
+    MemberPhase.FENCING: "counts as dead and is being fenced",
     MemberPhase.FENCED: "is fenced",
 }
 
@@ -254,7 +254,7 @@ class Chronicle:
     def _member_text(self, before: Group, record: MemberRecord, at_ms: int) -> str:
         old = before.members.get(record.incarnation)
         if record.shutdown and old is not None and not old.shutdown:
-            return f"{record.member} is told to end with the whole application ({record.shutdown})"
+            return f"{record.member} must end with the whole application ({record.shutdown})"
         phase = MemberPhase(record.phase)
         if old is not None and (old.phase, old.rejoin_ms) == (phase, record.rejoin_ms):
             return ""
@@ -384,10 +384,10 @@ def _leader_text(before: Group, after: Group) -> str:
 
 def _leaving_text(record: MemberRecord) -> str:
     if record.rejoin_ms:
-        return "lets go of its tasks for a restart"
+        return "releases its tasks for a restart"
     if record.drain_ms:
         return f"is leaving, its tasks have {duration_text(record.drain_ms)} to move first"
-    return "is leaving and lets go of its tasks"
+    return "is leaving and releases its tasks"
 
 
 def _gone_text(before: Group, record: MemberRecord) -> str:

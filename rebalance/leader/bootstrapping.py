@@ -82,7 +82,7 @@ def objections(group: Group, store: str, speaking: Iterable[str]) -> list[str]:
         reasons.append(f"members of the group are alive: {', '.join(names)}; stop them first")
     held = group.about.held
     if held and not held.startswith(BOOTSTRAP_HOLD):
-        reasons.append(f"the group decides nothing: {held}; mend that first")
+        reasons.append(f"the group decides nothing: {held}; fix that first")
     return reasons
 
 
@@ -140,7 +140,7 @@ def _current_attempt(group: Group, store: str, attempt: str) -> BootstrapRecord:
         )
     if not group.about.held.startswith(BOOTSTRAP_HOLD):
         raise ValueError(
-            f"store {store}: the group was let go on while the store was loaded; stop its members and run the command again"
+            f"store {store}: the group resumed while the store was being loaded; stop its members and run the command again"
         )
     return record
 

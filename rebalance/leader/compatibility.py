@@ -105,7 +105,7 @@ def _topology_refusal(join: JoinGroup, group: Group, others: list[MemberRecord])
             return Refusal(
                 "INCOMPATIBLE_TOPOLOGY",
                 f"{join.member} runs another topology than {record.member} ({join.topology_hash} instead of "
-                f"{record.topology_hash}): stop the others first, or raise the topology epoch to change over by rolling",
+                f"{record.topology_hash}): stop the others first, or raise the topology epoch for a rolling change",
             )
     return None
 

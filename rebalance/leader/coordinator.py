@@ -165,8 +165,8 @@ class Coordinator:
         if not own or not named or own == named:
             return ""
         return (
-            f"the group log names task_assignor {named!r}, and this process was started with {own!r}, which it goes on to ask: "
-            "no other is imported"
+            f"the group log names task_assignor {named!r}, and this process was started with {own!r}, which it continues to use: "
+            "it imports no other"
         )
 
     def resign(self, now_ms: int) -> LeaderBeat:

@@ -68,7 +68,7 @@ class Draft(msgspec.Struct, kw_only=True):
 
     def set_aside(self, task: TaskId, problem: str) -> None:
         """Leave a contradictory task unchanged and report it in the beats."""
-        self.seen.set_aside[task] = f"task {task} is left as it is: {problem}"
+        self.seen.set_aside[task] = f"task {task} is left unchanged: {problem}"
 
     # -- tasks: the transitions of `TaskPhase` --
 
@@ -170,7 +170,7 @@ class Draft(msgspec.Struct, kw_only=True):
             )
         if record.phase not in phases:
             raise ValueError(
-                f"task {task} is {record.phase}: what was to be done with it needs {' or '.join(phases)}"
+                f"task {task} is {record.phase}: this change needs {' or '.join(phases)}"
             )
         return msgspec.structs.replace(record, leader_epoch=self.epoch)
 

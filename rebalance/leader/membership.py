@@ -36,7 +36,7 @@ def admit_members(draft: Draft, *, app: str, leader: str) -> list[JoinRefused]:
     A join fences an older incarnation of its name (S3), or returns from a restart (S1).
     """
     refused: list[tuple[str, str, str]] = [
-        (incarnation, "FENCED", "the group has gone on without it")
+        (incarnation, "FENCED", "the group has continued without it")
         for incarnation in dict.fromkeys(draft.seen.returned)
     ]
     draft.seen.returned.clear()
@@ -153,7 +153,7 @@ def update_program(draft: Draft) -> None:
         _adopt_program(draft, joins)
     changed = updated_program(draft.group, [join for join in joins.values() if join is not None])
     if changed != msgspec.structs.replace(draft.group.about, leader_epoch=draft.epoch):
-        draft.seen.news.append("what there is to do changed")
+        draft.seen.news.append("program or tasks changed")
         gone = [task for task in draft.group.tasks if str(task) not in changed.tasks]
         draft.write(changed)
         for task in gone:
@@ -174,9 +174,9 @@ def _adopt_program(draft: Draft, joins: dict[str, JoinGroup | None]) -> None:
     draft.write(adopted_program(join, draft.group))
     for record in list(draft.group.members.values()):
         if is_awaited(record) and record.topology_hash != join.topology_hash:
-            _forget(draft, record, "its topology is not the group's any more")
+            _forget(draft, record, "the group runs another topology now")
         elif record.phase == MemberPhase.PARKED and record.topology_epoch == epoch:
-            draft.move_member(record, MemberPhase.ACTIVE, "those of older topologies have left")
+            draft.move_member(record, MemberPhase.ACTIVE, "members of older topologies have left")
             draft.seen.last_join_ms = draft.now_ms
 
 
@@ -235,7 +235,7 @@ def _fence_slow_owners(draft: Draft) -> None:
         since_ms = max(since_ms, draft.seen.of(owner.incarnation).in_call_ms)
         deadline_ms = min(state.deadline_ms, draft.settings.revoke_timeout_ms)
         if draft.due_or_schedule(since_ms + deadline_ms):
-            limit = f"did not let go of {task} within {deadline_ms} ms"
+            limit = f"did not release {task} within {deadline_ms} ms"
             _begin_fence(draft, owner, limit)
 
 

@@ -217,7 +217,7 @@ class Observations(msgspec.Struct, kw_only=True):
             case ShutDown():
                 heard = self.of(message.incarnation)
                 changed = not heard.shutdown
-                heard.shutdown = heard.shutdown or message.reason or "it says no reason"
+                heard.shutdown = heard.shutdown or message.reason or "no reason given"
             case _:
                 assert_never(message)
         return changed

@@ -50,7 +50,7 @@ def repair_group(group: Group, *, app: str, heard: Collection[str] = ()) -> Repa
     if contradictions:
         group = replace(group, members=members, states=states)
     if about.held and not about.held.startswith(_HOLDS):
-        contradictions.append("the group decides nothing, for a reason that no leader gives")
+        contradictions.append("the group was held for a reason that no leader writes")
         about = replace(about, held="")
     if about.pinned and (group.members or group.target.group_epoch):
         contradictions.append(
@@ -95,7 +95,7 @@ def _in_doubt(
     for incarnation, record in members.items():
         if record.phase in (MemberPhase.JOINING, MemberPhase.FENCED):
             contradictions.append(
-                f"member {record.member} is logged as {record.phase}, which ends with no transaction"
+                f"member {record.member} is logged as {record.phase}, a phase that no transaction leaves behind"
             )
             fences[incarnation] = record.member
     contradictions += _namesakes(members, heard, fences)

@@ -99,7 +99,7 @@ def write_target(draft: Draft, assigning: AssignorRequests) -> None:
     names = {record.member for record in _assignable(draft.group)}
     if not names.issuperset(member.name for member in asked.request.members):
         return
-    reason = "; ".join(dict.fromkeys(draft.seen.news)) or "first look of a new leader"
+    reason = "; ".join(dict.fromkeys(draft.seen.news)) or "first check by a new leader"
     draft.seen.news.clear()
     draft.seen.first_join_ms = None
     draft.write(

@@ -260,9 +260,7 @@ class Member:
         """
         slept_ms = now_ms - self._heartbeat_due_ms
         if self._heartbeats and not self._was_admitted and slept_ms >= self._session_ms:
-            self._end(
-                f"stood still for {slept_ms} ms while it was joining", final=False, code="FENCED"
-            )
+            self._end(f"paused for {slept_ms} ms while it was joining", final=False, code="FENCED")
 
     def _is_done(self) -> bool:
         """Return True if the worker is gone and its death is announced where needed."""
@@ -272,7 +270,7 @@ class Member:
 
     def _heartbeat(self, now_ms: int) -> Iterator[AnyMessage]:
         record = self._record()
-        death = self._death or ("closed without letting go of its tasks" if self._closed else None)
+        death = self._death or ("closed without releasing its tasks" if self._closed else None)
         if death is not None:
             self._is_death_sent = self._death is not None
             yield MemberDied(**self._sender(), reason=death)
@@ -405,7 +403,7 @@ class Member:
             self._permit_closing()
             return
         replaced = self._group.incarnation_of(self._join.member) is not None
-        reason = gone.reason if gone is not None else "the group has gone on without it"
+        reason = gone.reason if gone is not None else "the group has continued without it"
         self._end(reason, final=replaced, code="FENCED_INSTANCE" if replaced else "FENCED")
 
     def _permit_closing(self) -> None:

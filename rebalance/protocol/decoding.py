@@ -90,9 +90,9 @@ class RecordDecoder(Generic[_T]):
         except msgspec.ValidationError as error:
             return self._unfit(data, str(error))
         except msgspec.DecodeError as error:
-            return Rejection(self._noun, f"is no JSON: {_plain(str(error))}")
+            return Rejection(self._noun, f"is not JSON: {_plain(str(error))}")
         except UnicodeDecodeError:
-            return Rejection(self._noun, "holds text that is no UTF-8")
+            return Rejection(self._noun, "has text that is not UTF-8")
         except RecursionError:
             return Rejection(self._noun, "is nested too deeply")
         return self._check(record) or self._with_plain_texts(record)

@@ -276,7 +276,7 @@ def encode_record(record: AnyRecord) -> bytes:
     data = _ENCODER.encode(record)
     if len(data) > RECORD_BYTES_MAX:
         raise ValueError(
-            f"a {type(record).__name__} of {len(data)} bytes is larger than the group log takes ({RECORD_BYTES_MAX})"
+            f"a {type(record).__name__} of {len(data)} bytes is larger than the group log allows ({RECORD_BYTES_MAX})"
         )
     return data
 

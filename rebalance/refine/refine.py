@@ -183,7 +183,7 @@ def _handed_over(index: Index, task: TaskId) -> Verdict | None:
     if index.can_receive(state.next_member):
         return Verdict(task, state.next_member, reason="is being revoked")
     if index.can_receive(state.owner):
-        return Verdict(task, state.owner, reason="goes back: who was to have it is gone")
+        return Verdict(task, state.owner, reason="returns: its next owner is gone")
     return None
 
 
@@ -222,7 +222,7 @@ def _owned(index: Index, task: TaskId, holder: str, target: str) -> Verdict:
             holder, why = ready[0], "its owner restores, this copy is ready"
         elif owner_state == Readiness.NOTHING and may_take:
             # No member has state: restore once, on the target owner, instead of twice.
-            return Verdict(task, target, cold=True, reason="nobody has restored anything of it")
+            return Verdict(task, target, cold=True, reason="no member has restored any of it")
     return Verdict(task, holder, target, staged=True, reason=why)
 
 
@@ -235,11 +235,11 @@ def _unowned(index: Index, task: TaskId, target: str) -> Verdict:
         cold = readiness != Readiness.READY
         members = _with_state(index, task, readiness)
         if target in members:
-            return Verdict(task, target, cold=cold, reason="nobody has it, its state is there")
+            return Verdict(task, target, cold=cold, reason="no owner, its state is there")
         if members and index.given.enabled:
-            why = "nobody has it, this member has the best copy"
+            why = "no owner, this member has the best copy"
             return Verdict(task, members[0], target, staged=True, cold=cold, reason=why)
-    return Verdict(task, target, cold=True, reason="nobody has it or a copy of it")
+    return Verdict(task, target, cold=True, reason="no owner and no copy")
 
 
 def _with_state(index: Index, task: TaskId, readiness: Readiness) -> list[str]:

@@ -195,9 +195,7 @@ class Leadership:
             case TermState.LEADING if group.leader_epoch > self._epoch:
                 self._lose(f"{group.leader} has claimed epoch {group.leader_epoch}")
             case TermState.LEADING if self._is_blind(now_ms):
-                self._lose(
-                    "its own beats do not come back: the cluster or this process stood still"
-                )
+                self._lose("its own beats do not return: the cluster or this process was paused")
             case TermState.LEADING if not self._busy:
                 wake_ms = self._decide(group, keys, now_ms)
             case _:
@@ -345,7 +343,7 @@ class Leadership:
         log, coordinator = self._log, self._coordinator
         assert log is not None and coordinator is not None, "asked while leading only"  # noqa: PT018 - one statement of one state
         _log.warning(
-            "group %s: the group log holds records that this leader did not write; stating the group again",
+            "group %s: the group log holds records that this leader did not write; writing the whole group again",
             self._app,
         )
         self._is_damaged, self._differing = False, None
@@ -392,7 +390,7 @@ class Leadership:
 
         def failed(error: Exception, _: int) -> None:
             self._fencing.discard(incarnation)
-            _log.warning("fencing %s failed and is tried again: %s", incarnation, error)
+            _log.warning("fencing %s failed; trying again: %s", incarnation, error)
 
         self._run(
             self._ports.executors.fences,
@@ -407,7 +405,7 @@ class Leadership:
                 self._coordinator.ends_read(ends, asked_ms, now_ms)
 
         def failed(error: Exception, _: int) -> None:
-            _log.warning("reading end offsets failed and is tried again: %s", error)
+            _log.warning("reading end offsets failed; trying again: %s", error)
 
         self._run(
             self._ports.executors.asks, lambda: dict(self._ports.ends.ends(wanted)), read, failed
@@ -447,7 +445,7 @@ class Leadership:
         def checked(foreign: tuple[str, ...], now_ms: int) -> None:
             partitions_text = ", ".join(foreign[:_NAMED])
             partitions_text += f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
-            warning = f"the committed offsets of {partitions_text} were not written by this application: its next owners would begin there"
+            warning = f"the committed offsets of {partitions_text} were not written by this application: its next owners would start there"
             before = coordinator.warnings.pop(_OFFSETS, "")
             if foreign:
                 coordinator.warnings[_OFFSETS] = warning

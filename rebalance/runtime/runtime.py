@@ -154,7 +154,7 @@ class _LocalMember:
             self._is_call_reported = True
             _log.error(
                 "member %s is in a call of user code for %d s, longer than max_call_ms (%d ms): its tasks move to other members, "
-                "which begin the record again; its own log names the function and the record",
+                "which process the record again; its own log names the function and the record",
                 self.join.member,
                 (now_ms - since_ms) // 1000,
                 self._max_call_ms,
@@ -392,7 +392,7 @@ class GroupRuntime:
 
     def _opened(self, opened: LogOpened, now_ms: int) -> None:
         if self._held:
-            _log.warning("group %s was recovered: going on", self._settings.app)
+            _log.warning("group %s was recovered: resuming", self._settings.app)
         for hosted in self._hosted.values():
             # Its epochs belong to the earlier log.
             hosted.welcomed = hosted.welcomed or self._held != ""
@@ -547,7 +547,7 @@ class GroupRuntime:
             except Exception as error:  # noqa: BLE001 - logged; asked again
                 if not self._stopping.is_set():
                     _log.warning(
-                        "group %s: a question to the cluster failed: %s", self._settings.app, error
+                        "group %s: a call to the cluster failed: %s", self._settings.app, error
                     )
                 self._calls.put(lambda _: setattr(self, "_asked", False))
                 return

@@ -87,7 +87,7 @@ class Assignors:
         if request.assignor != self._assignor:
             raise AssignorFailedError(
                 f"task_assignor {request.assignor!r} is not the one that this process was started with "
-                f"({self._assignor!r}); no other is imported"
+                f"({self._assignor!r}); it imports no other"
             )
         if ":" in request.assignor:
             answer = self._ask_child(request)

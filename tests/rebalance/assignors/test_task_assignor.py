@@ -20,11 +20,11 @@ OWNERS = {T0: "a", S0: "b"}
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (Assignment(owners={T0: "a"}), "task 1_0 is given to nobody"),
+        (Assignment(owners={T0: "a"}), "task 1_0 has no owner"),
         (Assignment(owners={**OWNERS, TaskId(7, 0): "a"}), "task 7_0 does not exist"),
         (
             Assignment(owners={T0: "c", S0: "b"}),
-            "task 0_0 is given to 'c', who is not in the group",
+            "task 0_0 is given to 'c', which is not in the group",
         ),
         (
             Assignment(owners=OWNERS, standbys={TaskId(7, 0): ("a",)}),
@@ -36,7 +36,7 @@ OWNERS = {T0: "a", S0: "b"}
         ),
         (
             Assignment(owners=OWNERS, standbys={T0: ("c",)}),
-            "a standby of task 0_0 is given to 'c', who is not in the group",
+            "a standby of task 0_0 is given to 'c', which is not in the group",
         ),
         (
             Assignment(owners=OWNERS, standbys={T0: ("a",)}),

@@ -46,7 +46,7 @@ def test_a_death_with_a_standby() -> None:
     book.after(100).target({"0_0": "a", "0_1": "a", "0_2": "a", "0_3": "a"}, "b died")
     assert episode_text(_last(book), _when) == (
         "T+6000  2 tasks granted, 2 stayed, 700 ms\n"
-        "  +0 ms     b is given up and being fenced: its process ended\n"
+        "  +0 ms     b counts as dead and is being fenced: its process ended\n"
         "  +600 ms   b is fenced\n"
         "  +700 ms   target 2: b died\n"
         "  +600 ms   0_1: b → a by its standby (planted 5.6 s before), 600 ms without an owner, its owner was fenced, epoch 2\n"
@@ -62,7 +62,7 @@ def test_a_static_member_restarts() -> None:
     book.grant("0_1", "b", life=2).grant("0_3", "b", life=2)
     assert episode_text(_last(book), _when) == (
         "T+1000  2 tasks granted, 2 stayed, 2.5 s\n"
-        "  +0 ms     b lets go of its tasks for a restart\n"
+        "  +0 ms     b releases its tasks for a restart\n"
         "  +20 ms    b is away, its tasks wait 1 min 0 s for it\n"
         "  +2.5 s    b is back after 2.5 s on h-b\n"
         "  +2.5 s    0_1: b → b returned to its own state, 2.5 s without an owner, epoch 2\n"
@@ -120,7 +120,7 @@ def test_member_phases_are_told_in_words() -> None:
     texts = [each.text for episode in account(book.entries)[2:] for each in episode.happenings]
     assert texts == [
         "b gets no tasks: its topology is newer",
-        "b takes part again",
+        "b is active again",
         "b is leaving, its tasks have 25.0 s to move first",
         "b left",
     ]

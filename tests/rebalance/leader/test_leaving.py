@@ -215,7 +215,7 @@ def test_a_worker_that_closes_with_tasks_is_dead() -> None:
     gone = [
         each for each in table.log if isinstance(each, MemberRecord) and each.phase == "FENCING"
     ]
-    assert gone[0].reason == "closed without letting go of its tasks"
+    assert gone[0].reason == "closed without releasing its tasks"
 
 
 def test_S1_a_restart_that_needed_no_target_is_no_reason_of_the_next_one() -> None:

@@ -105,7 +105,7 @@ def test_an_answer_that_cannot_be_carried_out_is_an_alarm() -> None:
     assert request is not None
     leader.coordinator.assigned(request, all_to("z"), "", leader.now_ms)
     leader.asks()
-    assert "given to 'z', who is not in the group" in leader.coordinator.alarm
+    assert "given to 'z', which is not in the group" in leader.coordinator.alarm
     assert not leader.written
 
 

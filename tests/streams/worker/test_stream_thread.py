@@ -274,7 +274,7 @@ def test_a_member_that_is_let_go_while_it_leaves_has_not_failed(
 ) -> None:
     def leaves(life: FakeLife) -> None:
         life.stage.thread.depart(Departure(drain_ms=500))
-        raise FencedError("the group has gone on without it")
+        raise FencedError("the group has continued without it")
 
     stage = Stage(monkeypatch, leaves)
     assert stage.live().error is None

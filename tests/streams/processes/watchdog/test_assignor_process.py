@@ -74,7 +74,7 @@ def test_no_assignor_is_imported_by_a_name_that_came_from_the_group_log(tmp_path
     ("name", "told"),
     [
         ("broken", "ZeroDivisionError: 2 members"),
-        ("to_a_stranger", "'nobody', who is not in the group"),
+        ("to_a_stranger", "'nobody', which is not in the group"),
         ("crash", "ended with code 3 and no answer"),
         ("missing", "has no 'missing'"),
         ("Unmade", "Unmade: KeyError: 'RACKS'$"),
