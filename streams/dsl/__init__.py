@@ -1,1 +1,1 @@
-"""Classes of the DSL: `StreamsBuilder`, `KStream`, `KTable` and their relatives."""
+"""The DSL classes: `StreamsBuilder`, `KStream`, `KTable` and related types."""

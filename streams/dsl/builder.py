@@ -1,4 +1,4 @@
-"""`StreamsBuilder`: where a program's streams and tables begin, and where they become a `Topology`."""
+"""`StreamsBuilder`: declares streams and tables and builds the `Topology`."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: What `stream` reads.
+#: Topics that `stream` accepts.
 Topics = str | Sequence[str] | re.Pattern[str]
 
 
 class StreamsBuilder:
-    """Collects streams and tables; `build()` makes a topology of them (Kafka Streams' StreamsBuilder).
+    """Builder of a topology (Kafka Streams' StreamsBuilder).
 
-    Its methods raise `TopologyError`, with their own name and your line, for a topic or a name that can't be one, for what
-    is no serde, for a name that is taken, and for a topic that is read in two ways that don't go together.
+    Methods raise `TopologyError` with the caller's line for an invalid topic, name or serde, a
+    duplicate name, and conflicting reads of one topic.
 
     >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -100,16 +100,16 @@ class StreamsBuilder:
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KStream[Any, Any]:
-        """Read topics as a stream. The same topics may be read more than once; they are still consumed once.
+        """Read topics as a stream. A topic that is read several times is consumed once.
 
         Args:
             topics: A topic, a list of topics, or a regular expression that matches whole names.
-            key_serde: Serde of keys; the configured default if not given.
-            value_serde: Serde of values, likewise.
-            timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
-            offset_reset: Where to begin if the group has no committed offset: "earliest", "latest", a `timedelta` (with the
-                first record that is at most this old), or "none" (that is an error).
-            name: The node's name.
+            key_serde: Serde of keys; default: the configured one.
+            value_serde: Serde of values; same default.
+            timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
+            offset_reset: Start without a committed offset: "earliest", "latest", a `timedelta`
+                (first record of at most that age), or "none" (an error).
+            name: Node name.
 
         >>> StreamsBuilder().stream(["orders", "returns"], key_serde=str, value_serde=bytes)
         <KStream KSTREAM-SOURCE-0000000000>
@@ -207,14 +207,13 @@ class StreamsBuilder:
         """Read a topic as a table: the newest value of a key is its row, a null value deletes it.
 
         Args:
-            topic: The topic, best a compacted one.
-            key_serde: Serde of keys; that of `store`, then the configured default if not given.
-            value_serde: Serde of values, likewise.
-            store: Keep the table in a store of this name; without one it is kept only if an operator needs it.
-            timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
-            offset_reset: Where to begin if the group has no committed offset: "earliest", "latest", a `timedelta` (with the
-                first record that is at most this old), or "none" (that is an error).
-            name: The node's name; the source gets `<name>-source`.
+            topic: The topic, ideally compacted.
+            key_serde: Serde of keys; default: that of `store`, then the configured one.
+            value_serde: Serde of values; same default.
+            store: Store of the table; without a name it is created only if an operator needs it.
+            timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
+            offset_reset: As in `stream`.
+            name: Node name; the source gets `<name>-source`.
 
         >>> StreamsBuilder().table("users", key_serde=str, value_serde=str, store="users")
         <KTable KTABLE-SOURCE-0000000001>
@@ -253,12 +252,7 @@ class StreamsBuilder:
         )
 
     def add_state_store(self, builder: StoreBuilder) -> Self:
-        """Add a store for processors, which name it in `process(..., stores=[...])`.
-
-        >>> from tidewheel import Stores
-        >>> seen = Stores.key_value("seen", key_serde=str, value_serde=int)
-        >>> _ = StreamsBuilder().add_state_store(seen)
-        """
+        """Add a store for processors, which request it by `process(..., stores=[...])`."""
         self._graph.add_state_store(
             check_store_builder(builder, Call.here("add_state_store").context)
         )
@@ -323,19 +317,20 @@ class StreamsBuilder:
         store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> GlobalKTable[Any, Any]:
-        """Read a whole topic, all its partitions, as a table in every worker process.
+        """Read all partitions of a topic as a table in every worker process.
 
-        Each process restores the table before it starts and then follows the topic, read_committed, without a
-        changelog: with N workers the topic is read N times and takes N times its size on disk (or in memory, with
-        `Materialized(store_type="in_memory")`). Timestamps are those of the records, no extractor is asked. A record
-        that does not deserialise goes to the deserialisation handler, and its dead letters are not written.
+        Each process restores the table before it starts, then follows the topic with
+        read_committed; there is no changelog. N workers read the topic N times and store N copies
+        (in memory with `Materialized(store_type="in_memory")`). Record timestamps are used, never
+        an extractor. A record that fails to deserialise goes to the deserialisation handler; its
+        dead letters are not written.
 
         Args:
-            topic: The topic, best a compacted one; nothing else of the topology may read it.
-            key_serde: Serde of keys; that of `store`, then the configured default if not given.
-            value_serde: Serde of values, likewise.
-            store: The store's name and type; always kept, versioned ones are refused.
-            name: The node's name; the source gets `<name>-source`.
+            topic: The topic, ideally compacted; no other node may read it.
+            key_serde: Serde of keys; default: that of `store`, then the configured one.
+            value_serde: Serde of values; same default.
+            store: Name and type of the store; versioned stores are rejected.
+            name: Node name; the source gets `<name>-source`.
 
         >>> StreamsBuilder().global_table("rates", key_serde=str, value_serde=float, store="rates").queryable_store_name
         'rates'
@@ -359,17 +354,18 @@ class StreamsBuilder:
         key_serde: SerdeLike[K] | None = None,
         value_serde: SerdeLike[V] | None = None,
     ) -> Self:
-        """Add a store that a processor of your own fills from all partitions of a topic, in every worker process.
+        """Add a store that your processor fills from all partitions of a topic, in every worker process.
 
-        Every other processor reads it with `get_state_store(name)`, unconnected, and sees what was committed: whole
-        batches of the topic. It is restored by giving the processor every record again, and never has a changelog.
+        Other processors read it with `get_state_store(name)` without connecting it. They see
+        committed data: whole batches of the topic. Restoring replays every record through the
+        processor; there is no changelog.
 
         Args:
-            builder: The key-value store, one of `Stores`; its caching and logging are off in any case.
-            topic: The topic; nothing else of the topology may read it.
-            processor: The `Processor` class that writes the store. It forwards nothing and schedules nothing.
-            key_serde: Serde of the topic's keys; the configured default if not given.
-            value_serde: Serde of the topic's values, likewise.
+            builder: A key-value store builder of `Stores`; caching and logging are disabled.
+            topic: The topic; no other node may read it.
+            processor: `Processor` class that writes the store. It must not forward or schedule.
+            key_serde: Serde of the topic's keys; default: the configured one.
+            value_serde: Serde of the topic's values; same default.
 
         >>> from tidewheel import Processor, Stores
         >>> class Newest(Processor[str, float, None, None]):
@@ -390,14 +386,15 @@ class StreamsBuilder:
         return self
 
     def build(self, config: "StreamsConfig | None" = None) -> Topology:
-        """Return the topology of all calls so far, checked.
+        """Return the checked topology of all calls so far.
 
         Args:
-            config: Its `topology_optimization`, default serdes and `ensure_explicit_naming` shape the topology; nothing
-                else of it is read. Without a config nothing is optimised.
+            config: Only `topology_optimization`, the default serdes and `ensure_explicit_naming`
+                are read. Without a config nothing is optimised.
 
         Raises:
-            TopologyError: Something does not fit together; the message names the node and the line that made it.
+            TopologyError: The definitions conflict; the message names the node and the line that
+                made it.
 
         >>> builder = StreamsBuilder()
         >>> builder.stream("in", key_serde=str, value_serde=str).to("out")
@@ -405,7 +402,7 @@ class StreamsBuilder:
         ('in',)
         """
         if config is not None:
-            # Whoever has a config has imported this; who has none starts sooner without.
+            # Imported late: a program without a config starts faster.
             from tidewheel.streams.config.streams_config import given_config  # noqa: PLC0415 - as above
 
             config = given_config(config, Call.here("build").context)

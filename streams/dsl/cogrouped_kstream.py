@@ -1,7 +1,6 @@
-"""`cogroup`: several grouped streams aggregated into one table, each with an aggregator of its own (KIP-150).
+"""`cogroup`: aggregates several grouped streams into one table (KIP-150).
 
-The streams share one store; a record of any of them changes the row of its key. Their topics must have equal partition
-counts, as those of a join.
+The streams share one store. Their topics must have equal partition counts, as in a join.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,9 +59,7 @@ class CogroupPart(msgspec.Struct, frozen=True):
     """The grouped streams of a cogroup, each with its aggregator.
 
     Attributes:
-        graph: Where their nodes are.
-        groups: The streams, in the order they were added.
-        parents: The nodes their aggregations go below, which all aggregations of one cogroup share.
+        parents: Parent node of each aggregation, shared by all aggregations of the cogroup.
     """
 
     graph: LogicalGraph
@@ -73,12 +70,16 @@ class CogroupPart(msgspec.Struct, frozen=True):
 
     @property
     def key_serde(self) -> AnySerde | None:
-        """Return the serde of keys: that of the first stream that knows one."""
+        """Return the first key serde that a stream declares."""
         known = (group.part.key_serde for group in self.groups)
         return next((serde for serde in known if serde is not None), None)
 
     def settle_parents(self, call: Call, kept: TableStore) -> None:
-        """Find the node each aggregation goes below; raises `TopologyError` if two topics would have one name."""
+        """Find the parent node of each aggregation.
+
+        Raises:
+            TopologyError: Two repartition topics would get the same name.
+        """
         unnamed = [
             group for group in self.groups if group.part.rekeyed and group.part.topic_name is None
         ]
@@ -88,7 +89,8 @@ class CogroupPart(msgspec.Struct, frozen=True):
                 f"called {kept.name}-repartition; give name= to their group_by() or group_by_key()"
             )
         for group in self.groups:
-            # Numbers are used up for each repartition, also where the one from before is used.
+            # As in Kafka Streams, each repartition consumes a number, even if an existing topic is
+            # reused.
             made = group.repartition(call, kept) if group.part.rekeyed else None
             if group not in self.parents:
                 self.parents[group] = group.part.node if made is None else made
@@ -98,7 +100,7 @@ class CogroupPart(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False, kw_only=True)
 class CogroupMergeNode(ProcessorNode):
-    """Where the aggregations of a cogroup become one table; their topics must be partitioned alike."""
+    """Node that merges the aggregations into one table; their topics must be co-partitioned."""
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
         """Add the node."""
@@ -107,17 +109,7 @@ class CogroupMergeNode(ProcessorNode):
 
 
 class CogroupedKStream(Generic[K, A]):
-    """Several grouped streams to be aggregated into one table; made by `KGroupedStream.cogroup` (KIP-150).
-
-    >>> from tidewheel import StreamsBuilder
-    >>> builder = StreamsBuilder()
-    >>> carts = builder.stream("carts", key_serde=str, value_serde=str).group_by_key()
-    >>> visits = builder.stream("visits", key_serde=str, value_serde=str).group_by_key()
-    >>> both = carts.cogroup(lambda key, item, total: total + 1)
-    >>> both = both.cogroup(visits, lambda key, page, total: total + 1)
-    >>> both.aggregate(lambda: 0, store="actions", value_serde=int).queryable_store_name
-    'actions'
-    """
+    """Several grouped streams to aggregate into one table; made by `KGroupedStream.cogroup` (KIP-150)."""
 
     def __init__(self, part: CogroupPart) -> None:
         self._part = part
@@ -129,14 +121,15 @@ class CogroupedKStream(Generic[K, A]):
     def cogroup(
         self, grouped: GroupedStream[K, V], aggregator: Callable[[K, V, A], A | None]
     ) -> "CogroupedKStream[K, A]":
-        """Return these streams and one more.
+        """Return this cogroup with another stream added.
 
         Args:
             grouped: A `KGroupedStream` with the same keys.
-            aggregator: Its part of the aggregation: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
+            aggregator: `f(key, value, aggregate)` -> new aggregate of this stream's records; None
+                deletes the row.
 
         Raises:
-            TopologyError: Not a grouped stream, one of another builder, or one that is there already.
+            TopologyError: Not a grouped stream, one of another builder, or a duplicate.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -174,14 +167,14 @@ class CogroupedKStream(Generic[K, A]):
     def windowed_by(
         self, windows: SessionWindows | FixedWindows | SlidingWindows
     ) -> "SessionWindowedCogroupedKStream[K, A] | TimeWindowedCogroupedKStream[K, A]":
-        """Cut the groups into windows of time, to be aggregated one by one.
+        """Window the groups by time.
 
         Args:
-            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows`, `CustomWindows` or
-                `UnlimitedWindows`.
+            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows`,
+                `CustomWindows` or `UnlimitedWindows`.
 
         Raises:
-            TopologyError: Anything else.
+            TopologyError: `windows` has another type.
 
         >>> from tidewheel import StreamsBuilder, TimeWindows
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
@@ -205,11 +198,11 @@ class CogroupedKStream(Generic[K, A]):
         """Fold the values of all streams by key into an aggregate.
 
         Args:
-            initializer: `f()` -> the aggregate before the first value.
-            merger: Only for sessions, which `windowed_by(SessionWindows(...))` makes.
-            store: The table's store.
+            initializer: `f()` -> the initial aggregate.
+            merger: Only for sessions, see `windowed_by(SessionWindows(...))`.
+            store: Store of the table.
             value_serde: Serde of aggregates.
-            name: What the nodes' names begin with, also that of the store if that has none.
+            name: Prefix of node names; name of a store without one.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -228,7 +221,7 @@ class CogroupedKStream(Generic[K, A]):
 
 
 class _WindowedCogroup(Generic[K, A]):
-    """What windowed cogroups have in common."""
+    """Shared behaviour of windowed cogroups."""
 
     def __init__(self, part: CogroupPart, windows: Windows) -> None:
         self._part = part
@@ -258,13 +251,7 @@ class _WindowedCogroup(Generic[K, A]):
 
 
 class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
-    """Several grouped streams cut into time windows; made by `CogroupedKStream.windowed_by`.
-
-    >>> from tidewheel import SlidingWindows, StreamsBuilder
-    >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
-    >>> words.cogroup(lambda key, word, all: all + word).windowed_by(SlidingWindows(60_000))
-    <TimeWindowedCogroupedKStream KSTREAM-SOURCE-0000000000>
-    """
+    """Cogrouped streams in time windows; made by `CogroupedKStream.windowed_by`."""
 
     def aggregate(
         self,
@@ -275,33 +262,13 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
         value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
-        """Fold the values of all streams by key and window into an aggregate.
-
-        Args:
-            initializer: `f()` -> the aggregate before the first value.
-            merger: Only for sessions.
-            store: The table's store.
-            value_serde: Serde of aggregates.
-            name: What the nodes' names begin with, also that of the store if that has none.
-
-        >>> from tidewheel import StreamsBuilder, TimeWindows
-        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
-        >>> minutes = words.cogroup(lambda key, word, all: all + word).windowed_by(TimeWindows(60_000))
-        >>> minutes.aggregate(str, value_serde=str)
-        <KTable COGROUPKSTREAM-MERGE-0000000003>
-        """
+        """Fold the values of all streams by key and window into an aggregate."""
         call = Call.here("aggregate")
         return self._aggregated(call, initializer, merger, store, value_serde, name)
 
 
 class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
-    """Several grouped streams cut into sessions; made by `CogroupedKStream.windowed_by(SessionWindows(...))`.
-
-    >>> from tidewheel import SessionWindows, StreamsBuilder
-    >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
-    >>> words.cogroup(lambda key, word, all: all + word).windowed_by(SessionWindows(60_000))
-    <SessionWindowedCogroupedKStream KSTREAM-SOURCE-0000000000>
-    """
+    """Cogrouped streams in sessions; made by `CogroupedKStream.windowed_by(SessionWindows(...))`."""
 
     def aggregate(
         self,
@@ -315,11 +282,11 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
         """Fold the values of all streams by key and session into an aggregate.
 
         Args:
-            initializer: `f()` -> the aggregate before the first value.
-            merger: `f(key, aggregate1, aggregate2)` -> the aggregate of both; sessions can't do without one.
-            store: The table's store.
+            initializer: `f()` -> the initial aggregate.
+            merger: `f(key, aggregate1, aggregate2)` -> merged aggregate; required for sessions.
+            store: Store of the table.
             value_serde: Serde of aggregates.
-            name: What the nodes' names begin with, also that of the store if that has none.
+            name: Prefix of node names; name of a store without one.
 
         >>> from tidewheel import SessionWindows, StreamsBuilder
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
@@ -329,9 +296,6 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
         """
         call = Call.here("aggregate")
         return self._aggregated(call, initializer, merger, store, value_serde, name)
-
-
-# -- parts -------------------------------------------------------------------------------------------------------------
 
 
 def _store(
@@ -354,7 +318,7 @@ def _table(
     name: str | None,
     operators: Sequence[tuple[type[Operator], tuple[Any, ...]]],
 ) -> TablePart:
-    """Add an aggregation per stream, which share the store, and the node where they come together."""
+    """Add one aggregation per stream on a shared store, and the merge node."""
     graph = part.graph
     part.settle_parents(call, kept)
     nodes: list[GraphNode] = []
@@ -375,7 +339,7 @@ def _table(
     merge = CogroupMergeNode(
         name=graph.node_name(_MERGE, None if name is None else f"{name}-cogroup-merge"),
         location=call.location,
-        supplier=OperatorSupplier(TableSource, (None,)),  # passes changes through
+        supplier=OperatorSupplier(TableSource, (None,)),  # forwards changes unchanged
     )
     graph.add(merge, *nodes)
     return TablePart(

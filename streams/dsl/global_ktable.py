@@ -1,7 +1,6 @@
-"""`GlobalKTable`: a table that every process holds whole, and what it and `add_global_store` add to the topology.
+"""`GlobalKTable` and global stores: every worker process reads the whole topic.
 
-As in Kafka Streams, a global table is not partitioned: each worker process reads all partitions of its topic into one
-store of its own before it starts, and follows them from then on. It is read by joins and by processors, never changed.
+As in Kafka Streams, joins and processors only read them.
 """
 
 from collections.abc import Callable
@@ -42,7 +41,7 @@ V = TypeVar("V")
 
 
 class GlobalTablePart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a global table knows of itself."""
+    """Graph and serdes of a global table."""
 
     graph: LogicalGraph
     node: "GlobalTableNode"
@@ -51,8 +50,9 @@ class GlobalTablePart(msgspec.Struct, frozen=True, kw_only=True):
 class GlobalKTable(Generic[K, V]):
     """A whole topic as a table in every process; made by `StreamsBuilder.global_table`.
 
-    A stream joins it by any key (`join(table, joiner, key_selector=...)`), without a repartition. Updates of the table
-    change later results only: they trigger nothing, and nothing keeps them in step with the stream's timestamps.
+    A stream joins it by any key (`join(table, joiner, key_selector=...)`) without repartitioning. A
+    table update triggers no result; it affects later records only. Updates are not synchronised
+    with the stream's timestamps.
 
     >>> from tidewheel import StreamsBuilder
     >>> StreamsBuilder().global_table("countries", key_serde=str, value_serde=str, store="countries")
@@ -67,11 +67,7 @@ class GlobalKTable(Generic[K, V]):
 
     @property
     def queryable_store_name(self) -> str | None:
-        """Return the name of the store to query, or None if the user named none.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> StreamsBuilder().global_table("rates", key_serde=str, value_serde=float).queryable_store_name
-        """
+        """Return the name of the store to query, or None if it has no user-given name."""
         return self._part.node.store.queryable_name
 
 
@@ -105,7 +101,7 @@ class GlobalTableNode(GraphNode):
 
 @dataclass(eq=False, kw_only=True)
 class GlobalStoreNode(GraphNode):
-    """`add_global_store()`: a source and a processor of the user's own that fills the store."""
+    """`add_global_store()`: a source and the user's processor that fills the store."""
 
     source: SourceSpec
     builder: StoreBuilder
@@ -127,7 +123,7 @@ def global_table(
     store: StoreArgument[Any, Any],
     name: str | None,
 ) -> GlobalKTable[Any, Any]:
-    """Add a global table to the graph; names count as Kafka Streams': store, source, table."""
+    """Add a global table; generated names follow Kafka Streams' order: store, source, table."""
     check_name(topic, "topic", call.context)
     materialized = Materialized.of_table(store, call.context)
     if materialized.changelog_config:
@@ -168,7 +164,7 @@ def global_store(
     key_serde: SerdeLike[Any] | None,
     value_serde: SerdeLike[Any] | None,
 ) -> None:
-    """Add a global store with a processor of the user's to the graph; names count as Kafka Streams': source, processor."""
+    """Add a global store with its processor; generated names follow Kafka Streams' order: source, processor."""
     check_name(topic, "topic", call.context)
     check_store_builder(builder, call.context)
     check_supplier(supplier, call.context, Processor)
@@ -193,9 +189,9 @@ def global_join(
     left: bool,
     name: str | None,
 ) -> ProcessorNode:
-    """Return the node of a stream's join with a global table, not added yet; both kinds are named KSTREAM-LEFTJOIN-.
+    """Return the node of a stream-global-table join, not yet added; both join kinds are named KSTREAM-LEFTJOIN-.
 
-    The joined stream keeps its keys and forgets the serde of its values.
+    The joined stream keeps its keys and loses its value serde.
     """
     part = table._part  # noqa: SLF001 - a class of this file  # pyright: ignore[reportPrivateUsage]
     if part.graph is not graph:
@@ -212,7 +208,7 @@ def global_join(
         name=graph.node_name("KSTREAM-LEFTJOIN-", call.name(name)),
         location=call.location,
         supplier=OperatorSupplier(GlobalTableJoin, (part.node.store.name, *functions, left)),
-        # Kafka Streams forgets this, and then repartitions what is grouped below before the join, by the wrong serde.
+        # Kafka Streams does not mark this and repartitions a later group with the wrong serde.
         changes_value=True,
     )
 

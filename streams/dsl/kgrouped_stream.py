@@ -1,7 +1,7 @@
-"""`KGroupedStream`: a stream grouped by key, to be counted, reduced or aggregated into a table.
+"""`KGroupedStream`: a stream grouped by key, for count, reduce and aggregate.
 
-If the key may have changed since the stream was read, the records first go through a repartition topic, which is made
-with the first aggregation (a group that nobody aggregates makes none). Records with a null key or value don't count.
+If the key may have changed, records pass through a repartition topic, created with the first
+aggregation. Records with a null key or value are dropped.
 """
 
 from collections.abc import Callable
@@ -35,8 +35,8 @@ A = TypeVar("A")
 class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
     """A stream grouped by key; made by `group_by_key` or `group_by` (Kafka Streams' KGroupedStream).
 
-    Records whose key or value is None are dropped and counted. A result's timestamp is the larger of the old result's
-    and the record's (ms). Methods raise `TopologyError` as those of `KStream` do.
+    Records with a None key or value are dropped and counted. A result's timestamp (ms) is the
+    maximum of the old result's and the record's. Methods raise `TopologyError` as in `KStream`.
 
     >>> from tidewheel import StreamsBuilder
     >>> from tidewheel.testing import TopologyTestDriver
@@ -63,17 +63,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
     def count(
         self, *, store: StoreArgument[K, int] = None, name: str | None = None
     ) -> KTable[K, int]:
-        """Count the records of each key.
-
-        Args:
-            store: The table's store; its values are 64-bit integers unless it names another serde.
-            name: The node's name, also that of the store if that has none.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
-        >>> words.group_by(lambda word: word).count(store="counts").queryable_store_name
-        'counts'
-        """
+        """Count the records of each key."""
         call = Call.here("count")
         self._aggregations.use_up_a_number(store)
         kept = self._aggregations.store(call, store, AGGREGATE, name, Serdes.int64())
@@ -87,18 +77,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Combine the values of each key; the first one is the first result.
-
-        Args:
-            reducer: `f(aggregate, value)` -> new aggregate; None deletes the row.
-            store: The table's store.
-            name: The node's name, also that of the store if that has none.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> prices = StreamsBuilder().stream("prices", key_serde=str, value_serde=float)
-        >>> prices.group_by_key().reduce(max)
-        <KTable KSTREAM-REDUCE-0000000002>
-        """
+        """Combine the values of each key; the first value is the first result."""
         call = Call.here("reduce")
         function = call.function(reducer, FunctionKind.REDUCER)
         kept = self._aggregations.store(call, store, REDUCE, name, self._part.value_serde)
@@ -115,22 +94,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[K, A]:
-        """Fold the values of each key into an aggregate.
-
-        Args:
-            initializer: `f()` -> the aggregate before the first value.
-            aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
-            store: The table's store.
-            value_serde: Serde of aggregates.
-            name: The node's name, also that of the store if that has none.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
-        >>> words.group_by_key().aggregate(
-        ...     lambda: 0, lambda key, word, total: total + len(word), value_serde=int
-        ... )
-        <KTable KSTREAM-AGGREGATE-0000000002>
-        """
+        """Fold the values of each key into an aggregate."""
         call = Call.here("aggregate")
         start = call.function(initializer, FunctionKind.INITIALIZER)
         step = call.function(aggregator, FunctionKind.AGGREGATOR)
@@ -140,8 +104,6 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         operator = (StreamAggregate, (start.call, step.call))
         return KTable(self._aggregations.table(call, kept, node_name, operator))
 
-    # -- windows and other streams ---------------------------------------------------------------------------------
-
     @overload
     def windowed_by(self, windows: SessionWindows) -> SessionWindowedKStream[K, V]: ...
     @overload
@@ -149,14 +111,14 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
     def windowed_by(
         self, windows: SessionWindows | FixedWindows | SlidingWindows
     ) -> SessionWindowedKStream[K, V] | TimeWindowedKStream[K, V]:
-        """Cut the groups into windows of time, to be counted, reduced or aggregated one by one.
+        """Window the groups by time.
 
         Args:
-            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows`, `CustomWindows` or
-                `UnlimitedWindows`.
+            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows`,
+                `CustomWindows` or `UnlimitedWindows`.
 
         Raises:
-            TopologyError: Anything else.
+            TopologyError: `windows` has another type.
 
         >>> from tidewheel import StreamsBuilder, TimeWindows
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
@@ -166,19 +128,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         return windowed_by(Call.here("windowed_by"), self._aggregations, windows)
 
     def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
-        """Start an aggregation of several grouped streams into one table; `aggregator` is this stream's part of it.
-
-        Args:
-            aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> builder = StreamsBuilder()
-        >>> carts = builder.stream("carts", key_serde=str, value_serde=str).group_by_key()
-        >>> visits = builder.stream("visits", key_serde=str, value_serde=str).group_by_key()
-        >>> customers = carts.cogroup(lambda key, item, seen: [*seen, item])
-        >>> customers.cogroup(visits, lambda key, page, seen: [*seen, page]).aggregate(list)
-        <KTable COGROUPKSTREAM-MERGE-0000000005>
-        """
+        """Start a cogroup: an aggregation of several grouped streams into one table."""
         call = Call.here("cogroup")
         step = call.function(aggregator, FunctionKind.AGGREGATOR)
         return CogroupedKStream(CogroupPart(self._part.graph, {self._aggregations: step.call}))

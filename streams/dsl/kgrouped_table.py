@@ -1,7 +1,7 @@
-"""`KGroupedTable`: a table grouped by other keys, to be counted, reduced or aggregated into another table.
+"""`KGroupedTable`: a table grouped by other keys, for count, reduce and aggregate.
 
-A row that changes is taken out of its old group and put into its new one, so an aggregate always stands for the rows
-the table has now. The changes go through a repartition topic, which is made with the first aggregation.
+A changed row is subtracted from its old group and added to its new one. The changes pass through a
+repartition topic, created with the first aggregation.
 """
 
 from collections.abc import Callable
@@ -41,23 +41,19 @@ K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
 
-#: Kafka Streams names the stores of all three after the first.
+#: As in Kafka Streams, stores of count, reduce and aggregate share this prefix.
 _AGGREGATE = "KTABLE-AGGREGATE-"
 _REDUCE = "KTABLE-REDUCE-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableGroupPart:
-    """What a grouped table knows of itself.
+    """Graph position, serdes and grouping function of a grouped table.
 
     Attributes:
-        graph: Where its nodes are.
-        node: The node that turns changes of rows into changes of groups.
-        function: The user's, which gives each row's group and value.
-        versioned: Whether the table before is versioned.
-        key_serde: Serde of the groups' keys, if given.
-        value_serde: Serde of the rows' values, if given.
-        topic_name: The `name=` that the repartition topic takes.
+        function: User function: row -> group and value.
+        versioned: True if the source table is versioned.
+        topic_name: `name=` of the repartition topic.
     """
 
     graph: LogicalGraph
@@ -72,8 +68,8 @@ class TableGroupPart:
 class KGroupedTable(Generic[K, V]):
     """A table grouped by other keys; made by `KTable.group_by` (Kafka Streams' KGroupedTable).
 
-    A change of a row takes the old one out of its group and puts the new one in; in the same group that is one step
-    (KIP-904). Methods raise `TopologyError` as those of `KStream` do.
+    A row change is subtracted from the old group and added to the new one; within one group this is
+    one update (KIP-904). Methods raise `TopologyError` as in `KStream`.
 
     >>> from tidewheel import StreamsBuilder
     >>> from tidewheel.testing import TopologyTestDriver
@@ -97,7 +93,7 @@ class KGroupedTable(Generic[K, V]):
 
     def __init__(self, part: TableGroupPart) -> None:
         self._part = part
-        #: Shared by all aggregations if the user named it; else each makes its own.
+        #: Shared by all aggregations if named by the user; otherwise each makes its own.
         self._repartition: TableRepartitionNode | None = None
 
     def __repr__(self) -> str:
@@ -106,11 +102,11 @@ class KGroupedTable(Generic[K, V]):
     def count(
         self, *, store: StoreArgument[K, int] = None, name: str | None = None
     ) -> KTable[K, int]:
-        """Count the rows of each group; a group that has no row left counts 0.
+        """Count the rows of each group; an emptied group has count 0.
 
         Args:
-            store: The result's store; its values are 64-bit integers unless it names another serde.
-            name: The node's name, also that of the store if that has none.
+            store: Store of the result; default value serde: 64-bit integers.
+            name: Name of the node, and of a store without a name.
 
         >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
@@ -131,13 +127,14 @@ class KGroupedTable(Generic[K, V]):
         store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Combine the values of each group; the first one is the first result.
+        """Combine the values of each group; the first value is the first result.
 
         Args:
-            adder: `f(aggregate, value)` -> aggregate with the value; None deletes the group's row.
-            subtractor: `f(aggregate, value)` -> aggregate without the value; None starts anew.
-            store: The result's store.
-            name: The node's name, also that of the store if that has none.
+            adder: `f(aggregate, value)` -> aggregate including the value; None deletes the row.
+            subtractor: `f(aggregate, value)` -> aggregate without the value; None restarts the
+                group.
+            store: Store of the result.
+            name: Name of the node, and of a store without a name.
 
         >>> from operator import add, sub
         >>> from tidewheel import StreamsBuilder
@@ -166,15 +163,17 @@ class KGroupedTable(Generic[K, V]):
     ) -> KTable[K, A]:
         """Fold the values of each group into an aggregate.
 
-        Where a row stays in its group, its old value is subtracted and the new one added in one step.
+        If a row stays in its group, subtracting the old and adding the new value is one update.
 
         Args:
-            initializer: `f()` -> the aggregate before the first value.
-            adder: `f(key, value, aggregate)` -> aggregate with the value; None deletes the group's row.
-            subtractor: `f(key, value, aggregate)` -> aggregate without the value; None starts anew.
-            store: The result's store.
+            initializer: `f()` -> the initial aggregate.
+            adder: `f(key, value, aggregate)` -> aggregate including the value; None deletes the
+                row.
+            subtractor: `f(key, value, aggregate)` -> aggregate without the value; None restarts the
+                group.
+            store: Store of the result.
             value_serde: Serde of aggregates.
-            name: The node's name, also that of the store if that has none.
+            name: Name of the node, and of a store without a name.
 
         >>> from tidewheel import StreamsBuilder
         >>> carts = StreamsBuilder().table("carts", key_serde=str, value_serde=int)
@@ -195,8 +194,6 @@ class KGroupedTable(Generic[K, V]):
         )
         kept = self._store(call, store, name, aggregate_serde(call, store, value_serde))
         return KTable(self._aggregated(call, kept, _AGGREGATE, name, (TableAggregate, functions)))
-
-    # -- parts -----------------------------------------------------------------------------------------------------
 
     def _store(
         self,
@@ -224,7 +221,7 @@ class KGroupedTable(Generic[K, V]):
         self, call: Call, kept: TableStore, name: str | None
     ) -> TableRepartitionNode:
         part, graph = self._part, self._part.graph
-        # The numbers are used up for each aggregation, also where the topic is shared.
+        # Each aggregation consumes a number, even if the topic is shared.
         sink = graph.node_name("KSTREAM-SINK-", None if name is None else f"{name}-sink")
         source = graph.node_name("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
         if self._repartition is None or part.topic_name is None:
@@ -245,7 +242,7 @@ class KGroupedTable(Generic[K, V]):
 
 
 def group_map(part: TableGroupPart, repartition: TableRepartitionNode) -> OperatorSupplier:
-    """Return what makes the operator before a repartition; it tells groups apart by their bytes there."""
+    """Return a supplier of the operator before a repartition; it compares groups by their bytes."""
     key_serde = filled(repartition.key_serde, KEY_DEFAULT)
     arguments = (part.function, key_serde, repartition.topic, part.versioned)
     return OperatorSupplier(TableGroupMap, arguments)

@@ -1,8 +1,8 @@
-"""`KStream`: a stream of records, and what can be done to it one record at a time.
+"""`KStream`: a stream of records and its operators.
 
-Operators that may change the key (`map`, `flat_map`, `select_key`, `process`, `group_by`) only mark the stream; a trip
-through a repartition topic is added by what needs the key in its place, such as a count. They also forget the key's
-serde, and operators that may change the value forget the value's, because the old one need not fit.
+Operators that may change the key (`map`, `flat_map`, `select_key`, `process`, `group_by`) only mark
+the stream. The next operator that depends on the key, such as a count, adds the repartition topic.
+They also drop the key serde; operators that may change the value drop the value serde.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -47,7 +47,10 @@ V_contra = TypeVar("V_contra", contravariant=True)
 
 
 class _OfValue(Protocol[V_contra]):
-    """A predicate of the value. In a union with a callable type, mypy reads a lambda as that one, not as of anything."""
+    """A predicate of the value.
+
+    A protocol, because mypy infers a lambda in a union from its callable member.
+    """
 
     def __call__(self, value: V_contra, /) -> object: ...
 
@@ -61,9 +64,9 @@ class _OfBoth(Protocol[K_contra, V_contra]):
 class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]):
     """A stream of records; made by `StreamsBuilder.stream` and by its own methods (Kafka Streams' KStream).
 
-    Every method raises `TopologyError`, with its own name and your line, for a function whose signature does not fit, for
-    what is no serde, and for a name that can't be one or is taken. That a serde is missing `build()` says. What a
-    function raises for a record goes to the `processing_exception_handler`.
+    Methods raise `TopologyError` with the caller's line for an unsuitable function signature or
+    serde and for an invalid or duplicate name. `build()` reports missing serdes. Exceptions of user
+    functions go to `processing_exception_handler`.
 
     >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -90,8 +93,6 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
     def __repr__(self) -> str:
         return f"<KStream {self._part.node.name}>"
 
-    # -- several streams -------------------------------------------------------------------------------------------
-
     @overload
     def split(
         self,
@@ -117,7 +118,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         name: str | None = None,
     ) -> "dict[str, KStream[K, V]]": ...
     @overload
-    def split(  # type: ignore[overload-cannot-match] # it overlaps the one above, but mypy reads lambdas by it
+    def split(  # type: ignore[overload-cannot-match] # needed: mypy infers lambdas from it
         self,
         branches: Mapping[str, _OfValue[V] | Callable[[K, V], object]],
         default: str | None = None,
@@ -134,9 +135,10 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         """Send each record to the first branch whose predicate holds.
 
         Args:
-            branches: Name of the branch -> `predicate(value)` or `predicate(key, value)`, asked in this order.
-            default: Name of the branch for all other records; without one they are dropped.
-            name: What the names of the branches' nodes begin with.
+            branches: Branch name -> `predicate(value)` or `predicate(key, value)`, checked in this
+                order.
+            default: Branch for all other records; without it they are dropped.
+            name: Prefix of the branches' node names.
 
         >>> from tidewheel import StreamsBuilder
         >>> amounts = StreamsBuilder().stream("amounts", key_serde=str, value_serde=int)
@@ -170,12 +172,12 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         return streams
 
     def merge(self, *others: "KStream[K, V]", name: str | None = None) -> "KStream[K, V]":
-        """Return one stream of the records of several; the order between them is free.
+        """Merge streams into one; no order is guaranteed between them.
 
-        A serde is kept only where all have the same.
+        A serde is kept only if all streams have the same one.
 
         Raises:
-            TopologyError: There is no other stream, or one is of another builder.
+            TopologyError: No other stream is given, or one belongs to another builder.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -208,20 +210,22 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         partitioner: Partitioner | None = None,
         topic_config: Mapping[str, str] | None = None,
     ) -> "KStream[K, V]":
-        """Send the records through an internal topic, so that each is where its key belongs; null keys are dropped.
+        """Send the records through a repartition topic; records with null keys are dropped.
 
         Args:
-            name: What the topic is named after: `<application id>-<name>-repartition`.
-            partitions: How many; as many as the topics this is made of have, if not given.
-            key_serde: Serde of keys; the stream's if not given.
-            value_serde: Serde of values, likewise.
-            partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for Kafka's default.
-            topic_config: Topic settings for its creation, as `{"retention.ms": "86400000"}`; those of the setting
-                `repartition_topic_config` if not given. A topic that exists is not changed.
+            name: Part of the topic name: `<application id>-<name>-repartition`.
+            partitions: Partition count; default: that of the source topics.
+            key_serde: Serde of keys; default: the stream's.
+            value_serde: Serde of values; same default.
+            partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for
+                Kafka's default.
+            topic_config: Settings for creating the topic, such as `{"retention.ms": "86400000"}`;
+                default: the option `repartition_topic_config`. An existing topic is not changed.
 
         Raises:
-            TopologyError: `partitions` is no int from 1, or not that of what this is joined with (`build()` says that);
-                `topic_config` is no mapping of texts, or has a setting that correctness rests on.
+            TopologyError: `partitions` is not an int >= 1, or differs from the other side of a join
+                (raised by `build()`); `topic_config` is not a mapping of texts, or changes a
+                setting that correctness depends on.
 
         >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
@@ -253,8 +257,6 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             StreamPart(graph=graph, node=node, key_serde=key, value_serde=value, rekeyed=False)
         )
 
-    # -- away from the stream --------------------------------------------------------------------------------------
-
     def to(
         self,
         topic: str | Callable[[K, V, RecordContext], str],
@@ -267,11 +269,12 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         """Write the records to a topic.
 
         Args:
-            topic: The topic, or `f(key, value, context)` that names an existing one for each record.
-            key_serde: Serde of keys; the stream's if not given.
-            value_serde: Serde of values, likewise.
-            partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for Kafka's default.
-            name: The node's name.
+            topic: The topic, or `f(key, value, context)` -> existing topic for each record.
+            key_serde: Serde of keys; default: the stream's.
+            value_serde: Serde of values; same default.
+            partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for
+                Kafka's default.
+            name: Node name.
 
         >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
@@ -319,13 +322,13 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         value_serde: SerdeLike[Any] | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]:
-        """Read the stream as a table: the newest value of a key is its row, None deletes it.
+        """Convert the stream to a table: the newest value of a key is its row, None deletes it.
 
         Args:
-            store: Keep the table in a store of this name; without one it is kept only if an operator needs it.
-            key_serde: Serde of keys; the stream's if not given.
-            value_serde: Serde of values, likewise.
-            name: The node's name, also that of a repartition topic if one is needed.
+            store: Store of the table; without a name it is created only if an operator needs it.
+            key_serde: Serde of keys; default: the stream's.
+            value_serde: Serde of values; same default.
+            name: Name of the node and of a repartition topic, if needed.
 
         >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
@@ -362,12 +365,12 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         value_serde: SerdeOf[V] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[K, V]:
-        """Group the records by their key, to aggregate them.
+        """Group the records by key for aggregation.
 
         Args:
-            key_serde: Serde of keys; the stream's if not given.
-            value_serde: Serde of values, likewise.
-            name: What a repartition topic is named after, if one is needed because the key may have changed.
+            key_serde: Serde of keys; default: the stream's.
+            value_serde: Serde of values; same default.
+            name: Name of the repartition topic, needed if the key may have changed.
 
         >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("lines", key_serde=str, value_serde=str).group_by_key()
@@ -466,13 +469,13 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         value_serde: SerdeLike[Any] | None = None,
         name: str | None = None,
     ) -> KGroupedStream[Any, V]:
-        """Group the records by the key that `mapper(value)` or `mapper(key, value)` returns, to aggregate them.
+        """Group the records by a new key, `mapper(value)` or `mapper(key, value)`, for aggregation.
 
         Args:
             mapper: Returns the new key.
-            key_serde: Serde of the new keys; the configured default if not given.
-            value_serde: Serde of values; the stream's if not given.
-            name: The node's name, and what the repartition topic is named after.
+            key_serde: Serde of the new keys; default: the configured one.
+            value_serde: Serde of values; default: the stream's.
+            name: Name of the node and of the repartition topic.
 
         >>> from tidewheel import StreamsBuilder
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
@@ -494,8 +497,6 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
                 topic_name=name,
             )
         )
-
-    # -- parts -----------------------------------------------------------------------------------------------------
 
     def _stream(self, part: StreamPart) -> "KStream[Any, Any]":
         return KStream(part)
@@ -536,7 +537,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
     def _serdes(
         self, call: Call, key_serde: SerdeLike[Any] | None, value_serde: SerdeLike[Any] | None
     ) -> tuple[AnySerde | None, AnySerde | None]:
-        """Return the serdes that were given, else the stream's."""
+        """Return the given serdes, or else the stream's."""
         key, value = call.serde(key_serde, "key_serde"), call.serde(value_serde, "value_serde")
         return (
             self._part.key_serde if key is None else key,
@@ -547,7 +548,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
 def _branches(
     branches: Mapping[str, Callable[..., object]], default: str | None, call: Call
 ) -> dict[str, UserFunction | None]:
-    """Return the predicate of each branch, None for the default one."""
+    """Return the predicate of each branch; None for the default branch."""
     if not isinstance(branches, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
         raise TopologyError(
             f"{call.context}: branches is of type {type(branches).__name__}; give a dict of name -> predicate"

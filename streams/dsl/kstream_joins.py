@@ -1,8 +1,8 @@
-"""`join`, `left_join` and `outer_join` of streams: with another stream, with a table, or with a global table.
+"""`join`, `left_join` and `outer_join` of a stream with a stream, table or global table.
 
-Both sides must be where their keys belong: a side whose keys may have changed first goes through a repartition topic, and
-topics that are read as they are must have equal partition counts. Nodes, stores and topics have the names they have in
-Kafka Streams' KStreamImpl and KStreamImplJoin.
+Both sides must be co-partitioned: a side whose keys may have changed is repartitioned; topics read
+directly must have equal partition counts. Names follow Kafka Streams' KStreamImpl and
+KStreamImplJoin.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +44,7 @@ class KStreamJoins(ABC, Generic[K, V]):
     """The joins of a `KStream`."""
 
     _part: StreamPart
-    #: Where a join without a name sends this stream to, so that the next one takes its records from there.
+    #: Repartition node of an unnamed join; the next join reuses it.
     _repartition: RepartitionNode | None = None
 
     @abstractmethod
@@ -191,31 +191,32 @@ class KStreamJoins(ABC, Generic[K, V]):
         store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, Any]":
-        """Join records with those of another stream that are near in time, or with the row of a table.
+        """Join with another stream's records near in time, or with the row of a table.
 
-        Records with a null key or a null value are dropped. Each pair of two streams' records gives one result, with
-        the larger of their timestamps; a record that comes later than `JoinWindows` lets it finds no partners any more.
-        With a table, a record gives a result if the table has a row for its key: now, or at the record's time if the
-        table is versioned. With a global table, it is the row of the key that `key_selector` returns, as it is now; null
-        keys of the stream are no matter, null selected ones are dropped.
+        Null keys and null values are dropped. Two streams give one result per pair, with the larger
+        timestamp; a record later than `JoinWindows` allows finds no partner. A table must have a
+        row of the key: the current row, or the row at the record's time if the table is versioned.
+        A global table is read at the key that `key_selector` returns; null stream keys are allowed,
+        null selected keys are dropped.
 
         Args:
-            other: A stream or a table of the same keys, or a global table.
-            joiner: `f(left, right)` or `f(key, left, right)` -> the result's value; this stream is the left side. With
-                a global table also `f(key, mapped_key, left, right)`: the stream's key and the selected one.
-            within: How near in time records of two streams must be.
-            grace: How long records wait for rows of a versioned table that come late; they come out in the order of
-                time. Not at all, if not given.
+            other: A stream or table with the same keys, or a global table.
+            joiner: `f(left, right)` or `f(key, left, right)` -> result value; this stream is the
+                left side. With a global table also `f(key, mapped_key, left, right)`.
+            within: Maximum time difference between two streams' records.
+            grace: Time to buffer records for late rows of a versioned table; results are then in
+                timestamp order. Default: no buffering.
             key_selector: `f(value)` or `f(key, value)` -> the global table's key.
-            key_serde: Serde of keys; the stream's if not given.
-            value_serde: Serde of this stream's values, likewise.
-            other_value_serde: Serde of the other stream's values, likewise; a table has its own.
-            store: What the stores' names begin with, or how they are kept; a join with a table has one with `grace`.
-                A `Materialized` without a name leaves their names generated, also where `name` is given.
-            name: What the names of nodes, repartition topics and, without `store`, of stores begin with.
+            key_serde: Serde of keys; default: the stream's.
+            value_serde: Serde of this stream's values; same default.
+            other_value_serde: Serde of the other stream's values; same default. A table has its
+                own.
+            store: Name prefix or `Materialized` of the stores; a table join has a store only with
+                `grace`. A `Materialized` without a name keeps generated names, even with `name`.
+            name: Prefix of nodes, repartition topics and, without `store`, stores.
 
         Raises:
-            TopologyError: `other` can't be joined, or the options do not fit it.
+            TopologyError: `other` is not joinable, or the options do not fit it.
 
         >>> from tidewheel import JoinWindows, StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -374,28 +375,29 @@ class KStreamJoins(ABC, Generic[K, V]):
         store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, Any]":
-        """Join as `join` does, and let each of this stream's records come out at least once.
+        """Join as `join` does, and emit each record of this stream at least once.
 
-        A record without a partner has None on the right: with another stream it comes out, with its own timestamp, once
-        a record of either side has shown that its window is over; with a table at once. So does, at once, a record with
-        a null key, or a null selected one. Null values are dropped.
+        A record without a partner is joined with None. With another stream it is emitted, with its
+        own timestamp, once a record of either side closes its window; with a table immediately. A
+        record with a null key, or a null selected key, is also emitted immediately. Null values are
+        dropped.
 
         Args:
-            other: A stream or a table of the same keys, or a global table.
-            joiner: `f(left, right)` or `f(key, left, right)` -> the result's value; the right side may be None. With a
-                global table also `f(key, mapped_key, left, right)`; the selected key may then be None, too.
-            within: How near in time records of two streams must be.
-            grace: How long records wait for rows of a versioned table that come late.
+            other: A stream or table with the same keys, or a global table.
+            joiner: As in `join`; the right value, and the selected key of a global table, may be
+                None.
+            within: Maximum time difference between two streams' records.
+            grace: Time to buffer records for late rows of a versioned table.
             key_selector: `f(value)` or `f(key, value)` -> the global table's key.
-            key_serde: Serde of keys; the stream's if not given.
-            value_serde: Serde of this stream's values, likewise.
-            other_value_serde: Serde of the other stream's values, likewise; a table has its own.
-            store: What the stores' names begin with, or how they are kept; a join with a table has one with `grace`.
-                A `Materialized` without a name leaves their names generated, also where `name` is given.
-            name: What the names of nodes, repartition topics and, without `store`, of stores begin with.
+            key_serde: Serde of keys; default: the stream's.
+            value_serde: Serde of this stream's values; same default.
+            other_value_serde: Serde of the other stream's values; same default. A table has its
+                own.
+            store: As in `join`.
+            name: Prefix of nodes, repartition topics and, without `store`, stores.
 
         Raises:
-            TopologyError: `other` can't be joined, or the options do not fit it.
+            TopologyError: `other` is not joinable, or the options do not fit it.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -451,18 +453,17 @@ class KStreamJoins(ABC, Generic[K, V]):
         store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KStream[K, Any]":
-        """Join two streams as `left_join` does, and let records of both sides come out at least once.
+        """Join two streams and emit each record of both sides at least once.
 
         Args:
-            other: A stream of the same keys.
-            joiner: `f(left, right)` or `f(key, left, right)` -> the result's value; one side may be None.
-            within: How near in time records must be.
-            key_serde: Serde of keys; the stream's if not given.
-            value_serde: Serde of this stream's values, likewise.
-            other_value_serde: Serde of the other stream's values, likewise.
-            store: What the stores' names begin with, or how they are kept. A `Materialized` without a name leaves
-                their names generated, also where `name` is given.
-            name: What the names of nodes, repartition topics and, without `store`, of stores begin with.
+            other: A stream with the same keys.
+            joiner: `f(left, right)` or `f(key, left, right)` -> result value; one side may be None.
+            within: Maximum time difference between records.
+            key_serde: Serde of keys; default: the stream's.
+            value_serde: Serde of this stream's values; same default.
+            other_value_serde: Serde of the other stream's values; same default.
+            store: As in `join`.
+            name: Prefix of nodes, repartition topics and, without `store`, stores.
 
         Raises:
             TopologyError: `other` is not a stream of the same builder.
@@ -482,10 +483,8 @@ class KStreamJoins(ABC, Generic[K, V]):
             other,
         )  # fmt: skip
 
-    # -- parts -----------------------------------------------------------------------------------------------------
-
     def _join(self, options: JoinOptions, other: object) -> "KStream[K, Any]":
-        """Join with whatever `other` is."""
+        """Dispatch on the type of `other`."""
         if _is_global_table(other):
             return self._join_global(Join(options, FunctionKind.GLOBAL_JOINER), other)
         if options.key_selector is not None:
@@ -502,12 +501,12 @@ class KStreamJoins(ABC, Generic[K, V]):
         )
 
     def _join_stream(self, join: Join, other: "KStreamJoins[K, Any]") -> "KStream[K, Any]":
-        join.windows()  # so that no name is used up by a join that is refused
+        join.windows()  # checks first: a rejected join must not consume a name
         theirs = other._part  # noqa: SLF001 - its own class
         join.check_graph(self._part.graph, theirs.graph, "stream")
         left = self._placed(join, "-left", join.value)
         right = other._placed(join, "-right", join.other_value)  # noqa: SLF001 - as above
-        # Kafka Streams forgets the serde; where both sides have the same, that is the result's.
+        # Kafka Streams drops the serde; equal serdes of both sides are kept here.
         same = left.key_serde if left.key_serde is right.key_serde else None
         return self._joined(join_streams(join, left, right), join.key or same)
 
@@ -542,13 +541,13 @@ class KStreamJoins(ABC, Generic[K, V]):
         return self._joined(node, join.key or self._part.key_serde, rekeyed=self._part.rekeyed)
 
     def _placed(self, join: Join, suffix: str, value: AnySerde | None) -> StreamPart:
-        """Return the stream with its records where their keys belong."""
+        """Return the stream, repartitioned if its keys may have changed."""
         part = self._part
         if not part.rekeyed:
             return part
         given = suffixed(join.name, suffix)
         key, value = join.key or part.key_serde, value or part.value_serde
-        # The numbers are used up for each join, also where the topic is there already.
+        # Each join consumes a number, even if the topic already exists.
         made = part.graph.repartition(
             given or part.node.name, (key, value), generated=given is None, call=join.call
         )

@@ -1,7 +1,7 @@
-"""The part of `KStream` that works on each record by itself: filters, mappers and side effects.
+"""Stateless `KStream` operators: filters, mappers and side effects.
 
-Functions may be coroutine functions wherever a mapper or a predicate is asked for: each call is waited for before the next
-one begins, on an event loop that belongs to the thread of the task.
+Mappers and predicates may be coroutine functions. Calls run one after another on an event loop of
+the task's thread.
 """
 
 from abc import ABC, abstractmethod
@@ -31,15 +31,13 @@ V2 = TypeVar("V2")
 
 
 class KStreamMappings(ABC, Generic[K, V]):
-    """Adds what needs no store and no other stream."""
+    """`KStream` operators without a store or a second stream."""
 
     _part: StreamPart
 
     @abstractmethod
     def _stream(self, part: StreamPart) -> "KStream[Any, Any]":
-        """Return a stream that begins somewhere else."""
-
-    # -- one record to at most one ---------------------------------------------------------------------------------
+        """Return a stream that starts at another node."""
 
     @overload
     def filter(
@@ -52,12 +50,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     def filter(
         self, predicate: Callable[..., object], *, name: str | None = None
     ) -> "KStream[K, V]":
-        """Keep the records for which `predicate(value)` or `predicate(key, value)` holds.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=int).filter(lambda n: n > 0)
-        <KStream KSTREAM-FILTER-0000000001>
-        """
+        """Keep the records for which `predicate(value)` or `predicate(key, value)` holds."""
         call = Call.here("filter")
         supplier = OperatorSupplier(stateless.Filter, (call.predicate(predicate), False))
         return self._stream(self._below(call, "KSTREAM-FILTER-", name, supplier))
@@ -73,12 +66,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     def filter_not(
         self, predicate: Callable[..., object], *, name: str | None = None
     ) -> "KStream[K, V]":
-        """Keep the records for which `predicate(value)` or `predicate(key, value)` does not hold.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=int).filter_not(lambda n: n > 0)
-        <KStream KSTREAM-FILTER-0000000001>
-        """
+        """Keep the records for which `predicate(value)` or `predicate(key, value)` does not hold."""
         call = Call.here("filter_not")
         supplier = OperatorSupplier(stateless.Filter, (call.predicate(predicate), True))
         return self._stream(self._below(call, "KSTREAM-FILTER-", name, supplier))
@@ -105,7 +93,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     def map(self, mapper: Callable[..., Any], *, name: str | None = None) -> "KStream[Any, Any]":
         """Replace each record by the `(key, value)` that `mapper(value)` or `mapper(key, value)` returns.
 
-        The key may change: give `map_values` the preference where it does not.
+        The key may change; prefer `map_values` if it does not.
 
         >>> from tidewheel import StreamsBuilder
         >>> orders = StreamsBuilder().stream("orders", key_serde=str, value_serde=int)
@@ -133,12 +121,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     def map_values(
         self, mapper: Callable[..., Any], *, name: str | None = None
     ) -> "KStream[K, Any]":
-        """Replace each value by what `mapper(value)` or `mapper(key, value)` returns.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).map_values(len)
-        <KStream KSTREAM-MAPVALUES-0000000001>
-        """
+        """Replace each value by the result of `mapper(value)` or `mapper(key, value)`."""
         return self._stream(
             self._mapped("map_values", mapper, name, stateless.MapValues, value=True)
         )
@@ -162,15 +145,8 @@ class KStreamMappings(ABC, Generic[K, V]):
     def select_key(
         self, mapper: Callable[..., Any], *, name: str | None = None
     ) -> "KStream[Any, V]":
-        """Replace each key by what `mapper(value)` or `mapper(key, value)` returns.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).select_key(lambda v: v[0])
-        <KStream KSTREAM-KEY-SELECT-0000000001>
-        """
+        """Replace each key by the result of `mapper(value)` or `mapper(key, value)`."""
         return self._stream(self._mapped("select_key", mapper, name, stateless.SelectKey, key=True))
-
-    # -- one record to many ----------------------------------------------------------------------------------------
 
     @overload
     def flat_map(
@@ -197,13 +173,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     def flat_map(
         self, mapper: Callable[..., Any], *, name: str | None = None
     ) -> "KStream[Any, Any]":
-        """Replace each record by all the `(key, value)` that `mapper(value)` or `mapper(key, value)` returns.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
-        >>> lines.flat_map(lambda line: [(word, 1) for word in line.split()])
-        <KStream KSTREAM-FLATMAP-0000000001>
-        """
+        """Replace each record by all `(key, value)` that `mapper(value)` or `mapper(key, value)` returns."""
         operator = stateless.FlatMap
         return self._stream(self._mapped("flat_map", mapper, name, operator, key=True, value=True))
 
@@ -229,17 +199,9 @@ class KStreamMappings(ABC, Generic[K, V]):
     def flat_map_values(
         self, mapper: Callable[..., Any], *, name: str | None = None
     ) -> "KStream[K, Any]":
-        """Replace each value by all those that `mapper(value)` or `mapper(key, value)` returns.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
-        >>> lines.flat_map_values(str.split)
-        <KStream KSTREAM-FLATMAPVALUES-0000000001>
-        """
+        """Replace each value by all values that `mapper(value)` or `mapper(key, value)` returns."""
         operator = stateless.FlatMapValues
         return self._stream(self._mapped("flat_map_values", mapper, name, operator, value=True))
-
-    # -- side effects ----------------------------------------------------------------------------------------------
 
     @overload
     def peek(
@@ -250,12 +212,7 @@ class KStreamMappings(ABC, Generic[K, V]):
         self, action: Callable[[K, V], object], *, name: str | None = None
     ) -> "KStream[K, V]": ...
     def peek(self, action: Callable[..., object], *, name: str | None = None) -> "KStream[K, V]":
-        """Call `action(value)` or `action(key, value)` for each record and go on with the same records.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).peek(print)
-        <KStream KSTREAM-PEEK-0000000001>
-        """
+        """Call `action(value)` or `action(key, value)` for each record and forward it unchanged."""
         call = Call.here("peek")
         supplier = OperatorSupplier(stateless.Peek, (call.mapper(action),))
         return self._stream(self._below(call, "KSTREAM-PEEK-", name, supplier))
@@ -265,11 +222,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     @overload
     def foreach(self, action: Callable[[K, V], object], *, name: str | None = None) -> None: ...
     def foreach(self, action: Callable[..., object], *, name: str | None = None) -> None:
-        """Call `action(value)` or `action(key, value)` for each record; the stream ends here.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).foreach(print)
-        """
+        """Call `action(value)` or `action(key, value)` for each record; the stream ends here."""
         call = Call.here("foreach")
         supplier = OperatorSupplier(stateless.Foreach, (call.mapper(action),))
         self._below(call, "KSTREAM-FOREACH-", name, supplier)
@@ -280,12 +233,12 @@ class KStreamMappings(ABC, Generic[K, V]):
         """Write each record as "[label]: key, value"; the stream ends here.
 
         Args:
-            label: What to write before each record; the node's name if empty.
-            to: A file to append to, which is made at once; standard output if not given.
-            name: The node's name.
+            label: Text before each record; the node name if empty.
+            to: File to append to, created immediately; default: standard output.
+            name: Node name.
 
         Raises:
-            TopologyError: `label` is no text, or there can be no such file.
+            TopologyError: `label` is no text, or the file can't be created.
 
         >>> from tidewheel import StreamsBuilder
         >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).print("seen")
@@ -301,12 +254,10 @@ class KStreamMappings(ABC, Generic[K, V]):
         supplier = OperatorSupplier(stateless.Foreach, (function,))
         self._below(call, "KSTREAM-PRINTER-", name, supplier)
 
-    # -- parts -----------------------------------------------------------------------------------------------------
-
     def _below(
         self, call: Call, prefix: str, name: str | None, supplier: OperatorSupplier
     ) -> StreamPart:
-        """Add an operator below this stream; return a stream like this one that begins there."""
+        """Add an operator below this stream; return its output with the same types."""
         node = ProcessorNode(
             name=self._part.graph.node_name(prefix, call.name(name)),
             location=call.location,
@@ -348,7 +299,11 @@ _PREFIXES = {
 
 
 def printed_file(to: str | os.PathLike[str], context: str) -> Path:
-    """Return a file that can be appended to, made if it is not there; raises `TopologyError` otherwise."""
+    """Return a file path that can be appended to; create the file if missing.
+
+    Raises:
+        TopologyError: The file can't be opened.
+    """
     try:
         path = Path(to)
         with path.open("a", encoding="utf-8"):
@@ -360,10 +315,9 @@ def printed_file(to: str | os.PathLike[str], context: str) -> Path:
 
 
 class Printer:
-    """Writes "[label]: key, value" for each record.
+    """Writer of "[label]: key, value" lines, for debugging.
 
-    A file is opened for each line, so that nothing is held open across a fork and several workers may share it; this
-    is for looking at data, not for keeping it.
+    The file is opened for each line, so no handle survives a fork and workers may share it.
     """
 
     def __init__(self, label: str, path: Path | None) -> None:

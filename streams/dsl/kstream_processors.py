@@ -1,4 +1,4 @@
-"""The part of `KStream` that hands records to processors of the user's own, and whole batches to functions."""
+"""`KStream` operators for user processors and batch functions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -27,13 +27,13 @@ V2 = TypeVar("V2")
 
 
 class KStreamProcessors(ABC, Generic[K, V]):
-    """Adds `process`, `process_values` and `map_values_batch` to a stream."""
+    """`process`, `process_values` and `map_values_batch` of a stream."""
 
     _part: StreamPart
 
     @abstractmethod
     def _stream(self, part: StreamPart) -> "KStream[Any, Any]":
-        """Return a stream that begins somewhere else."""
+        """Return a stream that starts at another node."""
 
     def process(
         self,
@@ -42,14 +42,14 @@ class KStreamProcessors(ABC, Generic[K, V]):
         stores: Sequence[str] = (),
         name: str | None = None,
     ) -> "KStream[K2, V2]":
-        """Hand each record to a processor of your own; what it forwards goes on.
+        """Send each record to your processor; the records it forwards are the result.
 
         Args:
-            supplier: The `Processor` class, or a function that makes a new one at each call (one per task). Stores that
-                it brings along in `stores` are added and connected.
-            stores: Names of the stores it uses, added with `StreamsBuilder.add_state_store`. Global stores are read
-                without being named.
-            name: The node's name.
+            supplier: `Processor` class, or a function that returns a new one at each call (one per
+                task). Its `stores` are added and connected.
+            stores: Names of stores added with `StreamsBuilder.add_state_store`. Global stores need
+                no name here.
+            name: Node name.
 
         >>> from tidewheel import Processor, StreamsBuilder
         >>> class Shout(Processor[str, str, str, str]):
@@ -74,12 +74,13 @@ class KStreamProcessors(ABC, Generic[K, V]):
         stores: Sequence[str] = (),
         name: str | None = None,
     ) -> "KStream[K, V2]":
-        """Hand each record to a processor of your own that can't change keys, so nothing is repartitioned below.
+        """Send each record to your processor, which can't change keys; no repartitioning follows.
 
         Args:
-            supplier: The `FixedKeyProcessor` class, or a function that makes a new one at each call (one per task).
-            stores: Names of the stores it uses, as in `process`.
-            name: The node's name.
+            supplier: `FixedKeyProcessor` class, or a function that returns a new one at each call
+                (one per task).
+            stores: Store names, as in `process`.
+            name: Node name.
 
         >>> from tidewheel import FixedKeyProcessor, StreamsBuilder
         >>> class Length(FixedKeyProcessor[str, str, int]):
@@ -107,20 +108,22 @@ class KStreamProcessors(ABC, Generic[K, V]):
     def map_values_batch(
         self, mapper: Callable[..., Any], *, name: str | None = None
     ) -> "KStream[K, Any]":
-        """Replace each value, many at once: `mapper(values)` returns as many new values in the same order.
+        """Replace values in batches: `mapper(values)` returns as many new values in the same order.
 
-        Made for models, numpy and look-ups that take many keys. A batch is taken from what was read from one partition so
-        far, at least one record; nothing is waited for to fill it. It grows where larger ones make a record cheaper, and
-        is otherwise so small that a call takes some 20 ms. With a `parallelising_factor` above 1 it is taken from what
-        one key range has, so calls for different ranges overlap. Where a sub-topology runs
-        record by record (`describe(execution=True)` says so), each batch has one record.
+        For models, numpy and multi-key look-ups. A batch holds records already read from one
+        partition (at least one) and never waits for more. It grows while larger batches cost less
+        per record, and is otherwise sized for calls of about 20 ms. With `parallelising_factor` > 1
+        a batch holds records of one key range, so calls for different ranges overlap. If a
+        sub-topology runs record by record (see `describe(execution=True)`), each batch has one
+        record.
 
-        The function is called once for each batch and never again, so if it raises, or returns another number of values,
-        every record of the batch goes to the processing handler, one by one: "continue" skips all of them.
+        The function is called once per batch and is never retried. If it raises, or returns another
+        number of values, every record of the batch goes to the processing handler; "continue" skips
+        all of them.
 
         Args:
-            mapper: A function of a list of values; its result has as many.
-            name: The node's name.
+            mapper: A function of a list of values that returns a list of the same length.
+            name: Node name.
 
         >>> from tidewheel import StreamsBuilder
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
@@ -152,12 +155,13 @@ class KStreamProcessors(ABC, Generic[K, V]):
         for builder in brought:
             graph.add_state_store(replace(builder, location=builder.location or call.location))
         node = ProcessorNode(
-            # Unlike all other operators, a named one uses up no number.
+            # Unlike in all other operators, a name here consumes no number.
             name=call.name(name) or graph.node_name(prefix),
             location=call.location,
             supplier=supplier,
             store_names=tuple(dict.fromkeys((*(each.spec.name for each in brought), *names))),
-            # Kafka Streams forgets this (KAFKA-19668), and then repartitions before a processor what is grouped behind it.
+            # Kafka Streams does not mark this (KAFKA-19668) and repartitions a later group before
+            # the processor.
             changes_value=True,
         )
         graph.add(node, self._part.node)

@@ -1,7 +1,7 @@
 """`KTable`: a stream read as the newest value of each key.
 
-Rules are Kafka Streams': a null value deletes a row; a row that a filter rejects becomes a deletion downstream; a table
-is kept in a store only if it has a name to query it by, or if an operator needs to read it.
+As in Kafka Streams: a null value deletes a row; a row rejected by a filter becomes a deletion
+downstream; a table is stored only if it has a queryable name or an operator reads it.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,8 +53,8 @@ V2 = TypeVar("V2")
 class KTable(KTableJoins[K, V], Generic[K, V]):
     """A table of rows by key; made by `StreamsBuilder.table`, `to_table`, or an aggregation (Kafka Streams' KTable).
 
-    Its methods raise `TopologyError` as those of `KStream` do. About a deleted row `to_stream` and `transform_values` ask
-    their functions, with None; the others do not.
+    Methods raise `TopologyError` as in `KStream`. For a deleted row, `to_stream` and
+    `transform_values` call their functions with None; other methods do not call them.
 
     >>> from tidewheel import StreamsBuilder
     >>> StreamsBuilder().table("users", store="users", key_serde=str, value_serde=str)
@@ -69,13 +69,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
 
     @property
     def queryable_store_name(self) -> str | None:
-        """Return the name of the store to query, or None if the user named none.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
-        >>> lines.group_by_key().count(store="counts").queryable_store_name
-        'counts'
-        """
+        """Return the name of the store to query, or None if it has no user-given name."""
         return None if self._part.store is None else self._part.store.queryable_name
 
     @overload
@@ -101,12 +95,12 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KTable[K, V]":
-        """Keep the rows for which a predicate holds; the others are deleted downstream.
+        """Keep the rows for which a predicate holds; delete the others downstream.
 
         Args:
-            predicate: `f(value)` or `f(key, value)`; not asked about deleted rows.
-            store: Keep the result in a store of this name.
-            name: The node's name.
+            predicate: `f(value)` or `f(key, value)`; not called for deleted rows.
+            store: Store of the result.
+            name: Node name.
 
         >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
@@ -138,12 +132,12 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         store: StoreArgument[Any, Any] = None,
         name: str | None = None,
     ) -> "KTable[K, V]":
-        """Keep the rows for which a predicate does not hold; the others are deleted downstream.
+        """Keep the rows for which a predicate does not hold; delete the others downstream.
 
         Args:
-            predicate: `f(value)` or `f(key, value)`; not asked about deleted rows.
-            store: Keep the result in a store of this name.
-            name: The node's name.
+            predicate: `f(value)` or `f(key, value)`; not called for deleted rows.
+            store: Store of the result.
+            name: Node name.
 
         >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
@@ -178,9 +172,9 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         """Replace each row's value.
 
         Args:
-            mapper: `f(value)` or `f(key, value)`; not asked about deleted rows.
-            store: Keep the result in a store of this name; its `value_serde` becomes the table's.
-            name: The node's name.
+            mapper: `f(value)` or `f(key, value)`; not called for deleted rows.
+            store: Store of the result; its `value_serde` becomes the table's.
+            name: Node name.
 
         >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
@@ -203,17 +197,17 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         store: StoreArgument[K, V2] = None,
         name: str | None = None,
     ) -> "KTable[K, V2]":
-        """Replace each row's value by what an object of yours makes of it, perhaps with stores.
+        """Replace each row's value by a transformer's result; the transformer may use stores.
 
-        Unlike the function of `map_values` it is asked about deleted rows, too (with None), and about the row before a
-        change where somebody downstream needs it and the result is not kept in a store of its own.
+        It is also called for deleted rows (with None), and for the old row of a change if a
+        downstream operator needs it and the result has no store.
 
         Args:
-            supplier: The `ValueTransformerWithKey` class, or a function that makes a new one at each call (one per
-                task). Stores that it brings along in `stores` are added and connected.
-            stores: Names of the stores it uses, added with `StreamsBuilder.add_state_store`.
-            store: Keep the result in a store of this name; its `value_serde` becomes the table's.
-            name: The node's name.
+            supplier: `ValueTransformerWithKey` class, or a function that returns a new one at each
+                call (one per task). Its `stores` are added and connected.
+            stores: Names of stores added with `StreamsBuilder.add_state_store`.
+            store: Store of the result; its `value_serde` becomes the table's.
+            name: Node name.
 
         >>> from tidewheel import StreamsBuilder, ValueTransformerWithKey
         >>> class Shout(ValueTransformerWithKey[str, str, str]):
@@ -252,23 +246,13 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
     def to_stream(
         self, key_mapper: Callable[..., Any] | None = None, *, name: str | None = None
     ) -> "KStream[Any, V]":
-        """Return the table's changes as a stream; a deleted row is a record with value None.
-
-        Args:
-            key_mapper: `f(value)` or `f(key, value)` -> new key.
-            name: The node's name.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
-        >>> users.to_stream()
-        <KStream KTABLE-TOSTREAM-0000000003>
-        """
-        # Tables make streams and streams make tables: one of the two imports has to come late.
+        """Return the table's changes as a stream; a deleted row is a record with value None."""
+        # Imported late: KTable and KStream create each other.
         from tidewheel.streams.dsl.kstream import KStream  # noqa: PLC0415
 
         part, call = self._part, Call.here("to_stream")
         if key_mapper is not None:
-            call.mapper(key_mapper)  # so that a message names to_stream, not the select_key below
+            call.mapper(key_mapper)  # checked here, so the error names to_stream
         node = self._below(call, "KTABLE-TOSTREAM-", name, OperatorSupplier(ToStream), None)
         stream: KStream[Any, V] = KStream(
             StreamPart(
@@ -325,29 +309,29 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         value_serde: SerdeLike[Any] | None = None,
         name: str | None = None,
     ) -> "KGroupedTable[Any, Any]":
-        """Group the rows by other keys, to aggregate them.
+        """Group the rows by other keys for aggregation.
 
-        When a row changes, its old value leaves its old group and the new one enters its new group.
+        A changed row leaves its old group and enters its new one.
 
         Args:
-            selector: `f(value)` or `f(key, value)` -> (group, value); None, or None as either, and the row is in no
-                group. It must give the same for the same row each time, else the row is not taken out of the group it
-                was put in.
-            key_serde: Serde of the groups' keys; else the configured default.
+            selector: `f(value)` or `f(key, value)` -> (group, value); with None in either place, or
+                None itself, the row has no group. It must be deterministic, or the row stays in its
+                old group.
+            key_serde: Serde of the groups' keys; default: the configured one.
             value_serde: Serde of the values, likewise.
-            name: The node's name, also that of the repartition topic.
+            name: Name of the node and of the repartition topic.
 
         >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
         >>> users.group_by(lambda name, city: (city, name), key_serde=str, value_serde=str)
         <KGroupedTable KTABLE-SELECT-0000000003>
         """
-        # Tables make groups and groups make tables: one of the two imports has to come late.
+        # Imported late: KTable and KGroupedTable create each other.
         from tidewheel.streams.dsl.kgrouped_table import KGroupedTable, TableGroupPart  # noqa: PLC0415
 
         part, call = self._part, Call.here("group_by")
         function = call.mapper(selector)
-        # What the node does is settled by the first aggregation; a group that nobody aggregates does nothing.
+        # The first aggregation sets the operator; a group without aggregation does nothing.
         node = self._below(call, "KTABLE-SELECT-", name, OperatorSupplier(PassThrough), None)
         part.send_old_values()
         return KGroupedTable(
@@ -363,14 +347,14 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         )
 
     def suppress(self, suppressed: Suppressed[K], *, name: str | None = None) -> "KTable[K, V]":
-        """Hold changes back, so that of many changes of a row only the last one goes on.
+        """Buffer changes, and emit only the last change of a row.
 
-        What is held back survives restarts and is restored like any store. Emission follows the stream's time: without
-        newer records nothing more is emitted.
+        The buffer survives restarts and is restored like any store. Emission follows stream time:
+        without newer records no row is emitted.
 
         Args:
-            suppressed: For how long, and how much.
-            name: The node's name; what is held back is then in a store called `<name>-store`.
+            suppressed: Time and size limits of the buffer.
+            name: Node name; the buffer's store is then `<name>-store`.
 
         Raises:
             TopologyError: `until_window_closes` on a table without windows, or a versioned table.
@@ -394,7 +378,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         limit_ms = suppressed.limit_ms
         if suppressed.final:
             time_of, limit_ms = window_end, closing_delay_ms(windows_above(part.node, call))
-        # A name uses up no numbers here, other than everywhere else.
+        # Unlike in other operators, a name here consumes no number.
         node_name = call.name(name) or graph.node_name("KTABLE-SUPPRESS-")
         kept = BufferStore(
             name=graph.store_name("KTABLE-SUPPRESS-") if name is None else f"{name}-store",
@@ -426,8 +410,6 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             )
         )
 
-    # -- parts -----------------------------------------------------------------------------------------------------
-
     def _filter(
         self,
         operator: str,
@@ -445,7 +427,8 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         supplier = OperatorSupplier(TableFilter, arguments)
         node = self._below(call, "KTABLE-FILTER-", name, supplier, kept)
         computed = partial(FilterView, predicate=function, negate=negate)
-        # If the rows are kept anyway, old values spare downstream tombstones of rows it never saw.
+        # If the rows are stored anyway, old values avoid tombstones for rows that downstream never
+        # saw.
         node.old_values = self._part.send_old_values(force=False)
         return KTable(self._derived(node, kept, computed, value_serde=value_serde))
 
@@ -457,7 +440,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         *,
         value_serde: AnySerde | None,
     ) -> TableStore | None:
-        """Return the store that `store=` speaks of; it is needed only if it has a name."""
+        """Return the store of `store=`; it is required only if it has a name."""
         if store is None:
             return None
         materialized = Materialized.of_table(store, call.context)

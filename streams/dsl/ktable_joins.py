@@ -1,8 +1,7 @@
-"""`join`, `left_join` and `outer_join` of tables: on their keys, or on a foreign key.
+"""`join`, `left_join` and `outer_join` of tables, by key or by foreign key.
 
-Tables with equal keys must have equal partition counts; nothing is repartitioned for them. A join on a foreign key goes
-through two topics of its own, and works with any partition counts. Nodes, stores and topics have the names they have in
-Kafka Streams' KTableImpl.
+Joins by key require equal partition counts and never repartition. Foreign-key joins use two
+internal topics and accept any partition counts. Names follow Kafka Streams' KTableImpl.
 """
 
 from abc import ABC, abstractmethod
@@ -110,29 +109,30 @@ class KTableJoins(ABC, Generic[K, V]):
         store: "StoreArgument[Any, Any]" = None,
         name: str | None = None,
     ) -> "KTable[K, Any]":
-        """Return the table of the rows that both tables have, joined.
+        """Return the joined rows that both tables have.
 
-        Without `foreign_key`, rows of equal keys are joined, and both tables need the same partition count. With it,
-        each row is joined with the one row of the other table that it points to.
+        Without `foreign_key`, rows of equal keys are joined and both tables need the same partition
+        count. With it, each row is joined with the row of the other table that it references.
 
         Args:
-            other: The table to the right.
-            joiner: `f(left, right)` or `f(key, left, right)` -> value of the result (None: no row); the key is that of
-                this table.
-            foreign_key: `f(value)` or `f(key, value)` -> key in the other table, None to point nowhere.
-            other_partitioner: With `foreign_key`: how the other table's topic was partitioned, if not by Kafka's
-                default: `f(topic, key, value, partitions)` -> partition; the value is None.
-            store: Keep the result in a store of this name.
-            name: What the nodes are named after, and with `foreign_key` the join's topics and store.
+            other: The right table.
+            joiner: `f(left, right)` or `f(key, left, right)` -> result value (None: no row); the
+                key is this table's.
+            foreign_key: `f(value)` or `f(key, value)` -> key in the other table; None: no
+                reference.
+            other_partitioner: With `foreign_key`: custom partitioner of the other table's topic,
+                `f(topic, key, value, partitions)` -> partition; the value is None.
+            store: Store of the result.
+            name: Prefix of nodes and, with `foreign_key`, of the join's topics and store.
 
         Raises:
-            TopologyError: The other one is no table of the same builder, or a function does not fit.
+            TopologyError: `other` is no table of the same builder, or a function does not fit.
 
-        A result is as new as the newer of its two rows; where the other table of a foreign key changes, as that change.
-        Rules are those of Kafka Streams (KIP-213 for foreign keys). As there, the rows of a foreign key's table travel, and
-        answers to what a row was before are dropped. That may leave this inner join, not `left_join`, with an old result
-        where changes cross with answers: a row that is deleted and at once comes back, pointing to nothing that is there;
-        or one that changes while the row it points to is deleted.
+        A result's timestamp is the newer of its two rows'; for a change of a foreign-key table,
+        that change's. As in Kafka Streams (KIP-213), responses for outdated rows are dropped. If
+        changes and responses cross, an inner foreign-key join (not `left_join`) may keep an
+        outdated result in two cases: a row is deleted and immediately comes back with a dangling
+        reference, or a row changes while its referenced row is deleted.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -212,18 +212,18 @@ class KTableJoins(ABC, Generic[K, V]):
         store: "StoreArgument[Any, Any]" = None,
         name: str | None = None,
     ) -> "KTable[K, Any]":
-        """Return the table of this table's rows, each joined with the other's row or with None.
+        """Return this table's rows, each joined with the other table's row or None.
 
         Args:
-            other: The table to the right.
-            joiner: As in `join`; the right value is None where there is no row.
-            foreign_key: As in `join`; a row that points nowhere is joined with None.
+            other: The right table.
+            joiner: As in `join`; the right value may be None.
+            foreign_key: As in `join`; a row without a reference is joined with None.
             other_partitioner: As in `join`.
-            store: Keep the result in a store of this name.
-            name: What the nodes are named after, and with `foreign_key` the join's topics and store.
+            store: Store of the result.
+            name: Prefix of nodes and, with `foreign_key`, of the join's topics and store.
 
         Raises:
-            TopologyError: The other one is no table of the same builder, or a function does not fit.
+            TopologyError: `other` is no table of the same builder, or a function does not fit.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -267,17 +267,17 @@ class KTableJoins(ABC, Generic[K, V]):
         store: "StoreArgument[Any, Any]" = None,
         name: str | None = None,
     ) -> "KTable[K, Any]":
-        """Return the table of the rows that either table has, joined with None where the other has none.
+        """Return the rows of either table, joined with None if the other has no row.
 
         Args:
             other: The table to the right.
             joiner: As in `join`; one of the two values may be None.
-            foreign_key: Refused: a join on a foreign key is an inner or a left one.
-            store: Keep the result in a store of this name.
-            name: What the nodes are named after.
+            foreign_key: Rejected: foreign-key joins are inner or left.
+            store: Store of the result.
+            name: Prefix of node names.
 
         Raises:
-            TopologyError: The other one is no table of the same builder, or the joiner does not fit.
+            TopologyError: `other` is no table of the same builder, or the joiner does not fit.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -293,16 +293,14 @@ class KTableJoins(ABC, Generic[K, V]):
             )
         return self._on_key(call, OUTER, other, joiner, None, store, name)
 
-    # -- parts -----------------------------------------------------------------------------------------------------
-
     @abstractmethod
     def _kept(
         self, prefix: str, store: "StoreArgument[Any, Any]", call: Call, *, value_serde: Any
     ) -> TableStore | None:
-        """Return the store that `store=` speaks of; it is needed only if it has a name."""
+        """Return the store of `store=`; it is required only if it has a name."""
 
     def _other_part(self, other: "KTable[Any, Any]", call: Call) -> "TablePart":
-        """Return the part of the table to join with, if it is one of the same builder."""
+        """Return the other table's part; reject tables of another builder."""
         if not isinstance(other, KTableJoins):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
             raise TopologyError(
                 f"{call.context}: an object of type {type(other).__name__} is no table to join with; give a KTable"
@@ -332,7 +330,7 @@ class KTableJoins(ABC, Generic[K, V]):
         function = call.function(joiner, FunctionKind.JOINER)
         kept = self._kept("KTABLE-MERGE-", store, call, value_serde=None)
         if kept is not None:
-            kept.needed = True  # as in Kafka Streams, which filters and mappers are not alike in
+            kept.needed = True  # as in Kafka Streams; filters and mappers differ
         named = JoinNames(mine, call.name(name))
         if not kind.needs_right:
             mine.send_old_values()
@@ -369,7 +367,8 @@ class KTableJoins(ABC, Generic[K, V]):
     ) -> "KTable[K, Any]":
         mine, theirs = self._part, self._other_part(other, link.call)
         plan = ForeignKeyJoin(mine, theirs, link)
-        # Kafka Streams counts a store here even where none is asked for: it is there if an operator needs it.
+        # Kafka Streams consumes a store number even if no store is requested; an operator may need
+        # it.
         wanted = Materialized() if store is None else store
         kept = self._kept(FOREIGN_KEY_OUTPUT, wanted, link.call, value_serde=None)
         assert kept is not None, "a store was asked for"
@@ -387,7 +386,7 @@ class KTableJoins(ABC, Generic[K, V]):
 
 
 def _table(part: "TablePart") -> "KTable[Any, Any]":
-    # Tables inherit their joins, and joins make tables: one of the two imports has to come late.
+    # Imported late: KTable inherits from this class.
     from tidewheel.streams.dsl.ktable import KTable  # noqa: PLC0415
 
     return KTable(part)

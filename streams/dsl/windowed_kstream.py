@@ -1,7 +1,7 @@
-"""Windowed grouped streams: what `windowed_by` gives, to be counted, reduced or aggregated into a table of windows.
+"""Windowed grouped streams: count, reduce and aggregate by key and window.
 
-The tables' keys are `Windowed(key, start, end)`. A record that comes when its window is closed (the largest timestamp
-seen is past the window's end and grace) is dropped and counted.
+Result keys are `Windowed(key, start, end)`. A record is late if the largest timestamp seen exceeds
+the end and grace of its window; late records are dropped and counted.
 """
 
 from collections.abc import Callable
@@ -41,9 +41,9 @@ A = TypeVar("A")
 
 
 class WindowedKStream(Generic[K, V]):
-    """What time-windowed and session-windowed streams have in common."""
+    """Shared behaviour of time-windowed and session-windowed streams."""
 
-    #: The kinds of windows whose count uses up a number for a store without a name, as in Kafka Streams.
+    #: Window types whose count consumes a store number for an unnamed store, as in Kafka Streams.
     _numbers_count: ClassVar[tuple[type[Windows], ...]] = (FixedWindows, SessionWindows)
 
     def __init__(
@@ -60,16 +60,17 @@ class WindowedKStream(Generic[K, V]):
         return f"<{type(self).__name__} {self._aggregations.part.node.name} {self._windows}>"
 
     def emit_strategy(self, strategy: EmitStrategy) -> Self:
-        """Return the same stream whose tables forward on each update (the default), or once when a window closes.
+        """Return the same stream with another emit strategy: each update (default), or once when a window closes.
 
-        With "on_window_close" a window's result is forwarded when a record comes that closes it, or one after that:
-        they are looked for at most every `emit_interval_ms`. Windows that end earlier come first.
+        With "on_window_close" the next record past the window's close triggers the result, checked
+        at most every `emit_interval_ms`. Results are ordered by window end.
 
         Args:
             strategy: "on_window_update" or "on_window_close".
 
         Raises:
-            TopologyError: Another word, or final results of unlimited windows, which never close.
+            TopologyError: Another word, or "on_window_close" for unlimited windows, which never
+                close.
 
         >>> from tidewheel import StreamsBuilder, TimeWindows
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
@@ -92,18 +93,7 @@ class WindowedKStream(Generic[K, V]):
     def count(
         self, *, store: StoreArgument[K, int] = None, name: str | None = None
     ) -> KTable[Windowed[K], int]:
-        """Count the records of each key and window.
-
-        Args:
-            store: The table's store; its values are 64-bit integers unless it names another serde.
-            name: The node's name, also that of the store if that has none.
-
-        >>> from tidewheel import StreamsBuilder, TimeWindows
-        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
-        >>> hours = words.group_by_key().windowed_by(TimeWindows(3_600_000))
-        >>> hours.count(store="words-per-hour").queryable_store_name
-        'words-per-hour'
-        """
+        """Count the records of each key and window."""
         call = Call.here("count")
         if isinstance(self._windows, self._numbers_count):
             self._aggregations.use_up_a_number(store)
@@ -117,12 +107,13 @@ class WindowedKStream(Generic[K, V]):
         store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], V]:
-        """Combine the values of each key and window; the first one is the first result.
+        """Combine the values of each key and window; the first value is the first result.
 
         Args:
-            reducer: `f(aggregate, value)` -> new aggregate; None deletes the row. Sessions that merge are reduced, too.
-            store: The table's store.
-            name: The node's name, also that of the store if that has none.
+            reducer: `f(aggregate, value)` -> new aggregate; None deletes the row. It also merges
+                sessions.
+            store: Store of the table.
+            name: Name of the node, and of a store without a name.
 
         >>> from tidewheel import SlidingWindows, StreamsBuilder
         >>> prices = StreamsBuilder().stream("prices", key_serde=str, value_serde=float)
@@ -178,10 +169,10 @@ class WindowedKStream(Generic[K, V]):
 
 
 class TimeWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
-    """A grouped stream cut into time windows (tumbling, hopping, sliding, calendar, unlimited); made by `windowed_by`.
+    """A grouped stream in time windows (tumbling, hopping, sliding, calendar, unlimited); made by `windowed_by`.
 
-    Kafka Streams' TimeWindowedKStream. Records without a key, and those that come when their windows are closed, are
-    dropped and counted. Methods raise `TopologyError` as those of `KStream` do.
+    Kafka Streams' TimeWindowedKStream. Records with a null key and late records are dropped and
+    counted. Methods raise `TopologyError` as in `KStream`.
 
     >>> from tidewheel import CalendarWindows, StreamsBuilder
     >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
@@ -199,34 +190,18 @@ class TimeWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
         value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
-        """Fold the values of each key and window into an aggregate.
-
-        Args:
-            initializer: `f()` -> the aggregate before the first value.
-            aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
-            merger: Only for sessions.
-            store: The table's store.
-            value_serde: Serde of aggregates.
-            name: The node's name, also that of the store if that has none.
-
-        >>> from tidewheel import StreamsBuilder, TimeWindows
-        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
-        >>> words.group_by_key().windowed_by(TimeWindows(60_000, advance=10_000)).aggregate(
-        ...     lambda: 0, lambda key, word, total: total + len(word), value_serde=int
-        ... )
-        <KTable KSTREAM-AGGREGATE-0000000002>
-        """
+        """Fold the values of each key and window into an aggregate."""
         call = Call.here("aggregate")
         fold = self._fold(call, initializer, aggregator, merger)
         return self._aggregated(call, fold, store, value_serde, name)
 
 
 class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
-    """A grouped stream cut into sessions; made by `windowed_by(SessionWindows(...))`.
+    """A grouped stream in sessions; made by `windowed_by(SessionWindows(...))`.
 
-    Kafka Streams' SessionWindowedKStream. When a record joins sessions, they are deleted, and the session they became is
-    put: without a cache downstream sees a None for each of them first. Methods raise `TopologyError` as those of
-    `KStream` do.
+    Kafka Streams' SessionWindowedKStream. A record that merges sessions deletes them and writes the
+    merged one; without a cache, downstream first receives a None for each deleted session. Methods
+    raise `TopologyError` as in `KStream`.
 
     >>> from tidewheel import SessionWindows, StreamsBuilder
     >>> from tidewheel.testing import TopologyTestDriver
@@ -258,13 +233,14 @@ class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
         """Fold the values of each key and session into an aggregate.
 
         Args:
-            initializer: `f()` -> the aggregate before the first value.
+            initializer: `f()` -> the initial aggregate.
             aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
-            merger: `f(key, aggregate1, aggregate2)` -> the aggregate of both; sessions can't do without one. It gets
-                the initializer's aggregate and each session that a record joins, the earliest first.
-            store: The table's store.
+            merger: `f(key, aggregate1, aggregate2)` -> merged aggregate; required for sessions. It
+                receives the initial aggregate and each session that a record merges, earliest
+                first.
+            store: Store of the table.
             value_serde: Serde of aggregates.
-            name: The node's name, also that of the store if that has none.
+            name: Name of the node, and of a store without a name.
 
         >>> from tidewheel import SessionWindows, StreamsBuilder
         >>> clicks = StreamsBuilder().stream("clicks", key_serde=str, value_serde=str)
@@ -284,14 +260,14 @@ class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
 def windowed_by(
     call: Call, aggregations: StreamAggregations, windows: object
 ) -> "SessionWindowedKStream[Any, Any] | TimeWindowedKStream[Any, Any]":
-    """Return a grouped stream cut into windows; raises `TopologyError` if these are none."""
+    """Return the windowed stream of a group; raise `TopologyError` if `windows` is not a window type."""
     if isinstance(windows, SessionWindows):
         return SessionWindowedKStream(aggregations, windows)
     return TimeWindowedKStream(aggregations, check_time_windows(call, windows))
 
 
 def check_time_windows(call: Call, windows: object) -> FixedWindows | SlidingWindows:
-    """Return time windows; raise `TopologyError` if these are none."""
+    """Return time windows; raise `TopologyError` for other types."""
     if isinstance(windows, FixedWindows | SlidingWindows):
         return windows
     raise TopologyError(
@@ -303,7 +279,7 @@ def check_time_windows(call: Call, windows: object) -> FixedWindows | SlidingWin
 def check_merger(
     call: Call, windows: Windows | None, merger: object | None
 ) -> Callable[[Any, Any, Any], Any] | None:
-    """Return a merger if these windows merge; raises `TopologyError` if they do without one, or the other way round."""
+    """Return the merger; raise `TopologyError` if it is missing for sessions or given for other windows."""
     if isinstance(windows, SessionWindows):
         if merger is None:
             raise TopologyError(
@@ -319,7 +295,7 @@ def check_merger(
 def windowed_operator(
     windows: Windows, kept: TableStore, fold: Fold, *, counts: bool = False
 ) -> tuple[type[WindowedOperator], tuple[Any, ...]]:
-    """Return the operator for windows of this kind and what it is made with; `counts`: one that may count in place."""
+    """Return the window operator and its arguments; `counts` is true for an operator that may count in place."""
     arguments = (windows, fold, kept.emit, windowed_serde(kept))
     if isinstance(windows, SessionWindows):
         return SessionWindowAggregate, (*arguments, kept.retention_ms)

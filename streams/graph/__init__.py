@@ -1,1 +1,1 @@
-"""Logical nodes between the DSL's calls and the topology, and their optimisation."""
+"""Logical nodes of the DSL's calls, and their optimisation."""

@@ -1,7 +1,7 @@
-"""How a grouped stream becomes a table: its store, a trip through a repartition topic if it needs one, its node.
+"""Aggregation nodes: store, repartition topic if needed, and operator of a grouped stream.
 
-All aggregations of one grouped stream, with windows or without, go through one `StreamAggregations`, which lets them
-share the repartition topic that the user named (Kafka Streams' GroupedStreamAggregateBuilder).
+One `StreamAggregations` per grouped stream makes its aggregations share a repartition topic named
+by the user (Kafka Streams' GroupedStreamAggregateBuilder).
 """
 
 from typing import Any, Generic, TypeVar
@@ -36,7 +36,7 @@ from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplie
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: The windows of an aggregation, and when their results are forwarded.
+#: Windows of an aggregation and its emit strategy.
 Cut = tuple[Windows, EmitStrategy]
 
 AGGREGATE = "KSTREAM-AGGREGATE-"
@@ -44,7 +44,7 @@ REDUCE = "KSTREAM-REDUCE-"
 
 
 class GroupPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a grouped stream knows of itself; `topic_name` is the `name=` its repartition topic takes."""
+    """Graph position and serdes of a grouped stream; `topic_name` names its repartition topic."""
 
     graph: LogicalGraph
     node: GraphNode
@@ -55,17 +55,15 @@ class GroupPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamAggregations:
-    """Adds the aggregations of one grouped stream to the graph."""
-
     def __init__(self, part: GroupPart) -> None:
         self.part = part
-        #: Shared by all aggregations if the user named it; else each makes its own.
+        #: Shared by all aggregations if named by the user; otherwise each makes its own.
         self._repartition: RepartitionNode | None = None
 
     def use_up_a_number(self, store: StoreArgument[Any, Any], prefix: str = AGGREGATE) -> None:
-        """Use up a number for a store that is settled but has no name, as Kafka Streams' count does.
+        """Consume a number for a store without a name, as Kafka Streams' count does.
 
-        Names after it would differ otherwise.
+        Otherwise later generated names would differ.
         """
         if isinstance(store, Materialized) and store.name is None:
             self.part.graph.store_name(prefix)
@@ -79,7 +77,6 @@ class StreamAggregations:
         value_serde: AnySerde | None,
         cut: Cut | None = None,
     ) -> TableStore:
-        """Return the store of an aggregation, which is always needed."""
         part = self.part
         return aggregation_store(
             call, part.graph, store, prefix, name, (part.key_serde, value_serde), cut
@@ -94,18 +91,14 @@ class StreamAggregations:
     ) -> TablePart:
         """Add the node of an aggregation, and return its table.
 
-        Args:
-            call: What asked for it.
-            kept: Its store.
-            name: The node's name.
-            operator: The operator's class, and its arguments after the store's name.
+        `operator` is its class and the arguments after the store's name.
         """
         return aggregation_table(
             call, self.part.graph, self.parent(call, kept), kept, name, operator
         )
 
     def parent(self, call: Call, kept: TableStore) -> GraphNode:
-        """Return the node an aggregation goes below: the stream's own, or the repartition before it."""
+        """Return the aggregation's parent node: the stream's own, or the repartition."""
         part = self.part
         if not part.rekeyed:
             return part.node
@@ -118,7 +111,7 @@ class StreamAggregations:
     def repartition(self, call: Call, kept: TableStore) -> RepartitionNode:
         """Return a repartition before an aggregation, not added yet.
 
-        Its numbers are used up for each aggregation, also where another one's is used.
+        Each aggregation consumes the numbers, even if it reuses another one's topic.
         """
         part = self.part
         return part.graph.repartition(
@@ -130,14 +123,13 @@ class StreamAggregations:
 
 
 class GroupedStream(Generic[K, V]):
-    """A stream whose records are grouped by key, as `cogroup` takes it."""
+    """A stream grouped by key, accepted by `cogroup`."""
 
     def __init__(self, part: GroupPart) -> None:
         self._part = part
         self._aggregations = StreamAggregations(part)
 
     def aggregations(self) -> StreamAggregations:
-        """Return what adds its aggregations to the graph."""
         return self._aggregations
 
 
@@ -150,7 +142,7 @@ def aggregation_store(
     serdes: tuple[AnySerde | None, AnySerde | None],
     cut: Cut | None,
 ) -> TableStore:
-    """Return the store of an aggregation; raises `TopologyError` if it can't keep the table."""
+    """Return the store of an aggregation; raise `TopologyError` if its options are invalid."""
     materialized = Materialized.of(store, call.context)
     if materialized.name is None and name is not None:
         check_name(name, "store", call.context)
@@ -163,7 +155,7 @@ def aggregation_store(
     )
     if cut is not None:
         kept.windows, kept.emit = cut
-    kept.spec(call.context)  # so that a store that can't be is refused here, not at build()
+    kept.spec(call.context)  # rejects invalid options here, not in build()
     return kept
 
 
@@ -175,7 +167,6 @@ def aggregation_table(
     name: str,
     operator: tuple[type[Operator], tuple[Any, ...]],
 ) -> TablePart:
-    """Add the node of an aggregation below `parent`, and return its table; see `StreamAggregations.table`."""
     made, arguments = operator
     node = ProcessorNode(
         name=name,
@@ -196,7 +187,7 @@ def aggregation_table(
 def aggregate_serde(
     call: Call, store: StoreArgument[Any, Any], value_serde: SerdeLike[Any] | None
 ) -> AnySerde | None:
-    """Return the serde of aggregates from `value_serde=`, which must not be given twice."""
+    """Return the serde of aggregates; reject `value_serde=` given twice."""
     if (
         value_serde is not None
         and isinstance(store, Materialized)
@@ -209,12 +200,11 @@ def aggregate_serde(
 
 
 def key_serde_of(kept: TableStore) -> AnySerde | None:
-    """Return the serde of a table's keys: with windows that of `Windowed` keys."""
+    """Return the serde of a table's keys, wrapped in `Windowed` for windows."""
     return kept.key_serde if kept.windows is None else windowed_serde(kept)
 
 
 def windowed_serde(kept: TableStore) -> WindowedSerde[Any]:
-    """Return the serde of the keys of a windowed table."""
     inner, windows = filled(kept.key_serde, KEY_DEFAULT), kept.windows
     if isinstance(windows, SessionWindows):
         return SessionWindowedSerde(inner)

@@ -1,9 +1,9 @@
-"""What the DSL's calls add up to, and how it becomes a `Topology`.
+"""`LogicalGraph`: records the DSL's calls and builds the `Topology` from them.
 
-Names carry the number of the call that made them, and every call uses up the numbers it uses up in Kafka Streams, also
-where a name was given: a program has the same node, store and topic names in both. Nodes are written to the topology
-in the order they were made, parents first, which decides the numbers of the sub-topologies. Building changes nothing
-here, so a builder may be built again after more calls.
+Names carry the number of their call. Every call consumes the same numbers as in Kafka Streams, even
+with a user-given name, so node, store and topic names are equal in both. Nodes are written parents
+first in call order, which decides sub-topology numbers. Building does not change the graph: a
+builder may be built again after more calls.
 """
 
 import heapq
@@ -51,7 +51,7 @@ from tidewheel.tasks.processing.api.topology_spec import (
 )
 from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
-#: A repartition topic named after a store or node with a number gets nodes with numbers of their own.
+#: A repartition topic named after a numbered store or node gets numbered nodes.
 _NUMBERED: Final = re.compile(r"KSTREAM.*-[0-9]{10}")
 
 AnySerde = Serde[Any]
@@ -62,15 +62,17 @@ class GraphNode(ABC):
     """One call of the DSL.
 
     Attributes:
-        name: The node that children name as their parent.
-        location: The user's line.
-        priority: Its turn when the topology is written.
-        changes_key: It may change keys: what is grouped below it has to be repartitioned.
-        changes_value: It may change values, not keys: a repartition topic below it can't be moved above it.
-        merges: It brings several streams together.
-        old_values: Whether the changes of this table carry the value before, because somebody below asked for it.
-        keeps_null_keys: A left or outer join, for which repartition topics above it let null keys through (KIP-962).
-        after: Names of nodes that have to be written before this one, besides its parents.
+        name: Node name that children use as their parent.
+        location: The user's file:line.
+        priority: Position in the order of writing.
+        changes_key: True if it may change keys: a grouping below needs a repartition.
+        changes_value: True if it may change values, not keys: a repartition below can't move above
+            it.
+        merges: True if it merges streams.
+        old_values: True if changes carry the old value, because a node below requested it.
+        keeps_null_keys: True for a left or outer join: repartitions above it pass null keys
+            (KIP-962).
+        after: Names of nodes to write before this one, besides its parents.
     """
 
     name: str
@@ -87,35 +89,31 @@ class GraphNode(ABC):
 
     @property
     def feeds_null_keys(self) -> bool:
-        """Return whether any join below wants records with null keys."""
+        """Return True if a join below needs records with null keys."""
         return any(child.keeps_null_keys or child.feeds_null_keys for child in self.children)
 
     def add_child(self, child: "GraphNode") -> None:
-        """Put a node below this one, unless it is there."""
         if child not in self.children:
             self.children.append(child)
         if self not in child.parents:
             child.parents.append(self)
 
     def remove_child(self, child: "GraphNode") -> None:
-        """Take a node away from below this one."""
         self.children.remove(child)
         child.parents.remove(self)
 
     @abstractmethod
-    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add what this call stands for to the topology."""
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None: ...
 
     def stores(self) -> Iterable["TableStore"]:
-        """Return the stores this call makes."""
         return ()
 
     def table_windows(self) -> tuple[Windows, ...]:
-        """Return the windows this call aggregates in; none for a call that is no windowed aggregation."""
+        """Return the windows of a windowed aggregation; None for other calls."""
         return tuple(store.windows for store in self.stores() if store.windows is not None)
 
     def _with_old_values(self, supplier: Callable[[], Any]) -> Callable[[], Any]:
-        """Return what makes the operator, told of the old values if they are wanted."""
+        """Return the operator's supplier, configured for old values if a node below requested them."""
         if self.old_values and isinstance(supplier, OperatorSupplier):
             return OldValuesSupplier(supplier.operator, supplier.arguments)
         return supplier
@@ -123,17 +121,15 @@ class GraphNode(ABC):
 
 @dataclass(eq=False, kw_only=True)
 class TableStore:
-    """The store of a table, which may turn out not to be needed.
+    """The store of a table, which is created only if needed.
 
     Attributes:
-        name: Its name, from `store=`, from `name=`, or generated.
-        generated: Whether the name has a number of Kafka Streams' counting in it.
-        materialized: The user's wishes.
-        key_serde: Serde of keys, as far as known.
-        value_serde: Serde of values, as far as known.
-        needed: Whether anybody reads it: the user by its name, or an operator.
-        windows: The windows its rows are in; None for a table without windows.
-        emit: When the results of those windows are forwarded.
+        name: From `store=`, from `name=`, or generated.
+        generated: True if the name contains a generated number.
+        materialized: The user's options.
+        needed: True if an operator reads it or the user can query it by name.
+        windows: Windows of its rows; None for a table without windows.
+        emit: Emit strategy of those windows.
     """
 
     name: str
@@ -147,26 +143,26 @@ class TableStore:
 
     @property
     def takes_default(self) -> bool:
-        """Return whether the setting `dsl_store_suppliers` says how it is kept, because the user didn't."""
+        """Return True if `dsl_store_suppliers` decides the store type."""
         return self.materialized.store_type is None
 
     def takes_format(self, spec: StoreSpec) -> bool:
-        """Return whether the setting `dsl_store_format` says what its rows keep."""
+        """Return True if `dsl_store_format` decides the row format."""
         return self.materialized.headers is None and spec.may_keep_headers
 
     @property
     def queryable_name(self) -> str | None:
-        """Return the name under which it can be queried: one the user gave."""
+        """Return the user-given name, under which the store can be queried."""
         return None if self.generated or not self.needed else self.name
 
     @property
     def retention_ms(self) -> int:
-        """Return how long a windowed table's rows are seen: as long as the user wants, or as they may change (ms)."""
+        """Return the retention of a windowed table (ms): the user's, or the time in which its rows may change."""
         assert self.windows is not None, "only windowed tables have a retention"
         return self.materialized.windows_retention_ms(self.windows.retention_ms, self.name)
 
     def spec(self, context: str) -> StoreSpec:
-        """Return the store as it is to be; raises `TopologyError` with this context if it can't be."""
+        """Return the store's spec; raise `TopologyError` with this context for invalid options."""
         windows = self.windows
         serdes = filled(self.key_serde, KEY_DEFAULT), filled(self.value_serde, VALUE_DEFAULT)
         if windows is None:
@@ -189,7 +185,7 @@ class TableStore:
         return replace(spec, retention_ms=max(spec.retention_ms, windows.kept_ms(self.emit)))
 
     def add_to(self, topology: Topology, location: str, *, source_topic: str | None = None) -> None:
-        """Add the store to the topology; with a `source_topic` that topic is its changelog."""
+        """Add the store to the topology; a `source_topic` serves as its changelog."""
         spec = self.spec(where(f"store {self.name!r}", location))
         if source_topic is not None:
             spec = replace(spec, logging=False, changelog_config={}, source_topic=source_topic)
@@ -204,22 +200,21 @@ class TableStore:
 
 @dataclass(eq=False, kw_only=True)
 class StreamSourceNode(GraphNode):
-    """`stream()`: two of the same topics become one source."""
+    """`stream()`: two reads of the same topics become one source."""
 
     spec: SourceSpec
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the source."""
         assert not parents
         topology.add_node(self.spec)
 
 
 @dataclass(eq=False, kw_only=True)
 class ProcessorNode(GraphNode):
-    """An operator or a processor of the user's, with stores that exist already and perhaps one of its own.
+    """An operator or user processor, with existing stores and an optional store of its own.
 
-    `reads` names those of `store_names` that it never writes. `shared_store` is made by another
-    node, and this one writes it too.
+    `reads`: the stores of `store_names` that it never writes. `shared_store` is created by another
+    node, and this node writes it too.
     """
 
     supplier: Callable[[], Any]
@@ -229,11 +224,10 @@ class ProcessorNode(GraphNode):
     shared_store: TableStore | None = None
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the processor and its store."""
         names = self.store_names
         if self.store is not None and self.store.needed:
             self.store.add_to(topology, self.location)
-            names = (self.store.name, *names)  # as Kafka Streams connects them
+            names = (self.store.name, *names)  # Kafka Streams' order
         if self.shared_store is not None:
             names = (*names, self.shared_store.name)
         topology.add_node(
@@ -248,20 +242,18 @@ class ProcessorNode(GraphNode):
         )
 
     def stores(self) -> Iterable[TableStore]:
-        """Return its own store."""
         return () if self.store is None else (self.store,)
 
     def table_windows(self) -> tuple[Windows, ...]:
-        """Return the windows of its own store, or of the one it shares."""
         shared = None if self.shared_store is None else self.shared_store.windows
         return GraphNode.table_windows(self) if shared is None else (shared,)
 
 
 @dataclass(eq=False, kw_only=True)
 class TableNode(GraphNode):
-    """A stream read as a table: `to_table()`, or `table()` with a source of its own.
+    """A stream read as a table: `to_table()`, or `table()` with its own source.
 
-    `reuses_source`: the store is restored from the source's topic and has no changelog.
+    `reuses_source`: the store is restored from the source topic and has no changelog.
     """
 
     store: TableStore
@@ -269,7 +261,6 @@ class TableNode(GraphNode):
     reuses_source: bool = False
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the source if there is one, then the table and its store, if anybody reads that."""
         if self.source is not None:
             topology.add_node(self.source)
             parents = (self.source.name,)
@@ -291,18 +282,15 @@ class TableNode(GraphNode):
         )
 
     def stores(self) -> Iterable[TableStore]:
-        """Return the table's store."""
         return (self.store,)
 
 
 @dataclass(eq=False, kw_only=True)
 class SinkNode(GraphNode):
-    """`to()`."""
-
     spec: SinkSpec
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the sink; windowed keys go where the key inside goes, unless there is a partitioner."""
+        """Add the sink; without a partitioner, windowed keys are partitioned by the inner key."""
         spec = self.spec
         if spec.partitioner is None and is_windowed(spec.key_serde):
             spec = replace(spec, partitioner=WindowedPartitioner(spec.key_serde))
@@ -311,9 +299,9 @@ class SinkNode(GraphNode):
 
 @dataclass(eq=False, kw_only=True)
 class RepartitionNode(GraphNode):
-    """A trip through an internal topic: a filter, a sink, and a source under this node's name.
+    """A repartition topic: a filter, a sink, and a source under this node's name.
 
-    `optimizable`: the user did not ask for this very topic, so that several may become one.
+    `optimizable`: the user did not name this topic, so it may be merged with others.
     """
 
     topic: str
@@ -329,7 +317,6 @@ class RepartitionNode(GraphNode):
     placeholders: tuple[DefaultSerde, DefaultSerde] = (KEY_DEFAULT, VALUE_DEFAULT)
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the topic and the nodes at its two ends."""
         key = filled(self.key_serde, self.placeholders[0])
         value = filled(self.value_serde, self.placeholders[1])
         topology.add_repartition_topic(self.topic, self.partitions, self.topic_config)
@@ -367,7 +354,7 @@ class RepartitionNode(GraphNode):
 
 @dataclass(eq=False, kw_only=True)
 class TableRepartitionNode(GraphNode):
-    """A trip of a grouped table's changes through an internal topic: a sink, and a source under this node's name."""
+    """The repartition topic of a grouped table's changes: a sink, and a source under this node's name."""
 
     topic: str
     generated: bool
@@ -377,7 +364,6 @@ class TableRepartitionNode(GraphNode):
     partitioner: Partitioner | None = None
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the topic and the nodes at its two ends."""
         key = filled(self.key_serde, KEY_DEFAULT)
         messages = self._messages(filled(self.value_serde, VALUE_DEFAULT))
         topology.add_repartition_topic(self.topic, None)
@@ -403,28 +389,26 @@ class TableRepartitionNode(GraphNode):
         topology.add_node(source)
 
     def _messages(self, values: SerdePort) -> SerdePort:
-        """Return the serde of what travels, given that of the table's values."""
+        """Return the serde of topic values, given the serde of table values."""
         return ChangedSerde(values)
 
 
 @dataclass(eq=False, kw_only=True)
 class ForeignKeyTopicNode(TableRepartitionNode):
-    """One of the two topics of a join on a foreign key; it has as many partitions as what `joined_with` reads."""
+    """One of the two topics of a foreign-key join, with the partition count of `joined_with`'s topic."""
 
     joined_with: str
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the topic and the nodes at its two ends."""
         TableRepartitionNode.write_to(self, topology, parents)
         topology.copartition((self.name, self.joined_with), where("join", self.location))
 
     def _messages(self, values: SerdePort) -> SerdePort:
-        """Return the serde of messages, which the node was given."""
         return values
 
 
 class LogicalGraph:
-    """All calls on one builder: counts names, keeps the nodes, writes the topology."""
+    """All calls on one builder: counts names, stores nodes, writes the topology."""
 
     def __init__(self) -> None:
         self._number = count()
@@ -433,15 +417,12 @@ class LogicalGraph:
         self._nodes: dict[GraphNode, None] = {}
         self._state_stores: list[StoreBuilder] = []
 
-    # -- names -----------------------------------------------------------------------------------------------------
-
     def node_name(self, prefix: str, given: str | None = None) -> str:
-        """Return the given name, or the next generated one; a number is used up either way."""
+        """Return the given name or the next generated one; both consume a number."""
         generated = f"{prefix}{next(self._number):010d}"
         return generated if given is None else given
 
     def store_name(self, prefix: str) -> str:
-        """Return the next generated store name."""
         return f"{prefix}STATE-STORE-{next(self._number):010d}"
 
     def table_store(
@@ -453,15 +434,6 @@ class LogicalGraph:
         serdes: tuple[AnySerde | None, AnySerde | None],
         needed: bool,
     ) -> TableStore:
-        """Return the store of a table.
-
-        Args:
-            materialized: What `store=` said.
-            prefix: Of its generated name.
-            name: The operator's own `name=`, which a store without one takes.
-            serdes: Of keys and values, as far as known.
-            needed: Whether there is a store even if it has no name to query it by.
-        """
         generated = self.store_name(prefix) if materialized.name is None else None
         store_name = materialized.name or name or generated
         assert store_name is not None
@@ -474,10 +446,8 @@ class LogicalGraph:
             needed=needed or materialized.name is not None,
         )
 
-    # -- nodes -----------------------------------------------------------------------------------------------------
-
     def add(self, node: GraphNode, *parents: GraphNode) -> None:
-        """Add a node below its parents, or as a root; a node that was added before only gets more parents."""
+        """Add a node below its parents, or as a root; an existing node only gets more parents."""
         node.priority = next(self._priority)
         self._nodes.setdefault(node)
         if not parents and node not in self._roots:
@@ -486,16 +456,15 @@ class LogicalGraph:
             parent.add_child(node)
 
     def drop(self, node: GraphNode) -> None:
-        """Forget a node that nothing is connected to any more."""
+        """Remove a node that has no connections left."""
         del self._nodes[node]
 
     @property
     def nodes(self) -> tuple[GraphNode, ...]:
-        """Return all nodes, in the order they were added."""
         return tuple(self._nodes)
 
     def copy(self) -> "LogicalGraph":
-        """Return a graph of copies of the nodes, which can be wired otherwise before it is built."""
+        """Return a copied graph that can be rewired before it is built."""
         twins = {node: copy(node) for node in self._nodes}
         for node, twin in twins.items():
             twin.parents = [twins[parent] for parent in node.parents]
@@ -507,7 +476,6 @@ class LogicalGraph:
         return graph
 
     def add_state_store(self, builder: StoreBuilder) -> None:
-        """Add a store for the user's processors."""
         self._state_stores.append(builder)
 
     def repartition(
@@ -518,13 +486,9 @@ class LogicalGraph:
         generated: bool,
         call: Call,
     ) -> RepartitionNode:
-        """Return a trip through an internal topic, not added yet.
+        """Return a repartition node, not added yet.
 
-        Args:
-            prefix: What the topic is named after.
-            serdes: Of keys and values, as far as known.
-            generated: Whether `prefix` has a number of the counting in it.
-            call: What asked for it.
+        `prefix` is the base of the topic name; `generated`: it contains a generated number.
         """
         topic = prefix if prefix.endswith(REPARTITION_SUFFIX) else f"{prefix}{REPARTITION_SUFFIX}"
         check_name(topic, "repartition topic", call.context)
@@ -544,14 +508,11 @@ class LogicalGraph:
             value_serde=serdes[1],
         )
 
-    # -- building --------------------------------------------------------------------------------------------------
-
     def stand_ins(self) -> Mapping[GraphNode, GraphNode]:
-        """Return for each stream that reads what an earlier one reads the stream that stands in for it."""
+        """Map each stream that repeats the topics of an earlier one to that one."""
         return _stand_ins(self._roots)
 
     def build(self) -> Topology:
-        """Return the topology of all calls so far."""
         topology = Topology()
         for builder in self._state_stores:
             topology.add_store(builder)
@@ -586,7 +547,7 @@ class LogicalGraph:
         return topology
 
     def check_names_are_given(self) -> None:
-        """Raise `TopologyError` listing every store and topic whose name would change with the program."""
+        """Raise `TopologyError` listing all stores and topics with generated names."""
         found: list[str] = []
         for node in self._nodes:
             found += [
@@ -604,14 +565,13 @@ class LogicalGraph:
 
 
 def _parents(node: GraphNode, stand_ins: Mapping[GraphNode, GraphNode]) -> list[GraphNode]:
-    """Return a node's parents; those that stand in for another come last, as Kafka Streams lists them."""
+    """Return a node's parents; replaced ones come last, as in Kafka Streams."""
     own = [parent for parent in node.parents if parent not in stand_ins]
     others = [main for source, main in stand_ins.items() if source in node.parents]
     return list(dict.fromkeys([*own, *others]))
 
 
 def _stand_ins(roots: Iterable[GraphNode]) -> Mapping[GraphNode, GraphNode]:
-    """Return for each stream that reads what an earlier one reads the stream that stands in for it."""
     by_topic: dict[object, StreamSourceNode] = {}
     stand_ins: dict[GraphNode, GraphNode] = {}
     for node in roots:

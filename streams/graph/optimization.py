@@ -1,7 +1,7 @@
-"""The optimisations of `StreamsBuilder.build(config)`: fewer internal topics and stores for the same results.
+"""Optimisations of `StreamsBuilder.build(config)`: fewer internal topics and stores.
 
-As Kafka Streams' InternalStreamsBuilder (KIP-295), with its names and its order of nodes. They work on a copy of the
-graph, so that a builder may be built again, with others or without.
+As in Kafka Streams' InternalStreamsBuilder (KIP-295), with its names and node order. They change a
+copy of the graph, so a builder can be built again with other settings.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 def optimized(graph: LogicalGraph, config: "StreamsConfig | None") -> LogicalGraph:
-    """Return the graph as the config's `topology_optimization` wants it; unchanged without a config.
-
-    As in Kafka Streams, a builder that is built without a config is not optimised.
-    """
+    """Return the graph optimised by `topology_optimization`; unchanged without a config, as in Kafka Streams."""
     wanted: Collection[str] = () if config is None else config.topology_optimization
     if wanted == "none":
         wanted = ()
@@ -41,26 +38,23 @@ def optimized(graph: LogicalGraph, config: "StreamsConfig | None") -> LogicalGra
 
 
 def reuse_ktable_source_topics(graph: LogicalGraph) -> None:
-    """Let tables that are read from a topic be restored from that topic, instead of a changelog of their own."""
+    """Restore tables from their source topics instead of changelogs."""
     for node in graph.nodes:
         if isinstance(node, TableNode) and node.source is not None:
             node.reuses_source = True
 
 
-# -- repartition topics ------------------------------------------------------------------------------------------------
-
-
 def merge_repartition_topics(graph: LogicalGraph) -> None:
-    """Repartition once, right after the key changed, instead of once per grouping or join below."""
+    """Repartition once after a key change instead of once per grouping or join."""
     for key_changing, repartitions in _by_key_change(graph).items():
         if repartitions and _only_below(key_changing, repartitions):
             _merge(key_changing, repartitions)
 
 
 def _by_key_change(graph: LogicalGraph) -> dict[GraphNode, list[RepartitionNode]]:
-    """Return the repartitionings that each change of keys is followed by, without a change of values in between.
+    """Group repartitions by the key change above them, if no value change is in between.
 
-    Where several changes of keys are merged before they are repartitioned, that merge stands for them.
+    A merge of several key changes represents them.
     """
     found: dict[GraphNode, list[RepartitionNode]] = {}
     merges: list[GraphNode] = []
@@ -89,18 +83,18 @@ def _by_key_change(graph: LogicalGraph) -> dict[GraphNode, list[RepartitionNode]
 
 
 def _key_change_above(node: GraphNode) -> GraphNode | None:
-    """Return the change of keys above a node, unless the values change between the two."""
+    """Return the key change above a node, unless values change in between."""
     nearest = _find_above(node, lambda each: each.changes_key or each.changes_value)
     return nearest if nearest is not None and nearest.changes_key else None
 
 
 def _child_towards(node: GraphNode, above: GraphNode) -> GraphNode | None:
-    """Return the child of `above` on the way to a node below it, perhaps that node itself."""
+    """Return the child of `above` on the path to a node."""
     return _find_above(node, lambda each: above in each.parents)
 
 
 def _find_above(node: GraphNode, wanted: Callable[[GraphNode], bool]) -> GraphNode | None:
-    """Return the node itself or the nearest one above it that is wanted, the first parents first."""
+    """Return the node or its nearest matching ancestor, first parents first."""
     if wanted(node):
         return node
     for parent in node.parents:
@@ -111,24 +105,26 @@ def _find_above(node: GraphNode, wanted: Callable[[GraphNode], bool]) -> GraphNo
 
 
 def _only_below(key_changing: GraphNode, repartitions: Collection[RepartitionNode]) -> bool:
-    """Return whether all that lies between is fed by the change of keys alone.
+    """Return True if every path between leads from this key change.
 
-    Kafka Streams does not ask. Without it, what a merge brings in from elsewhere would no longer be repartitioned.
+    Kafka Streams omits this check. Without it, records that a merge adds from other nodes would not
+    be repartitioned.
     """
-    #: Of what lies above the repartitionings: whether it lies below the change of keys.
+    #: Nodes above the repartitions -> True if below the key change.
     between: dict[GraphNode, bool] = {}
 
     def leads_there(node: GraphNode) -> bool:
         if node is key_changing:
             return True
         if node not in between:
-            ways = [leads_there(parent) for parent in node.parents]  # all of them are looked at
+            # a list: every path must be visited
+            ways = [leads_there(parent) for parent in node.parents]
             between[node] = any(ways)
         return between[node]
 
     ways = [leads_there(node) for node in repartitions]
     if not all(ways):
-        return False  # merged before, for another change of keys
+        return False  # already merged for another key change
     return all(
         parent is key_changing or between[parent]
         for node, led in between.items()
@@ -138,7 +134,7 @@ def _only_below(key_changing: GraphNode, repartitions: Collection[RepartitionNod
 
 
 def _merge(key_changing: GraphNode, repartitions: list[RepartitionNode]) -> None:
-    """Put one repartitioning below the change of keys, and what was below that below it."""
+    """Move one repartition below the key change, and its former children below it."""
     first = repartitions[0]
     single = replace(
         first,
@@ -153,7 +149,7 @@ def _merge(key_changing: GraphNode, repartitions: list[RepartitionNode]) -> None
     )
     for node in repartitions:
         child = _child_towards(node, key_changing)
-        if child is not None:  # else the way to an earlier one led through the same child
+        if child is not None:  # None if an earlier path used the same child
             single.add_child(child)
             key_changing.remove_child(child)
         for parent in list(node.parents):

@@ -1,4 +1,4 @@
-"""Parts of streams and tables: the nodes, serdes and stores behind a `KStream` or a `KTable`."""
+"""Graph positions of streams and tables: nodes, serdes and stores behind `KStream` and `KTable`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from tidewheel.streams.topology.description import hash_order
 
 
 class StreamPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream: its node and serdes; `rekeyed` says that its keys may not be where their partition is."""
+    """Node and serdes of a stream; `rekeyed`: its records may be in the wrong partition for their keys."""
 
     graph: LogicalGraph
     node: GraphNode
@@ -23,19 +23,18 @@ class StreamPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TablePart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a table knows of itself.
+    """Node, serdes and store of a table.
 
     Attributes:
-        graph: Where its nodes are.
-        node: The node its changes come from.
-        store: Its store, if it has one; that may turn out not to be needed.
-        key_serde: Serde of keys, as far as known.
-        value_serde: Serde of values, as far as known.
-        parents: The tables it is computed from; none for a source or an aggregation, which can only be kept.
-        computed: Makes its view from one view per parent; asked only where it is not kept in a store.
-        inner: Nodes of the same call in front of `node`, which must send old values if it does.
-        loses_versions: Its rows have no versions though those of its parents have: a join (KIP-914).
-        own_stores: Stores that `computed` reads beside those of the parents' views.
+        node: Source of its changes.
+        store: Optional store, created only if needed.
+        parents: Tables it is computed from; none for a source or an aggregation, which need a
+            store.
+        computed: Makes its view from one view per parent; used if it has no store.
+        inner: Nodes of the same call before `node`, which send old values when it does.
+        loses_versions: True for a join: its rows have no versions even if its parents' rows do
+            (KIP-914).
+        own_stores: Stores that `computed` reads besides those of the parents' views.
     """
 
     graph: LogicalGraph
@@ -50,7 +49,7 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
     own_stores: tuple[str, ...] = ()
 
     def _kept(self, *, force: bool) -> TableStore | None:
-        """Return the store it is kept in; with `force` one that nobody needed so far, too, if it can't be computed."""
+        """Return its store if needed; `force` also makes it needed for a table that can't be computed."""
         if self.store is None or not (self.store.needed or (force and not self.parents)):
             return None
         self.store.needed = True
@@ -58,7 +57,7 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def versioned(self) -> bool:
-        """Return whether rows can be looked up as of a timestamp, here or in the tables it is computed from."""
+        """Return True if rows can be read as of a timestamp, here or in the parents."""
         if self.store is not None and (self.store.needed or not self.parents):
             return self.store.materialized.store_type == "versioned"
         if self.loses_versions or not self.parents:
@@ -66,10 +65,10 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
         return all(parent.versioned for parent in self.parents)
 
     def view(self) -> tuple[TableView, tuple[str, ...]]:
-        """Return how to look up its rows, and the stores to connect for it (and never to write).
+        """Return the view of its rows, and the stores to connect for reading.
 
-        A source is kept in its store from now on; a table that is computed from others is computed at each look-up
-        (Kafka Streams' KTableValueGetterSupplier).
+        A source becomes stored; a computed table is computed at each look-up (Kafka Streams'
+        KTableValueGetterSupplier).
         """
         kept = self._kept(force=True)
         if kept is not None:
@@ -77,16 +76,16 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
         assert self.computed is not None, "a table has a store or is computed from others"
         views, names = zip(*(parent.view() for parent in self.parents), strict=True)
         stores = [name for some in names for name in some]
-        if len(names) > 1:  # Kafka Streams puts the stores of a join's two tables into a HashSet
+        if len(names) > 1:  # Kafka Streams collects the stores of a join's two tables in a HashSet
             stores = hash_order(stores, len(stores))
         return self.computed(*views), tuple(dict.fromkeys((*self.own_stores, *stores)))
 
     def send_old_values(self, *, force: bool = True) -> bool:
-        """Have its changes carry the value before, and return whether they will.
+        """Request old values in its changes; return True if they will be sent.
 
-        Kafka Streams' enableSendingOldValues: a table that is computed from others and not kept needs their old
-        values; a source must be kept, which only happens with `force`. A join asks its tables in any case, so that filters
-        among them send no deletion of a row that they have dropped.
+        Kafka Streams' enableSendingOldValues. A computed table without a store needs its parents'
+        old values; a source needs a store, which only `force` creates. A join requests them always,
+        so filters above it send no deletion of a row that they dropped.
         """
         if self.loses_versions:
             for parent in self.parents:
@@ -103,7 +102,7 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
 def settled_serdes(
     materialized: Materialized[Any, Any], key_serde: AnySerde | None, value_serde: AnySerde | None
 ) -> tuple[AnySerde | None, AnySerde | None]:
-    """Return the serdes of a table's store: those it names, else those known from before."""
+    """Return the serdes of a table's store: its own, or else the inherited ones."""
     own_key, own_value = materialized.key_serde, materialized.value_serde
     return (
         key_serde if own_key is None else as_serde(own_key),

@@ -1,8 +1,9 @@
-"""Identity of the operators behind generated names of stores and repartition topics.
+"""Fingerprints of the operators behind generated store and repartition topic names.
 
-A generated name counts the calls of the program, so a change of the program gives it to another operator, and with it the rows
-or records that are there. Commits carry two fingerprints per name; a start compares them (`tidewheel.tasks.restore.offset_origin.check_names`).
-The first is of names and constants of functions, as earlier versions made it. The second is of their operations.
+A changed program may give a generated name, with its existing rows, to another operator. Commits
+store two fingerprints per name, and a start compares them
+(`tidewheel.tasks.restore.offset_origin.check_names`). The first covers names and constants of
+functions, as in earlier versions. The second covers their operations.
 """
 
 import re
@@ -41,12 +42,12 @@ from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 _Function: TypeAlias = "FunctionType | MethodType | partial[Any]"
 
-#: A name with a number of the program's counting in it.
+#: A name with a generated number.
 _GENERATED: Final = re.compile(r"\A(?:COGROUP)?K(?:STREAM|TABLE)-.*-\d{10}(?:-.*)?\Z")
 _NUMBER: Final = re.compile(r"-?\d{10}")
-#: A place in the user's program moves with every edit.
+#: Line numbers change with every edit.
 _PLACE: Final = re.compile(r":\d+\)?\Z")
-#: An address in memory, in the text of an object.
+#: Memory address in an object's text.
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+", re.IGNORECASE)
 #: Part of each generated name, also behind a prefix.
 _COUNTED: Final = re.compile(r"K(?:STREAM|TABLE)-")
@@ -58,7 +59,7 @@ _BUILTINS: Final = (
     MethodWrapperType,
     WrapperDescriptorType,
 )
-#: Globals of a function that stay as they are while a program runs.
+#: Types of globals that stay constant while a program runs.
 _FIXED: Final = (
     *_BUILTINS, FunctionType, MethodType, ModuleType, partial, type,
     Enum, str, bytes, int, float, complex, tuple, frozenset, type(None),
@@ -99,10 +100,9 @@ def _writes(node: NodeSpec, store: str) -> bool:
 
 
 class _Identities:
-    """Fingerprints of nodes: of what they do, and of what they read from.
+    """Fingerprints of nodes, including their inputs.
 
     Args:
-        spec: The topology.
         describe: Returns an object that describes parts of one node.
     """
 
@@ -116,9 +116,8 @@ class _Identities:
         self._known: dict[str, int] = {}
 
     def of(self, node: NodeSpec) -> int:
-        """Return the fingerprint of a node."""
         if node.name not in self._known:
-            self._known[node.name] = 0  # a sub-topology may read what it writes
+            self._known[node.name] = 0  # breaks cycles: a sub-topology may read its own output
             self._known[node.name] = zlib.crc32(repr(self._described(node)).encode())
         return self._known[node.name]
 
@@ -141,13 +140,12 @@ class _Identities:
 
 
 class _Parts:
-    """Describes functions and settings in words that every process uses for the same program."""
+    """Descriptions of functions and settings, equal in every process for the same program."""
 
     def __init__(self) -> None:
         self._left = _PARTS_MAX
 
     def of_work(self, node: ProcessorSpec | SinkSpec) -> object:
-        """Return a description of the work of a node."""
         if isinstance(node, SinkSpec):
             return "sink"
         if isinstance(node.supplier, OperatorSupplier):
@@ -155,7 +153,6 @@ class _Parts:
         return self.of(node.supplier, _DEPTH)
 
     def of(self, value: Any, depth: int) -> object:
-        """Return a description of a value."""
         self._left -= 1
         if depth == 0 or self._left < 0:
             return "..."
@@ -194,10 +191,10 @@ class _Parts:
 
 
 class _Details(_Parts):
-    """Describes operations as well: of functions, of builtins and of the methods of classes.
+    """Descriptions that include operations of functions, builtins and class methods.
 
-    A description that differs from that of an earlier run does no harm: only one that is found
-    again at another name is a reason to refuse.
+    A changed description alone is harmless; a start fails only if the old one appears at another
+    name.
     """
 
     def __init__(self, sources: FunctionSources, locations: frozenset[str]) -> None:
@@ -219,14 +216,12 @@ class _Details(_Parts):
         self._seen: set[int] = set()
 
     def of_work(self, node: ProcessorSpec | SinkSpec) -> object:
-        """Return a description of the work of a node."""
         if isinstance(node, SinkSpec):
             return ("sink", self.of(node.partitioner, _DEPTH))
         kind = node.supplier.operator if isinstance(node.supplier, OperatorSupplier) else None
         return (None if kind is None else kind.__qualname__, super().of_work(node))
 
     def of(self, value: Any, depth: int) -> object:
-        """Return a description of a value."""
         self._left -= 1
         if depth == 0 or self._left < 0:
             return "..."
@@ -290,20 +285,19 @@ class _Details(_Parts):
         if isinstance(value, _CONTAINERS) or attributes_of(value) is not None:
             kind: type = type(cast("object", value))
             return (self.of(kind, depth), super()._of_parts(value, depth))
-        # An object of a class in C, such as operator.itemgetter, writes its parts.
+        # C objects such as operator.itemgetter show their parts in repr.
         text = repr(cast("object", value))
         return (type(value).__qualname__, "" if _ADDRESS.search(text) else text)
 
 
 def _details(spec: TopologySpec) -> Callable[[], _Parts]:
-    """Return a maker of descriptions for nodes of a topology."""
     nodes = [node for each in spec.subtopologies for node in each.nodes]
     locations = frozenset(node.location for node in nodes if node.location)
     return partial(_Details, FunctionSources(), locations)
 
 
 def _is_known(module: str | None) -> bool:
-    """Return whether a name is enough: of Python's own modules, and of ours."""
+    """Return True if the name identifies it: Python's own modules, and ours."""
     return (module or "").partition(".")[0] in _KNOWN_MODULES
 
 
@@ -317,7 +311,7 @@ def _is_function(value: object) -> TypeGuard[_Function]:
 
 
 def _content(cell: CellType) -> object:
-    """Return what a closure's cell holds; None for one that is not filled yet."""
+    """Return the content of a closure cell; None for an empty one."""
     try:
         return cast("object", cell.cell_contents)
     except ValueError:
@@ -325,7 +319,7 @@ def _content(cell: CellType) -> object:
 
 
 def _code(code: CodeType) -> object:
-    """Return the names and constants of a function, which are the same in every version of Python."""
+    """Return the names and constants of a function, equal in every Python version."""
     inner = [_code(each) for each in code.co_consts if isinstance(each, CodeType)]
     constants = sorted(
         repr(each) for each in code.co_consts if isinstance(each, str | bytes | int | float)

@@ -1,7 +1,8 @@
-"""What the joins of a stream stand for in the graph: their nodes and stores, under Kafka Streams' names.
+"""Graph nodes and stores of stream joins, under Kafka Streams' names.
 
-Each side of a stream-stream join has a node that keeps its records in a window store, one that looks for partners in the
-other side's, and both results go to one node (KStreamImplJoin, StreamStreamJoinNode).
+Each side of a stream-stream join has a node that writes its records to a window store and a node
+that searches the other side's store. One merge node receives both results (KStreamImplJoin,
+StreamStreamJoinNode).
 """
 
 from collections.abc import Callable
@@ -49,18 +50,16 @@ from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 @dataclass(eq=False, kw_only=True)
 class JoinStore(TableStore):
-    """The window store of one side. Its changelog is not compacted, because all values of a key and time are kept."""
+    """Window store of one side. Its changelog is not compacted: it keeps all values of a key and time."""
 
     join_windows: JoinWindows
-    #: What stands for serdes that nobody gave.
+    #: Placeholders for missing serdes.
     placeholders: tuple[DefaultSerde, DefaultSerde]
 
     def values_serde(self) -> SerdePort:
-        """Return the serde of its values, or what stands for it."""
         return filled(self.value_serde, self.placeholders[1])
 
     def spec(self, context: str) -> StoreSpec:  # noqa: ARG002 - the signature of a table's store
-        """Return the store as it is to be."""
         wishes = self.materialized
         return StoreSpec(
             name=self.name,
@@ -78,10 +77,9 @@ class JoinStore(TableStore):
 
 @dataclass(eq=False, kw_only=True)
 class BytesStore(TableStore):
-    """A store whose rows an operator writes and reads itself: what waits for a partner, or for rows of a table."""
+    """A store of rows that the operator encodes itself: buffered records or unmatched ones."""
 
     def spec(self, context: str) -> StoreSpec:  # noqa: ARG002 - the signature of a table's store
-        """Return the store as it is to be."""
         wishes = self.materialized
         return StoreSpec(
             name=self.name,
@@ -99,20 +97,17 @@ class BytesStore(TableStore):
 
 @dataclass(eq=False, kw_only=True)
 class StreamJoinNode(GraphNode):
-    """A join of two streams, below the two nodes that keep their records; its parents are the streams themselves.
+    """A stream-stream join, below the two nodes that store their records; its parents are the streams.
 
     Attributes:
-        this_window: The node that keeps the left side's records.
-        other_window: The node that keeps the right side's records.
-        this_name: The node that finds partners for the left side's records.
-        other_name: The node that finds partners for the right side's records.
-        this_store: The left side's records.
-        other_store: The right side's records.
-        non_joined: Records without a partner, in a left or outer join.
-        is_outer: Whether the right side's records come out without a partner, too.
-        windows: How near each other records must be.
-        joiner: The user's function.
-        with_itself: Both sides are one stream, and one store is enough.
+        this_window: Node that stores the left side's records.
+        other_window: Node that stores the right side's records.
+        this_name: Node that finds partners for the left side's records.
+        other_name: Node that finds partners for the right side's records.
+        non_joined: Store of unmatched records in a left or outer join.
+        is_outer: True if unmatched right records are emitted, too.
+        windows: Maximum time difference.
+        with_itself: True if both sides are one stream, so one store is enough.
     """
 
     this_window: str
@@ -127,8 +122,7 @@ class StreamJoinNode(GraphNode):
     joiner: UserFunction
     with_itself: bool = False
 
-    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:  # noqa: ARG002 - those are further up
-        """Add the two sides and what brings their results together, or the join of a stream with itself."""
+    def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:  # noqa: ARG002 - parents are further up
         topology.copartition(
             (self.this_window, self.other_window)[: 1 if self.with_itself else 2],
             where("join", self.location),
@@ -205,21 +199,21 @@ class StreamJoinNode(GraphNode):
         )
 
     def stores(self) -> tuple[TableStore, ...]:
-        """Return the store of records without a partner, which a stream joined with itself does without."""
         return () if self.non_joined is None or self.with_itself else (self.non_joined,)
 
     @property
     def may_be_with_itself(self) -> bool:
-        """Return whether one store gives the same results, if both sides are one stream.
+        """Return True if a self-join gives the same results with one store.
 
-        A record always finds itself, then, so none waits for a partner. Kafka Streams does not ask: there
-        a join whose window leaves the record itself out gives other results once it is optimised.
+        A record then always matches itself, so none waits for a partner. Kafka Streams omits this
+        check: there a join whose window excludes the record itself changes its results when
+        optimised.
         """
         return self.windows.before_ms >= 0 and self.windows.after_ms >= 0
 
 
 def single_store_self_join(graph: LogicalGraph) -> None:
-    """Let joins of a stream with itself keep its records once (Kafka Streams' single.store.self.join)."""
+    """Let self-joins store records once (Kafka Streams' single.store.self.join)."""
     stand_ins = graph.stand_ins()
     by_name = {node.name: node for node in graph.nodes}
     for node in graph.nodes:
@@ -230,7 +224,7 @@ def single_store_self_join(graph: LogicalGraph) -> None:
         node.with_itself = True
         kept, spare = by_name[node.this_window], by_name[node.other_window]
         assert isinstance(kept, ProcessorNode)
-        # The join puts the records into the store, once it has looked for those before them.
+        # The join stores the records itself after searching the earlier ones.
         kept.supplier = OperatorSupplier(PassThrough)
         kept.reads = frozenset((node.this_store.name,))
         for parent in list(spare.parents):
@@ -240,20 +234,6 @@ def single_store_self_join(graph: LogicalGraph) -> None:
 
 @dataclass(eq=False, kw_only=True)
 class StreamTableJoinNode(GraphNode):
-    """A join of a stream with a table.
-
-    Attributes:
-        table: The table's node.
-        view: How its rows are looked up.
-        view_stores: The stores that takes.
-        joiner: The user's function.
-        left: Whether records without a row have a result.
-        grace_ms: How long records wait for rows that come late; None: not at all.
-        buffer: Where they wait.
-        key_serde: Serde of the stream's keys, as far as known.
-        value_serde: Serde of its values, likewise.
-    """
-
     table: str
     view: TableView
     view_stores: tuple[str, ...]
@@ -265,7 +245,6 @@ class StreamTableJoinNode(GraphNode):
     value_serde: AnySerde | None
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the join and its buffer."""
         operator: type[StreamTableJoin] = StreamTableJoin
         arguments: tuple[object, ...] = (self.view, self.view_stores, self.joiner, self.left)
         stores = self.view_stores
@@ -299,12 +278,11 @@ class StreamTableJoinNode(GraphNode):
                 )
 
     def stores(self) -> tuple[TableStore, ...]:
-        """Return the buffer."""
         return () if self.buffer is None else (self.buffer,)
 
 
 class JoinOptions(msgspec.Struct, frozen=True):
-    """What the user gave to a join."""
+    """User options of a join."""
 
     call: Call
     joiner: Callable[..., Any]
@@ -321,7 +299,7 @@ class JoinOptions(msgspec.Struct, frozen=True):
 
 
 class Join:
-    """A join's options, checked."""
+    """Checked options of a join."""
 
     def __init__(self, options: JoinOptions, kind: FunctionKind = FunctionKind.JOINER) -> None:
         call = options.call
@@ -360,11 +338,10 @@ class Join:
 
     @property
     def store_base(self) -> str | None:
-        """Return what the names of the stores begin with; None for generated ones."""
+        """Return the prefix of store names; None for generated names."""
         return self.name if self.options.store is None else self.materialized.name
 
     def windows(self) -> JoinWindows:
-        """Return the windows of a join of two streams."""
         within, context = self.options.within, self.call.context
         if self.options.grace is not None:
             raise TopologyError(
@@ -379,7 +356,6 @@ class Join:
         )
 
     def check_table(self, table: TablePart) -> None:
-        """Raise unless the options fit a join with this table."""
         context, grace_ms = self.call.context, self.grace_ms()
         if self.keeps_right:
             raise TopologyError(
@@ -400,19 +376,18 @@ class Join:
             )
 
     def grace_ms(self) -> int | None:
-        """Return the grace of a join with a table."""
         grace = self.options.grace
         return None if grace is None else to_ms(grace, f"{self.call.context}: grace")
 
     def check_graph(self, mine: object, theirs: object, what: str) -> None:
-        """Raise unless both sides come from one builder."""
+        """Raise `TopologyError` unless both sides come from one builder."""
         if mine is not theirs:
             raise TopologyError(
                 f"{self.call.context}: the {what} comes from a different builder; make both with one StreamsBuilder"
             )
 
     def placeholders(self, *, other: bool) -> tuple[DefaultSerde, DefaultSerde]:
-        """Return what stands for the serdes of one side if nobody gave them: it says which argument does."""
+        """Return placeholders for missing serdes of one side; their errors name the argument."""
         to, option, side = f"to {self.call.operator}()", "value_serde=", "this stream"
         if other:
             option, side = "other_value_serde=", "the other stream"
@@ -422,7 +397,6 @@ class Join:
         )
 
     def bytes_store(self, name: str, *, generated: bool) -> BytesStore:
-        """Return a store whose rows the operator writes itself."""
         return BytesStore(
             name=name,
             generated=generated,
@@ -434,18 +408,14 @@ class Join:
 
 
 def suffixed(name: str | None, suffix: str) -> str | None:
-    """Return the name with the suffix, if there is one.
-
-    >>> suffixed("pairs", "-merge"), suffixed(None, "-merge")
-    ('pairs-merge', None)
-    """
+    """Return the name with the suffix, or None."""
     return None if name is None else name + suffix
 
 
 class _Names:
-    """Names of the parts of a join of two streams: made of `name=` and `store=`, else generated.
+    """Names of the parts of a stream-stream join: from `name=` and `store=`, or generated.
 
-    Numbers are used up in the order of Kafka Streams, also where a name is given.
+    Numbers are consumed in Kafka Streams' order, even with a user-given name.
     """
 
     def __init__(self, join: Join, graph: LogicalGraph) -> None:
@@ -474,7 +444,7 @@ class _Names:
 
 
 def join_streams(join: Join, left: StreamPart, right: StreamPart) -> GraphNode:
-    """Add a join of two streams whose records are where their keys belong; return its node."""
+    """Add a join of two co-partitioned streams; return its node."""
     graph, windows, location = left.graph, join.windows(), join.call.location
     names = _Names(join, graph)
     this_value, other_value = (
@@ -527,7 +497,7 @@ def join_streams(join: Join, left: StreamPart, right: StreamPart) -> GraphNode:
 
 
 def join_table(join: Join, left: StreamPart, table: TablePart) -> GraphNode:
-    """Add a join with a table of a stream whose records are where their keys belong; return its node."""
+    """Add a join of a co-partitioned stream with a table; return its node."""
     graph, grace_ms = left.graph, join.grace_ms()
     prefix = "KSTREAM-LEFTJOIN-" if join.keeps_left else "KSTREAM-JOIN-"
     name = graph.node_name(prefix, join.name)

@@ -1,4 +1,4 @@
-"""What `KTable.suppress` needs of the graph: the store it holds rows back in, and the windows above it."""
+"""The buffer store of `KTable.suppress`, and the windows above it."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from tidewheel.streams.windows import UnlimitedWindows, Windows
 
 @dataclass(eq=False, kw_only=True)
 class BufferStore(TableStore):
-    """The store of rows that are held back; always needed, and never to be queried."""
+    """The store of suppressed rows; always created, never queryable."""
 
     @property
     def takes_default(self) -> bool:
@@ -21,11 +21,10 @@ class BufferStore(TableStore):
         return False
 
     def takes_format(self, spec: StoreSpec) -> bool:  # noqa: ARG002 - the signature of a table's store
-        """Return True: the format decides how large a row counts."""
+        """Return True: the format decides the size of a row."""
         return True
 
     def spec(self, context: str) -> StoreSpec:  # noqa: ARG002 - such a store can always be
-        """Return the store as it is to be."""
         return StoreSpec(
             name=self.name,
             kind=StoreKind.KEY_VALUE,
@@ -36,10 +35,10 @@ class BufferStore(TableStore):
 
 
 def windows_above(node: GraphNode, call: Call) -> tuple[Windows, ...]:
-    """Return the windows of the aggregations that a node's rows come from, through any operators between.
+    """Return the windows of the aggregations above a node, through any operators.
 
-    Raises `TopologyError` where rows come from none, or from windows that never close (Kafka Streams'
-    GraphGraceSearchUtil).
+    Raises `TopologyError` without a windowed aggregation or for windows that never close (Kafka
+    Streams' GraphGraceSearchUtil).
     """
     own = node.table_windows()
     if any(isinstance(windows, UnlimitedWindows) for windows in own):

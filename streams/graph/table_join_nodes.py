@@ -1,4 +1,4 @@
-"""What a join of tables puts into the graph: its nodes, their names, its topics and stores."""
+"""Graph nodes of table joins: names, topics and stores."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -49,27 +49,25 @@ if TYPE_CHECKING:
 _REGISTRATION = "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-"
 _RESPONSE = "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-"
 _PROCESSOR = "KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR-"
-#: What the result of a join on a foreign key is named after, where it has no name.
+#: Name prefix of an unnamed foreign-key join's result.
 FOREIGN_KEY_OUTPUT = "KTABLE-FK-JOIN-OUTPUT-"
 
 
 class JoinNames:
-    """Names of a join's parts: made of its `name=`, else generated; numbers are used up either way."""
+    """Names of a join's parts: from `name=`, or generated; both consume numbers."""
 
     def __init__(self, part: "TablePart", name: str | None) -> None:
         self._graph = part.graph
         self.name = name
 
     def __call__(self, suffix: str, prefix: str) -> str:
-        """Return the name of a part."""
         return self._graph.node_name(prefix, None if self.name is None else self.name + suffix)
 
 
 class SubscriptionStore(TableStore):
-    """The store of what the other table's partitions are asked, by foreign and primary key."""
+    """Store of subscriptions, by foreign and primary key."""
 
     def spec(self, context: str) -> StoreSpec:
-        """Return the store as it is to be."""
         reason = (
             "its rows are subscriptions of a foreign-key join; deleting a row of the left table (a tombstone in its topic) "
             "deletes its subscription"
@@ -79,10 +77,10 @@ class SubscriptionStore(TableStore):
 
 @dataclass(eq=False, kw_only=True)
 class TableJoinNode(GraphNode):
-    """A join of two tables on their keys: a node for each side, and one that has the results of both.
+    """A join of two tables by key: a node for each side, and one that merges the results.
 
-    `left` and `right` are each table's view and the stores it reads; `versioned` says of which tables changes may be
-    older than what they have.
+    `left` and `right` are each table's view and its stores; `versioned` marks the tables whose
+    changes may be older than their current rows.
     """
 
     this_name: str
@@ -94,12 +92,11 @@ class TableJoinNode(GraphNode):
     store: TableStore | None
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
-        """Add the three nodes, and the store if there is one."""
         left, right = (
             parents[0],
             parents[-1],
-        )  # one and the same where a table is joined with itself
-        # A result that is kept knows its old value; one that is not has to be computed from both old rows.
+        )  # equal if a table is joined with itself
+        # A stored result has its old value; otherwise the old value is computed from both old rows.
         computes_old = self.old_values and self.store is None
         sides = (
             (self.this_name, left, LeftSide, self.right, self.versioned[0]),
@@ -132,12 +129,11 @@ class TableJoinNode(GraphNode):
         topology.copartition((left, right), where("join", self.location))
 
     def stores(self) -> tuple[TableStore, ...]:
-        """Return the result's store."""
         return () if self.store is None else (self.store,)
 
 
 class ForeignKeyCall:
-    """What a call says of a join on a foreign key."""
+    """Arguments of a foreign-key join."""
 
     def __init__(
         self,
@@ -161,13 +157,13 @@ class ForeignKeyCall:
 
 
 def _by_key(partitioner: Partitioner, topic: str, key: Any, value: Any, partitions: int) -> Any:
-    """Call a partitioner of keys: what it would see of the value is a message of the join's own."""
+    """Call a partitioner by key; the value would be an internal message of the join."""
     del value
     return partitioner(topic, key, None, partitions)
 
 
 class _ForeignKeyNames(msgspec.Struct, frozen=True):
-    """The names of all parts of a join on a foreign key, in the order in which Kafka Streams counts them."""
+    """Names of a foreign-key join's parts, in the order in which Kafka Streams counts them."""
 
     registration: str
     send: str
@@ -185,7 +181,6 @@ class _ForeignKeyNames(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, named: JoinNames) -> "_ForeignKeyNames":
-        """Return the names, generated or made of the join's."""
         return cls(
             named("-subscription-registration", _REGISTRATION) + "-topic",
             named("-subscription-registration-processor", _REGISTRATION),
@@ -207,12 +202,11 @@ class _ForeignKeyNames(msgspec.Struct, frozen=True):
 
     @property
     def topics(self) -> ForeignKeyTopics:
-        """Return the names of the topics."""
         return ForeignKeyTopics(self.registration, self.response)
 
 
 class ForeignKeyJoin:
-    """Puts the nodes of a join on a foreign key into the graph: to the other table, and back."""
+    """Adds the nodes of a foreign-key join: to the other table and back."""
 
     def __init__(self, mine: "TablePart", theirs: "TablePart", link: ForeignKeyCall) -> None:
         self._mine = mine
@@ -227,11 +221,11 @@ class ForeignKeyJoin:
         self._foreign_value = filled(theirs.value_serde, VALUE_DEFAULT)
 
     def add(self) -> GraphNode:
-        """Add all nodes but the result's; return the one that gives the results."""
+        """Add all nodes except the result's; return the last one."""
         return self._resolve(self._respond(self._subscribe()))
 
     def _subscribe(self) -> GraphNode:
-        """From this table's changes to the topic that the other table's tasks read."""
+        """Send this table's changes to the topic that the other table's tasks read."""
         names, link = self.names, self._link
         arguments = (link.foreign_key, link.left_join, self._mine.versioned)
         serdes = (self._key, self._value, self._foreign_key)
@@ -252,7 +246,7 @@ class ForeignKeyJoin:
         return topic
 
     def _respond(self, registration: GraphNode) -> GraphNode:
-        """At the other table: keep the subscriptions, answer them now and whenever a row changes."""
+        """At the other table: store subscriptions and respond now and at each row change."""
         names, link, graph = self.names, self._link, self._mine.graph
         store = SubscriptionStore(
             name=names.store,
@@ -289,7 +283,7 @@ class ForeignKeyJoin:
         return topic
 
     def _resolve(self, response: GraphNode) -> GraphNode:
-        """Back at this table: join the answers with the rows that asked."""
+        """At this table: join the responses with the subscribed rows."""
         view, view_stores = self._mine.view()
         arguments = (view, self._link.joiner, self._link.left_join)
         serdes = (self._value, self._foreign_value)

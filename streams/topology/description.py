@@ -1,8 +1,8 @@
-"""What a topology looks like: Kafka Streams' text, a Mermaid flowchart, or plain values.
+"""Topology descriptions: Kafka Streams' text, a Mermaid flowchart, or plain values.
 
-The text is that of Kafka Streams' `TopologyDescription`, so that both can be compared line by line.
-Nodes with more below them come first, then names decide. Neighbours, topics and stores are in Kafka
-Streams' order as well, which depends on hash codes (`tidewheel.streams.topology.description`).
+The text equals that of Kafka Streams' `TopologyDescription`, line by line. Nodes with larger
+subtrees come first, then names decide. Neighbours, topics and stores are in Kafka Streams' order,
+which depends on Java hash codes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,10 +33,10 @@ NodeType = Literal["source", "processor", "sink"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDescription:
-    """One node: what it reads, writes or keeps, and its neighbours.
+    """One node with its topics, stores and neighbours.
 
-    `topics` of a source; `pattern` of a source that reads by regular expression; `topic` of a sink, None where a
-    function (`extractor`, its name) chooses; `stores` of a processor.
+    `topics` or `pattern` of a source; `topic` of a sink, None if a function (`extractor`: its name)
+    chooses; `stores` of a processor.
     """
 
     type: NodeType
@@ -68,7 +68,7 @@ class NodeDescription:
         return head + after + before
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the node as plain values, without what its type does not have."""
+        """Return plain values, omitting fields that the node type lacks."""
         own: dict[str, Any]
         match self.type:
             case "source" if self.pattern is None:
@@ -87,9 +87,10 @@ class NodeDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtopologyDescription:
-    """One sub-topology: its nodes in the order of the text, and how it runs if that was asked for.
+    """One sub-topology: its nodes in the order of the text, and its execution if requested.
 
-    `execution` says whether it runs in batches, `key_ranges` whether its tasks may be cut ("keyed"), and why not.
+    `execution` is batches or record by record; `key_ranges` is "keyed" if its tasks can be divided,
+    or the reason they can't.
     """
 
     id: int
@@ -108,7 +109,6 @@ class SubtopologyDescription:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sub-topology as plain values."""
         execution = {} if self.execution is None else {"execution": self.execution}
         if self.key_ranges is not None:
             execution["key_ranges"] = self.key_ranges
@@ -117,7 +117,7 @@ class SubtopologyDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalStoreDescription:
-    """A global store: the node that reads its topic and the node that writes it. It makes no tasks."""
+    """A global store: the node that reads its topic and the node that writes it. It has no tasks."""
 
     id: int
     source: NodeDescription
@@ -128,7 +128,6 @@ class GlobalStoreDescription:
         return f"Sub-topology: {self.id} for global store (will not generate tasks)\n{nodes}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the global store as plain values."""
         return {
             "id": self.id,
             "source": self.source.to_dict(),
@@ -138,27 +137,14 @@ class GlobalStoreDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopologyDescription:
-    """A topology described; `str()` gives Kafka Streams' text.
-
-    >>> from tidewheel import StreamsBuilder
-    >>> builder = StreamsBuilder()
-    >>> builder.stream("in", key_serde=str, value_serde=str).to("out")
-    >>> description = builder.build().describe()
-    >>> print(str(description).strip())
-    Topologies:
-       Sub-topology: 0
-        Source: KSTREAM-SOURCE-0000000000 (topics: [in])
-          --> KSTREAM-SINK-0000000001
-        Sink: KSTREAM-SINK-0000000001 (topic: out)
-          <-- KSTREAM-SOURCE-0000000000
-    """
+    """A described topology; `str()` gives Kafka Streams' text."""
 
     subtopologies: tuple[SubtopologyDescription, ...]
     global_stores: tuple[GlobalStoreDescription, ...] = ()
 
     @classmethod
     def of(cls, spec: TopologySpec, *, execution: bool = False) -> "TopologyDescription":
-        """Return the description of a topology, with how each sub-topology runs if `execution` is true."""
+        """Return the description of a topology; `execution` adds how each sub-topology runs."""
         return cls(
             tuple(_described(sub, execution) for sub in spec.subtopologies),
             tuple(map(_described_global, spec.global_stores)),
@@ -170,14 +156,7 @@ class TopologyDescription:
         return "Topologies:\n " + "".join(f"  {text}" for _, text in sorted(parts.items()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain lists, dicts and strings, as for JSON.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> builder = StreamsBuilder()
-        >>> builder.stream("in", key_serde=str, value_serde=str, name="read").to("out", name="write")
-        >>> builder.build().describe().to_dict()["subtopologies"][0]["nodes"][1]
-        {'type': 'sink', 'name': 'write', 'topic': 'out', 'predecessors': ['read'], 'successors': []}
-        """
+        """Return plain lists, dicts and strings, ready for JSON."""
         subtopologies = [sub.to_dict() for sub in self.subtopologies]
         global_stores = [each.to_dict() for each in self.global_stores]
         return {"subtopologies": subtopologies} | (
@@ -185,23 +164,7 @@ class TopologyDescription:
         )
 
     def to_mermaid(self) -> str:
-        """Return a Mermaid flowchart: a box per sub-topology, topics as stadiums, stores as cylinders.
-
-        >>> from tidewheel import StreamsBuilder
-        >>> builder = StreamsBuilder()
-        >>> builder.stream("in", key_serde=str, value_serde=str, name="read").to("out", name="write")
-        >>> print(builder.build().describe().to_mermaid())
-        flowchart TB
-          topic0(["in"])
-          topic1(["out"])
-          subgraph sub0["Sub-topology 0"]
-            node0["read"]
-            node1["write"]
-          end
-          topic0 --> node0
-          node0 --> node1
-          node1 --> topic1
-        """
+        """Return a Mermaid flowchart: a box per sub-topology, topics as stadiums, stores as cylinders."""
         return _Mermaid().draw(self.subtopologies, self.global_stores)
 
 
@@ -230,9 +193,8 @@ def _described(spec: SubtopologySpec, execution: bool) -> SubtopologyDescription
 class _Links:
     """The neighbours of each node in Kafka Streams' order.
 
-    InternalTopologyBuilder.describeSubtopology connects the nodes in the order of a hash map. It sorts
-    neighbours by the number of nodes connected below them at that moment. A node that is reached on
-    two paths counts twice.
+    InternalTopologyBuilder.describeSubtopology connects nodes in hash map order. It sorts
+    neighbours by the number of nodes connected below them so far; a node on two paths counts twice.
     """
 
     def __init__(self, parents: Mapping[str, Iterable[str]]) -> None:
@@ -270,7 +232,7 @@ def _node(node: NodeSpec) -> NodeDescription:
             topics = tuple(hash_order(node.topics))
             return NodeDescription(type="source", name=node.name, topics=topics, pattern=pattern)
         case ProcessorSpec():
-            # Kafka Streams keeps topics and stores in a HashSet, and prints that.
+            # Kafka Streams prints topics and stores from a HashSet.
             stores = tuple(hash_order(node.stores))
             return NodeDescription(type="processor", name=node.name, stores=stores)
         case SinkSpec():
@@ -280,13 +242,13 @@ def _node(node: NodeSpec) -> NodeDescription:
 
 
 def _function(function: Callable[..., Any]) -> str:
-    """Return a function's name without an address, so that the text is the same at every start."""
+    """Return a function's name without an address, so the text is equal at every start."""
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__qualname__
 
 
 class _Mermaid:
-    """Collects the lines of a flowchart. Ids are made up, because names may be reserved words there."""
+    """Collects the lines of a flowchart. Ids are generated: names may be reserved words in Mermaid."""
 
     def __init__(self) -> None:
         self._topics: dict[str, str] = {}
@@ -299,7 +261,6 @@ class _Mermaid:
         subtopologies: Sequence[SubtopologyDescription],
         global_stores: Sequence[GlobalStoreDescription],
     ) -> str:
-        """Return the whole flowchart."""
         for sub in subtopologies:
             title = f"Sub-topology {sub.id}"
             if sub.execution is not None:
@@ -341,17 +302,13 @@ class _Mermaid:
 
 
 def _label(text: str) -> str:
-    """Return quoted text; Mermaid writes a quote, and what would look like its own markup, as entities."""
+    """Return quoted text; quotes and Mermaid markup become entities."""
     escaped = text.replace("#", "#35;").replace('"', "#quot;")
     return f'"{escaped.replace("<", "#lt;").replace(">", "#gt;")}"'
 
 
 def string_hash(text: str) -> int:
-    """Return `String.hashCode()`, unsigned.
-
-    >>> string_hash("hello")
-    99162322
-    """
+    """Return Java's `String.hashCode()`, unsigned."""
     code = 0
     data = text.encode("utf-16-be")
     for index in range(0, len(data), 2):
@@ -360,9 +317,9 @@ def string_hash(text: str) -> int:
 
 
 def hash_order(names: Iterable[str], capacity: int = _CAPACITY) -> list[str]:
-    """Return distinct names in the order of a `HashMap` that they were put into in the given order.
+    """Return distinct names in the order of a Java `HashMap` filled in the given order.
 
-    `capacity` is the number of buckets the map is made for.
+    `capacity` is the map's initial number of buckets.
 
     >>> hash_order(["b", "q", "a"])
     ['q', 'a', 'b']
@@ -389,9 +346,9 @@ class _Leaf(msgspec.Struct, eq=False):
 
 
 class TreeOrder:
-    """A `TreeSet` of names whose comparator may change its mind: a name stays where it was put.
+    """A Java `TreeSet` whose comparator may change: an inserted name keeps its place.
 
-    `before(a, b)` says whether `a` is to stand before `b` as of now.
+    `before(a, b)` is the current order of two names.
 
     >>> sizes = {"a": 1, "b": 1, "c": 1}
     >>> order = TreeOrder(lambda one, other: (-sizes[one], one) < (-sizes[other], other))
@@ -404,7 +361,7 @@ class TreeOrder:
         self._root: _Leaf | None = None
 
     def add(self, name: str) -> None:
-        """Put a name where it belongs as of now; one that is met on the way there is the same one."""
+        """Insert a name by the current order; a name equal to one on the path is dropped."""
         path: list[tuple[_Leaf, bool]] = []
         here = self._root
         while here is not None:
@@ -425,7 +382,7 @@ class TreeOrder:
         self._root.red = False
 
     def _balance(self, leaf: _Leaf, above: list[_Leaf]) -> None:
-        """Restore the rules of a red-black tree (Cormen et al., as java.util.TreeMap), so that it has Java's shape."""
+        """Rebalance the red-black tree (Cormen et al., as java.util.TreeMap) to get Java's shape."""
         while len(above) > 1 and above[-1].red:
             parent, grandparent = above[-1], above[-2]
             on_left = parent is grandparent.left
@@ -439,11 +396,11 @@ class TreeOrder:
                 self._rotate(parent, grandparent, left=on_left)
                 parent = leaf
             parent.red, grandparent.red = False, True
-            self._rotate(grandparent, above[-3] if len(above) > 2 else None, left=not on_left)  # noqa: PLR2004 - has it a parent
+            self._rotate(grandparent, above[-3] if len(above) > 2 else None, left=not on_left)  # noqa: PLR2004 - root has no parent
             return
 
     def _rotate(self, leaf: _Leaf, parent: _Leaf | None, *, left: bool) -> None:
-        """Turn a leaf down to one side; its other child takes its place."""
+        """Rotate a node down to one side; its other child replaces it."""
         if left:
             up = leaf.right
             assert up is not None
@@ -460,7 +417,6 @@ class TreeOrder:
             parent.right = up
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names in their order."""
         return self._walk(self._root)
 
     def _walk(self, leaf: _Leaf | None) -> Iterator[str]:

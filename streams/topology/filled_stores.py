@@ -1,4 +1,4 @@
-"""The part of `Topology` for stores that are filled from a topic: global ones, and read-only ones of a task (KIP-813)."""
+"""Stores filled from a topic: global stores and a task's read-only stores (KIP-813)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from tidewheel.tasks.processing.api.topology_spec import (
     TimestampExtractor,
 )
 
-#: The kinds of read-only stores: those that a table may have.
+#: Store kinds that may be read-only: those of tables.
 _READ_ONLY_KINDS: Final = (
     StoreKind.KEY_VALUE,
     StoreKind.TIMESTAMPED_KEY_VALUE,
@@ -42,18 +42,17 @@ class TopologyStores(ABC):
     _stores: dict[str, StoreBuilder]
 
     def __init__(self) -> None:
-        #: Source and processor of each global store, by its name; `table` says that no processor of the user's writes it.
+        #: Source and processor of each global store, by store name; `table`: the DSL's processor
+        #: writes it.
         self._global_stores: dict[str, _GlobalNodes] = {}
-        #: The processor that fills each read-only store, by the store's name.
+        #: Processor that fills each read-only store, by store name.
         self._read_only_stores: dict[str, str] = {}
 
     @abstractmethod
-    def add_node(self, node: NodeSpec) -> None:
-        """Add a node whose parents and stores are there; raises `TopologyError` where it does not fit."""
+    def add_node(self, node: NodeSpec) -> None: ...
 
     @abstractmethod
-    def add_store(self, builder: StoreBuilder) -> None:
-        """Add a store; the same store twice is one."""
+    def add_store(self, builder: StoreBuilder) -> None: ...
 
     def add_global_store(
         self,
@@ -69,13 +68,13 @@ class TopologyStores(ABC):
         """Add a store that every process fills from all partitions of a topic; every processor may read it.
 
         Args:
-            builder: The key-value store. It has no changelog: the topic is one.
+            builder: A key-value store builder. The topic replaces a changelog.
             source_name: Name of the node that reads the topic.
-            topic: The topic; nothing else of the topology may read it.
+            topic: The topic; no other node may read it.
             processor_name: Name of the node that writes the store.
-            supplier: The `Processor` class of that node. It forwards nothing and schedules nothing.
-            key_serde: Serde of keys; the configured default if not given.
-            value_serde: Serde of values, likewise.
+            supplier: `Processor` class of that node. It must not forward or schedule.
+            key_serde: Serde of keys; default: the configured one.
+            value_serde: Serde of values; same default.
 
         >>> from tidewheel import Stores, Topology
         >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float, logging=False)
@@ -111,25 +110,25 @@ class TopologyStores(ABC):
         value_serde: SerdeLike[Any] | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
     ) -> Self:
-        """Add a store that each task fills from its partition of a topic, which is the store's changelog as well (KIP-813).
+        """Add a store that each task fills from its partition of a topic, which is also its changelog (KIP-813).
 
-        The topic is read from its beginning. Only this processor writes the store; others that are connected to it read
-        it. A lost store is restored by giving the processor the records up to the committed offset again, so it must
-        depend on nothing else, and the topic should be compacted.
+        The topic is read from its beginning. Only this processor writes the store; connected
+        processors read it. A lost store is restored by replaying records up to the committed offset
+        through the processor: it must depend on nothing else, and the topic should be compacted.
 
         Args:
-            builder: The store: keys and values, with or without timestamps or versions.
-            source_name: Name of the node that reads the topic; other nodes may have it as a parent too.
+            builder: Builder of a key-value store, with or without timestamps or versions.
+            source_name: Name of the node that reads the topic; other nodes may be its children too.
             topic: The topic.
             processor_name: Name of the node that writes the store.
-            supplier: The `Processor` class of that node. It forwards nothing; what it schedules is not called while
-                the store is restored.
-            key_serde: Serde of keys; the configured default if not given.
-            value_serde: Serde of values, likewise.
-            timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
+            supplier: `Processor` class of that node. It must not forward; its schedules do not run
+                during a restore.
+            key_serde: Serde of keys; default: the configured one.
+            value_serde: Serde of values; same default.
+            timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
 
         Raises:
-            TopologyError: A store that forgets by itself (of windows or sessions, with a ttl or `max_entries`), or a
+            TopologyError: A store that expires rows (windows, sessions, ttl or `max_entries`), or a
                 processor whose `process` is a coroutine function.
 
         >>> from tidewheel import Stores, Topology
@@ -183,7 +182,7 @@ class TopologyStores(ABC):
         *,
         table: bool = False,
     ) -> None:
-        """Add a global store with its two nodes; of a `table`, the supplier is the DSL's."""
+        """Add a global store with its two nodes; for a `table`, the supplier is the DSL's."""
         context = where(repr(processor), source.location)
         spec = builder.spec
         if spec.kind not in (StoreKind.KEY_VALUE, StoreKind.TIMESTAMPED_KEY_VALUE):
@@ -216,7 +215,7 @@ class TopologyStores(ABC):
         self._global_stores[spec.name] = _GlobalNodes(source.name, processor, table)
 
     def reads_only(self, processor: str, store: str, context: str) -> frozenset[str]:
-        """Return the store if this processor may only read it; raises `TopologyError` if it can't have it at all."""
+        """Return the store if this processor may only read it; raise `TopologyError` if access is impossible."""
         filled = {name: kept for kept, name in self._read_only_stores.items()}.get(processor, store)
         if filled != store:
             raise TopologyError(

@@ -1,6 +1,6 @@
-"""Key placement: where an input's keys are, where its partitioner puts them, and what follows for topics it is joined with.
+"""Key placement: checks that joined topics place equal keys in equal partitions.
 
-Topics that are joined must place equal keys in equal partitions. Kafka's own clients use murmur2, librdkafka's default is crc32.
+Kafka's Java clients partition by murmur2; librdkafka's default is crc32.
 """
 
 import logging
@@ -19,10 +19,10 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 _log: Final = logging.getLogger("tidewheel")
 
 DEFAULT: Final = "murmur2"
-#: The name of a partitioner that only the user knows: nothing is checked.
+#: A custom partitioner: no check is possible.
 UNKNOWN: Final = "unknown"
 NAMES: Final = (*KEY_PARTITIONERS, UNKNOWN)
-#: So many records with a key are looked at, of each partition.
+#: Sampled records with a key, per partition.
 SAMPLED: Final = 20
 _SOURCES: Final = {
     "murmur2": "Kafka's own clients' default",
@@ -32,9 +32,9 @@ _SOURCES: Final = {
 
 
 def with_input_partitioners(spec: TopologySpec, partitioners: Mapping[str, str]) -> TopologySpec:
-    """Return the topology with repartition topics placed as the inputs are that they are joined with.
+    """Return the topology with repartition topics partitioned like the inputs they are joined with.
 
-    Raises `TopologyError` where two inputs of a join have different partitioners. Pure.
+    Raises `TopologyError` if two inputs of a join have different partitioners. Pure.
     """
     if not partitioners:
         return spec
@@ -59,10 +59,10 @@ def with_input_partitioners(spec: TopologySpec, partitioners: Mapping[str, str])
 
 
 def _meeting(subtopology: SubtopologySpec) -> list[frozenset[str]]:
-    """Return the groups of topics whose equal keys must be in equal partitions.
+    """Return groups of topics that must be co-partitioned.
 
-    Beside inputs of joins these are all topics of a sub-topology with stores: merged streams, a stream of several topics,
-    processors that share a store.
+    Besides join inputs these are all topics of a sub-topology with stores: merged streams, a stream
+    of several topics, processors that share a store.
     """
     topics = frozenset(topic for each in subtopology.sources for topic in each.topics)
     return [*subtopology.copartition_groups, *([topics] if subtopology.stores else [])]
@@ -77,7 +77,7 @@ def _following(subtopology: SubtopologySpec, followed: Mapping[str, str]) -> Sub
             node if name in (DEFAULT, UNKNOWN) else replace(node, partitioner=KeyPartitioner(name))
         )
 
-    nodes: tuple[Any, ...] = tuple(map(follow, subtopology.nodes))  # each gives one of its kind
+    nodes: tuple[Any, ...] = tuple(map(follow, subtopology.nodes))  # keeps the node type
     return replace(subtopology, nodes=nodes)
 
 
@@ -86,7 +86,7 @@ def _log_warning(text: str) -> None:
 
 
 def checked_topics(plan: ApplicationPlan) -> dict[str, int]:
-    """Return the input topics whose keys must be in the partitions of equal keys of other topics, with partition counts. Pure."""
+    """Return the co-partitioned input topics with their partition counts. Pure."""
     counts: dict[str, int] = {}
     for subtopology in plan.subtopologies.values():
         spec = subtopology.spec
@@ -104,15 +104,15 @@ def checked_topics(plan: ApplicationPlan) -> dict[str, int]:
 
 
 class KeyCheck:
-    """Samples the first records of each partition of some topics, and warns of topics whose keys are elsewhere.
+    """Samples the first records of each partition, and warns of topics with misplaced keys.
 
     Args:
-        counts: The topics with their partition counts.
-        partitioners: Those that users name.
-        warn: Told of a topic once, when the first key is found elsewhere.
+        counts: Partition counts by topic.
+        partitioners: Named by the user.
+        warn: Called once per topic, at the first misplaced key.
 
     Attributes:
-        waiting: How many records are still to be looked at, per partition.
+        waiting: Records still to sample, per partition.
     """
 
     def __init__(
@@ -132,12 +132,11 @@ class KeyCheck:
             for partition in range(count)
         }
         self._sampled = dict.fromkeys(self._counts, 0)
-        #: Keys that are where a partitioner puts them, by topic and the partitioner's name.
+        #: Correctly placed keys, by topic and partitioner.
         self._fitting = {topic: dict.fromkeys(KEY_PARTITIONERS, 0) for topic in self._counts}
         self._warned: set[str] = set()
 
     def sample(self, records: SourceRecords) -> None:
-        """Look at some records of a partition that waits for it."""
         partition = TopicPartition(records.topic, records.partition)
         wanted = self.waiting.get(partition)
         if wanted is None:
@@ -159,11 +158,11 @@ class KeyCheck:
             self._warn(text)
 
     def sampled(self, topic: str) -> int:
-        """Return how many keys of a topic were looked at."""
+        """Return the number of sampled keys of a topic."""
         return self._sampled.get(topic, 0)
 
     def finding(self, topic: str) -> str:
-        """Return what is wrong with a topic, empty if nothing was found."""
+        """Return a topic's placement error; empty without one."""
         name = self._names.get(topic)
         if name is None:
             return ""
@@ -181,5 +180,5 @@ class KeyCheck:
         )
 
     def findings(self, topics: Iterable[str]) -> str:
-        """Return what is wrong with some topics, empty if nothing was found."""
+        """Return the placement errors of some topics; empty without one."""
         return " ".join(filter(None, map(self.finding, sorted(set(topics)))))

@@ -1,4 +1,4 @@
-"""How the nodes of a topology fit together: parents, topics, and which of them belong together. Pure."""
+"""Relations between topology nodes: parents, topics and connected groups. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,12 +13,11 @@ from tidewheel.tasks.processing.api.topology_spec import (
 
 
 def parents_of(node: NodeSpec) -> tuple[str, ...]:
-    """Return the names of the nodes above a node."""
     return () if isinstance(node, SourceSpec) else node.parents
 
 
 def connected_groups(nodes: Mapping[str, NodeSpec]) -> list[list[str]]:
-    """Return the nodes that belong together by edges or stores, groups and nodes in the order they were added."""
+    """Return groups of nodes connected by edges or stores, in insertion order."""
     group_of: dict[str, str] = {}
 
     def root(member: str) -> str:
@@ -43,7 +42,7 @@ def connected_groups(nodes: Mapping[str, NodeSpec]) -> list[list[str]]:
 def check_parents_exist(
     node: ProcessorSpec | SinkSpec, nodes: Mapping[str, NodeSpec], context: str
 ) -> None:
-    """Raise `TopologyError` unless every parent is there and gives something on."""
+    """Raise `TopologyError` unless every parent exists and forwards records."""
     if not node.parents:
         raise TopologyError(f"{context}: it has no parent; name at least one node")
     for name in node.parents:
@@ -62,7 +61,7 @@ def check_parents_exist(
 
 
 def check_read_once(node: SourceSpec, nodes: Iterable[NodeSpec], context: str) -> None:
-    """Raise `TopologyError` for a topic that another source reads too, or that is given twice."""
+    """Raise `TopologyError` for a topic that another source reads, or that is given twice."""
     for other in nodes:
         if not isinstance(other, SourceSpec):
             continue
@@ -90,5 +89,5 @@ def _reads(source: SourceSpec, topic: str) -> bool:
 
 
 def made_at(location: str) -> str:
-    """Return the user's line for a message, in brackets."""
+    """Return the user's file:line for a message, in brackets."""
     return f" ({location})" if location else ""

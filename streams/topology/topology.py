@@ -1,8 +1,7 @@
-"""`Topology`: sources, processors, sinks and stores by name, and the checks that make a runnable graph of them.
+"""`Topology`: named sources, processors, sinks and stores, checked to be runnable.
 
-The DSL fills one through `StreamsBuilder`; the Processor API fills it by hand. Parents must exist before their
-children, so a graph can't have cycles. Every error names the node and the user's line that made it. Nothing here runs
-records: `spec()` hands the result to the tasks as plain values.
+`StreamsBuilder` or the Processor API fills it. Parents must exist before their children, so a graph
+has no cycles. Errors name the node and the user's line. `spec()` gives the tasks plain values.
 """
 
 import hashlib
@@ -65,10 +64,10 @@ from tidewheel.tasks.processing.api.topology_spec import (
 
 
 class Topology(TopologyStores):
-    """A graph of named sources, processors and sinks, with the stores that processors share (Kafka Streams' Topology).
+    """A graph of named sources, processors, sinks and shared stores (Kafka Streams' Topology).
 
-    Every method that adds something returns the topology, and raises `TopologyError`, with its own name and your line,
-    for a name that is taken, a parent or a store that is not there, and for what is no serde, no builder or no supplier.
+    Methods that add return the topology. They raise `TopologyError` with the caller's line for a
+    duplicate name, a missing parent or store, and an invalid serde, builder or supplier.
 
     >>> from tidewheel import Processor, Topology
     >>> class Shout(Processor[str, str, str, str]):
@@ -91,17 +90,15 @@ class Topology(TopologyStores):
     """
 
     def __init__(self) -> None:
-        #: In the order they were added, which is topological.
+        #: In insertion order, which is topological.
         self._nodes: dict[str, NodeSpec] = {}
         self._stores: dict[str, StoreBuilder] = {}
         super().__init__()
-        #: Bare names of the topics between sub-topologies, with their partition counts.
+        #: Internal topics between sub-topologies, without prefix, with partition counts.
         self._repartition_topics: dict[str, int | None] = {}
         self._repartition_configs: dict[str, Mapping[str, str]] = {}
-        #: Sources whose topics a join reads, and which must agree in their partition counts.
+        #: Sources of a join, which need equal partition counts.
         self._copartitioned: list[frozenset[str]] = []
-
-    # -- the Processor API -----------------------------------------------------------------------------------------
 
     def add_source(
         self,
@@ -116,13 +113,13 @@ class Topology(TopologyStores):
         """Add a node that reads topics.
 
         Args:
-            name: The node's name.
+            name: Node name.
             topics: A topic, a list of topics, or a regular expression that matches whole names.
-            key_serde: Serde of keys; the configured default if not given.
-            value_serde: Serde of values, likewise.
-            timestamp_extractor: `f(record, partition_time) -> ms`; the record's own timestamp if not given.
-            offset_reset: Where to begin if the group has no committed offset: "earliest", "latest", a `timedelta` (with the
-                first record that is at most this old), or "none" (that is an error).
+            key_serde: Serde of keys; default: the configured one.
+            value_serde: Serde of values; same default.
+            timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
+            offset_reset: Start without a committed offset: "earliest", "latest", a `timedelta`
+                (first record of at most that age), or "none" (an error).
 
         >>> Topology().add_source("read", ["a", "b"]).source_topics
         ('a', 'b')
@@ -147,13 +144,13 @@ class Topology(TopologyStores):
         supplier: Callable[[], Processor[Any, Any, Any, Any]],
         parents: str | Sequence[str],
     ) -> Self:
-        """Add a node of your own.
+        """Add a processor node.
 
         Args:
             name: The node's name; `context.forward(record, child=name)` sends to it.
-            supplier: The `Processor` class, or a function that makes a new one at each call (one per task). Stores that
-                it brings along in `stores` are added and connected.
-            parents: The nodes it gets records from.
+            supplier: `Processor` class, or a function that returns a new one at each call (one per
+                task). Its `stores` are added and connected.
+            parents: Nodes that forward records to it.
 
         >>> _ = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
         """
@@ -184,12 +181,13 @@ class Topology(TopologyStores):
         """Add a node that writes to a topic.
 
         Args:
-            name: The node's name.
-            topic: The topic, or a function of (key, value, record context) that names it for each record.
-            parents: The nodes it gets records from.
-            key_serde: Serde of keys; the configured default if not given.
-            value_serde: Serde of values, likewise.
-            partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for Kafka's default.
+            name: Node name.
+            topic: The topic, or `f(key, value, context)` -> topic for each record.
+            parents: Nodes that forward records to it.
+            key_serde: Serde of keys; default: the configured one.
+            value_serde: Serde of values; same default.
+            partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for
+                Kafka's default.
 
         >>> _ = Topology().add_source("read", "in").add_sink("write", "out", ["read"])
         """
@@ -210,14 +208,7 @@ class Topology(TopologyStores):
         return self
 
     def add_state_store(self, builder: StoreBuilder, processors: str | Sequence[str] = ()) -> Self:
-        """Add a store and connect it to processors (more can be connected later).
-
-        >>> from tidewheel import Stores
-        >>> counts = Stores.key_value("counts", key_serde=str, value_serde=int)
-        >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
-        >>> topology.add_state_store(counts, ["work"]).store_names
-        ('counts',)
-        """
+        """Add a store and connect it to processors; more can be connected later."""
         location = caller_location()
         context = where("add_state_store", location)
         builder = check_store_builder(builder, context)
@@ -229,13 +220,7 @@ class Topology(TopologyStores):
     def connect_processor_and_state_stores(
         self, processor: str, stores: str | Sequence[str]
     ) -> Self:
-        """Let a processor use stores that were added before; `TopologyError` for one that is global, which needs no such word.
-
-        >>> from tidewheel import Stores
-        >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
-        >>> _ = topology.add_state_store(Stores.key_value("seen", key_serde=str, value_serde=int))
-        >>> _ = topology.connect_processor_and_state_stores("work", ["seen"])
-        """
+        """Connect a processor to existing stores; global stores need no connection and are rejected."""
         context = where("connect_processor_and_state_stores", caller_location())
         names = one_or_more(stores, "stores", context)
         if not names:
@@ -244,10 +229,12 @@ class Topology(TopologyStores):
             self._connect(processor, store, context)
         return self
 
-    # -- what the DSL adds -----------------------------------------------------------------------------------------
-
     def add_node(self, node: NodeSpec) -> None:
-        """Add a node whose parents and stores are there; raises `TopologyError` where it does not fit."""
+        """Add a node whose parents and stores exist.
+
+        Raises:
+            TopologyError: The node conflicts with existing ones.
+        """
         context = where(repr(node.name), node.location)
         if (other := self._nodes.get(node.name)) is not None:
             raise TopologyError(
@@ -267,7 +254,7 @@ class Topology(TopologyStores):
             self._connect(node.name, store, context)
 
     def add_store(self, builder: StoreBuilder) -> None:
-        """Add a store; the same store twice is one."""
+        """Add a store; adding the same store twice has no effect."""
         name = builder.spec.name
         other = self._stores.get(name)
         if other is not None and other.spec is not builder.spec:
@@ -280,22 +267,21 @@ class Topology(TopologyStores):
     def add_repartition_topic(
         self, name: str, partitions: int | None, config: Mapping[str, str] | None = None
     ) -> None:
-        """Declare an internal topic by its bare name; None leaves the partition count to the running side."""
+        """Declare an internal topic by its unprefixed name; None: partition count decided at start."""
         self._repartition_topics[name] = partitions
         if config:
             self._repartition_configs[name] = dict(config)
 
     def store_spec(self, name: str) -> StoreSpec:
-        """Return a store that was added."""
         return self._stores[name].spec
 
     def copartition(self, nodes: Iterable[str], context: str) -> None:
-        """Have all topics above these nodes have equal partition counts: a join brings their keys together.
+        """Require equal partition counts of all topics above these nodes.
 
-        Raises `TopologyError`, which begins with `context`, if two of them were declared with unequal ones.
+        Raises `TopologyError`, starting with `context`, if two declared counts differ.
         """
         above = set(nodes)
-        for name, node in reversed(self._nodes.items()):  # children stand behind their parents
+        for name, node in reversed(self._nodes.items()):  # children come after their parents
             if name in above and not isinstance(node, SourceSpec):
                 above.update(node.parents)
         sources = {
@@ -315,9 +301,9 @@ class Topology(TopologyStores):
             )
 
     def settle_serdes(self, defaults: DefaultSerdes | None) -> None:
-        """Put the configured serdes, and kinds of stores, where none was given.
+        """Fill in the configured serdes and store types.
 
-        Raises `TopologyError` where there is no serde to put.
+        Raises `TopologyError` for a missing serde.
         """
         key = None if defaults is None else defaults.default_key_serde
         value = None if defaults is None else defaults.default_value_serde
@@ -340,28 +326,22 @@ class Topology(TopologyStores):
         }
 
     def wrap_processors(self, config: object) -> None:
-        """Put the `processor_wrapper_class` of the settings around every processor and operator."""
+        """Apply `processor_wrapper_class` to every processor and operator."""
         wrapper = made_wrapper(config)
         if wrapper is not None:
             self._nodes = {name: wrapped_node(node, wrapper) for name, node in self._nodes.items()}
 
     def check(self) -> None:
-        """Raise `TopologyError` for what can only be seen in the whole: that nothing is read."""
+        """Raise `TopologyError` if no topic is read."""
         if not self._nodes:
             raise TopologyError(
                 "the topology is empty: nothing is read from any topic; start with stream() or table() of a "
                 "StreamsBuilder, or with Topology.add_source()"
             )
 
-    # -- what others read ------------------------------------------------------------------------------------------
-
     @property
     def source_topics(self) -> tuple[str, ...]:
-        """Return the topics that are read from outside, sorted (not the internal ones, and no patterns).
-
-        >>> Topology().add_source("read", "in").source_topics
-        ('in',)
-        """
+        """Return the external input topics, sorted (no internal ones, no patterns)."""
         sources = (node for node in self._nodes.values() if isinstance(node, SourceSpec))
         return tuple(
             sorted(topic for node in sources if not node.internal for topic in node.topics)
@@ -369,19 +349,15 @@ class Topology(TopologyStores):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Return the names of all stores, sorted.
-
-        >>> Topology().store_names
-        ()
-        """
+        """Return the names of all stores, sorted."""
         return tuple(sorted(self._stores))
 
     def describe(self, execution: bool = False) -> TopologyDescription:
-        """Return the topology described: `str()` of it is Kafka Streams' text.
+        """Return the description of the topology; its `str()` is Kafka Streams' text.
 
         Args:
-            execution: Also say how each sub-topology runs: in batches, or record by record and why; and whether its tasks
-                may be cut into key ranges, or why not.
+            execution: Also describe how each sub-topology runs: in batches or record by record, and
+                divisible into key ranges or not, with the reasons.
 
         >>> topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
         >>> print(str(topology.describe(execution=True)).strip())
@@ -396,10 +372,11 @@ class Topology(TopologyStores):
         return TopologyDescription.of(self.draft(), execution=execution)
 
     def spec(self, config: DefaultSerdes | None = None) -> TopologySpec:
-        """Return the topology as the tasks run it, complete and checked.
+        """Return the topology for the tasks, complete and checked.
 
         Args:
-            config: Gives the default serdes (those that `build(config)` settled stay) and the processor wrapper.
+            config: Provides default serdes (those set by `build(config)` stay) and the processor
+                wrapper.
 
         >>> topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
         >>> topology.spec().subtopologies[0].sources[0].topics
@@ -412,9 +389,9 @@ class Topology(TopologyStores):
         return settled.draft()
 
     def hash(self) -> str:
-        """Return a hash of the structure: the same for the same nodes, topics and stores in every process.
+        """Return a hash of the structure: equal in every process for equal nodes, topics and stores.
 
-        Serdes, functions, caches and settings of topics are not part of it.
+        Excludes serdes, functions, caches and topic settings.
 
         >>> Topology().add_source("a", "in").hash() == Topology().add_source("a", "in").hash()
         True
@@ -423,7 +400,7 @@ class Topology(TopologyStores):
         for sub in structure["subtopologies"]:
             for node in sub["nodes"]:
                 node.pop("extractor", None)
-                # A group compares hashes while it is upgraded: these orders stay as they were.
+                # Members compare hashes during an upgrade: these orders must not change.
                 node["predecessors"] = list(dict.fromkeys(parents_of(self._nodes[node["name"]])))
                 if "topics" in node:
                     node["topics"].sort()
@@ -436,12 +413,12 @@ class Topology(TopologyStores):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def draft(self) -> TopologySpec:
-        """Return the topology as it stands: unchecked, and with placeholders for serdes that are not settled."""
+        """Return the unchecked topology, with placeholders for missing serdes."""
         subtopologies: list[SubtopologySpec] = []
         global_stores: list[GlobalStoreSpec] = []
         kept = {nodes.source: store for store, nodes in self._global_stores.items()}
         for index, names in enumerate(connected_groups(self._nodes)):
-            if names[0] in kept:  # a sub-topology by number, but one that makes no tasks
+            if names[0] in kept:  # a numbered sub-topology, except one without tasks
                 global_stores.append(self._global_spec(index, kept[names[0]]))
                 continue
             nodes = tuple(self._nodes[name] for name in names)
@@ -464,10 +441,8 @@ class Topology(TopologyStores):
             repartition_configs=dict(self._repartition_configs),
         )
 
-    # -- parts -----------------------------------------------------------------------------------------------------
-
     def _copartition_groups(self, nodes: Sequence[NodeSpec]) -> tuple[frozenset[str], ...]:
-        """Return the groups of topics that these nodes, a sub-topology, need equal partition counts of."""
+        """Return the groups of topics in this sub-topology that need equal partition counts."""
         topics = {node.name: node.topics for node in nodes if isinstance(node, SourceSpec)}
         groups = [
             frozenset(topic for source in group for topic in topics[source])
@@ -505,7 +480,7 @@ class Topology(TopologyStores):
 
 
 def given_topology(topology: object, what: str) -> Topology:
-    """Return the topology that `what` was given; raises `TopologyError` for anything else, such as a builder."""
+    """Return the topology passed to `what`; raise `TopologyError` for other types, such as a builder."""
     if isinstance(topology, Topology):
         return topology
     step = "give builder.build()"

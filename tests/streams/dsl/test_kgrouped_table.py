@@ -129,7 +129,7 @@ def test_explicit_naming_finds_the_topic_of_a_grouped_table() -> None:
 
 def test_functions_of_the_wrong_form_are_refused_where_they_are_given() -> None:
     table: Any = StreamsBuilder().table("in", **TEXT)
-    with pytest.raises(TopologyError, match=r"group_by \(.*test_grouped_table.py:\d+\): mapper"):
+    with pytest.raises(TopologyError, match=r"group_by \(.*test_kgrouped_table.py:\d+\): mapper"):
         table.group_by(lambda one, two, three: None)
     group: Any = grouped(StreamsBuilder())
     with pytest.raises(
