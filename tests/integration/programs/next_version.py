@@ -184,7 +184,7 @@ def main(arguments: list[str]) -> int:
     command = (sys.executable, "-m", PROGRAM, "watchdog")
     patches: list[tuple[Any, str, Any]] = [
         (app, "HostWatchdog", functools.partial(HostWatchdog, command=command)),
-        (introduction, "Join", functools.partial(JoinGroup, protocol=(PROTOCOL_MIN, NEXT))),
+        (introduction, "JoinGroup", functools.partial(JoinGroup, protocol=(PROTOCOL_MIN, NEXT))),
     ]
     for owner, name, patch in patches:
         assert hasattr(owner, name), f"{owner.__name__} has no {name} any more"
