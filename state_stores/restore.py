@@ -56,8 +56,8 @@ def _behind_headers(
     if headers is None:
         return [None if value is None else NO_HEADERS + value for value in values]
     return [
-        None if value is None else encode_headers(mine) + value
-        for value, mine in zip(values, headers, strict=True)
+        None if value is None else encode_headers(record_headers) + value
+        for value, record_headers in zip(values, headers, strict=True)
     ]
 
 
@@ -124,8 +124,8 @@ def _fold_segments(
         if key is not None and layout.is_row(key)
     }
     observed_ms = max(map(layout.time_of, last), default=-1)
-    kept = layout.first_restored(observed_ms, slowest_ms)
-    rows = {key: row for key, row in last.items() if layout.segment_of(key) >= kept}
+    first_kept = layout.first_restored(observed_ms, slowest_ms)
+    rows = {key: row for key, row in last.items() if layout.segment_of(key) >= first_kept}
     wrap_all = wrap_with_headers if spec.keeps_headers else wrap_batch
     wrapped = wrap_all([value for value, _ in rows.values()], [time for _, time in rows.values()])
     return list(zip(rows, wrapped, strict=True))

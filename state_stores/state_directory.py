@@ -158,12 +158,12 @@ class StateDirectory:
 
     def tasks(self) -> list[str]:
         with _explained(self.path):
-            found = [
+            task_ids = [
                 entry.name
                 for entry in os.scandir(self.path)
                 if _TASK_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
             ]
-        return sorted(found, key=lambda name: [int(part) for part in name.split("_")])
+        return sorted(task_ids, key=lambda name: [int(part) for part in name.split("_")])
 
     def restore_directory(self) -> Path:
         path = _inside(self.path, _RESTORING)
@@ -322,9 +322,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _keep_member_id(path: Path, wanted: str | None) -> str:
-    kept = _read_json(path).get("member_id")
-    if isinstance(kept, str) and _MEMBER_ID.fullmatch(kept):
-        return kept
+    stored_id = _read_json(path).get("member_id")
+    if isinstance(stored_id, str) and _MEMBER_ID.fullmatch(stored_id):
+        return stored_id
     member_id = wanted or str(uuid.UUID(bytes=secrets.token_bytes(16), version=4))
     if not _MEMBER_ID.fullmatch(member_id):
         raise ValueError(

@@ -210,8 +210,8 @@ class CommitBuffer:
         else:
             shareable = [type(value) in _SHAREABLE for value in values]
             self.values.update(compress(zip(keys, values, strict=True), shareable))
-            kept = zip(keys, payloads, shareable, strict=True)
-            self._remember_raw({key: payload for key, payload, shared in kept if not shared})
+            entries = zip(keys, payloads, shareable, strict=True)
+            self._remember_raw({key: payload for key, payload, shared in entries if not shared})
         self._remember_timestamps(keys, timestamps)
 
     def _read(self, key: bytes, payload: bytes) -> Any:

@@ -48,13 +48,13 @@ class StoreExpiry:
 
         `position_ms` is the stream time before the first unfinished record of any range.
         """
-        mine = note_name(self._spec.name)
-        notes = [decode_note(changed.notes.get(mine)) for changed in drained]
+        name = note_name(self._spec.name)
+        notes = [decode_note(changed.notes.get(name)) for changed in drained]
         newest = (
             max([self._noted[0], *(observed for observed, _ in notes)]),
             max([self._noted[1], *(seq for _, seq in notes)]),
         )
-        written = {mine: encode_note(*newest)} if newest != self._noted else {}
+        written = {name: encode_note(*newest)} if newest != self._noted else {}
         self._noted = newest
         return RestoreExtras(delete_range=self._expired(position_ms), notes=written)
 

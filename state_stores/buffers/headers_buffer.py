@@ -48,8 +48,8 @@ class HeadersBuffer(CommitBuffer):
         self._of_deletes: dict[bytes, Headers] = {}
 
     def get(self, key: bytes) -> Any:
-        found: WithHeaders | None = self.peek(key)
-        return None if found is None else found.value
+        stored: WithHeaders | None = self.peek(key)
+        return None if stored is None else stored.value
 
     def are_decoded(self, keys: Any) -> bool:  # noqa: ARG002 - the signature of any buffer
         """Return False: values here include headers."""
@@ -78,11 +78,11 @@ class HeadersBuffer(CommitBuffer):
         """Return the function, wrapped to set `record_headers` before each call."""
         of_each: Iterator[Headers] = repeat(()) if headers is None else iter(headers)
 
-        def told(*arguments: Any) -> T:
+        def with_headers(*arguments: Any) -> T:
             self.record_headers = next(of_each)
             return function(*arguments)
 
-        return told
+        return with_headers
 
     def _drained(
         self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
@@ -118,7 +118,7 @@ def set_record_headers(buffer: CommitBuffer, value: Any, kind: type[Any], store:
     """Set the headers of the next put; raise `TypeError` if `value` is not of `kind`."""
     assert isinstance(buffer, HeadersBuffer), "the store keeps headers"
     if value is not None and not isinstance(value, kind):
-        parts = ", ".join(each.name for each in fields(kind))
+        parts = ", ".join(field.name for field in fields(kind))
         raise TypeError(f"store {store} holds {kind.__name__}({parts}), not {type(value).__name__}")
     buffer.record_headers = () if value is None else checked_headers(value.headers, store)
 
@@ -129,4 +129,4 @@ def values_of(rows: Iterable[tuple[T, WithHeaders, int]]) -> Iterator[tuple[T, A
     >>> list(values_of([("key", WithHeaders(3, ()), 1_000)]))
     [('key', 3, 1000)]
     """
-    return ((key, kept.value, timestamp) for key, kept, timestamp in rows)
+    return ((key, stored.value, timestamp) for key, stored, timestamp in rows)

@@ -42,8 +42,8 @@ def on_top(
     if start >= stop:
         return below
     places = range(stop - 1, start - 1, -1) if reverse else range(start, stop)
-    mine = ((key, rows[key]) for key in map(ordered.__getitem__, places))
-    live = ((key, value) for key, value in mine if value is not None)
+    top_rows = ((key, rows[key]) for key in map(ordered.__getitem__, places))
+    live = ((key, value) for key, value in top_rows if value is not None)
     rest = (row for row in below if row[0] not in rows)
     return merge(live, rest, key=_key, reverse=reverse)
 
@@ -109,22 +109,22 @@ class InFlightView(DatabaseView):
         return self._added.get(family, 0)
 
     def _rows_of(self, family: str, changed: Drained) -> OrderedRows:
-        known = self._rows.get(family)
-        if known is None:
+        ordered = self._rows.get(family)
+        if ordered is None:
             stored = changed.stored
             rows = dict(zip(stored.keys, stored.values, strict=True))
-            known = self._rows[family] = (list(rows), rows)
-        return known
+            ordered = self._rows[family] = (list(rows), rows)
+        return ordered
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
         changed = self._changes.get(family)
         if changed is None:
             return self._below.get_many(family, keys)
         rows = self._rows_of(family, changed)[1]
-        found: list[bytes | None] = list(map(rows.get, keys, repeat(_ABSENT)))
-        missing = [key for key, value in zip(keys, found, strict=True) if value is _ABSENT]
+        staged: list[bytes | None] = list(map(rows.get, keys, repeat(_ABSENT)))
+        missing = [key for key, value in zip(keys, staged, strict=True) if value is _ABSENT]
         if not missing:
-            return found
+            return staged
         values = self._below.get_many(family, missing)
         if changed.delete_range is not None:
             is_gone = _within(changed.delete_range)
@@ -133,7 +133,7 @@ class InFlightView(DatabaseView):
         if len(missing) == len(keys):
             return values
         read = iter(values)
-        return [next(read) if value is _ABSENT else value for value in found]
+        return [next(read) if value is _ABSENT else value for value in staged]
 
     def iterate(
         self, family: str, lower: bytes | None, upper: bytes | None, *, reverse: bool = False

@@ -17,10 +17,10 @@ def merge_changes(changes: Sequence[Drained]) -> Drained:
     if len(changes) == 1:
         return changes[0]
     notes: dict[str, bytes] = {}
-    for each in changes:
-        for name, note in each.notes.items():
+    for change in changes:
+        for name, note in change.notes.items():
             notes[name] = max(notes.get(name, note), note, key=decode_note)
-    ranges = [each.delete_range for each in changes if each.delete_range is not None]
+    ranges = [change.delete_range for change in changes if change.delete_range is not None]
     columns = _all_of(changes) if changes[0].all_count else _last_of(changes)
     return Drained(
         *columns,
@@ -39,9 +39,9 @@ def _all_of(
     changes: Sequence[Drained],
 ) -> tuple[list[bytes], list[bytes | None], list[int]]:
     return (
-        list(chain.from_iterable(each.keys for each in changes)),
-        list(chain.from_iterable(each.values for each in changes)),
-        list(chain.from_iterable(each.timestamps for each in changes)),
+        list(chain.from_iterable(change.keys for change in changes)),
+        list(chain.from_iterable(change.values for change in changes)),
+        list(chain.from_iterable(change.timestamps for change in changes)),
     )
 
 
@@ -50,37 +50,37 @@ def _last_of(
 ) -> tuple[list[bytes], list[bytes | None], list[int]]:
     values: dict[bytes, bytes | None] = {}
     timestamps: dict[bytes, int] = {}
-    for each in changes:
-        values.update(zip(each.keys, each.values, strict=True))
-        timestamps.update(zip(each.keys, each.timestamps, strict=True))
+    for change in changes:
+        values.update(zip(change.keys, change.values, strict=True))
+        timestamps.update(zip(change.keys, change.timestamps, strict=True))
     keys = sorted(values)
     return keys, [*map(values.__getitem__, keys)], [*map(timestamps.__getitem__, keys)]
 
 
 def _merged_headers(changes: Sequence[Drained], keys: Sequence[bytes]) -> list[Headers] | None:
-    if all(each.row_headers is None for each in changes):
+    if all(change.row_headers is None for change in changes):
         return None
     if changes[0].all_count:
         return [
             headers
-            for each in changes
-            for headers in each.row_headers or repeat((), len(each.keys))
+            for change in changes
+            for headers in change.row_headers or repeat((), len(change.keys))
         ]
     latest: dict[bytes, Headers] = {}
-    for each in changes:
-        latest.update(zip(each.keys, each.row_headers or repeat(()), strict=False))
+    for change in changes:
+        latest.update(zip(change.keys, change.row_headers or repeat(()), strict=False))
     return list(map(latest.__getitem__, keys))
 
 
 def _merged_rows(changes: Sequence[Drained]) -> SortedRows | None:
-    if all(each.disk_rows is None and each.delete_range is None for each in changes):
+    if all(change.disk_rows is None and change.delete_range is None for change in changes):
         return None
     stored: dict[bytes, bytes | None] = {}
-    for each in changes:
-        if each.delete_range is not None:  # also of rows drained earlier
-            first, end = each.delete_range
+    for change in changes:
+        if change.delete_range is not None:  # also of rows drained earlier
+            first, end = change.delete_range
             for key in [key for key in stored if first <= key < end]:
                 del stored[key]
-        stored.update(iter(each.stored))
+        stored.update(iter(change.stored))
     keys = sorted(stored)
     return SortedRows(keys, [stored[key] for key in keys])

@@ -161,20 +161,22 @@ class UncommittedRows:
     ) -> Iterator[tuple[bytes, bytes | None]]:
         buffer = self._buffer
         changed = buffer.dirty_between(lower, upper)
-        mine = ((key, buffer.uncommitted_row(key)) for key in _ordered(changed, reverse=reverse))
+        dirty_rows = (
+            (key, buffer.uncommitted_row(key)) for key in _ordered(changed, reverse=reverse)
+        )
         staged = self._view.rows_on_top(family)
         if staged is None:
-            return mine
+            return dirty_rows
         keys, rows = staged
         start = 0 if lower is None else bisect_left(keys, lower)
         stop = len(keys) if upper is None else bisect_left(keys, upper)
         dirty = buffer.dirty
-        theirs = (
+        staged_rows = (
             (key, rows[key])
             for key in _ordered(keys[start:stop], reverse=reverse)
             if key not in dirty
         )
-        return merge(mine, theirs, key=_key, reverse=reverse)
+        return merge(dirty_rows, staged_rows, key=_key, reverse=reverse)
 
     def entries_added(self) -> int:
         return self._buffer.entries_added() + self._view.entries_added(self._buffer.spec.name)
@@ -200,14 +202,14 @@ class _Top(NamedTuple):
 
 def _top(scan: QueryScan, past: bytes | None, rows: UncommittedRows) -> _Top:
     observed_ms = rows.observed_ms
-    found: list[tuple[bytes, bytes | None]] = []
+    page: list[tuple[bytes, bytes | None]] = []
     size = 0
     for key, value in scan.rows(rows, past, observed_ms):
-        found.append((key, value))
+        page.append((key, value))
         size += len(key) + (0 if value is None else len(value))
-        if len(found) >= PAGE_ROWS or size >= PAGE_BYTES:
-            return _Top(found, key, observed_ms)
-    return _Top(found, None, observed_ms)
+        if len(page) >= PAGE_ROWS or size >= PAGE_BYTES:
+            return _Top(page, key, observed_ms)
+    return _Top(page, None, observed_ms)
 
 
 def _together(parts: Sequence[_Top], *, reverse: bool) -> _Top:

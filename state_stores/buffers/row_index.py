@@ -45,11 +45,11 @@ class DirtyIndex:
         by_key, part = self._by_key, self._part
         for disk_key in self._since(self._seen):
             key = disk_key[part]
-            mine = by_key.get(key)
-            if mine is None:
+            key_rows = by_key.get(key)
+            if key_rows is None:
                 by_key[key] = [disk_key]
             else:
-                insort(mine, disk_key)
+                insort(key_rows, disk_key)
         self._seen = dirty_count
 
     def clear(self) -> None:
@@ -123,9 +123,9 @@ class RowIndex:
             if segment is None:
                 segment = segments[prefix] = self._segment_of(prefix)
             key = disk_key[key_part]
-            mine = segment.rows.get(key)
-            if mine is not None and disk_key > mine[-1] and len(mine) < _ROWS_MAX:
-                mine.append(disk_key)  # the common case: time advances
+            key_rows = segment.rows.get(key)
+            if key_rows is not None and disk_key > key_rows[-1] and len(key_rows) < _ROWS_MAX:
+                key_rows.append(disk_key)  # the common case: time advances
                 size_bytes = len(disk_key) + _ROW_BYTES
             else:
                 size_bytes = _insert(segment, key, disk_key)
@@ -141,15 +141,15 @@ class RowIndex:
         if segment is None:
             return
         key = disk_key[self._key]
-        mine = segment.rows.get(key)
-        if mine is None:
+        rows = segment.rows.get(key)
+        if rows is None:
             return
-        if len(mine) > 1:
-            place = bisect_left(mine, disk_key)
-            if place < len(mine) and mine[place] == disk_key:
-                del mine[place]
+        if len(rows) > 1:
+            place = bisect_left(rows, disk_key)
+            if place < len(rows) and rows[place] == disk_key:
+                del rows[place]
                 self._grow(segment, -len(disk_key) - _ROW_BYTES)
-        elif mine[0] == disk_key:
+        elif rows[0] == disk_key:
             del segment.rows[key]
             self._grow(segment, -len(disk_key) - _ROW_BYTES - len(key) - _KEY_BYTES)
 
@@ -165,26 +165,26 @@ class RowIndex:
         """Return disk keys with low <= time <= high in order; None if there are too many."""
         order, interval, time = self._order, self._layout.interval_ms, self._time
         lowest, highest = low // interval, high // interval
-        found: list[bytes] = []
+        rows: list[bytes] = []
         for number in order[bisect_left(order, lowest) :]:
             if number > highest:
                 break
             segment = self._segments[number]
             if not segment.complete and key not in segment.scanned:
                 self._look_up(number, segment, key)
-            mine = segment.rows.get(key)
-            if mine is None:
+            key_rows = segment.rows.get(key)
+            if key_rows is None:
                 if key in segment.many:
                     return None
                 continue
             # Only the first and last segment have rows outside the interval.
-            start, stop = 0, len(mine)
+            start, stop = 0, len(key_rows)
             if number == lowest:
-                start = bisect_left(mine, _pack_time(low), key=time)
+                start = bisect_left(key_rows, _pack_time(low), key=time)
             if number == highest:
-                stop = bisect_right(mine, _pack_time(high), key=time)
-            found += mine[start:stop]
-        return found
+                stop = bisect_right(key_rows, _pack_time(high), key=time)
+            rows += key_rows[start:stop]
+        return rows
 
     def of_each(
         self, keys: Sequence[bytes], lows: Sequence[int], highs: Sequence[int]
@@ -203,27 +203,27 @@ class RowIndex:
         time, before_time = self._time, slice(-self._layout.tail)
         behind_time = b"\xff" * (self._layout.tail - _TIME.size)
         packed_lows, packed_highs = list(map(_pack_time, lows)), list(map(_pack_time, highs))
-        found: list[list[bytes]] = [[] for _ in keys]
+        rows_by_key: list[list[bytes]] = [[] for _ in keys]
         for segment in segments:
-            mine_of = map(segment.rows.get, keys)
-            for rows, mine, low, high in zip(
-                found, mine_of, packed_lows, packed_highs, strict=True
+            rows_of_key = map(segment.rows.get, keys)
+            for rows, key_rows, low, high in zip(
+                rows_by_key, rows_of_key, packed_lows, packed_highs, strict=True
             ):
-                if mine is None:
+                if key_rows is None:
                     continue
-                latest = time(mine[-1])
+                latest = time(key_rows[-1])
                 if latest < low:
                     continue
-                if latest <= high and (len(mine) == 1 or time(mine[-2]) < low):
-                    rows.append(mine[-1])  # the common case: one row or none
-                elif latest <= high and time(mine[0]) >= low:
-                    rows.extend(mine)
+                if latest <= high and (len(key_rows) == 1 or time(key_rows[-2]) < low):
+                    rows.append(key_rows[-1])  # the common case: one row or none
+                elif latest <= high and time(key_rows[0]) >= low:
+                    rows.extend(key_rows)
                 else:
-                    begin = mine[-1][before_time]
-                    start = bisect_left(mine, begin + low)
-                    stop = bisect_right(mine, begin + high + behind_time, start)
-                    rows.extend(mine[start:stop])
-        return found
+                    begin = key_rows[-1][before_time]
+                    start = bisect_left(key_rows, begin + low)
+                    stop = bisect_right(key_rows, begin + high + behind_time, start)
+                    rows.extend(key_rows[start:stop])
+        return rows_by_key
 
     def _look_up_each(
         self, number: int, segment: _Segment, wanted: Iterable[tuple[bytes, int, int]]
@@ -235,14 +235,14 @@ class RowIndex:
                 self._look_up(number, segment, key)
 
     def _look_up(self, number: int, segment: _Segment, key: bytes) -> None:
-        mine = self._find(number, key, _ROWS_MAX + 1)
+        key_rows = self._find(number, key, _ROWS_MAX + 1)
         grown = len(key) + _KEY_BYTES - _forget(segment, key)
         segment.scanned.add(key)
-        if len(mine) > _ROWS_MAX:
+        if len(key_rows) > _ROWS_MAX:
             segment.many.add(key)
-        elif mine:
-            segment.rows[key] = mine
-            grown += _bytes_of(key, mine)
+        elif key_rows:
+            segment.rows[key] = key_rows
+            grown += _bytes_of(key, key_rows)
         self._grow(segment, grown)
 
     @property
@@ -262,29 +262,29 @@ class RowIndex:
 
 
 def _insert(segment: _Segment, key: bytes, disk_key: bytes) -> int:
-    mine = segment.rows.get(key)
-    if mine is None:
+    key_rows = segment.rows.get(key)
+    if key_rows is None:
         if key in segment.many:
             return 0
         segment.rows[key] = [disk_key]
         return len(key) + _KEY_BYTES + len(disk_key) + _ROW_BYTES
-    if disk_key > mine[-1]:
-        mine.append(disk_key)
+    if disk_key > key_rows[-1]:
+        key_rows.append(disk_key)
     else:
-        place = bisect_left(mine, disk_key)
-        if mine[place] == disk_key:
+        place = bisect_left(key_rows, disk_key)
+        if key_rows[place] == disk_key:
             return 0
-        mine.insert(place, disk_key)
-    if len(mine) > _ROWS_MAX:
+        key_rows.insert(place, disk_key)
+    if len(key_rows) > _ROWS_MAX:
         segment.many.add(key)
         return len(disk_key) + _ROW_BYTES - _forget(segment, key) + len(key) + _KEY_BYTES
     return len(disk_key) + _ROW_BYTES
 
 
 def _forget(segment: _Segment, key: bytes) -> int:
-    mine = segment.rows.pop(key, None)
-    return 0 if mine is None else _bytes_of(key, mine)
+    key_rows = segment.rows.pop(key, None)
+    return 0 if key_rows is None else _bytes_of(key, key_rows)
 
 
-def _bytes_of(key: bytes, mine: list[bytes]) -> int:
-    return len(key) + _KEY_BYTES + len(mine) * (_ROW_BYTES + len(mine[0]))
+def _bytes_of(key: bytes, key_rows: list[bytes]) -> int:
+    return len(key) + _KEY_BYTES + len(key_rows) * (_ROW_BYTES + len(key_rows[0]))

@@ -67,12 +67,12 @@ class SegmentedBuffer(TimedBuffer):
         low, high = max(low, 0 if expired else self.live_from_ms), min(high, TIME_MAX)
         if high < low:
             return iter(())
-        known = self.known_rows(key, low, high)
-        if known is not None:
-            self.fetch(known)
+        disk_keys = self.known_rows(key, low, high)
+        if disk_keys is not None:
+            self.fetch(disk_keys)
             rows = [
                 (disk_key, value, self.timestamps[disk_key])
-                for disk_key in known
+                for disk_key in disk_keys
                 if (value := self.peek(disk_key)) is not None
             ]
             return reversed(rows) if reverse else iter(rows)
@@ -106,9 +106,9 @@ class SegmentedBuffer(TimedBuffer):
         high = min(high, TIME_MAX)
         if high < low:
             return []
-        known = self.known_rows(key, low, high)
-        if known is not None:
-            return known
+        disk_keys = self.known_rows(key, low, high)
+        if disk_keys is not None:
+            return disk_keys
         return [row[0] for row in self._scanned(key, low, high, reverse=False)]
 
     def rows_of_each(
@@ -117,8 +117,8 @@ class SegmentedBuffer(TimedBuffer):
         if not keys:
             return []
         return [
-            self.rows_of(keys[index], lows[index], highs[index]) if known is None else known
-            for index, known in enumerate(self._row_index().of_each(keys, lows, highs))
+            self.rows_of(keys[index], lows[index], highs[index]) if disk_keys is None else disk_keys
+            for index, disk_keys in enumerate(self._row_index().of_each(keys, lows, highs))
         ]
 
     def _update_index(self, rows: RowIndex) -> None:
@@ -129,15 +129,19 @@ class SegmentedBuffer(TimedBuffer):
 
     def _with_values(self, disk_keys: list[bytes]) -> list[bytes]:
         deleted = self._deleted
-        return [each for each in disk_keys if each not in deleted] if deleted else disk_keys
+        return (
+            [disk_key for disk_key in disk_keys if disk_key not in deleted]
+            if deleted
+            else disk_keys
+        )
 
     def _look_up(self, segment: int, key: bytes, limit: int) -> list[bytes]:
         """Return a key's disk keys: up to `limit` on disk, and all uncommitted."""
         layout = self.layout
         low = segment * layout.interval_ms
         high = low + layout.interval_ms - 1
-        found = self._changed_of(key, low, high)
-        changed = frozenset(found)
+        changed_keys = self._changed_of(key, low, high)
+        changed = frozenset(changed_keys)
         length = layout.row_bytes(key)
         read: dict[bytes, bytes] = {}
         for disk_key, data in self._database.iterate(
@@ -149,7 +153,7 @@ class SegmentedBuffer(TimedBuffer):
                     break
         fresh = [disk_key for disk_key in read if not self._knows(disk_key)]
         self._load(fresh, [read[disk_key] for disk_key in fresh])
-        return sorted((*self._with_values(found), *read))
+        return sorted((*self._with_values(changed_keys), *read))
 
     def scan_range(
         self, lo: bytes | None, hi: bytes | None, low: int, high: int, *, reverse: bool = False
@@ -198,11 +202,11 @@ class SegmentedBuffer(TimedBuffer):
         )
 
     def _changed_of(self, key: bytes, low: int, high: int) -> list[bytes]:
-        mine = self._index.of(key, len(self.dirty))
-        if mine is None:
+        disk_keys = self._index.of(key, len(self.dirty))
+        if disk_keys is None:
             return []
         first, end = self.layout.key_span(key, low, high)
-        return mine[bisect_left(mine, first) : bisect_left(mine, end)]
+        return disk_keys[bisect_left(disk_keys, first) : bisect_left(disk_keys, end)]
 
     def _segments_between(self, low: int, high: int, *, reverse: bool) -> Sequence[int]:
         return self.layout.segments_of(self._segments_on_disk(), low, high, reverse=reverse)
@@ -296,9 +300,9 @@ class SegmentedBuffer(TimedBuffer):
         # without dirty keys nothing was deleted either
         if self._on_disk is not None and self.dirty:
             dead = self.layout.first_kept(self.observed_stream_time_ms)
-            found = self.layout.segments_in(self.dirty).union(self._on_disk)
-            self._on_disk = sorted(segment for segment in found if segment >= dead)
-            if min(found, default=dead) < dead:
+            segments = self.layout.segments_in(self.dirty).union(self._on_disk)
+            self._on_disk = sorted(segment for segment in segments if segment >= dead)
+            if min(segments, default=dead) < dead:
                 self._evict_before(self.layout.prefix(dead))
         super().applied()
 
@@ -354,8 +358,8 @@ class QuerySegments:
             first, last = self._live(low, high, observed_ms)
             for segment in self._segments(reader, first, last, reverse=reverse):
                 bounds = layout.range_bounds(segment, lo, hi)
-                found = self._between(reader, bounds, past, reverse=reverse)
-                yield from rows_within(found, layout, (lo, hi), first, last)
+                rows_between = self._between(reader, bounds, past, reverse=reverse)
+                yield from rows_within(rows_between, layout, (lo, hi), first, last)
 
         yield from self._decoded(self._source.pages(QueryScan(rows, reverse)))
 
@@ -363,8 +367,8 @@ class QuerySegments:
         return max(low, self.layout.live_from_ms(observed_ms)), min(high, TIME_MAX)
 
     def _segments(self, reader: RowReader, low: int, high: int, *, reverse: bool) -> Sequence[int]:
-        found = list(segments_on_disk(reader, self._spec.name, self.layout))
-        return self.layout.segments_of(found, low, high, reverse=reverse)
+        segments = list(segments_on_disk(reader, self._spec.name, self.layout))
+        return self.layout.segments_of(segments, low, high, reverse=reverse)
 
     def _between(
         self,

@@ -93,8 +93,8 @@ class VersionedBuffer(_ByKey, TimedBuffer):
         if newest < oldest:
             return iter(())
         lower, upper = key_bounds(key, newest, oldest)
-        mine = self._index.of(key, len(self.dirty)) or []
-        changed = mine[bisect_left(mine, lower) : bisect_left(mine, upper)]
+        disk_keys = self._index.of(key, len(self.dirty)) or []
+        changed = disk_keys[bisect_left(disk_keys, lower) : bisect_left(disk_keys, upper)]
         hidden = frozenset(changed)
         length = len(key) + TAIL
         # Opened immediately, to show the current rows.

@@ -114,7 +114,7 @@ class SnapshotLocation:
         path = to_dir / f"{run.partition}-{run.file.rpartition('/')[2]}"
         try:
             self._fetch(run, path)
-            found = bounds_of(path)
+            bounds = bounds_of(path)
         except (SnapshotRefused, StoreCorruptedError) as error:
             path.unlink(missing_ok=True)
             raise SnapshotRefused(
@@ -123,7 +123,7 @@ class SnapshotLocation:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        if found != (run.first_key, run.last_key):
+        if bounds != (run.first_key, run.last_key):
             path.unlink()
             raise SnapshotRefused(
                 f"{run.file} in {self._storage.shown} is not used: it has other keys"

@@ -36,18 +36,18 @@ def limit_runs(
     if len(files) <= most:
         return list(files)
     each, longer = divmod(len(files), most)
-    found: list[RunFile] = []
+    merged_files: list[RunFile] = []
     start = 0
     for number in range(most):
         stop = start + each + (number < longer)
         # Nothing lies below the first group, or if all earlier groups had only deletes.
-        below = not complete_from_zero or bool(found)
+        below = not complete_from_zero or bool(merged_files)
         name = f"merged-{files[start].run.from_offset}-{files[stop - 1].run.to_offset}-{number}.sst"
         merged = merge_runs(files[start:stop], directory / name, drop_deletes=not below)
         if merged is not None:
-            found.append(merged)
+            merged_files.append(merged)
         start = stop
-    return found
+    return merged_files
 
 
 def newest_rows(files: Sequence[RunFile]) -> Iterator[Row]:

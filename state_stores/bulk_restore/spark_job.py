@@ -315,9 +315,9 @@ def reason_of(error: BaseException) -> str:
     text = shown_text(str(error))
     _, _, traceback = text.partition(_TRACEBACK)
     lines = traceback.split("\n\n", 1)[0].splitlines()[1:]
-    told = [line for line in lines if line and not line.startswith((" ", "\t"))]
-    if told:
-        return told[-1]
+    reasons = [line for line in lines if line and not line.startswith((" ", "\t"))]
+    if reasons:
+        return reasons[-1]
     conditions: list[str] = _CONDITION.findall(text)
     if not conditions and text.startswith(_CALLING):
         conditions = _CAUSE.findall(text)

@@ -115,15 +115,15 @@ def read_frame(
     source = how.source
     shown = shown_url(source) if "://" in source else source
     name = source.rstrip("/").lower()
-    found = how.file_format or _format_of(name, shown)
+    file_format = how.file_format or _format_of(name, shown)
     try:
         with _contexts_not_logged():
-            frame = _frame_of(session, source, found, how, shown)
+            frame = _frame_of(session, source, file_format, how, shown)
             selected = frame.selectExpr(*how.select) if how.select else frame
-            return _typed_key(selected, key_type) if found == _CSV else selected
+            return _typed_key(selected, key_type) if file_format == _CSV else selected
     except (PySparkException, Py4JError) as error:
         reason = reason_of(error)
-        step = _next_step(str(error), found, how)
+        step = _next_step(str(error), file_format, how)
         raise StreamsError(f"{shown}: Spark can't read it: {reason}{step}") from error
 
 
@@ -131,39 +131,39 @@ def _format_of(name: str, shown: str) -> str | None:
     inner = name
     for end in _COMPRESSED:
         inner = inner.removesuffix(end)
-    found = next((kind for end, kind in _FORMATS.items() if inner.endswith(end)), None)
-    if found is None and "/" in name and _NAME_END.search(name.rpartition("/")[2]):
+    file_format = next((kind for end, kind in _FORMATS.items() if inner.endswith(end)), None)
+    if file_format is None and "/" in name and _NAME_END.search(name.rpartition("/")[2]):
         raise StreamsError(
             f"{shown}: the end of its name tells no format; name it, such as by --format csv "
             "(file_format=): csv, json, parquet, orc, or another one that Spark knows"
         )
-    return found
+    return file_format
 
 
-def _next_step(text: str, found: str | None, how: FrameSource) -> str:
+def _next_step(text: str, file_format: str | None, how: FrameSource) -> str:
     if _NANOSECONDS in text:
         return f"; {_NANOSECONDS_STEP}"
-    if found == _JSON and not how.multi_line and "MALFORMED" in text.upper():
+    if file_format == _JSON and not how.multi_line and "MALFORMED" in text.upper():
         charset = "" if how.encoding is None else f", or it is not {how.encoding}"
         return f"; {_DOCUMENT_STEP}{charset}"
     return ""
 
 
 def _frame_of(
-    session: SparkSession, source: str, found: str | None, how: FrameSource, shown: str
+    session: SparkSession, source: str, file_format: str | None, how: FrameSource, shown: str
 ) -> DataFrame:
-    if found == _CSV:
+    if file_format == _CSV:
         return _csv(session, source, how, shown)
-    if found == _JSON:
+    if file_format == _JSON:
         return _json(session, source, how, shown)
-    _refuse_unused(found, how, shown)
-    if found is None:
+    _refuse_unused(file_format, how, shown)
+    if file_format is None:
         is_path = "/" in source
         return session.read.load(source) if is_path else session.read.table(source)
-    return session.read.format(found).load(source)
+    return session.read.format(file_format).load(source)
 
 
-def _refuse_unused(found: str | None, how: FrameSource, shown: str) -> None:
+def _refuse_unused(file_format: str | None, how: FrameSource, shown: str) -> None:
     given = {
         "--schema": how.schema,
         "--infer-schema": how.infer_schema,
@@ -173,7 +173,7 @@ def _refuse_unused(found: str | None, how: FrameSource, shown: str) -> None:
     names = [name for name, value in given.items() if value]
     if names:
         raise StreamsError(
-            f"{shown}: {', '.join(names)} is for CSV and JSON, and this is {found or 'a table'}; "
+            f"{shown}: {', '.join(names)} is for CSV and JSON, and this is {file_format or 'a table'}; "
             "remove it, or name the format by --format"
         )
 
@@ -277,17 +277,17 @@ def _key_columns(select: Sequence[str], names: Iterable[str]) -> set[str]:
     >>> sorted(_key_columns([], ["key", "value"]))
     ['key']
     """
-    known = {name.lower(): name for name in names}
-    found: set[str] = set()
+    columns = {name.lower(): name for name in names}
+    key_columns: set[str] = set()
     for item in select or (_KEY,):
         if item.strip("` ").lower() == _KEY:
-            found |= {known[_KEY]} & set(known.values()) if _KEY in known else set()
+            key_columns |= {columns[_KEY]} & set(columns.values()) if _KEY in columns else set()
             continue
         match = _ALIAS.match(item.strip())
         if match is not None and match["name"].lower() == _KEY:
             words = (word.strip("`").lower() for word in _WORD.findall(match["made"]))
-            found |= {known[word] for word in words if word in known}
-    return found
+            key_columns |= {columns[word] for word in words if word in columns}
+    return key_columns
 
 
 def _lossy_columns(texts: DataFrame, types: Iterable[StructField]) -> tuple[set[str], set[str]]:

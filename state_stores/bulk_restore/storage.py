@@ -144,10 +144,10 @@ class RemoteStorage:
         with self._translated(f"list {folder}"):
             self._filesystem.invalidate_cache()  # other processes write here too
             try:
-                found = cast("list[str]", self._filesystem.ls(self._path(folder), detail=False))
+                paths = cast("list[str]", self._filesystem.ls(self._path(folder), detail=False))
             except FileNotFoundError:
                 return []
-        names = {path.rstrip("/").rpartition("/")[2] for path in found}
+        names = {path.rstrip("/").rpartition("/")[2] for path in paths}
         return sorted(names - {"", folder.rpartition("/")[2]})
 
     def read(self, name: str, most: int) -> bytes:

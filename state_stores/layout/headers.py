@@ -225,4 +225,4 @@ class HeadersSerde:
         return [self.serialize(topic, value) for value in values]
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[WithHeaders]:
-        return [self.deserialize(topic, each) for each in data]
+        return [self.deserialize(topic, item) for item in data]

@@ -195,8 +195,8 @@ class SegmentLayout:
         if not segments:
             return segments
         first, last = low // self.interval_ms, high // self.interval_ms
-        found = segments[bisect_left(segments, first) : bisect_right(segments, last)]
-        return found[::-1] if reverse else found
+        selected = segments[bisect_left(segments, first) : bisect_right(segments, last)]
+        return selected[::-1] if reverse else selected
 
     def range_bounds(self, segment: int, lo: bytes | None, hi: bytes | None) -> tuple[bytes, bytes]:
         prefix = _SEGMENT.pack(segment)

@@ -111,5 +111,5 @@ def _check_number(name: str, value: object, *, least: int) -> None:
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        known = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"rocksdb option {name} must be one of {known}, got {value!r}")
+        names = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"rocksdb option {name} must be one of {names}, got {value!r}")

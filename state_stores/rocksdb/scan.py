@@ -55,11 +55,11 @@ class Scan:
                     iterator.status()
                     self._iterator = None
                     break
-                found = key()
-                if found < lower:
+                row_key = key()
+                if row_key < lower:
                     self._iterator = None
                     break
-                rows.append((found, value()))
+                rows.append((row_key, value()))
                 step()
         finally:
             # A traceback keeps this frame alive; it must not keep the database open.

@@ -156,11 +156,11 @@ def open_files_each(limit: int, databases: int) -> int:
     >>> open_files_each(65_536, 100)
     327
     """
-    each = limit // 2 // databases
-    if each < MIN_OPEN_FILES:
+    per_database = limit // 2 // databases
+    if per_database < MIN_OPEN_FILES:
         raise StateStoreError(
             f"{databases} databases need at least {2 * databases * MIN_OPEN_FILES} open files, the limit of this "
             f"process is {limit}; raise it before the start: `ulimit -n {4 * databases * MIN_OPEN_FILES}` "
             "(or LimitNOFILE= in its systemd unit)"
         )
-    return each
+    return per_database

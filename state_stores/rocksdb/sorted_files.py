@@ -138,7 +138,7 @@ def _blocks(path: Path, data: memoryview) -> list[tuple[int, int]]:
 def _index(block: bytes) -> list[tuple[int, int]]:
     stop = _entries_end(block)
     position = 0
-    found: list[tuple[int, int]] = []
+    places: list[tuple[int, int]] = []
     while position < stop:
         shared, position = read_varint(block, position)
         length, position = read_varint(block, position)
@@ -146,8 +146,8 @@ def _index(block: bytes) -> list[tuple[int, int]]:
             raise ValueError("shared keys in an index")
         offset, position = read_varint(block, position + length)
         size, position = read_varint(block, position)
-        found.append((offset, size))
-    return found
+        places.append((offset, size))
+    return places
 
 
 def _rows(path: Path, block: bytes) -> list[tuple[bytes, bytes | None]]:

@@ -118,8 +118,8 @@ class TaskDatabase:
             StateStoreError: It can't be opened for another reason.
         """
         with _Translated(path, "open the database"):
-            known = Rdict.list_cf(str(path), Options(raw_mode=True)) if _exists(path) else []
-            every = {*known, *families, _POSITIONS, _DEFAULT}
+            existing = Rdict.list_cf(str(path), Options(raw_mode=True)) if _exists(path) else []
+            all_families = {*existing, *families, _POSITIONS, _DEFAULT}
             native = Rdict(
                 str(path),
                 options=resources.database_options(options),
@@ -127,7 +127,7 @@ class TaskDatabase:
                     name: resources.database_options(
                         options, filtered=len(families) if name in families else 0
                     )
-                    for name in every
+                    for name in all_families
                 },
             )
             try:

@@ -201,9 +201,9 @@ class CustomStoreHost:
                 shutil.rmtree(self._root)
 
     def place(self) -> Path:
-        found = self._root / "data"
-        found.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-        return found
+        path = self._root / "data"
+        path.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        return path
 
     def log(self, key: object, value: object, timestamp: int | None) -> None:
         name = self._spec.name

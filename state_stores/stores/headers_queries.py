@@ -28,10 +28,10 @@ class QueryKeyValueStoreWithHeaders(QueryKeyValueStore[K, ValueTimestampHeaders[
         if timestamp <= ended_at:
             return None
         try:
-            found = HeadersSerde(self._spec.value_serde).deserialize(self._topic, payload)
+            value = HeadersSerde(self._spec.value_serde).deserialize(self._topic, payload)
         except StoredRowError as error:
             raise error.of_key(key_hash(key)) from error.__cause__
-        return ValueTimestampHeaders(found.value, timestamp, found.headers)
+        return ValueTimestampHeaders(value.value, timestamp, value.headers)
 
 
 class ReadOnlyWindowStoreWithHeaders(ReadOnlyWindowStore[K, ValueTimestampHeaders[V]]):

@@ -252,13 +252,13 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V], TaskStore[CommitBuffer]):
         buffer = self.buffer
         rows = [key] if not tail else self._rows_with_tail(key, tail)
         # Not `exists`: expired rows stay on disk until a sweep.
-        found = [row for row in rows if buffer.peek(row) is not None]
+        existing = [row for row in rows if buffer.peek(row) is not None]
         if isinstance(buffer, HeadersBuffer):
             buffer.record_headers = ()
-        decoded = [self._key_serde.deserialize(self._topic, row) for row in found]
-        for row, user_key in zip(found, decoded, strict=True):
+        decoded = [self._key_serde.deserialize(self._topic, row) for row in existing]
+        for row, user_key in zip(existing, decoded, strict=True):
             self._write(user_key, row, None, self._now())
-        return len(found)
+        return len(existing)
 
     def _rows_with_tail(self, key: bytes, tail: int) -> list[bytes]:
         rows = self.buffer.iterate(key, prefix_end(key))
@@ -380,18 +380,18 @@ class TimestampedKeyValueStoreWithHeaders(KeyValueStore[K, ValueTimestampHeaders
     """
 
     def _get(self, key: bytes) -> ValueTimestampHeaders[V] | None:
-        found = self.buffer.peek(key)
-        if found is None:
+        value = self.buffer.peek(key)
+        if value is None:
             return None
-        return ValueTimestampHeaders(found.value, self.buffer.timestamp(key), found.headers)
+        return ValueTimestampHeaders(value.value, self.buffer.timestamp(key), value.headers)
 
     def _iterate(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, ValueTimestampHeaders[V]]]:
         rows = self._rows(lower, upper, reverse=reverse)
         return (
-            (key, ValueTimestampHeaders(found.value, timestamp, found.headers))
-            for key, found, timestamp in rows
+            (key, ValueTimestampHeaders(value.value, timestamp, value.headers))
+            for key, value, timestamp in rows
         )
 
     def put(self, key: K, value: ValueTimestampHeaders[V] | None) -> None:

@@ -105,13 +105,13 @@ class SegmentedStore(TaskStore[SegmentedBuffer]):
         assert not tail, "the keys of windows and sessions are not windowed themselves"
         buffer = self.buffer
         # Not `put`: it rejects expired rows, and ignores None where duplicates are retained.
-        found = [row for row in buffer.rows_of(key, 0, TIME_MAX) if buffer.exists(row)]
+        rows = [row for row in buffer.rows_of(key, 0, TIME_MAX) if buffer.exists(row)]
         if isinstance(buffer, HeadersBuffer):
             buffer.record_headers = ()
-        decoded = [self._windowed(row) for row in found]
-        for row, windowed in zip(found, decoded, strict=True):
+        decoded = [self._windowed(row) for row in rows]
+        for row, windowed in zip(rows, decoded, strict=True):
             self._write(windowed, row, None, self._now())
-        return len(found)
+        return len(rows)
 
     def _windowed(self, disk_key: bytes) -> Windowed[Any]:
         raise NotImplementedError

@@ -70,7 +70,7 @@ class SessionBatch:
         if live is not None:
             rows = self._rows_now(rows, live, self._earliest_ends[index])
         times_of, peek = self._layout.session_times_of, self._buffer.peek
-        found: list[Session] = []
+        sessions: list[Session] = []
         for row in rows:
             start, end = times_of(row)
             if start > latest_start:
@@ -79,13 +79,13 @@ class SessionBatch:
             if value is _STORED:
                 value = peek(row)
             if value is not None:
-                found.append((row, start, end, value))
-        return found
+                sessions.append((row, start, end, value))
+        return sessions
 
     def _rows_now(self, rows: list[bytes], live: Iterable[bytes], earliest: int) -> list[bytes]:
         time_of, gone = self._layout.time_of, self._gone
-        known = {row for row in rows if row not in gone}
-        return sorted(known.union(row for row in live if time_of(row) >= earliest))
+        rows_left = {row for row in rows if row not in gone}
+        return sorted(rows_left.union(row for row in live if time_of(row) >= earliest))
 
     def replace(
         self, index: int, found: Iterable[Session], start: int, end: int, value: Any

@@ -162,14 +162,14 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
         self, key: bytes, earliest_end: int, latest_start: int, *, expired: bool = False
     ) -> list[tuple[int, int, Any, int]]:
         times_of = self._layout.session_times_of
-        found: list[tuple[int, int, Any, int]] = []
+        sessions: list[tuple[int, int, Any, int]] = []
         for row, value, timestamp in self.buffer.scan_key(
             key, earliest_end, TIME_MAX, expired=expired
         ):
             start, end = times_of(row)
             if start <= latest_start:
-                found.append((start, end, value, timestamp))
-        return found
+                sessions.append((start, end, value, timestamp))
+        return sessions
 
     def _put(self, key: Any, data: bytes, start: int, end: int, value: Any, timestamp: int) -> None:
         check_time(self.name, start, "session start")
@@ -209,4 +209,4 @@ class SessionStoreWithHeaders(SessionStore[K, AggregationWithHeaders[V]]):
         self, key: bytes, earliest_end: int, latest_start: int, *, expired: bool = False
     ) -> list[tuple[int, int, Any, int]]:
         rows = super().find_sessions_bytes(key, earliest_end, latest_start, expired=expired)
-        return [(start, end, found.value, timestamp) for start, end, found, timestamp in rows]
+        return [(start, end, value.value, timestamp) for start, end, value, timestamp in rows]

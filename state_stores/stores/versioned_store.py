@@ -76,10 +76,10 @@ def version_as_of(
         return None if value is TOMBSTONE else (value, timestamp, None)
     if as_of < versions.horizon_ms:
         return None
-    found = next(versions.newest_first(key, as_of), None)
-    if found is None or found[1] is TOMBSTONE:
+    version = next(versions.newest_first(key, as_of), None)
+    if version is None or version[1] is TOMBSTONE:
         return None
-    timestamp, value = found
+    timestamp, value = version
     return value, timestamp, next(versions.oldest_first(key, oldest=timestamp + 1))[0]
 
 
@@ -126,9 +126,9 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
         if as_of is not None:
             check_bounds(self.name, as_of, as_of, ("as_of", "as_of"))
         for source in self._sources(data):
-            found = version_as_of(source, data, as_of)
-            if found is not None:
-                return VersionedRecord(*found)
+            version = version_as_of(source, data, as_of)
+            if version is not None:
+                return VersionedRecord(*version)
         return None
 
     def history(
@@ -142,9 +142,9 @@ class ReadOnlyVersionedKeyValueStore(Generic[K, V]):
         begin, end = 0 if from_ms is None else from_ms, TIME_MAX if to_ms is None else to_ms
         check_bounds(self.name, begin, end)
         return (
-            VersionedRecord(*found)
+            VersionedRecord(*version)
             for source in self._sources(data)
-            for found in version_history(source, data, begin, end)
+            for version in version_history(source, data, begin, end)
         )
 
     def _key_bytes(self, key: K) -> bytes:
@@ -209,18 +209,18 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V], TaskStore[Ver
         if timestamp < self.buffer.horizon_ms:
             self.expired_puts += 1
             return None
-        found = self.get_bytes(data, timestamp)
+        version = self.get_bytes(data, timestamp)
         self.put_bytes(data, None, timestamp)
-        return None if found is None else VersionedRecord(*found)
+        return None if version is None else VersionedRecord(*version)
 
     def erase(self, key: bytes, tail: int = 0) -> int:
         """Turn all versions of a serialised key into deletions (`TaskStore.erase`)."""
         assert not tail, "the keys of versioned stores are not windowed"
         buffer = self.buffer
-        found = [time for time, value in buffer.oldest_first(key) if value is not TOMBSTONE]
-        for timestamp in found:
+        timestamps = [time for time, value in buffer.oldest_first(key) if value is not TOMBSTONE]
+        for timestamp in timestamps:
             buffer.put_version(key, None, timestamp)
-        return len(found)
+        return len(timestamps)
 
     # Used by operators, with serialised keys.
 
