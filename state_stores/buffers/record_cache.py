@@ -71,7 +71,7 @@ class RecordCache:
             fresh.extend(again)
         return fresh
 
-    def left_over(self) -> None:
+    def mark_committed(self) -> None:
         self._left = set(self._keys)
 
     def _note(self, data: Sequence[bytes]) -> None:

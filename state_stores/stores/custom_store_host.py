@@ -86,7 +86,7 @@ class CustomStore:
         now: Returns the timestamp of the current record.
     """
 
-    held: Final = None
+    cache: Final = None
     expired_puts: Final = 0
 
     def __init__(self, users: StateStore, now: Callable[[], int]) -> None:

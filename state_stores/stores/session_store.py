@@ -180,7 +180,7 @@ class SessionStore(ReadOnlySessionStore[K, V], SegmentedStore):
         if not self._accepts(end, counted=value is not None):
             return
         disk_key = self._layout.session_key(data, start, end)
-        if self.held is None:
+        if self.cache is None:
             self.buffer.put(disk_key, value, timestamp)
             return
         if key is None:

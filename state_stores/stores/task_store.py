@@ -14,34 +14,34 @@ B = TypeVar("B", bound=CommitBuffer)
 class TaskStore(Generic[B]):
     """A store of a task, for its processors and operators.
 
-    `held` is the record cache, None until an operator requests it.
+    `cache` is the record cache, None until an operator requests it.
     """
 
     buffer: B
 
     def _attach(self, buffer: B, now: Callable[[], int], *, is_cached: bool) -> None:
         self.buffer = buffer
-        self.held: RecordCache | None = None
+        self.cache: RecordCache | None = None
         self.expired_puts = 0
         self._is_cached = is_cached
         self._now = now
 
     def open_cache(self) -> RecordCache | None:
         """Return the record cache, which the first caller flushes; None without a cache."""
-        if self._is_cached and self.held is None:
-            self.held = RecordCache(self.buffer)
-        return self.held
+        if self._is_cached and self.cache is None:
+            self.cache = RecordCache(self.buffer)
+        return self.cache
 
     def _write(self, key: Any, data: bytes, value: Any, timestamp: int) -> None:
-        if self.held is None:
+        if self.cache is None:
             self.buffer.put(data, value, timestamp)
             return
         existed = self.buffer.exists(data)
-        old = self.buffer.get(data) if self.held.keeps_old_values else None
+        old = self.buffer.get(data) if self.cache.keeps_old_values else None
         self.buffer.put(data, value, timestamp)
-        if self.held.keeps_old_values:
-            self.held.old_values.setdefault(data, old)
-        self.held.changed(key, data, existed=existed)
+        if self.cache.keeps_old_values:
+            self.cache.old_values.setdefault(data, old)
+        self.cache.changed(key, data, existed=existed)
 
     def erase(self, key: bytes, tail: int = 0) -> int:
         """Delete all rows of a serialised key, expired ones too; return their number.

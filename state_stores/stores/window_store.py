@@ -179,7 +179,7 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
         latest = max(starts)
         first, last = buffer.seq + 1, buffer.seq + len(starts)
         oldest_live = self._layout.live_from_ms(max(latest, buffer.observed_stream_time_ms))
-        if self.held is not None or last > SEQ_MASK or any(map(is_, values, repeat(None))):
+        if self.cache is not None or last > SEQ_MASK or any(map(is_, values, repeat(None))):
             return None
         if not 0 <= latest <= TIME_MAX or min(starts) < oldest_live:
             return None
@@ -215,7 +215,7 @@ class WindowStore(ReadOnlyWindowStore[K, V], SegmentedStore):
         if self._retains_duplicates:
             seq = self.buffer.seq = (self.buffer.seq + 1) & SEQ_MASK
         disk_key = self._layout.window_key(data, start, seq)
-        if self.held is None:
+        if self.cache is None:
             self.buffer.put(disk_key, value, timestamp)
             return True
         if key is None:

@@ -32,7 +32,7 @@ from tidewheel.streams.graph.logical_graph import (
     AnySerde,
     GraphNode,
     LogicalGraph,
-    ProcessorNode,
+    ProcessorGraphNode,
     TableStore,
 )
 from tidewheel.streams.graph.parts import TablePart
@@ -99,12 +99,12 @@ class CogroupPart(msgspec.Struct, frozen=True):
 
 
 @dataclass(eq=False, kw_only=True)
-class CogroupMergeNode(ProcessorNode):
+class CogroupMergeNode(ProcessorGraphNode):
     """Node that merges the aggregations into one table; their topics must be co-partitioned."""
 
     def write_to(self, topology: Topology, parents: tuple[str, ...]) -> None:
         """Add the node."""
-        ProcessorNode.write_to(self, topology, parents)
+        ProcessorGraphNode.write_to(self, topology, parents)
         topology.copartition(parents, where("cogroup", self.location))
 
 
@@ -325,7 +325,7 @@ def _table(
     for index, (group, (operator, arguments)) in enumerate(
         zip(part.groups, operators, strict=True)
     ):
-        node = ProcessorNode(
+        node = ProcessorGraphNode(
             name=graph.node_name(
                 _AGGREGATE, None if name is None else f"{name}-cogroup-agg-{index}"
             ),

@@ -23,7 +23,7 @@ from tidewheel.streams.graph.logical_graph import (
     AnySerde,
     GraphNode,
     LogicalGraph,
-    ProcessorNode,
+    ProcessorGraphNode,
     TableStore,
 )
 from tidewheel.streams.graph.parts import settled_serdes
@@ -188,7 +188,7 @@ def global_join(
     *,
     left: bool,
     name: str | None,
-) -> ProcessorNode:
+) -> ProcessorGraphNode:
     """Return the node of a stream-global-table join, not yet added; both join kinds are named KSTREAM-LEFTJOIN-.
 
     The joined stream keeps its keys and loses its value serde.
@@ -204,7 +204,7 @@ def global_join(
             "returns the table's key"
         )
     functions = (call.mapper(key_selector), joiner)
-    return ProcessorNode(
+    return ProcessorGraphNode(
         name=graph.node_name("KSTREAM-LEFTJOIN-", call.name(name)),
         location=call.location,
         supplier=OperatorSupplier(GlobalTableJoin, (part.node.store.name, *functions, left)),

@@ -21,7 +21,7 @@ from tidewheel.streams.graph.aggregation_nodes import (
 from tidewheel.streams.graph.logical_graph import (
     AnySerde,
     LogicalGraph,
-    ProcessorNode,
+    ProcessorGraphNode,
     TableRepartitionNode,
     TableStore,
 )
@@ -57,7 +57,7 @@ class TableGroupPart:
     """
 
     graph: LogicalGraph
-    node: ProcessorNode
+    node: ProcessorGraphNode
     function: UserFunction
     versioned: bool
     key_serde: AnySerde | None

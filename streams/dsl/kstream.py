@@ -25,7 +25,7 @@ from tidewheel.streams.graph.aggregation_nodes import GroupPart
 from tidewheel.streams.graph.logical_graph import (
     AnySerde,
     GraphNode,
-    ProcessorNode,
+    ProcessorGraphNode,
     SinkNode,
     TableNode,
 )
@@ -154,7 +154,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             (test, children[branch]) for branch, test in predicates.items() if test is not None
         ]
         otherwise = None if default is None else children[default]
-        splitter = ProcessorNode(
+        splitter = ProcessorGraphNode(
             name=prefix,
             location=call.location,
             supplier=OperatorSupplier(stateless.Branch, (known, otherwise)),
@@ -162,7 +162,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         graph.add(splitter, self._part.node)
         streams: dict[str, KStream[K, V]] = {}
         for branch, child in children.items():
-            node = ProcessorNode(
+            node = ProcessorGraphNode(
                 name=graph.node_name("KSTREAM-BRANCHCHILD-", child),
                 location=call.location,
                 supplier=OperatorSupplier(stateless.PassThrough),
@@ -507,7 +507,7 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
             raise TopologyError(
                 f"{call.context}: the streams come from different builders; make both with one StreamsBuilder"
             )
-        node = ProcessorNode(
+        node = ProcessorGraphNode(
             name=mine.graph.node_name("KSTREAM-MERGE-", call.name(name)),
             location=call.location,
             supplier=OperatorSupplier(stateless.PassThrough),

@@ -13,7 +13,7 @@ import msgspec
 
 from tidewheel.streams.definitions.call import Call
 from tidewheel.streams.errors import TopologyError
-from tidewheel.streams.graph.logical_graph import ProcessorNode
+from tidewheel.streams.graph.logical_graph import ProcessorGraphNode
 from tidewheel.streams.graph.parts import StreamPart
 from tidewheel.streams.operators import stateless
 from tidewheel.streams.user_functions import UserFunction
@@ -258,7 +258,7 @@ class KStreamMappings(ABC, Generic[K, V]):
         self, call: Call, prefix: str, name: str | None, supplier: OperatorSupplier
     ) -> StreamPart:
         """Add an operator below this stream; return its output with the same types."""
-        node = ProcessorNode(
+        node = ProcessorGraphNode(
             name=self._part.graph.node_name(prefix, call.name(name)),
             location=call.location,
             supplier=supplier,

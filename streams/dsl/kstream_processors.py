@@ -10,7 +10,7 @@ import msgspec
 from tidewheel.streams.definitions.call import Call
 from tidewheel.streams.definitions.names import check_names
 from tidewheel.streams.definitions.node_arguments import check_supplier, connected_stores
-from tidewheel.streams.graph.logical_graph import ProcessorNode
+from tidewheel.streams.graph.logical_graph import ProcessorGraphNode
 from tidewheel.streams.graph.parts import StreamPart
 from tidewheel.streams.operators.stateless import MapValuesBatch
 from tidewheel.streams.user_functions import FunctionKind
@@ -132,7 +132,7 @@ class KStreamProcessors(ABC, Generic[K, V]):
         """
         call = Call.here("map_values_batch")
         function = call.function(mapper, FunctionKind.BATCH_MAPPER)
-        node = ProcessorNode(
+        node = ProcessorGraphNode(
             name=self._part.graph.node_name("KSTREAM-MAPVALUES-", call.name(name)),
             location=call.location,
             supplier=OperatorSupplier(MapValuesBatch, (function,)),
@@ -148,13 +148,13 @@ class KStreamProcessors(ABC, Generic[K, V]):
         name: str | None,
         supplier: Callable[[], Any],
         stores: Sequence[str],
-    ) -> ProcessorNode:
+    ) -> ProcessorGraphNode:
         names = check_names(stores, "stores", call.context)
         brought = connected_stores(supplier, call.context)
         graph = self._part.graph
         for builder in brought:
             graph.add_state_store(replace(builder, location=builder.location or call.location))
-        node = ProcessorNode(
+        node = ProcessorGraphNode(
             # Unlike in all other operators, a name here consumes no number.
             name=call.name(name) or graph.node_name(prefix),
             location=call.location,

@@ -18,7 +18,12 @@ from tidewheel.streams.definitions.node_arguments import check_supplier, connect
 from tidewheel.streams.definitions.suppressed import Suppressed
 from tidewheel.streams.dsl.ktable_joins import KTableJoins
 from tidewheel.streams.errors import TopologyError
-from tidewheel.streams.graph.logical_graph import AnySerde, GraphNode, ProcessorNode, TableStore
+from tidewheel.streams.graph.logical_graph import (
+    AnySerde,
+    GraphNode,
+    ProcessorGraphNode,
+    TableStore,
+)
 from tidewheel.streams.graph.parts import StreamPart, TablePart, settled_serdes
 from tidewheel.streams.graph.suppress_nodes import BufferStore, windows_above
 from tidewheel.streams.operators.stateless import PassThrough, ToStream
@@ -389,7 +394,7 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             needed=True,
         )
         arguments = (kept.name, time_of, limit_ms, suppressed.buffer, suppressed.final)
-        node = ProcessorNode(
+        node = ProcessorGraphNode(
             name=node_name,
             location=call.location,
             supplier=OperatorSupplier(Suppress, arguments),
@@ -456,9 +461,9 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         name: str | None,
         supplier: OperatorSupplier,
         store: TableStore | None,
-    ) -> ProcessorNode:
+    ) -> ProcessorGraphNode:
         graph = self._part.graph
-        node = ProcessorNode(
+        node = ProcessorGraphNode(
             name=graph.node_name(prefix, call.name(name)),
             location=call.location,
             supplier=supplier,

@@ -17,7 +17,7 @@ from tidewheel.streams.graph.logical_graph import (
     AnySerde,
     GraphNode,
     LogicalGraph,
-    ProcessorNode,
+    ProcessorGraphNode,
     RepartitionNode,
     TableStore,
 )
@@ -168,7 +168,7 @@ def aggregation_table(
     operator: tuple[type[Operator], tuple[Any, ...]],
 ) -> TablePart:
     made, arguments = operator
-    node = ProcessorNode(
+    node = ProcessorGraphNode(
         name=name,
         location=call.location,
         supplier=OperatorSupplier(made, (kept.name, *arguments)),

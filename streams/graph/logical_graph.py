@@ -210,7 +210,7 @@ class StreamSourceNode(GraphNode):
 
 
 @dataclass(eq=False, kw_only=True)
-class ProcessorNode(GraphNode):
+class ProcessorGraphNode(GraphNode):
     """An operator or user processor, with existing stores and an optional store of its own.
 
     `reads`: the stores of `store_names` that it never writes. `shared_store` is created by another

@@ -28,7 +28,7 @@ from tidewheel.streams.graph.logical_graph import (
     AnySerde,
     GraphNode,
     LogicalGraph,
-    ProcessorNode,
+    ProcessorGraphNode,
     TableStore,
 )
 from tidewheel.streams.graph.parts import StreamPart, TablePart
@@ -223,7 +223,7 @@ def single_store_self_join(graph: LogicalGraph) -> None:
             continue
         node.with_itself = True
         kept, spare = by_name[node.this_window], by_name[node.other_window]
-        assert isinstance(kept, ProcessorNode)
+        assert isinstance(kept, ProcessorGraphNode)
         # The join stores the records itself after searching the earlier ones.
         kept.supplier = OperatorSupplier(PassThrough)
         kept.reads = frozenset((node.this_store.name,))
@@ -467,7 +467,7 @@ def join_streams(join: Join, left: StreamPart, right: StreamPart) -> GraphNode:
             join_windows=windows,
             placeholders=join.placeholders(other=store_name == names.other_store),
         )
-        node = ProcessorNode(
+        node = ProcessorGraphNode(
             name=window,
             location=location,
             supplier=OperatorSupplier(JoinWindow, (store_name,)),

@@ -17,7 +17,7 @@ from tidewheel.streams.definitions.node_arguments import PARTITIONER
 from tidewheel.streams.graph.logical_graph import (
     ForeignKeyTopicNode,
     GraphNode,
-    ProcessorNode,
+    ProcessorGraphNode,
     TableStore,
 )
 from tidewheel.streams.operators.joins.foreign_key_join import (
@@ -294,8 +294,8 @@ class ForeignKeyJoin:
 
     def _node(
         self, name: str, operator: type[ForeignKeyOperator], *arguments: Any
-    ) -> ProcessorNode:
-        return ProcessorNode(
+    ) -> ProcessorGraphNode:
+        return ProcessorGraphNode(
             name=name,
             location=self._link.call.location,
             supplier=OperatorSupplier(operator, (self.names.topics, *arguments)),

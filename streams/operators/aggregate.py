@@ -71,19 +71,19 @@ class CountsInPlace(MaterializedOperator):
         return buffer.are_decoded(data)
 
     def count_in_place(self, batch: RecordBatch, data: list[bytes]) -> RecordBatch | None:
-        if self.held is not None:
-            self._count_held(batch, data)
+        if self.cache is not None:
+            self._count_cached(batch, data)
             return None
         return self._count_each(batch, data)
 
-    def _count_held(self, batch: RecordBatch, key_bytes: list[bytes]) -> None:
-        assert self.held is not None
-        fresh = self.held.changed_many(batch.keys, key_bytes)
+    def _count_cached(self, batch: RecordBatch, key_bytes: list[bytes]) -> None:
+        assert self.cache is not None
+        fresh = self.cache.changed_many(batch.keys, key_bytes)
         counts, timestamps = self.buffer.values, self.buffer.timestamps
         if self.sends_old_values:
-            unheld = set(key_bytes).difference(self.held_old)
-            self.held_old.update((data, counts[data]) for data in unheld)
-        self.note_headers(batch, range(len(batch)), key_bytes)
+            unheld = set(key_bytes).difference(self.cached_old_values)
+            self.cached_old_values.update((data, counts[data]) for data in unheld)
+        self.record_change_headers(batch, range(len(batch)), key_bytes)
         if self._in_order(batch):
             timestamps.update(zip(key_bytes, batch.timestamps, strict=True))
             for data in key_bytes:

@@ -51,14 +51,14 @@ class MaterializedOperator(TableOperator):
     def __init__(self, store_name: str) -> None:
         self._store_name = store_name
         #: The store's cache.
-        self.held: RecordCache | None = None
-        self._held_headers: dict[bytes, Headers] = {}
+        self.cache: RecordCache | None = None
+        self._cached_headers: dict[bytes, Headers] = {}
         #: In a cogroup the first operator flushes for all.
         self._flushes = True
         #: Same object as `buffer` if the store is versioned.
         self._versions: VersionedRows | None = None
         #: Value of each cached row when last forwarded.
-        self.held_old: dict[bytes, Any] = {}
+        self.cached_old_values: dict[bytes, Any] = {}
 
     def init(self, context: NodeContext) -> None:
         super().init(context)
@@ -67,13 +67,13 @@ class MaterializedOperator(TableOperator):
         if isinstance(store, VersionedKeyValueStore):
             self._versions = VersionedRows(store)
             self.buffer = cast("CommitBuffer", self._versions)
-        self._flushes = store.held is None
-        self.held = store.open_cache() if self.holds_back() else None
-        if self.held is not None:
-            self.held_old, self._held_headers = self.held.old_values, self.held.headers
-            self.held.keeps_old_values = self.sends_old_values
+        self._flushes = store.cache is None
+        self.cache = store.open_cache() if self.uses_cache() else None
+        if self.cache is not None:
+            self.cached_old_values, self._cached_headers = self.cache.old_values, self.cache.headers
+            self.cache.keeps_old_values = self.sends_old_values
 
-    def holds_back(self) -> bool:
+    def uses_cache(self) -> bool:
         return True
 
     def with_key_bytes(self, batch: RecordBatch) -> tuple[RecordBatch, list[bytes]]:
@@ -109,8 +109,8 @@ class MaterializedOperator(TableOperator):
         self, batch: RecordBatch, key_bytes: Sequence[bytes], update: Update
     ) -> RecordBatch | None:
         """Apply `update` record by record; return the changes to forward now."""
-        buffer, held, sends_old = self.buffer, self.held, self.sends_old_values
-        update = self._told(batch, update)
+        buffer, cache, sends_old = self.buffer, self.cache, self.sends_old_values
+        update = self._with_context(batch, update)
         buffer.fetch(key_bytes)
         values: list[Any] = []
         timestamps: list[int] = []
@@ -127,12 +127,12 @@ class MaterializedOperator(TableOperator):
                     if self.skips_absent and old is None and result is None:
                         left_out.add(index)
                         continue
-                existed = held is not None and buffer.exists(data)
+                existed = cache is not None and buffer.exists(data)
                 valid_to = self._put(
                     data,
                     result,
                     # Kafka Streams keeps only the record's time of a cached deletion.
-                    result_timestamp if held is None or result is not None else timestamp,
+                    result_timestamp if cache is None or result is not None else timestamp,
                 )
             except FAILURES as error:
                 self.context.failed(batch, index, error)
@@ -143,17 +143,17 @@ class MaterializedOperator(TableOperator):
                 self.context.expired(
                     f"older than the history of store {self._store_name}", batch, index
                 )
-                self.tell_late(
+                self.report_late(
                     batch, index, f"is older than the history of store {self._store_name}"
                 )
-            elif held is not None:
-                self.hold(batch, index, data, existed=existed, old=old)
+            elif cache is not None:
+                self.cache_change(batch, index, data, existed=existed, old=old)
             else:
                 values.append(result)
                 timestamps.append(result_timestamp)
                 old_values.append(old)
                 latest.append(valid_to is None)
-        if held is not None:
+        if cache is not None:
             return None
         if left_out:
             batch = batch.select([index not in left_out for index in range(len(batch))])
@@ -161,7 +161,7 @@ class MaterializedOperator(TableOperator):
         output.latest = None if all(latest) else latest
         return output
 
-    def _told(self, batch: RecordBatch, update: Update) -> Update:
+    def _with_context(self, batch: RecordBatch, update: Update) -> Update:
         """Wrap `update` for stores that need the record's time (TTL) or headers."""
         buffer = self.buffer
         if isinstance(buffer, HeadersBuffer):
@@ -175,7 +175,7 @@ class MaterializedOperator(TableOperator):
 
         return timed
 
-    def tell_late(self, batch: RecordBatch, index: int, why: str) -> None:
+    def report_late(self, batch: RecordBatch, index: int, why: str) -> None:
         letter = self.context.late_letter
         if letter is not None:
             letter(batch, index, f"timestamp {batch.timestamps[index]} {why}")
@@ -199,31 +199,31 @@ class MaterializedOperator(TableOperator):
         output.latest = None  # Without versions every row is the newest.
         return output
 
-    def hold(
+    def cache_change(
         self, batch: RecordBatch, index: int, data: bytes, *, existed: bool, old: Any = None
     ) -> None:
-        assert self.held is not None
+        assert self.cache is not None
         if self.sends_old_values:
-            self.held_old.setdefault(data, old)
-        self.held.changed(batch.keys[index], data, existed=existed)
-        self.note_headers(batch, (index,), (data,))
+            self.cached_old_values.setdefault(data, old)
+        self.cache.changed(batch.keys[index], data, existed=existed)
+        self.record_change_headers(batch, (index,), (data,))
 
-    def note_headers(
+    def record_change_headers(
         self, batch: RecordBatch, indices: Sequence[int], key_bytes: Sequence[bytes]
     ) -> None:
-        if batch.headers is None and not self._held_headers:
+        if batch.headers is None and not self._cached_headers:
             return
         for index, data in zip(indices, key_bytes, strict=True):
             headers = batch.headers_of(index)
             if headers:
-                self._held_headers[data] = headers
+                self._cached_headers[data] = headers
             else:
-                self._held_headers.pop(data, None)
+                self._cached_headers.pop(data, None)
 
     def flush(self, limit: int | None = None) -> RecordBatch | None:
-        if self.held is None or not self._flushes or not len(self.held):
+        if self.cache is None or not self._flushes or not len(self.cache):
             return None
-        key_bytes, keys, new = self.held.take(limit, in_order=self.flushes_in_order)
+        key_bytes, keys, new = self.cache.take(limit, in_order=self.flushes_in_order)
         values = self.buffer.get_many(key_bytes)
         forwarded, serde = self.forwarded_key_bytes(key_bytes)
         batch = RecordBatch(
@@ -233,7 +233,7 @@ class MaterializedOperator(TableOperator):
             self._take_headers(key_bytes),
             range(len(keys)),
             None,
-            old_values=[self.held_old.pop(data) for data in key_bytes]
+            old_values=[self.cached_old_values.pop(data) for data in key_bytes]
             if self.sends_old_values
             else None,
             key_bytes=forwarded,
@@ -255,21 +255,21 @@ class MaterializedOperator(TableOperator):
         return (list(data), serde) if serde.canonical else (None, None)
 
     def _take_headers(self, key_bytes: Sequence[bytes]) -> list[Headers] | None:
-        if not self._held_headers:
+        if not self._cached_headers:
             return None
-        return [self._held_headers.pop(data, ()) for data in key_bytes]
+        return [self._cached_headers.pop(data, ()) for data in key_bytes]
 
-    def held_back(self) -> tuple[int, int]:
+    def cache_size(self) -> tuple[int, int]:
         """Return the cached (keys, bytes)."""
-        if self.held is None or not self._flushes:
+        if self.cache is None or not self._flushes:
             return (0, 0)
-        old_bytes = int(len(self.held_old) * self.buffer.mean_value_bytes)
-        return (len(self.held), self.held.size_bytes + old_bytes)
+        old_bytes = int(len(self.cached_old_values) * self.buffer.mean_value_bytes)
+        return (len(self.cache), self.cache.size_bytes + old_bytes)
 
-    def left_over(self) -> None:
+    def mark_committed(self) -> None:
         """Mark cached changes as older than the last commit."""
-        if self.held is not None:
-            self.held.left_over()
+        if self.cache is not None:
+            self.cache.mark_committed()
 
     def without_nulls(self, batch: RecordBatch, *, values: bool) -> RecordBatch:
         """Drop and count records without a key or, with `values`, without a value."""

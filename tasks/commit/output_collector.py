@@ -186,7 +186,7 @@ class OutputCollector:
         if self._inputs is None or topic is None or partition is None or offset is None:
             return None
         assert self.policy is not None
-        if not self.policy.looks_at_input(dead_letter=columns.dead_letter):
+        if not self.policy.needs_input(dead_letter=columns.dead_letter):
             return None
         return self._inputs.find(TopicPartition(topic, partition), offset)
 

@@ -15,7 +15,7 @@ import msgspec
 from tidewheel.state_stores.ports import SerdePort
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tidewheel.tasks.processing.api.processor import FixedKeyProcessor
-from tidewheel.tasks.processing.api.supplied import NOT_SAID_KEYED, awaits, makes_a, says_keyed
+from tidewheel.tasks.processing.api.supplied import NOT_KEYED, awaits, is_keyed, makes_a
 from tidewheel.tasks.processing.api.topology_spec import (
     ProcessorSpec,
     SinkSpec,
@@ -188,8 +188,8 @@ def _of_node(
         if name in stores and stores[name].kind is not StoreKind.CUSTOM
     ]
     if operator is None:
-        if not says_keyed(flow.node.supplier):
-            yield NOT_SAID_KEYED
+        if not is_keyed(flow.node.supplier):
+            yield NOT_KEYED
     elif operator.needs_whole_task:
         yield operator.needs_whole_task
     elif flow.node.wrap is not None:

@@ -26,7 +26,7 @@ from tidewheel.tasks.key_ranges.seal_barrier import Cut
 from tidewheel.tasks.key_ranges.sealed_work import AtHand, Seal, WorkItem
 from tidewheel.tasks.key_ranges.shared_loop import Shared
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
-from tidewheel.tasks.processing.api.coroutines import PrivateLoop, Waiting
+from tidewheel.tasks.processing.api.coroutines import CoroutineRunner, PrivateLoop
 from tidewheel.tasks.processing.engine.output import OutputColumns, OutputRuns
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 from tidewheel.tasks.processing.engine.steps import Steps, await_steps, run_steps
@@ -174,7 +174,7 @@ class RangeWorker:
         self._make_parts = make_parts
         self._collector = collector
         self._trusted = trusted
-        self.waiting: Waiting = PrivateLoop()
+        self.waiting: CoroutineRunner = PrivateLoop()
         self._share = share
         self._shared: Shared | None = None
         self._stores: Mapping[str, Store] = {}
@@ -451,9 +451,9 @@ class RangeWorker:
         self.unit_since_s = None
         if len(processing.wall_clock_schedules):
             self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
-        held_back = processing.graph.held_back_bytes()
-        if held_back > self.setting.cache_bytes:
-            processing.graph.shrink(held_back - self.setting.cache_bytes)
+        cached_bytes = processing.graph.cached_bytes()
+        if cached_bytes > self.setting.cache_bytes:
+            processing.graph.shrink(cached_bytes - self.setting.cache_bytes)
         if not self.slow:  # else the next seal, which is soon, tells
             self.unsealed_bytes = self._collector.staged_bytes + sum(
                 store.buffer.uncommitted_bytes for store in self._stores.values()
@@ -542,7 +542,7 @@ class RangeWorker:
         schedules = processing.stream_schedules
         passed = min(max(item.passed, start), stop)
         for now_ms in schedules.due_times(item.times_ms, start, passed):
-            schedules.take_due(now_ms)
+            schedules.pop_due(now_ms)
         for now_ms in schedules.due_times(item.times_ms, passed, stop):
             processing.stream_time_ms = now_ms
             processing.punctuate_stream_time()

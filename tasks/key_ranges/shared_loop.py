@@ -13,7 +13,11 @@ from typing import Any, Final, Protocol, cast
 from weakref import WeakSet
 
 from tidewheel.tasks.key_ranges.loop_watch import LoopWatch
-from tidewheel.tasks.processing.api.coroutines import Waiting, cancelled_by_nobody, new_loop
+from tidewheel.tasks.processing.api.coroutines import (
+    CoroutineRunner,
+    new_loop,
+    unexpected_cancellation,
+)
 
 #: Whoever asks whether the loop turns waits for an answer so long.
 _ANSWER_S: Final = 0.1
@@ -28,7 +32,7 @@ class Turning(Protocol):
     """What works on the loop: a key range."""
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> CoroutineRunner:
         """Return what waits for its coroutines."""
         ...
 
@@ -37,7 +41,7 @@ class Turning(Protocol):
         ...
 
 
-class Shared(Waiting):
+class Shared(CoroutineRunner):
     """One owner's part in a shared loop.
 
     Its coroutines are awaited by its turns on the loop; `wait_for` is for those of its turns in other threads.
@@ -72,7 +76,7 @@ class Shared(Waiting):
         except asyncio.CancelledError as error:
             if self.given_up:
                 raise
-            raise cancelled_by_nobody(error) from error
+            raise unexpected_cancellation(error) from error
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any], done: threading.Event) -> None:
         self.in_hand = asyncio.Task(coroutine, loop=self.loop)

@@ -615,7 +615,7 @@ class StreamWorker:
             self._next_commit_s = 0.0
 
     def _shrink_caches(self) -> None:
-        held = {task: task.held_back_bytes() for task in self._manager.running.values()}
+        held = {task: task.cached_bytes() for task in self._manager.running.values()}
         excess = sum(held.values()) - self._settings.cache_max_bytes
         if excess > 0:
             for task in sorted(held, key=lambda task: held[task], reverse=True):
@@ -680,7 +680,7 @@ class StreamWorker:
         ):
             return False
         running = self._manager.running.values()
-        held_bytes = sum(task.held_back_bytes() for task in running)
+        held_bytes = sum(task.cached_bytes() for task in running)
         return (
             all(task.may_be_ahead for task in running)
             and (not held_bytes or self._divided.are_allowed(self._clock.monotonic_s()))

@@ -253,7 +253,7 @@ class GlobalStores:
                 made = checked_processor(spec.processor.supplier(), spec.processor)
                 node = ProcessorNode(made, _Host(self, spec.processor.name), {spec.store.name})
                 node.connect(partial(_forwarded, spec.processor.name))
-                node.init(_NodeContext(self, spec.processor.name))
+                node.init(_GlobalNodeContext(self, spec.processor.name))
                 self._processors[spec.topic] = node
 
     def stop(self) -> None:
@@ -369,14 +369,14 @@ class GlobalStores:
 
     def _dropped(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
         self.counters.dropped += count
-        self.note_drop(node, count, reason, first)
+        self.record_drop(node, count, reason, first)
 
-    def note_drop(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
+    def record_drop(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
         """Report dropped records that are counted elsewhere."""
         self._policy.drops.add(node, reason, Drop(count, first))
 
 
-class _NodeContext:
+class _GlobalNodeContext:
     """`NodeContext` of a global store's processor."""
 
     def __init__(self, stores: GlobalStores, node: str) -> None:
@@ -399,10 +399,10 @@ class _NodeContext:
 
     def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
         self._stores.counters.dropped += count
-        self._stores.note_drop(self.node_name, count, reason, batch.metadata_of(first))
+        self._stores.record_drop(self.node_name, count, reason, batch.metadata_of(first))
 
     def expired(self, reason: str, batch: RecordBatch, index: int) -> None:
-        self._stores.note_drop(self.node_name, 1, reason, batch.metadata_of(index))
+        self._stores.record_drop(self.node_name, 1, reason, batch.metadata_of(index))
 
     @property
     def late_letter(self) -> None:

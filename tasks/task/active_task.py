@@ -407,9 +407,9 @@ class ActiveTask:
         """Return how many puts the stores have dropped because their time was over."""
         return self.stores.expired_puts
 
-    def held_back_bytes(self) -> int:
+    def cached_bytes(self) -> int:
         """Return what the caches hold back from downstream."""
-        return self.graph.held_back_bytes()
+        return self.graph.cached_bytes()
 
     @property
     def held_stores(self) -> frozenset[str]:
@@ -603,5 +603,5 @@ class ActiveTask:
         first: RecordMetadata | None,
     ) -> None:
         counters.dropped += count
-        counters.note_drop(node, reason, Drop(count, first))
+        counters.record_drop(node, reason, Drop(count, first))
         self._policy.drops.add(node, reason, Drop(count, first))

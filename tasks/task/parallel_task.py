@@ -492,7 +492,7 @@ class ParallelTask(ActiveTask):
         for each in self.ranges:
             each.commit_requested = asked
 
-    def held_back_bytes(self) -> int:
+    def cached_bytes(self) -> int:
         """Return 0: each range keeps its caches small itself."""
         return 0
 

@@ -70,7 +70,7 @@ class ClientLog:
             if self._with_debug:
                 _LOGGER.debug("%s: %s", self._name, template % parts)
             return
-        self.say(level, str(parts[0]) if parts else template, template % parts)
+        self.forward(level, str(parts[0]) if parts else template, template % parts)
 
     def on_error(self, error: KafkaError) -> None:
         """Handle an error without a call (`error_cb`): lost brokers, failed logins."""
@@ -79,17 +79,17 @@ class ClientLog:
         elif error.code() in AWAY and error.code() != ALL_BROKERS_DOWN:
             self.unreachable = error.str().partition(" (after ")[0]
         level = logging.WARNING if error.retriable() or is_transient(error) else logging.ERROR
-        self.say(level, error.name(), f"{error.str()}{_advice(error)}")
+        self.forward(level, error.name(), f"{error.str()}{_advice(error)}")
 
-    def say(self, level: int, kind: str, text: str) -> None:
+    def forward(self, level: int, kind: str, text: str) -> None:
         """Forward a line unless one of its kind was forwarded recently."""
         now = time.monotonic()
-        last, held_back = self._seen.get(kind, (-_QUIET_S, 0))
+        last, suppressed = self._seen.get(kind, (-_QUIET_S, 0))
         if now - last < _QUIET_S:
-            self._seen[kind] = (last, held_back + 1)
+            self._seen[kind] = (last, suppressed + 1)
             return
         self._seen[kind] = (now, 0)
-        more = f" ({held_back} more like this)" if held_back else ""
+        more = f" ({suppressed} more like this)" if suppressed else ""
         _LOGGER.log(level, "%s: %s%s", self._name, text, more)
 
 

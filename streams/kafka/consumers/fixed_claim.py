@@ -61,7 +61,7 @@ class FixedClaim:
 
     def _tell(self, error: KafkaError) -> None:
         if not is_transient(error):
-            self._log.say(
+            self._log.forward(
                 logging.WARNING,
                 error.name(),
                 f"`tidewheel reset` and groups won't see that this worker lives: {error.str()}; {next_step(error)}",

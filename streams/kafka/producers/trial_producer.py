@@ -204,7 +204,7 @@ class _SearchLog(TransactionLog):
 
     __slots__ = ()
 
-    def say(self, level: int, kind: str, text: str) -> None:
+    def forward(self, level: int, kind: str, text: str) -> None:
         del level, kind
         _log.debug("%s", text)
 

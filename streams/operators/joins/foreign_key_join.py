@@ -65,7 +65,7 @@ class ForeignKeyOperator(Operator):
         """Bind a serde to the response topic."""
         return NamedSerde(serde, self.context.internal_topic(self._topics.response))
 
-    def kept(self, batch: RecordBatch, flags: Sequence[bool], reason: str) -> RecordBatch:
+    def keep_flagged(self, batch: RecordBatch, flags: Sequence[bool], reason: str) -> RecordBatch:
         """Return the records whose flag is true; drop and count the others."""
         if all(flags):
             return batch
@@ -74,7 +74,9 @@ class ForeignKeyOperator(Operator):
         self.context.dropped(len(batch) - len(kept), reason, batch, first)
         return kept
 
-    def each(self, batch: RecordBatch, work: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
+    def results_of(
+        self, batch: RecordBatch, work: Callable[[int], Any]
+    ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result); failed records go to the processing exception handler."""
         for index in range(len(batch)):
             try:
@@ -84,7 +86,7 @@ class ForeignKeyOperator(Operator):
             else:
                 yield index, result
 
-    def whole(self, batch: RecordBatch, failed: Failed) -> list[int]:
+    def without_failed(self, batch: RecordBatch, failed: Failed) -> list[int]:
         """Return the indices without an error; hand the others to the exception handler."""
         for index in sorted(failed):
             self.context.failed(batch, index, failed[index])
@@ -94,7 +96,7 @@ class ForeignKeyOperator(Operator):
 _primary_key = attrgetter("primary_key")
 _hash = attrgetter("hash")
 
-_FORGETTING = tuple(each for each in Instruction if each.deletes)
+_DELETING = tuple(each for each in Instruction if each.deletes)
 
 _Message = tuple[Any, bytes | None, Instruction]
 
@@ -117,7 +119,7 @@ class SubscriptionSend(ForeignKeyOperator):
         self._left_join = left_join
         #: Instruction for a row whose foreign key did not change. A left join also subscribes with
         #: no foreign key: the response without a value is the row's result.
-        self._asks = (
+        self._instruction = (
             Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
             if left_join
             else Instruction.PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE
@@ -152,8 +154,8 @@ class SubscriptionSend(ForeignKeyOperator):
         before, after = map(list, zip(*targets, strict=True))
         before_bytes = self._foreign_key.write_all(before, failed)
         after_bytes = self._foreign_key.write_all(after, failed)
-        if not failed and self._all_ask(batch.values, before_bytes, after_bytes):
-            return self._asked(batch, after, after_bytes)
+        if not failed and self._send_one_each(batch.values, before_bytes, after_bytes):
+            return self._single_subscriptions(batch, after, after_bytes)
         changes = zip(
             old_values, batch.values, before, before_bytes, after, after_bytes, strict=True
         )
@@ -166,7 +168,7 @@ class SubscriptionSend(ForeignKeyOperator):
         return self._subscriptions(batch, lists, failed)
 
     @staticmethod
-    def _all_ask(
+    def _send_one_each(
         values: Sequence[Any], before: Sequence[bytes | None], after: Sequence[bytes | None]
     ) -> bool:
         """Return True if every row exists with a foreign key equal to the old one, if any."""
@@ -176,7 +178,7 @@ class SubscriptionSend(ForeignKeyOperator):
             and all(old is None or old == new for old, new in zip(before, after, strict=True))
         )
 
-    def _asked(
+    def _single_subscriptions(
         self, batch: RecordBatch, targets: list[Any], target_bytes: list[bytes | None]
     ) -> RecordBatch | None:
         failed: Failed = {}
@@ -185,17 +187,20 @@ class SubscriptionSend(ForeignKeyOperator):
             key_bytes = self._primary_key.write_all(batch.keys, failed)
         hashes = _hashes(self._value.write_all(batch.values, failed))
         if failed:
-            whole = self.whole(batch, failed)
+            whole = self.without_failed(batch, failed)
             batch = batch.take(whole)
             targets, target_bytes, key_bytes, hashes = (
                 [column[index] for index in whole]
                 for column in (targets, target_bytes, key_bytes, hashes)
             )
         subscriptions = subscriptions_of(
-            hashes, repeat(self._asks), cast("Sequence[bytes]", key_bytes), repeat(self._partition)
+            hashes,
+            repeat(self._instruction),
+            cast("Sequence[bytes]", key_bytes),
+            repeat(self._partition),
         )
         output = repeated(batch, [1] * len(batch)).with_keys(targets, subscriptions)
-        return self._foreign_key.note_keys(output, target_bytes)
+        return self._foreign_key.attach_keys(output, target_bytes)
 
     def _subscriptions(
         self, batch: RecordBatch, lists: list[list[_Message]], failed: Failed
@@ -210,7 +215,7 @@ class SubscriptionSend(ForeignKeyOperator):
             key_bytes = self._primary_key.write_all(of_senders(batch.keys), failed)
         hashes = _hashes(self._value.write_all(of_senders(batch.values), failed))
         if failed:
-            self.whole(batch, failed)
+            self.without_failed(batch, failed)
             lists = [[] if index in failed else messages for index, messages in enumerate(lists)]
         flat = list(chain.from_iterable(lists))
         if not flat:
@@ -221,7 +226,7 @@ class SubscriptionSend(ForeignKeyOperator):
             for message in messages
         ]
         output = spread(batch, lists).with_keys([target for target, _, _ in flat], subscriptions)
-        return self._foreign_key.note_keys(output, [data for _, data, _ in flat])
+        return self._foreign_key.attach_keys(output, [data for _, data, _ in flat])
 
     def _drop_null_targets(self, batch: RecordBatch, after: Sequence[Any], failed: Failed) -> None:
         without = [
@@ -247,7 +252,7 @@ class SubscriptionSend(ForeignKeyOperator):
         moved = before is not None and before_bytes != after_bytes
         forget = (before, before_bytes, Instruction.DELETE_KEY_NO_PROPAGATE)
         if self._left_join:
-            asked = (after, after_bytes, self._asks)
+            asked = (after, after_bytes, self._instruction)
             return [forget, asked] if moved else [asked]
         if after is None:
             gone = (before, before_bytes, Instruction.DELETE_KEY_AND_PROPAGATE)
@@ -256,7 +261,7 @@ class SubscriptionSend(ForeignKeyOperator):
             # The row may have had a result, which a missing right row must delete.
             asked = (after, after_bytes, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)
             return [forget, asked]
-        return [(after, after_bytes, self._asks)]
+        return [(after, after_bytes, self._instruction)]
 
     def _targets(self, key: Any, old: Any, new: Any) -> tuple[Any, Any]:
         return self._target(key, old), self._target(key, new)
@@ -286,13 +291,13 @@ class SubscriptionReceive(ForeignKeyOperator):
     def process(self, batch: RecordBatch) -> Output:
         if has_none(batch.keys) or has_none(batch.values):
             addressed = list(map(_is_addressed, batch.keys, batch.values))
-            batch = self.kept(batch, addressed, "null key")
+            batch = self.keep_flagged(batch, addressed, "null key")
         failed: Failed = {}
         key_bytes = self._foreign_key.keys_of(batch)
         if key_bytes is None:
             key_bytes = self._foreign_key.write_all(batch.keys, failed)
         if failed:
-            whole = self.whole(batch, failed)
+            whole = self.without_failed(batch, failed)
             batch, key_bytes = batch.take(whole), [key_bytes[index] for index in whole]
         timestamps = batch.timestamps
         subscriptions: Sequence[Subscription] = batch.values
@@ -305,7 +310,7 @@ class SubscriptionReceive(ForeignKeyOperator):
             subscriptions = list(compress(subscriptions, there))
         rows = combined_keys(cast("Sequence[bytes]", key_bytes), map(_primary_key, subscriptions))
         kept: list[Subscription | None] = [
-            None if subscription.instruction in _FORGETTING else subscription
+            None if subscription.instruction in _DELETING else subscription
             for subscription in subscriptions
         ]
         if rows and not self._buffer.put_all(rows, kept, timestamps):
@@ -340,7 +345,7 @@ class _Responding(ForeignKeyOperator):
     def responses(
         self, batch: RecordBatch, keys: list[Any], key_bytes: list[bytes | None], values: list[Any]
     ) -> RecordBatch:
-        return self._primary_key.note_keys(batch.with_keys(keys, values), key_bytes)
+        return self._primary_key.attach_keys(batch.with_keys(keys, values), key_bytes)
 
 
 class SubscriptionJoin(_Responding):
@@ -394,7 +399,7 @@ class SubscriptionJoin(_Responding):
         responses = responses_of(map(_hash, batch.values), values, partitions)
         output = self.responses(batch, keys, key_bytes, responses)
         output.timestamps = list(map(max, batch.timestamps, times))
-        return output.take(self.whole(batch, failed)) if failed else output
+        return output.take(self.without_failed(batch, failed)) if failed else output
 
 
 class ForeignTableJoin(_Responding):
@@ -434,7 +439,7 @@ class ForeignTableJoin(_Responding):
             return list(self._answers(key_prefix(data), batch.values[index]))
 
         lists: list[list[tuple[Any, bytes, Response]]] = [[] for _ in range(len(batch))]
-        for index, answers in self.each(batch, answer):
+        for index, answers in self.results_of(batch, answer):
             lists[index] = answers
         flat = list(chain.from_iterable(lists))
         if not flat:
@@ -485,20 +490,20 @@ class ResponseJoin(ForeignKeyOperator):
                 key is not None and response is not None
                 for key, response in zip(batch.keys, batch.values, strict=True)
             ]
-            batch = self.kept(batch, has_both, "null key or value")
+            batch = self.keep_flagged(batch, has_both, "null key or value")
         if not len(batch):
             return None
         batch, rows, _ = look_up(self, self._table, batch)
         failed: Failed = {}
         hashes = _hashes(self._value.write_all(rows, failed))
         if failed:
-            whole = self.whole(batch, failed)
+            whole = self.without_failed(batch, failed)
             batch = batch.take(whole)
             rows, hashes = [rows[index] for index in whole], [hashes[index] for index in whole]
         current = list(map(eq, map(_hash, batch.values), hashes))
         if not all(current):
             rows = list(compress(rows, current))
-            batch = self.kept(batch, current, "response to an older row")
+            batch = self.keep_flagged(batch, current, "response to an older row")
         return self._results(batch, rows) if len(batch) else None
 
     def _results(self, batch: RecordBatch, rows: Sequence[Any]) -> RecordBatch | None:
@@ -506,7 +511,7 @@ class ResponseJoin(ForeignKeyOperator):
         foreign_bytes = [response.foreign_value for response in batch.values]
         foreign = self._foreign_value.read_all(foreign_bytes, failed)
         if failed:
-            whole = self.whole(batch, failed)
+            whole = self.without_failed(batch, failed)
             batch = batch.take(whole)
             rows, foreign_bytes, foreign = (
                 [column[index] for index in whole] for column in (rows, foreign_bytes, foreign)

@@ -25,7 +25,7 @@ _NO_INPUT: Final = ("", -1, -1)
 _NUMBERS: Final = 1 << 31
 
 
-class Waiting(NamedTuple):
+class BufferedRecord(NamedTuple):
     key: Any
     value: Any
     timestamp: int
@@ -50,7 +50,7 @@ class JoinBuffer:
         #: Lower bound of the rows' times.
         self._earliest_ms = -1
         #: Rows that may become due in this batch; None for a record in the store.
-        self._queue: list[tuple[bytes, Waiting | None]] = []
+        self._queue: list[tuple[bytes, BufferedRecord | None]] = []
         #: Rows of this batch that are not stored yet.
         self._fresh: dict[bytes, bytes] = {}
         self._gone: list[bytes] = []
@@ -79,7 +79,7 @@ class JoinBuffer:
             self._observed_ms = max(self._observed_ms, _time_of(key))
             self._number = max(self._number, _INT.unpack(key[-_INT.size :])[0])
 
-    def put(self, record: Waiting, metadata: RecordMetadata | None) -> bool:
+    def put(self, record: BufferedRecord, metadata: RecordMetadata | None) -> bool:
         """Buffer a record; return False if it is too old."""
         if self._observed_ms - self._grace_ms > record.timestamp:
             return False
@@ -98,8 +98,8 @@ class JoinBuffer:
         heappush(self._queue, (row, record))
         return True
 
-    def release(self) -> list[Waiting]:
-        due: list[Waiting] = []
+    def release(self) -> list[BufferedRecord]:
+        due: list[BufferedRecord] = []
         last_due = self._observed_ms - self._grace_ms
         while self._queue and _time_of(self._queue[0][0]) <= last_due:
             row, record = heappop(self._queue)
@@ -118,13 +118,13 @@ class JoinBuffer:
             self._earliest_ms = min(self._earliest_ms, _time_of(self._queue[0][0]))
         self._queue, self._fresh, self._gone = [], {}, []
 
-    def _stored(self, row: bytes) -> Waiting:
+    def _stored(self, row: bytes) -> BufferedRecord:
         topic = self._rows.topic
-        held = decode_buffered(self._rows.get(row))
+        buffered = decode_buffered(self._rows.get(row))
         store, data = self._rows.spec.name, row[_KEY_BEGIN : -_INT.size]
         key = read_row(store, self._key_serde.deserialize, topic, data, data)
-        value = read_row(store, self._value_serde.deserialize, topic, held.new or b"", data)
-        return Waiting(key, value, held.context.timestamp, held.context.headers)
+        value = read_row(store, self._value_serde.deserialize, topic, buffered.new or b"", data)
+        return BufferedRecord(key, value, buffered.context.timestamp, buffered.context.headers)
 
 
 def _lower(time_ms: int) -> bytes:

@@ -38,7 +38,7 @@ class NamedSerde:
         """Return the batch's serialised keys if this serde made them, else None."""
         return batch.key_bytes if batch.key_serde is self._serde else None
 
-    def note_keys(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> RecordBatch:
+    def attach_keys(self, batch: RecordBatch, key_bytes: list[bytes | None]) -> RecordBatch:
         """Store serialised keys in the batch for a sink with the same serde."""
         if self._serde.canonical:
             batch.key_bytes, batch.key_serde = key_bytes, self._serde

@@ -33,12 +33,12 @@ class TimeTracker(msgspec.Struct):
     Attributes:
         stream_time_ms: Largest timestamp, -1 before the first.
         earliest_ms: Lower bound of the rows' times; -1 until read after a start.
-        next_look_ms: Wall-clock time of the next allowed scan for due rows.
+        next_scan_ms: Wall-clock time of the next allowed scan for due rows.
     """
 
     stream_time_ms: int = -1
     earliest_ms: int = -1
-    next_look_ms: int = 0
+    next_scan_ms: int = 0
 
 
 class SharedTime:
@@ -107,7 +107,7 @@ class NonJoinedStore:
     def prefetch(self, others: Iterable[tuple[bytes, int]]) -> None:
         self._buffer.fetch([self._row(*other, left=not self._is_left) for other in others])
 
-    def found_partner(self, key_bytes: bytes, timestamp: int, now_ms: int) -> None:
+    def delete_matched(self, key_bytes: bytes, timestamp: int, now_ms: int) -> None:
         """Delete the other side's matched records; `now_ms` is the time of this side's record."""
         row = self._row(key_bytes, timestamp, left=not self._is_left)
         if self._buffer.exists(row):
@@ -141,7 +141,7 @@ class NonJoinedStore:
         last_left = stream_time - settings.left_wait_ms - 1
         last_right = stream_time - settings.right_wait_ms - 1
         upper = _KEY.pack(max(last_left, last_right, -1) + 1, False)
-        self.tracker.earliest_ms = self._end_of_look(last_left, last_right)
+        self.tracker.earliest_ms = self._end_of_scan(last_left, last_right)
         for row, data, _ in list(self._buffer.iterate(None, upper)):
             timestamp, is_left = _KEY.unpack_from(row)
             if timestamp <= (last_left if is_left else last_right):
@@ -150,7 +150,7 @@ class NonJoinedStore:
                 for entry in _entries(data):
                     yield self._decoded(row, timestamp, entry)
 
-    def _end_of_look(self, last_left: int, last_right: int) -> int:
+    def _end_of_scan(self, last_left: int, last_right: int) -> int:
         """Return the row time at which Kafka Streams stops its scan.
 
         Left join: the last row. Outer join: the row after both sides have a waiting one.

@@ -46,7 +46,7 @@ class _Pairs(NamedTuple):
     values: list[Any]
 
 
-class _Trail:
+class _PutLog:
     """Puts of a joint batch: readers see the store as it was at their record's turn."""
 
     def __init__(self, observed_ms: int) -> None:
@@ -129,7 +129,7 @@ class _OverWindows(MaterializedOperator):
                 f"too late to be kept for later partners in store {self._store_name}", batch, index
             )
             seen = self.store.observed_stream_time_ms
-            self.tell_late(
+            self.report_late(
                 batch,
                 index,
                 f"came too late to be kept for later partners in store {self._store_name}: stream time is {seen}",
@@ -147,9 +147,9 @@ class JoinWindow(_OverWindows):
         if not len(batch):
             return None
         source, observed_ms = batch.source, self.store.observed_stream_time_ms
-        trail: _Trail | None = None
+        trail: _PutLog | None = None
         if isinstance(source, JointRecords):
-            trail = source.notes[self._store_name] = _Trail(observed_ms)
+            trail = source.notes[self._store_name] = _PutLog(observed_ms)
         disk_keys = self._put_all(batch, key_bytes)
         if disk_keys is None:
             self._put_each(batch, key_bytes, trail)
@@ -168,7 +168,7 @@ class JoinWindow(_OverWindows):
             return None
 
     def _put_each(
-        self, batch: RecordBatch, key_bytes: Sequence[bytes | None], trail: _Trail | None
+        self, batch: RecordBatch, key_bytes: Sequence[bytes | None], trail: _PutLog | None
     ) -> None:
         store = self.store
         places = () if trail is None else _places(batch)
@@ -325,7 +325,7 @@ class StreamJoin(_OverWindows):
         self, batch: RecordBatch, key_bytes: Sequence[bytes | None], asking: Sequence[int]
     ) -> _Pairs:
         buffer, source = self.store.buffer, batch.source
-        trail: _Trail | None = None
+        trail: _PutLog | None = None
         if isinstance(source, JointRecords):
             trail = source.notes.get(self._store_name)
         times: Sequence[int] = batch.timestamps
@@ -358,7 +358,7 @@ class StreamJoin(_OverWindows):
             values = list(compress(values, there))
         return _Pairs(indices, buffer.layout.times_of(rows), values)
 
-    def _live_from_ms(self, trail: _Trail | None, places: Sequence[int], index: int) -> int:
+    def _live_from_ms(self, trail: _PutLog | None, places: Sequence[int], index: int) -> int:
         buffer = self.store.buffer
         if trail is None:
             return buffer.live_from_ms
@@ -441,7 +441,7 @@ class StreamJoin(_OverWindows):
         if timestamp == waiting.tracker.stream_time_ms:
             self._add_due(waiting, batch, index, results)
         for start, other in partners:
-            waiting.found_partner(key_bytes, start, timestamp)
+            waiting.delete_matched(key_bytes, start, timestamp)
             results.add(index, self._joined(key, value, other), max(timestamp, start))
         if self._keeps and not partners:
             # Its window has closed.
@@ -462,9 +462,9 @@ class StreamJoin(_OverWindows):
         if not waiting.may_be_due(self._side.after_ms + self._side.grace_ms):
             return
         now_ms = self.context.now_ms()
-        if now_ms < waiting.tracker.next_look_ms:
+        if now_ms < waiting.tracker.next_scan_ms:
             return
-        waiting.tracker.next_look_ms = now_ms + self.context.emit_interval_ms
+        waiting.tracker.next_scan_ms = now_ms + self.context.emit_interval_ms
         for record in waiting.due(batch.timestamps[index]):
             try:
                 value = _call(self._joiner, record.key, record.left, record.right)

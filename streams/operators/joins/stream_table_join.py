@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import Any
 
 from tidewheel.state_stores.ports import SerdePort
-from tidewheel.streams.operators.joins.join_buffer import JoinBuffer, Waiting
+from tidewheel.streams.operators.joins.join_buffer import BufferedRecord, JoinBuffer
 from tidewheel.streams.operators.stateless import collect_each
 from tidewheel.streams.operators.tables.table_view import BoundView, TableView
 from tidewheel.streams.user_functions import UserFunction
@@ -139,9 +139,9 @@ class BufferedStreamTableJoin(StreamTableJoin):
             return None
         self._buffer.begin(max(batch.timestamps))
         triggers: list[int] = []
-        due: list[Waiting] = []
+        due: list[BufferedRecord] = []
         for index, key in enumerate(batch.keys):
-            record = Waiting(
+            record = BufferedRecord(
                 key, batch.values[index], batch.timestamps[index], batch.headers_of(index)
             )
             released = [record]
@@ -159,7 +159,9 @@ class BufferedStreamTableJoin(StreamTableJoin):
         return self.joined(_released(batch, triggers, due)) if due else None
 
 
-def _released(batch: RecordBatch, triggers: Sequence[int], due: Sequence[Waiting]) -> RecordBatch:
+def _released(
+    batch: RecordBatch, triggers: Sequence[int], due: Sequence[BufferedRecord]
+) -> RecordBatch:
     """Return the due records, each ordered at the record that made it due."""
     output = batch.take(triggers)
     with_headers = any(record.headers for record in due)

@@ -22,7 +22,7 @@ from tidewheel.state_stores.stores.windowed import Windowed
 from tidewheel.streams.definitions.suppressed import BufferConfig
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.operators.stateful import MaterializedOperator, TableOperator
-from tidewheel.streams.operators.tables.suppress_buffer import SuppressBuffer, Taken
+from tidewheel.streams.operators.tables.suppress_buffer import PoppedRow, SuppressBuffer
 from tidewheel.streams.operators.tables.table_view import (
     NO_TIMESTAMP,
     BoundView,
@@ -62,7 +62,7 @@ def closing_delay_ms(windows: Iterable[Windows]) -> int:
 
 
 class _Emitted(msgspec.Struct):
-    taken: list[Taken] = msgspec.field(default_factory=list[Taken])
+    taken: list[PoppedRow] = msgspec.field(default_factory=list[PoppedRow])
     indices: list[int] = msgspec.field(default_factory=list[int])
 
 
@@ -87,7 +87,7 @@ class Suppress(MaterializedOperator):
         self._drops_tombstones = final
         self._observed = _NO_TIME
         #: Created after the store is restored.
-        self._held_rows: SuppressBuffer | None = None
+        self._rows: SuppressBuffer | None = None
 
     def init(self, context: NodeContext) -> None:
         TableOperator.init(self, context)
@@ -104,19 +104,19 @@ class Suppress(MaterializedOperator):
 
     def rows_erased(self, store: str) -> None:
         if store == self._store_name:
-            self._held_rows = None
+            self._rows = None
 
     def process(self, batch: RecordBatch) -> Output:
         batch = self.without_nulls(batch, values=False)
         batch, key_bytes = self.with_key_bytes(batch)
         if not len(batch):
             return None
-        if self._held_rows is None:
+        if self._rows is None:
             limited = self._config.byte_limit is not None
-            self._held_rows = SuppressBuffer(
+            self._rows = SuppressBuffer(
                 self.buffer, counts_headers=limited and self._serde.counts_headers
             )
-        rows, emitted = self._held_rows, _Emitted()
+        rows, emitted = self._rows, _Emitted()
         self.buffer.fetch(key_bytes)
         for index, data in enumerate(key_bytes):
             self._observed = max(self._observed, batch.timestamps[index])
@@ -128,15 +128,15 @@ class Suppress(MaterializedOperator):
             self._emit(rows, index, emitted)
         return self._output(batch, emitted)
 
-    def _row(self, held: Buffered | None, batch: RecordBatch, index: int) -> Buffered:
+    def _row(self, buffered: Buffered | None, batch: RecordBatch, index: int) -> Buffered:
         topic, serde = self.buffer.topic, self._serde
         new = serde.value_bytes(topic, batch.values[index])
         old_value = None if batch.old_values is None else batch.old_values[index]
-        if held is None:
+        if buffered is None:
             time = self._time_of(batch.keys[index], batch.timestamps[index])
             prior = old = serde.value_bytes(topic, old_value)
         else:
-            time, prior = held.time, held.prior
+            time, prior = buffered.time, buffered.prior
             # Counts for the size only, as in Kafka Streams.
             limited = self._config.byte_limit is not None
             old = serde.value_bytes(topic, old_value) if limited else None
@@ -153,14 +153,14 @@ class Suppress(MaterializedOperator):
         if self._limit_ms is not None:
             due = self._observed - self._limit_ms
             while (time := rows.first_time) is not None and time <= due:
-                self._take(rows, index, emitted)
+                self._emit_first(rows, index, emitted)
         while self._is_full(rows) and rows.first_time is not None:
             if not self._config.emits_early:
                 raise self._too_full(rows)
-            self._take(rows, index, emitted)
+            self._emit_first(rows, index, emitted)
 
-    def _take(self, rows: SuppressBuffer, index: int, emitted: _Emitted) -> None:
-        taken = rows.take_first()
+    def _emit_first(self, rows: SuppressBuffer, index: int, emitted: _Emitted) -> None:
+        taken = rows.pop_first()
         if taken.row.new is None and self._drops_tombstones:
             return
         emitted.taken.append(taken)
@@ -174,9 +174,9 @@ class Suppress(MaterializedOperator):
 
     def _too_full(self, rows: SuppressBuffer) -> StreamsError:
         limits = {"records": self._config.record_limit, "bytes": self._config.byte_limit}
-        held = {"records": rows.records, "bytes": rows.size_bytes}
+        buffered = {"records": rows.records, "bytes": rows.size_bytes}
         figures = " and ".join(
-            f"{held[unit]} of at most {limit} {unit}"
+            f"{buffered[unit]} of at most {limit} {unit}"
             for unit, limit in limits.items()
             if limit is not None
         )
@@ -268,10 +268,10 @@ class _SuppressedRows(BoundView):
                 continue
             try:
                 data = self._rows.spec.key_serde.serialize(topic, key)
-                held: Buffered | None = None if data is None else self._rows.get(data)
-                if held is not None:
+                buffered: Buffered | None = None if data is None else self._rows.get(data)
+                if buffered is not None:
                     values[index] = serde.stored(
-                        self._rows.spec.name, topic, held.prior, data or b""
+                        self._rows.spec.name, topic, buffered.prior, data or b""
                     )
                     timestamps[index] = NO_TIMESTAMP  # Unknown.
             except FAILURES as error:

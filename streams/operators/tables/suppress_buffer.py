@@ -23,7 +23,7 @@ Place = tuple[int, bytes]
 _BARE_PREFIX_BYTES: Final = 1 + 8
 
 
-class Taken(NamedTuple):
+class PoppedRow(NamedTuple):
     key_bytes: bytes
     row: Buffered
 
@@ -117,8 +117,8 @@ class SuppressBuffer:
             self._fill(self._places())
         return self._index[0][0] if self._index else None
 
-    def take_first(self) -> Taken:
-        assert self.first_time is not None, "nothing is held back"
+    def pop_first(self) -> PoppedRow:
+        assert self.first_time is not None, "the buffer is empty"
         _, key_bytes = heappop(self._index)
         row = self.get(key_bytes)
         assert row is not None, "the index has only rows that are there"
@@ -126,7 +126,7 @@ class SuppressBuffer:
         self.records -= 1
         self.size_bytes -= self._size(key_bytes, row)
         self._old_prefixes.pop(key_bytes, None)
-        return Taken(key_bytes, row)
+        return PoppedRow(key_bytes, row)
 
 
 def _prefix_bytes(row: Buffered) -> int:

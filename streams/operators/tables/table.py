@@ -39,7 +39,7 @@ class TableSource(MaterializedOperator):
     def _set_all(self, batch: RecordBatch, key_bytes: list[bytes]) -> RecordBatch | None:
         """Set all rows in one call; return None if they must be set one by one."""
         buffer, old_values = self.buffer, None
-        if self.held is not None or self._versions is not None:
+        if self.cache is not None or self._versions is not None:
             return None
         if self.sends_old_values:
             buffer.fetch(key_bytes)

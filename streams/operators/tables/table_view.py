@@ -77,7 +77,7 @@ def look_up(
     return batch.take(kept), [values[i] for i in kept], [timestamps[i] for i in kept]
 
 
-def _note(failed: Failed | None, index: int, error: Exception) -> None:
+def _record_error(failed: Failed | None, index: int, error: Exception) -> None:
     if failed is None:
         raise error
     failed.setdefault(index, error)
@@ -126,7 +126,7 @@ class _StoredRows(BoundView):
             try:
                 data = None if key is None else self._stored_key(key)
             except FAILURES as error:
-                _note(failed, index, error)
+                _record_error(failed, index, error)
             stored.append(data)
         return stored
 
@@ -289,7 +289,7 @@ class _ComputedRows(BoundView):
                 try:
                     result = self._function(key, value)
                 except FAILURES as error:
-                    _note(failed, index, error)
+                    _record_error(failed, index, error)
             values.append(result)
             timestamps.append(NO_TIMESTAMP if result is None else timestamp)
         return values, timestamps

@@ -12,7 +12,7 @@ from tidewheel.state_stores.errors import StateStoreError
 from tidewheel.streams.operators.tables.table import TableSource
 from tidewheel.streams.operators.tables.table_view import BoundView, Failed, Rows, TableView
 from tidewheel.tasks.processing.api.handlers import FAILURES
-from tidewheel.tasks.processing.api.supplied import NOT_SAID_KEYED, says_keyed
+from tidewheel.tasks.processing.api.supplied import NOT_KEYED, is_keyed
 from tidewheel.tasks.processing.engine.operator import NodeContext, Output
 from tidewheel.tasks.processing.engine.punctuation import Schedule
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
@@ -35,7 +35,7 @@ class TableTransformValues(TableSource):
         super().__init__(store_name)
         self._supplier = supplier
         self._stores = frozenset(stores)
-        self.needs_whole_task = "" if says_keyed(supplier) else NOT_SAID_KEYED
+        self.needs_whole_task = "" if is_keyed(supplier) else NOT_KEYED
 
     def init(self, context: NodeContext) -> None:
         super().init(context)

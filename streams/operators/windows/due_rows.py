@@ -25,10 +25,10 @@ class DueRows:
 
     >>> stored = [(7, b"a"), (3, b"b"), (9, b"c")]
     >>> due = DueRows(lambda first: [place for place in stored if place[0] >= first])
-    >>> due.take(0, 7)
+    >>> due.pop(0, 7)
     [b'b', b'a']
     >>> due.add(8, b"d")
-    >>> due.take(8, 20)
+    >>> due.pop(8, 20)
     [b'd', b'c']
     """
 
@@ -57,7 +57,7 @@ class DueRows:
         if self._count > self._indexed_rows:
             self._drop_latest()
 
-    def take(self, first: int, last: int) -> list[bytes]:
+    def pop(self, first: int, last: int) -> list[bytes]:
         """Return and drop the rows of first <= time <= last; they may be deleted in the store."""
         found: list[bytes] = []
         while True:

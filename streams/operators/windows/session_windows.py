@@ -12,7 +12,7 @@ from typing import Any
 from tidewheel.state_stores.buffers.headers_buffer import HeadersBuffer
 from tidewheel.state_stores.stores.session_batch import SessionBatch
 from tidewheel.state_stores.stores.windowed import Windowed
-from tidewheel.streams.operators.windows.windowed import Change, Fold, WindowedOperator
+from tidewheel.streams.operators.windows.windowed import Fold, WindowChange, WindowedOperator
 from tidewheel.streams.windows import EmitStrategy, SessionWindows
 from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.engine.operator import Output
@@ -42,14 +42,14 @@ class SessionWindowAggregate(WindowedOperator):
 
     def process(self, batch: RecordBatch) -> Output:
         batch = self.without_nulls(batch, values=False)
-        return self.updated(batch) if self.is_plain() else self.each_record(batch, self._changes)
+        return self.updated(batch) if self.is_plain() else self.apply_records(batch, self._changes)
 
     def is_plain(self) -> bool:
         """Return True if changes need no cache, old values, headers or dead letters."""
         return not (
             self._on_close
             or self.sends_old_values
-            or self.held is not None
+            or self.cache is not None
             or self.context.late_letter is not None
             or isinstance(self.buffer, HeadersBuffer)
         )
@@ -78,7 +78,7 @@ class SessionWindowAggregate(WindowedOperator):
                     if found_end > end:  # noqa: PLR1730 - as above
                         end = found_end
                 if end + closes_after <= time:
-                    self.late(1, batch, index)
+                    self.count_late_windows(1, batch, index)
                     continue
                 aggregate = start_of()
                 for session in found:
@@ -110,7 +110,7 @@ class SessionWindowAggregate(WindowedOperator):
             key_serde=serde,
         )
 
-    def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[Change]:
+    def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[WindowChange]:
         earliest_end = max(timestamp - self._gap, self._stream_time - self._shown_ms + 1)
         found = self._store.find_sessions_bytes(
             data, earliest_end, timestamp + self._gap, expired=True
@@ -118,7 +118,7 @@ class SessionWindowAggregate(WindowedOperator):
         start = min([timestamp, *(session[0] for session in found)])
         end = max([timestamp, *(session[1] for session in found)])
         if self.is_closed(end):
-            self.late_in_turn()
+            self.count_late_window()
             return []
         new = self._merged(key, value, [session[2] for session in found])
         changes = [self._deleted(key, data, session[0], session[1]) for session in found]
@@ -128,7 +128,7 @@ class SessionWindowAggregate(WindowedOperator):
             old, changes = self.old_value(at), []
         else:
             old = None
-        return [*changes, Change(Windowed(key, start, end), at, new, end, old)]
+        return [*changes, WindowChange(Windowed(key, start, end), at, new, end, old)]
 
     def _merged(self, key: Any, value: Any, values_before: Iterable[Any]) -> Any:
         fold, merge = self._fold, self._merge
@@ -137,17 +137,17 @@ class SessionWindowAggregate(WindowedOperator):
             aggregate = merge(key, aggregate, value_before)
         return fold.added(key, value, aggregate)
 
-    def _deleted(self, key: Any, data: bytes, start: int, end: int) -> Change:
+    def _deleted(self, key: Any, data: bytes, start: int, end: int) -> WindowChange:
         at = self._store.disk_key(data, start, end)
-        return Change(Windowed(key, start, end), at, None, end, self.old_value(at))
+        return WindowChange(Windowed(key, start, end), at, None, end, self.old_value(at))
 
-    def closing_order(self, change: Change) -> tuple[Any, ...]:
+    def closing_order(self, change: WindowChange) -> tuple[Any, ...]:
         """Return Kafka Streams' order: in memory by end and key, else by end, start and key."""
         if self._segments.spec.persistent:
             return super().closing_order(change)
         return (change.key.end, self._segments.layout.key_of(change.data))
 
-    def closed(self, after: int, until: int) -> Iterable[Change]:
+    def closed(self, after: int, until: int) -> Iterable[WindowChange]:
         # Sessions close at end + gap + grace + 1.
         earlier = self._gap + self._grace + 1
         layout = self._segments.layout

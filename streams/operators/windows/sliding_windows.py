@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tidewheel.state_stores.stores.windowed import Windowed
-from tidewheel.streams.operators.windows.windowed import Change, Fold, WindowedOperator
+from tidewheel.streams.operators.windows.windowed import Fold, WindowChange, WindowedOperator
 from tidewheel.streams.windows import EmitStrategy, SlidingWindows
 from tidewheel.tasks.processing.engine.operator import Output
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch
@@ -27,7 +27,7 @@ class _Row(NamedTuple):
     latest: int
 
 
-class _Around(msgspec.Struct):
+class _Neighbours(msgspec.Struct):
     """Windows of a record's key around its timestamp.
 
     Attributes:
@@ -67,21 +67,21 @@ class SlidingWindowAggregate(WindowedOperator):
         self._grace = windows.grace_ms
 
     def process(self, batch: RecordBatch) -> Output:
-        return self.each_record(self.without_nulls(batch, values=True), self._changes)
+        return self.apply_records(self.without_nulls(batch, values=True), self._changes)
 
-    def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[Change]:
+    def _changes(self, key: Any, value: Any, data: bytes, timestamp: int) -> list[WindowChange]:
         if self.is_closed(timestamp + self._difference):
-            self.late_in_turn()
+            self.count_late_window()
             return []
         early = timestamp < self._difference
-        look_around = self._look_around_early if early else self._look_around
-        around = look_around(data, timestamp)
-        created, copies = list[_Row](), list[Change]()
+        find_neighbours = self._find_neighbours_early if early else self._find_neighbours
+        around = find_neighbours(data, timestamp)
+        created, copies = list[_Row](), list[WindowChange]()
         if not around.complete:
             created = self._created(timestamp, around)
             copies = self._right_of(key, data, timestamp, around)
 
-        def added(rows: list[_Row]) -> list[Change]:
+        def added(rows: list[_Row]) -> list[WindowChange]:
             changes = (self._added(key, value, data, timestamp, row) for row in rows)
             return [change for change in changes if change is not None]
 
@@ -90,8 +90,8 @@ class SlidingWindowAggregate(WindowedOperator):
             made[1] = made[1]._replace(old_value=_STORED)
         return updates + (copies + made if early else made + copies)
 
-    def _look_around(self, data: bytes, timestamp: int) -> _Around:
-        around, difference = _Around(), self._difference
+    def _find_neighbours(self, data: bytes, timestamp: int) -> _Neighbours:
+        around, difference = _Neighbours(), self._difference
         first = max(0, timestamp - 2 * difference)
         rows = self._store.fetch_bytes(data, first, timestamp + 1, reverse=True, expired=True)
         for row in starmap(_Row, rows):
@@ -114,9 +114,9 @@ class SlidingWindowAggregate(WindowedOperator):
                 break
         return around
 
-    def _look_around_early(self, data: bytes, timestamp: int) -> _Around:
+    def _find_neighbours_early(self, data: bytes, timestamp: int) -> _Neighbours:
         """Read the windows around a record whose left window starts at 0."""
-        around, first = _Around(), None
+        around, first = _Neighbours(), None
         for row in starmap(_Row, self._store.fetch_bytes(data, 0, timestamp + 1, expired=True)):
             around.starts.add(row.start)
             if row.start == timestamp + 1:
@@ -134,7 +134,7 @@ class SlidingWindowAggregate(WindowedOperator):
                 around.right = first
         return around
 
-    def _created(self, timestamp: int, around: _Around) -> list[_Row]:
+    def _created(self, timestamp: int, around: _Neighbours) -> list[_Row]:
         """Return the windows after the previous record and up to this one.
 
         If the previous record is just out of reach, both are one window, and its result is sent
@@ -152,7 +152,7 @@ class SlidingWindowAggregate(WindowedOperator):
             rows.append(self._left_of(timestamp, around))
         return rows
 
-    def _left_of(self, timestamp: int, around: _Around) -> _Row:
+    def _left_of(self, timestamp: int, around: _Neighbours) -> _Row:
         """Return the window that ends at the record, without the record."""
         start = max(0, timestamp - self._difference)
         left, previous = around.left, around.previous
@@ -163,7 +163,9 @@ class SlidingWindowAggregate(WindowedOperator):
         shared = previous is not None and previous >= start
         return _Row(start, left.aggregate if shared else None, timestamp)
 
-    def _right_of(self, key: Any, data: bytes, timestamp: int, around: _Around) -> list[Change]:
+    def _right_of(
+        self, key: Any, data: bytes, timestamp: int, around: _Neighbours
+    ) -> list[WindowChange]:
         """Create the window that starts just after the record, if a later record is in it."""
         right = around.right
         if around.right_exists or right is None or right.latest <= timestamp:
@@ -172,26 +174,32 @@ class SlidingWindowAggregate(WindowedOperator):
         aggregate = self.buffer.get(self._store.disk_key(data, right.start))
         start = timestamp + 1
         window = Windowed(key, start, start + self._difference)
-        return [Change(window, self._store.disk_key(data, start), aggregate, right.latest, None)]
+        return [
+            WindowChange(window, self._store.disk_key(data, start), aggregate, right.latest, None)
+        ]
 
-    def _added(self, key: Any, value: Any, data: bytes, timestamp: int, row: _Row) -> Change | None:
+    def _added(
+        self, key: Any, value: Any, data: bytes, timestamp: int, row: _Row
+    ) -> WindowChange | None:
         end = row.start + self._difference
         if self.is_closed(end):
-            self.late_in_turn()
+            self.count_late_window()
             return None
         at = self._store.disk_key(data, row.start)
         old = self.old_value(at)
         new = self._fold.added(key, value, row.aggregate)
         latest = timestamp if row.aggregate is None else max(timestamp, row.latest)
-        return Change(Windowed(key, row.start, end), at, new, latest, old)
+        return WindowChange(Windowed(key, row.start, end), at, new, latest, old)
 
-    def put(self, batch: RecordBatch, index: int, change: Change, results: list[Change]) -> None:
+    def put(
+        self, batch: RecordBatch, index: int, change: WindowChange, results: list[WindowChange]
+    ) -> None:
         """Store a change; a second change of one window starts from the first."""
         if change.old_value is _STORED:
             change = change._replace(old_value=self.old_value(change.data))
         super().put(batch, index, change, results)
 
-    def closed(self, after: int, until: int) -> Iterable[Change]:
+    def closed(self, after: int, until: int) -> Iterable[WindowChange]:
         # Windows close at end + grace + 1.
         earlier = self._difference + self._grace + 1
         time_of, difference = self._segments.layout.time_of, self._difference

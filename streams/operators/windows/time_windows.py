@@ -10,7 +10,12 @@ from typing import Any, cast
 from tidewheel.state_stores.layout.segments import SEGMENT_BYTES
 from tidewheel.state_stores.stores.windowed import Windowed
 from tidewheel.streams.operators.aggregate import CountsInPlace
-from tidewheel.streams.operators.windows.windowed import NO_TIME, Change, Fold, WindowedOperator
+from tidewheel.streams.operators.windows.windowed import (
+    NO_TIME,
+    Fold,
+    WindowChange,
+    WindowedOperator,
+)
 from tidewheel.streams.windows import EmitStrategy, FixedWindows, TimeWindows
 from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.engine.operator import Output
@@ -43,18 +48,18 @@ class TimeWindowAggregate(WindowedOperator):
             for key, row in zip(key_bytes, starts, strict=True)
         ]
         rows = list(chain.from_iterable(data))
-        self._note_later_windows(rows, list(chain.from_iterable(starts)))
+        self._mark_new_windows(rows, list(chain.from_iterable(starts)))
         self.buffer.fetch(rows)
 
-        def changes_of(index: int) -> list[Change]:
+        def changes_of(index: int) -> list[WindowChange]:
             return [
                 self._change(batch, index, start, at)
                 for start, at in zip(starts[index], data[index], strict=True)
             ]
 
-        return self.each(batch, changes_of)
+        return self.apply(batch, changes_of)
 
-    def _note_later_windows(self, data: Sequence[bytes], starts: Sequence[int]) -> None:
+    def _mark_new_windows(self, data: Sequence[bytes], starts: Sequence[int]) -> None:
         """Mark windows later than any seen one as missing, which saves a read.
 
         Not in a key range: it does not know the windows before it began.
@@ -90,23 +95,23 @@ class TimeWindowAggregate(WindowedOperator):
                 first_late = first_late if late else index
                 late += len(starts) - len(open_ones)
                 if letters:
-                    self.tell_windows(batch, index, len(starts) - len(open_ones), time)
+                    self.report_late_windows(batch, index, len(starts) - len(open_ones), time)
                 starts = open_ones
             column.append(starts)
         if late:
-            self.late(late, batch, first_late)
+            self.count_late_windows(late, batch, first_late)
         return column
 
-    def _change(self, batch: RecordBatch, index: int, start: int, data: bytes) -> Change:
+    def _change(self, batch: RecordBatch, index: int, start: int, data: bytes) -> WindowChange:
         key, timestamp = batch.keys[index], batch.timestamps[index]
         old = self.buffer.get(data)
         if old is not None:
             timestamp = max(timestamp, self.buffer.timestamp(data))
         new = self._fold.added(key, batch.values[index], old)
         window = Windowed(key, start, self._windows.end_of(start))
-        return Change(window, data, new, timestamp, self.old_value(data))
+        return WindowChange(window, data, new, timestamp, self.old_value(data))
 
-    def closed(self, after: int, until: int) -> Iterable[Change]:
+    def closed(self, after: int, until: int) -> Iterable[WindowChange]:
         windows = self._windows
         first, last = windows.closed_starts(after - windows.grace_ms, until - windows.grace_ms)
         time_of = self._segments.layout.time_of
@@ -138,7 +143,7 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
             else [timestamp - timestamp % size for timestamp in batch.timestamps]
         )
         data = self._disk_keys(key_bytes, starts)
-        self._note_later_windows(data, starts)
+        self._mark_new_windows(data, starts)
         if not self.counts_in_place(data):
             return self._fold_each(batch, key_bytes)
         positions = batch.position_times()
@@ -148,10 +153,10 @@ class TimeWindowCount(CountsInPlace, TimeWindowAggregate):
             closed = size + windows.grace_ms
             open_ones = [start + closed > time for start, time in zip(starts, times, strict=True)]
             if not all(open_ones):
-                self.late(open_ones.count(False), batch, open_ones.index(False))
+                self.count_late_windows(open_ones.count(False), batch, open_ones.index(False))
                 if self.context.late_letter is not None:
                     for index in [at for at, is_open in enumerate(open_ones) if not is_open]:
-                        self.tell_windows(batch, index, 1, times[index])
+                        self.report_late_windows(batch, index, 1, times[index])
                 batch = batch.select(open_ones)
                 starts, data = list(compress(starts, open_ones)), list(compress(data, open_ones))
                 if not data:

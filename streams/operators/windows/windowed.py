@@ -77,7 +77,7 @@ def _nothing() -> None:
     return None
 
 
-class Change(NamedTuple):
+class WindowChange(NamedTuple):
     """`data` is the store key."""
 
     key: Windowed[Any]
@@ -121,7 +121,7 @@ class WindowedOperator(MaterializedOperator):
         self._late_windows = 0
         #: Final results are emitted up to this stream time.
         self._emitted_time = NO_TIME
-        #: Current batch and index of `each`.
+        #: Current batch and index of `apply`.
         self._batch: RecordBatch | None = None
         self._turn = 0
         self._next_emit_ms = 0
@@ -132,7 +132,7 @@ class WindowedOperator(MaterializedOperator):
         self._segments: SegmentedBuffer = self._store.buffer
         self._due = DueRows(self._places)
 
-    def holds_back(self) -> bool:
+    def uses_cache(self) -> bool:
         """Return False for final results."""
         return not self._on_close
 
@@ -163,8 +163,8 @@ class WindowedOperator(MaterializedOperator):
     def is_closed(self, end: int) -> bool:
         return self._closes_at(end) <= self._stream_time
 
-    def each(
-        self, batch: RecordBatch, changes_of: Callable[[int], Sequence[Change]]
+    def apply(
+        self, batch: RecordBatch, changes_of: Callable[[int], Sequence[WindowChange]]
     ) -> RecordBatch | None:
         """Apply `changes_of(index)` to each record in turn.
 
@@ -172,11 +172,11 @@ class WindowedOperator(MaterializedOperator):
         """
         if isinstance(self.buffer, HeadersBuffer):
             changes_of = self.buffer.with_record_headers(batch.headers, changes_of)
-        results: list[list[Change]] = []
+        results: list[list[WindowChange]] = []
         self._batch = batch
         for index, time in enumerate(self.times_of(batch)):
             self._turn = index
-            noted: list[Change] = []
+            noted: list[WindowChange] = []
             results.append(noted)
             self._stream_time = time
             try:
@@ -188,26 +188,30 @@ class WindowedOperator(MaterializedOperator):
         self._batch = None
         return self.forwarded(batch, results)
 
-    def each_record(
-        self, batch: RecordBatch, changes_of: Callable[[Any, Any, bytes, int], Sequence[Change]]
+    def apply_records(
+        self,
+        batch: RecordBatch,
+        changes_of: Callable[[Any, Any, bytes, int], Sequence[WindowChange]],
     ) -> RecordBatch | None:
         """Apply `changes_of(key, value, key bytes, timestamp)` to each record."""
         batch, key_bytes = self.with_key_bytes(batch)
         keys, values, timestamps = batch.keys, batch.values, batch.timestamps
 
-        def changes(index: int) -> Sequence[Change]:
+        def changes(index: int) -> Sequence[WindowChange]:
             return changes_of(keys[index], values[index], key_bytes[index], timestamps[index])
 
-        def changes_with_letters(index: int) -> Sequence[Change]:
+        def changes_with_letters(index: int) -> Sequence[WindowChange]:
             before = self._late_windows
             made = changes(index)
             if self._late_windows > before:
-                self.tell_windows(batch, index, self._late_windows - before, self._stream_time)
+                self.report_late_windows(
+                    batch, index, self._late_windows - before, self._stream_time
+                )
             return made
 
         if not len(batch):
             return None
-        return self.each(
+        return self.apply(
             batch, changes if self.context.late_letter is None else changes_with_letters
         )
 
@@ -215,25 +219,29 @@ class WindowedOperator(MaterializedOperator):
         """Return a decoded copy of the old value, if old values are sent."""
         return self.buffer.get(data) if self.sends_old_values else None
 
-    def put(self, batch: RecordBatch, index: int, change: Change, results: list[Change]) -> None:
+    def put(
+        self, batch: RecordBatch, index: int, change: WindowChange, results: list[WindowChange]
+    ) -> None:
         """Store a change; cache it or append it to `results`."""
-        held = self.held
-        existed = held is not None and self.buffer.exists(change.data)
+        cache = self.cache
+        existed = cache is not None and self.buffer.exists(change.data)
         timestamp = change.timestamp
-        if held is not None and change.value is None and self.deletes_at_record:
+        if cache is not None and change.value is None and self.deletes_at_record:
             timestamp = batch.timestamps[index]
         self.buffer.put(change.data, change.value, timestamp)
-        if held is not None:
+        if cache is not None:
             if self.sends_old_values:
-                self.held_old.setdefault(change.data, change.old_value)
-            held.changed(change.key, change.data, existed=existed)
-            self.note_headers(batch, (index,), (change.data,))
+                self.cached_old_values.setdefault(change.data, change.old_value)
+            cache.changed(change.key, change.data, existed=existed)
+            self.record_change_headers(batch, (index,), (change.data,))
         elif self._on_close:
             self._due.add(self._segments.layout.time_of(change.data), change.data)
         else:
             results.append(change)
 
-    def forwarded(self, batch: RecordBatch, results: Sequence[list[Change]]) -> RecordBatch | None:
+    def forwarded(
+        self, batch: RecordBatch, results: Sequence[list[WindowChange]]
+    ) -> RecordBatch | None:
         changes = list(chain.from_iterable(results))
         if not changes:
             return None
@@ -263,35 +271,35 @@ class WindowedOperator(MaterializedOperator):
         cut = slice(SEGMENT_BYTES, -self._bytes_left_out or None)
         return [key[cut] for key in data], serde
 
-    def late(self, windows: int, batch: RecordBatch, first: int) -> None:
+    def count_late_windows(self, windows: int, batch: RecordBatch, first: int) -> None:
         """Count closed windows; `first` is the first late record's index."""
         self._late_windows += windows
         self.context.dropped(windows, "late record for a closed window", batch, first)
 
-    def late_in_turn(self) -> None:
+    def count_late_window(self) -> None:
         assert self._batch is not None, "called while a record has its turn"
-        self.late(1, self._batch, self._turn)
+        self.count_late_windows(1, self._batch, self._turn)
 
-    def tell_windows(self, batch: RecordBatch, index: int, windows: int, time: int) -> None:
+    def report_late_windows(self, batch: RecordBatch, index: int, windows: int, time: int) -> None:
         """Send a late record to the dead letter topic, if configured."""
         closed = "a window" if windows == 1 else f"{windows} windows"
-        self.tell_late(batch, index, f"came too late for {closed}: stream time is {time}")
+        self.report_late(batch, index, f"came too late for {closed}: stream time is {time}")
 
     @abstractmethod
-    def closed(self, after: int, until: int) -> Iterable[Change]:
+    def closed(self, after: int, until: int) -> Iterable[WindowChange]:
         """Return the result of each window with after < closing time <= until."""
 
-    def emit_closed(self, results: list[Change]) -> None:
+    def emit_closed(self, results: list[WindowChange]) -> None:
         """Append final results, at most once per emit interval."""
         if self._on_close and self._emitted_time < self._stream_time and self._is_time():
             results += self._newly_closed()
 
-    def _newly_closed(self) -> list[Change]:
+    def _newly_closed(self) -> list[WindowChange]:
         changes = self.closed(self._emitted_time, self._stream_time)
         self._emitted_time = self._stream_time
         return sorted(changes, key=self.closing_order)
 
-    def closing_order(self, change: Change) -> tuple[Any, ...]:
+    def closing_order(self, change: WindowChange) -> tuple[Any, ...]:
         return (change.key.end, change.key.start, change.data)
 
     def _is_time(self) -> bool:
@@ -331,12 +339,12 @@ class WindowedOperator(MaterializedOperator):
 
     def rows_between(
         self, first: int, last: int, window_of: Callable[[bytes], tuple[int, int]]
-    ) -> Iterator[Change]:
+    ) -> Iterator[WindowChange]:
         """Yield rows of all keys whose window start (or session end) is in the range."""
         if first > last:
             return
         layout, serde, topic = self._segments.layout, self.buffer.spec.key_serde, self.buffer.topic
-        rows = self._due.take(first, last)
+        rows = self._due.pop(first, last)
         self.buffer.fetch(rows)
         for data in rows:
             value = self.buffer.get(data)
@@ -347,7 +355,7 @@ class WindowedOperator(MaterializedOperator):
                 except FAILURES as error:
                     raise unreadable(self.buffer.spec.name, error, key_bytes) from error
                 timestamp = self.buffer.timestamp(data)
-                yield Change(Windowed(key, *window_of(data)), data, value, timestamp, None)
+                yield WindowChange(Windowed(key, *window_of(data)), data, value, timestamp, None)
 
     def _places(self, first: int) -> Iterator[Place]:
         time_of = self._segments.layout.time_of

@@ -72,7 +72,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return PromptLoop()
 
 
-def cancelled_by_nobody(error: asyncio.CancelledError) -> StreamsError:
+def unexpected_cancellation(error: asyncio.CancelledError) -> StreamsError:
     """Return the error of a coroutine that raised `CancelledError` without being cancelled."""
     failure = StreamsError(
         "an async function ended with asyncio.CancelledError, but it was not cancelled: something it awaited was "
@@ -82,7 +82,7 @@ def cancelled_by_nobody(error: asyncio.CancelledError) -> StreamsError:
     return failure
 
 
-class Waiting(ABC):
+class CoroutineRunner(ABC):
     """Runs one owner's coroutines, one at a time.
 
     Within its context `wait_for` uses it. One thread may enter it; any thread may call `cancel`.
@@ -116,7 +116,7 @@ class Waiting(ABC):
         """Cancel tasks that coroutines left behind; no thread may be waiting here."""
 
 
-class PrivateLoop(Waiting):
+class PrivateLoop(CoroutineRunner):
     """An event loop for one owner, created on first use.
 
     >>> async def double(value):
@@ -141,7 +141,7 @@ class PrivateLoop(Waiting):
         except asyncio.CancelledError as error:
             if self._cancelled:
                 raise
-            raise cancelled_by_nobody(error) from error
+            raise unexpected_cancellation(error) from error
         finally:
             with self._lock:
                 self._task = None
@@ -170,7 +170,7 @@ class PrivateLoop(Waiting):
 
 
 class _Loops(threading.local):
-    entered: Waiting | None = None
+    entered: CoroutineRunner | None = None
     own: PrivateLoop | None = None
 
 

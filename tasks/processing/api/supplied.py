@@ -10,7 +10,7 @@ from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.processing.api.processor import FixedKeyProcessor, Processor
 from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 
-NOT_SAID_KEYED: Final = "it doesn't say `keyed = True`"
+NOT_KEYED: Final = "it doesn't say `keyed = True`"
 
 AnyProcessor = Processor[Any, Any, Any, Any] | FixedKeyProcessor[Any, Any, Any]
 
@@ -78,7 +78,7 @@ def can_take(function: Callable[..., Any], arguments: int) -> bool:
     return True
 
 
-def says_keyed(supplier: Callable[[], object]) -> bool:
+def is_keyed(supplier: Callable[[], object]) -> bool:
     """Return True if the supplied class has `keyed = True`; calls a supplier function once more."""
     return getattr(_class_of(supplier), "keyed", False) is True
 

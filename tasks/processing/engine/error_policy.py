@@ -65,7 +65,7 @@ class ErrorPolicy:
         #: By task id; skipped after the task had handed them over.
         self.skipped_outputs: Counter[str] = Counter()
 
-    def looks_at_input(self, *, dead_letter: bool) -> bool:
+    def needs_input(self, *, dead_letter: bool) -> bool:
         """Return True if a handler or a dead letter needs a failed output's raw input."""
         handlers = self._handlers
         writes = handlers.dead_letter_topic is not None and not dead_letter

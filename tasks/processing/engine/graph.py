@@ -71,7 +71,7 @@ class TaskGraph:
         self.nodes: dict[str, Node] = {}
         self._initialized: list[Operator] = []
         #: Nodes that may cache records.
-        self._holding: list[Node] = []
+        self._caching: list[Node] = []
         self._make_context = make_context
         for node_spec in spec.nodes:
             self._add(node_spec, make_sink, host)
@@ -117,8 +117,8 @@ class TaskGraph:
         if isinstance(node_spec, ProcessorSpec) and node_spec.wrap is not None:
             node.work = node_spec.wrap(node.work)
         self.nodes[node.name] = node
-        if operator is not None and _may_hold_back(type(operator)):
-            self._holding.append(node)
+        if operator is not None and _may_cache(type(operator)):
+            self._caching.append(node)
         for parent in () if isinstance(node_spec, SourceSpec) else node_spec.parents:
             self.nodes[parent].children.append(node)
 
@@ -134,7 +134,7 @@ class TaskGraph:
         for node in reversed(self._turns):
             if any(child.name in ordered or child.name in above for child in node.children):
                 above.add(node.name)
-        for node in self._holding:
+        for node in self._caching:
             assert node.operator is not None
             node.operator.flushes_in_order = node.name in above
 
@@ -172,7 +172,7 @@ class TaskGraph:
     def init(self) -> None:
         for node in self.nodes.values():
             if isinstance(node.operator, ProcessorNode):
-                node.operator.connect(partial(_refuse_early, node.name))
+                node.operator.connect(partial(_reject_early_forward, node.name))
             if node.operator is not None:
                 node.operator.init(self._make_context(node.name))
                 self._initialized.append(node.operator)
@@ -316,37 +316,37 @@ class TaskGraph:
         Repeats at most once per node: a flush may change a cached table upstream, by a processor
         that shares its store. Records still cached are forwarded at the next commit.
         """
-        for _ in self._holding:
-            for node in self._holding:
+        for _ in self._caching:
+            for node in self._caching:
                 if node.operator is not None:
                     self._forward_flushed(node, node.operator.flush())
-            if not self.held_back_bytes():
+            if not self.cached_bytes():
                 return
-        for node in self._holding:
+        for node in self._caching:
             if node.operator is not None:
-                node.operator.left_over()
+                node.operator.mark_committed()
 
-    def held_back_bytes(self) -> int:
-        if not self._holding:
+    def cached_bytes(self) -> int:
+        if not self._caching:
             return 0
         return sum(
-            node.operator.held_back()[1] for node in self._holding if node.operator is not None
+            node.operator.cache_size()[1] for node in self._caching if node.operator is not None
         )
 
     def shrink(self, excess_bytes: int) -> None:
         """Forward the least recently changed keys of the fullest caches."""
         while excess_bytes > 0:
             fullest = max(
-                self._holding,
-                key=lambda node: node.operator.held_back()[1] if node.operator is not None else 0,
+                self._caching,
+                key=lambda node: node.operator.cache_size()[1] if node.operator is not None else 0,
             )
             assert fullest.operator is not None
-            keys, held = fullest.operator.held_back()
+            keys, held = fullest.operator.cache_size()
             if not keys:
                 return
             count = min(keys, keys * excess_bytes // max(held, 1) + 1)
             self._forward_flushed(fullest, fullest.operator.flush(count))
-            excess_bytes -= held - fullest.operator.held_back()[1]
+            excess_bytes -= held - fullest.operator.cache_size()[1]
 
     def _forward_flushed(self, node: Node, output: RecordBatch | None) -> None:
         if output is None or not len(output):
@@ -385,15 +385,15 @@ def _check_child(node: Node, child: str | None) -> None:
     )
 
 
-def _may_hold_back(operator: type[Operator]) -> bool:
-    return operator.flush is not Operator.flush or operator.held_back is not Operator.held_back
+def _may_cache(operator: type[Operator]) -> bool:
+    return operator.flush is not Operator.flush or operator.cache_size is not Operator.cache_size
 
 
 def _no_work(_batch: RecordBatch) -> NoReturn:
     raise AssertionError("a source has no parents")
 
 
-def _refuse_early(node: str, _batch: RecordBatch, _child: str | None) -> None:
+def _reject_early_forward(node: str, _batch: RecordBatch, _child: str | None) -> None:
     raise StreamsError(
         f"{node}: forward() before the topology is initialised; use process() or a punctuator"
     )

@@ -102,11 +102,11 @@ class Operator(ABC):
         """Return cached changes: all, or those of the `limit` oldest keys."""
         return None
 
-    def held_back(self) -> tuple[int, int]:
+    def cache_size(self) -> tuple[int, int]:
         """Return the cached (keys, bytes)."""
         return (0, 0)
 
-    def left_over(self) -> None:  # noqa: B027 - most operators hold nothing back
+    def mark_committed(self) -> None:  # noqa: B027 - most operators hold nothing back
         """Mark changes that remain cached after a commit."""
 
     def awaits(self) -> bool:

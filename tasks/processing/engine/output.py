@@ -47,7 +47,7 @@ class OutputColumns:
         return self.source_topic, self.source_partition, offset
 
     def own(self) -> "OutputColumns":
-        """Return a copy that `take_in` may extend."""
+        """Return a copy that `extend` may extend."""
         return replace(
             self,
             keys=list(self.keys),
@@ -57,7 +57,7 @@ class OutputColumns:
             source_offsets=None if self.source_offsets is None else list(self.source_offsets),
         )
 
-    def take_in(self, more: "OutputColumns") -> bool:
+    def extend(self, more: "OutputColumns") -> bool:
         """Append records if all common attributes are equal; return True if they are."""
         if (
             self.topic != more.topic
@@ -105,7 +105,7 @@ class OutputRuns:
     def add(self, columns: OutputColumns) -> None:
         last = self._last.get(columns.topic)
         few = len(columns) < _MANY and not isinstance(columns.partitions, list)
-        if few and last is not None and last.take_in(columns):
+        if few and last is not None and last.extend(columns):
             return
         if few:
             self._last[columns.topic] = columns = columns.own()

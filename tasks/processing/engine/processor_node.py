@@ -112,7 +112,7 @@ class ProcessorNode(Operator):
         context = self.user_context
         for index in range(len(batch)):
             before = context.current
-            record = self._stand_at(batch, index)
+            record = self._enter_record(batch, index)
             try:
                 result = self._process(record)
                 if result is not None:
@@ -128,7 +128,7 @@ class ProcessorNode(Operator):
         context = self.user_context
         for index in range(len(batch)):
             before = context.current
-            record = self._stand_at(batch, index)
+            record = self._enter_record(batch, index)
             try:
                 yield from self._awaited(self._process(record))
                 context.raise_failed_below(None)
@@ -142,7 +142,7 @@ class ProcessorNode(Operator):
         """Return True during a user's call; any thread may call it."""
         return self.user_context.current is not _NOWHERE
 
-    def _stand_at(self, batch: RecordBatch, index: int) -> Any:
+    def _enter_record(self, batch: RecordBatch, index: int) -> Any:
         record: Record[Any, Any] = Record(
             batch.keys[index],
             batch.values[index],
@@ -150,7 +150,7 @@ class ProcessorNode(Operator):
             batch.headers_of(index),
         )
         row = batch.rows[index] if batch.source is not None else 0
-        self.user_context.stand_at((batch.source, row, record.timestamp))
+        self.user_context.enter_record((batch.source, row, record.timestamp))
         return FixedKeyRecord.of(record) if self._fixed_key else record
 
     def _failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
@@ -178,7 +178,7 @@ class ProcessorNode(Operator):
 
     def punctuate(self, schedule: Schedule, now_ms: int) -> None:
         context = self.user_context
-        context.stand_at((None, 0, now_ms))
+        context.enter_record((None, 0, now_ms))
         try:
             schedule.callback(now_ms)
             context.raise_failed_below(None)
@@ -210,7 +210,7 @@ class _Context(ProcessingContext):
         #: None without a running coroutine.
         self._collected: list[tuple[RecordBatch, str | None]] | None = None
 
-    def stand_at(self, place: "_Place") -> None:
+    def enter_record(self, place: "_Place") -> None:
         self.current = place
         self._failed_below = None
         self._host.at_record(place[2])

@@ -72,7 +72,7 @@ class PunctuationQueue:
 
         >>> queue = PunctuationQueue()
         >>> queue.add(Schedule(10, print, 0, "node"))
-        >>> [len(queue.take_due(now)) and now for now in queue.due_times([3, 7, 12, 15, 31], 0, 5)]
+        >>> [len(queue.pop_due(now)) and now for now in queue.due_times([3, 7, 12, 15, 31], 0, 5)]
         [3, 12, 31]
         """
         while start < stop and (due := self.next_due_ms()) is not None and due <= times[stop - 1]:
@@ -80,7 +80,7 @@ class PunctuationQueue:
             yield times[start]
             start += 1
 
-    def take_due(self, now_ms: int) -> list[Schedule]:
+    def pop_due(self, now_ms: int) -> list[Schedule]:
         """Return due schedules, the earliest first, each advanced beyond now."""
         self._forget_cancelled()
         due: list[Schedule] = []

@@ -9,7 +9,7 @@ import types
 from collections.abc import Coroutine, Generator
 from typing import Any, Protocol, TypeVar, cast
 
-from tidewheel.tasks.processing.api.coroutines import cancelled_by_nobody, come_next, wait_for
+from tidewheel.tasks.processing.api.coroutines import come_next, unexpected_cancellation, wait_for
 
 R = TypeVar("R")
 
@@ -91,7 +91,7 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
             await asyncio.wait((task,))
             result, error = None, asyncio.CancelledError()
         if isinstance(error, asyncio.CancelledError) and not owner.given_up:
-            error = cancelled_by_nobody(error)
+            error = unexpected_cancellation(error)
 
 
 async def _carry_out(

@@ -51,9 +51,9 @@ class TaskCounters:
         self.punctuations += other.punctuations
         self.expired += other.expired
         for (node, reason), drop in other.drops.items():
-            self.note_drop(node, reason, drop)
+            self.record_drop(node, reason, drop)
 
-    def note_drop(self, node: str, reason: str, drop: Drop) -> None:
+    def record_drop(self, node: str, reason: str, drop: Drop) -> None:
         drops = dict(self.drops)
         known = drops.get((node, reason))
         drops[node, reason] = drop if known is None else Drop(known.count + drop.count, known.first)
@@ -103,7 +103,7 @@ class TaskProcessing:
         self.graph = TaskGraph(
             spec,
             make_sink=lambda sink: self._make_sink(sink, collector),
-            make_context=lambda name: _NodeContext(self, name),
+            make_context=lambda name: _TaskNodeContext(self, name),
             host=self,
             record_by_record=setting.record_by_record,
         )
@@ -158,7 +158,7 @@ class TaskProcessing:
     def _punctuate(self, queue: PunctuationQueue, now_ms: int) -> bool:
         if now_ms < 0:
             return False
-        due = queue.take_due(now_ms)
+        due = queue.pop_due(now_ms)
         for schedule in due:
             if schedule.cancelled:
                 continue
@@ -266,10 +266,10 @@ class TaskProcessing:
 
     def dropped(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
         self.counters.dropped += count
-        self.note_drop(node, count, reason, first)
+        self.record_drop(node, count, reason, first)
 
-    def note_drop(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
-        self.counters.note_drop(node, reason, Drop(count, first))
+    def record_drop(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
+        self.counters.record_drop(node, reason, Drop(count, first))
         self._policy.drops.add(node, reason, Drop(count, first))
 
     def late_letter(self, node: str) -> LateLetter | None:
@@ -280,7 +280,7 @@ class TaskProcessing:
         self._policy.late(context, f"{node} (task {self.task_id}): {why}")
 
 
-class _NodeContext:
+class _TaskNodeContext:
     def __init__(self, processing: TaskProcessing, node: str) -> None:
         self._processing = processing
         self._node = node
@@ -321,7 +321,7 @@ class _NodeContext:
 
     def expired(self, reason: str, batch: RecordBatch, index: int) -> None:
         self._processing.counters.expired += 1
-        self._processing.note_drop(self._node, 1, reason, batch.metadata_of(index))
+        self._processing.record_drop(self._node, 1, reason, batch.metadata_of(index))
 
     @property
     def late_letter(self) -> LateLetter | None:

@@ -70,7 +70,7 @@ class RunningTransformer:
     ) -> Any:
         context = self._node.user_context
         before = context.current
-        context.stand_at((source, row, timestamp))
+        context.enter_record((source, row, timestamp))
         try:
             return self._transformer.transform(key, value)
         finally:

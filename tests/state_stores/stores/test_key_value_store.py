@@ -264,7 +264,7 @@ def test_held_back_changes_are_a_dictionary_of_keys_with_their_past(
 ) -> None:
     store: Any = opened(cached=True)
     store.put_all(before)
-    store.held.take()
+    store.cache.take()
     had = set(before)
     recency: dict[str, None] = {}
     forwarded = set(before)
@@ -274,18 +274,18 @@ def test_held_back_changes_are_a_dictionary_of_keys_with_their_past(
             recency.pop(key, None)
             recency[key] = None
             (had.discard if value is None else had.add)(key)
-        assert len(store.held) == len(recency)
-        data, keys, new = store.held.take(limit)
+        assert len(store.cache) == len(recency)
+        data, keys, new = store.cache.take(limit)
         assert keys == list(recency)[:limit]
         assert data == [key.encode() for key in keys]
         assert new == {key.encode() for key in keys if key not in forwarded}
         for key in keys:
             del recency[key]
             (forwarded.add if key in had else forwarded.discard)(key)
-        assert len(store.held) == len(recency)
-    assert store.held.size_bytes >= sum(len(key.encode()) for key in recency)
-    store.held.take()
-    assert (len(store.held), store.held.size_bytes) == (0, 0)
+        assert len(store.cache) == len(recency)
+    assert store.cache.size_bytes >= sum(len(key.encode()) for key in recency)
+    store.cache.take()
+    assert (len(store.cache), store.cache.size_bytes) == (0, 0)
 
 
 @given(st.lists(st.lists(KEYS, max_size=30), max_size=5), st.integers(1, 10))
@@ -296,25 +296,25 @@ def test_many_changes_at_once_are_noted_like_single_ones(
     at_once: Any = opened(cached=True)
     for keys in batches:
         data = [key.encode() for key in keys]
-        held = set(at_once.held._keys)
-        fresh = at_once.held.changed_many(keys, data)
+        held = set(at_once.cache._keys)
+        fresh = at_once.cache.changed_many(keys, data)
         assert sorted(fresh) == sorted(set(data) - held)
         assert all(key in at_once.buffer.values for key in data)
         for key in keys:
             at_once.buffer.put(key.encode(), 1, 0)
             singly.put(key, 1)
-    assert at_once.held.size_bytes == singly.held.size_bytes
-    assert at_once.held.take(limit) == singly.held.take(limit)
-    assert at_once.held.take() == singly.held.take()
+    assert at_once.cache.size_bytes == singly.cache.size_bytes
+    assert at_once.cache.take(limit) == singly.cache.take(limit)
+    assert at_once.cache.take() == singly.cache.take()
 
 
 def test_what_is_noted_of_changes_does_not_grow_with_their_number() -> None:
     store: Any = opened(cached=True)
     for number in range(20_000):
-        store.held.changed("a", b"a", existed=False)
-        store.held.changed(str(number % 10), b"%d" % (number % 10), existed=False)
-    assert sum(map(len, store.held._changes)) < 5_000
-    assert len(store.held) == 11
+        store.cache.changed("a", b"a", existed=False)
+        store.cache.changed(str(number % 10), b"%d" % (number % 10), existed=False)
+    assert sum(map(len, store.cache._changes)) < 5_000
+    assert len(store.cache) == 11
 
 
 def committed(*contents: dict[str, tuple[int, int]], kind: StoreKind = StoreKind.KEY_VALUE) -> Any:

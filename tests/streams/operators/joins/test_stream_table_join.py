@@ -21,7 +21,7 @@ from tidewheel import (
     StreamsBuilder,
     StreamsConfig,
 )
-from tidewheel.streams.operators.joins.join_buffer import JoinBuffer, Waiting
+from tidewheel.streams.operators.joins.join_buffer import BufferedRecord, JoinBuffer
 from tidewheel.tasks.processing.api.record import RecordMetadata
 from tidewheel.testing import TopologyTestDriver
 
@@ -248,7 +248,7 @@ def buffered() -> Any:
 
 def put(buffer: JoinBuffer, key: str, timestamp: int) -> list[tuple[str, int]]:
     buffer.begin(timestamp)
-    taken = buffer.put(Waiting(key, "v", timestamp, ()), RecordMetadata("t", 0, 0))
+    taken = buffer.put(BufferedRecord(key, "v", timestamp, ()), RecordMetadata("t", 0, 0))
     due = [(record.key, record.timestamp) for record in buffer.release()] if taken else []
     buffer.end(timestamp)
     return due
@@ -268,7 +268,7 @@ def test_a_record_that_is_not_taken_does_not_move_the_time(buffered: Any) -> Non
     assert put(buffer, "a", 10) == []
     buffer.begin(100)
     with pytest.raises(Exception, match="serialise"):
-        buffer.put(Waiting(object(), "v", 100, ()), None)
+        buffer.put(BufferedRecord(object(), "v", 100, ()), None)
     buffer.end(100)
     assert buffer.times() == (10, 1)
     assert put(buffer, "b", 14) == []

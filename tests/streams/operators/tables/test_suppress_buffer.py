@@ -90,7 +90,7 @@ def test_the_oldest_row_is_taken_whatever_happened_before(steps: list[Any], inde
         elif step == "take" and model:
             first = min(model, key=lambda name: (model[name][0], name))
             assert held.first_time == model[first][0]
-            taken = held.take_first()
+            taken = held.pop_first()
             assert (taken.key_bytes, taken.row.context.timestamp) == (first, model[first][1])
             assert taken.row.new == b"%d" % taken.row.context.timestamp
             del model[first]
@@ -105,7 +105,7 @@ def test_the_oldest_row_is_taken_whatever_happened_before(steps: list[Any], inde
             len(name) + 8 + _CONTEXT_BYTES + len(b"%d" % number)
             for name, (_, number) in model.items()
         )
-    rest = [held.take_first().key_bytes for _ in model]
+    rest = [held.pop_first().key_bytes for _ in model]
     assert rest == sorted(model, key=lambda name: (model[name][0], name))
     assert held.first_time is None
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.streams.operators.run import JSON, outputs
 from tidewheel import KStream, KTable, Materialized, StreamsBuilder, StreamsConfig, Windowed
-from tidewheel.streams.graph.logical_graph import ProcessorNode
+from tidewheel.streams.graph.logical_graph import ProcessorGraphNode
 from tidewheel.streams.graph.parts import TablePart
 from tidewheel.streams.operators.tables.table_view import BoundView, TableView, look_up
 from tidewheel.streams.windows import SessionWindows, SlidingWindows, TimeWindows
@@ -62,7 +62,7 @@ def looking_up(
     part: TablePart = make_table(builder.table("table", store=store, **KEYED))._part
     view, names = part.view()
     records: Any = builder.stream("in", **KEYED).select_key(new_key)
-    node = ProcessorNode(
+    node = ProcessorGraphNode(
         name="look-up",
         location="",
         supplier=OperatorSupplier(LookUp, (view, as_of)),

@@ -25,7 +25,7 @@ def test_each_row_is_taken_once_when_it_is_due(
                 due.add(*place)
         first, time = time, time + later
         expected = sorted(place for place in stored if first <= place[0] < time)
-        assert due.take(first, time - 1) == [row for _, row in expected]
+        assert due.pop(first, time - 1) == [row for _, row in expected]
         assert taken.isdisjoint(expected)
         taken.update(expected)
 
@@ -40,12 +40,12 @@ def test_the_store_is_scanned_only_when_the_index_has_run_out() -> None:
 
     due = DueRows(scan, indexed_rows=100)
     for time in range(1_000):
-        assert due.take(time, time) == [b"row"]
+        assert due.pop(time, time) == [b"row"]
     assert len(scans) <= 1_000 / 50 + 1
 
 
 def test_rows_of_one_time_are_taken_together_however_many() -> None:
     stored: list[Place] = [(5, bytes([number])) for number in range(10)]
     due = DueRows(lambda first: [place for place in stored if place[0] >= first], indexed_rows=3)
-    assert due.take(0, 4) == []
-    assert due.take(5, 5) == [row for _, row in stored]
+    assert due.pop(0, 4) == []
+    assert due.pop(5, 5) == [row for _, row in stored]

@@ -94,7 +94,7 @@ def test_the_quick_way_does_what_the_general_one_does(
 
 def test_results_on_update_go_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
     ways: list[str] = []
-    general, quick = SessionWindowAggregate.each_record, SessionWindowAggregate.updated
+    general, quick = SessionWindowAggregate.apply_records, SessionWindowAggregate.updated
 
     def note_general(self: Any, *arguments: Any) -> Any:
         ways.append("general")
@@ -104,7 +104,7 @@ def test_results_on_update_go_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> 
         ways.append("quick")
         return quick(self, *arguments)
 
-    monkeypatch.setattr(SessionWindowAggregate, "each_record", note_general)
+    monkeypatch.setattr(SessionWindowAggregate, "apply_records", note_general)
     monkeypatch.setattr(SessionWindowAggregate, "updated", note_quick)
 
     def use(stream: KStream[Any, Any]) -> Any:

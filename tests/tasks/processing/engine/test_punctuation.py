@@ -41,12 +41,12 @@ def test_a_schedule_fires_once_for_each_time_its_grid_was_passed(
     for gap in gaps:
         now_ms += gap
         steps = (now_ms - first_ms) // interval_ms if now_ms >= first_ms else -1
-        assert queue.take_due(now_ms) == ([one] if steps > passed else [])
+        assert queue.pop_due(now_ms) == ([one] if steps > passed else [])
         passed = max(steps, passed)
         assert one.next_ms > now_ms
         assert (one.next_ms - first_ms) % interval_ms == 0
         assert queue.next_due_ms() == one.next_ms
-        assert queue.take_due(now_ms) == []
+        assert queue.pop_due(now_ms) == []
 
 
 @given(st.lists(st.tuples(INTERVALS, st.integers(0, 100)), max_size=8), st.integers(0, 150))
@@ -58,7 +58,7 @@ def test_the_earliest_goes_first(schedules: list[tuple[int, int]], now_ms: int) 
     for each in made:
         queue.add(each)
     due_ms = {each.node: each.next_ms for each in made if each.next_ms <= now_ms}
-    taken = queue.take_due(now_ms)
+    taken = queue.pop_due(now_ms)
     assert sorted(each.node for each in taken) == sorted(due_ms)
     assert [due_ms[each.node] for each in taken] == sorted(due_ms.values())
 
@@ -68,7 +68,7 @@ def test_schedules_of_equal_times_go_as_in_java() -> None:
     queue = PunctuationQueue()
     for name in ("first", "second", "third"):
         queue.add(schedule(10, 5, name))
-    assert [each.node for each in queue.take_due(5)] == ["first", "third", "second"]
+    assert [each.node for each in queue.pop_due(5)] == ["first", "third", "second"]
 
 
 def test_cancelled_schedules_are_forgotten() -> None:
@@ -79,10 +79,10 @@ def test_cancelled_schedules_are_forgotten() -> None:
     first.cancel()
     first.cancel()
     assert queue.next_due_ms() == 7
-    assert queue.take_due(100) == [second]
+    assert queue.pop_due(100) == [second]
     second.cancel()
     assert queue.next_due_ms() is None
-    assert queue.take_due(1_000) == []
+    assert queue.pop_due(1_000) == []
     assert len(queue) == 0
 
 
@@ -99,11 +99,11 @@ def test_K3_a_range_calls_at_the_times_of_the_whole_task(
     for interval_ms, due_ms in grids:
         whole.add(schedule(interval_ms, due_ms))
         queue.add(schedule(interval_ms, due_ms))
-    expected = [(row, now) for row, now in enumerate(times) for _ in whole.take_due(now)]
+    expected = [(row, now) for row, now in enumerate(times) for _ in whole.pop_due(now)]
     found: list[tuple[int, int]] = []
 
     def call(last_row: int, now: int) -> None:
-        found.extend((last_row, now) for _ in queue.take_due(now))
+        found.extend((last_row, now) for _ in queue.pop_due(now))
 
     done = 0
     for row in [*sorted(own for own in own_rows if own < len(times)), len(times)]:
