@@ -122,7 +122,7 @@ def test_a_store_is_a_frame(world: _World, spark: SparkSession) -> None:
     }
 
 
-def test_what_differs_is_listed(world: _World, spark: SparkSession) -> None:
+def test_differences_are_listed(world: _World, spark: SparkSession) -> None:
     snapshot(world.topology, world.config, spark=spark)
     report = verify(world.topology, world.config, spark=spark)
     assert report.equal
@@ -149,7 +149,7 @@ def _change_a_row(config: StreamsConfig, task: str, key: bytes) -> None:
     database.close()
 
 
-def test_a_broken_run_is_refused_and_read_again(
+def test_a_broken_run_is_rejected_and_built_again(
     world: _World, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     snapshot(world.topology, world.config, stores=[COUNTS], spark=spark)

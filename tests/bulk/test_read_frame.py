@@ -71,7 +71,7 @@ class Kept(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-def test_a_wrong_column_is_told_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_wrong_column_is_reported_once(spark: SparkSession, tmp_path: Path) -> None:
     """Only our error is raised: PySpark would also log it, with kilobytes of Java."""
     path = tmp_path / "products.csv"
     path.write_text("id,name\np1,tea\n")
@@ -93,7 +93,7 @@ def test_a_wrong_column_is_told_once(spark: SparkSession, tmp_path: Path) -> Non
             logger.removeHandler(kept)
 
 
-def test_no_secret_of_a_url_is_told(spark: SparkSession) -> None:
+def test_no_secret_of_a_url_is_shown(spark: SparkSession) -> None:
     source = "nowhere://me:hunter2@host/products.csv?sig=hunter3"
     with pytest.raises(StreamsError, match=r"^nowhere://host/products\.csv: Spark") as raised:
         read_frame(spark, FrameSource(source=source))
@@ -104,7 +104,7 @@ def test_no_secret_of_a_url_is_told(spark: SparkSession) -> None:
     assert "hunter" not in str(raised.value)
 
 
-def test_what_a_source_lacks_is_told_and_not_only_that_something_was_called(
+def test_a_missing_part_of_a_source_is_named_in_the_error(
     spark: SparkSession,
 ) -> None:
     """pip's PySpark has no class for S3; the reason is in the middle of Java's message."""
@@ -271,7 +271,7 @@ def test_bytes_of_another_charset_are_refused(
     assert rows_of(spark, path) == wanted
 
 
-def test_formats_are_told_by_the_ends_of_names(spark: SparkSession, tmp_path: Path) -> None:
+def test_formats_follow_file_extensions(spark: SparkSession, tmp_path: Path) -> None:
     packed = tmp_path / "a.csv.gz"
     packed.write_bytes(gzip.compress(b"key,value\na,1\n"))
     assert rows_of(spark, packed) == [{"key": "a", "value": 1}]
@@ -351,7 +351,7 @@ QVIx
 """
 
 
-def test_nanoseconds_are_refused_with_the_way_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_nanoseconds_are_rejected_with_the_solution(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(base64.b64decode(NANOSECONDS))
     with pytest.raises(StreamsError, match="microseconds"):

@@ -18,7 +18,7 @@ MONEY: dict[str, Any] = {"type": "enum", "name": "shop.Money", "symbols": ["litt
 TO_MONEY = {"name": "shop.Money", "subject": "money", "version": 1}
 
 
-def test_what_is_loaded_by_a_schema_is_read_by_it(
+def test_rows_loaded_by_a_schema_are_read_by_it(
     spark: SparkSession, cluster: Cluster, make_config: MakeConfig
 ) -> None:
     """Executors use the registry themselves; the changelog has the ids of its schemas."""

@@ -168,7 +168,7 @@ def test_after_close_nothing_answers(database: Database) -> None:
 
 
 @pytest.mark.parametrize("read", [0, 1, 20])
-def test_a_scan_in_the_middle_of_a_close_says_so(database: Database, read: int) -> None:
+def test_a_scan_interrupted_by_a_close_raises(database: Database, read: int) -> None:
     database.write({"counts": [(b"%04d" % number, b"v") for number in range(100)]}, {})
     scan = database.iterate("counts", None, None)
     for _ in range(read):

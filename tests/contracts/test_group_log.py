@@ -136,12 +136,12 @@ def test_the_first_opener_creates_the_topics_and_all_see_the_same_ids(
     assert first.state_end() == 0
 
 
-def test_missing_topics_are_not_created_for_who_expects_them(topics: ControlTopics) -> None:
+def test_missing_topics_are_not_created_without_create(topics: ControlTopics) -> None:
     with pytest.raises(ControlTopicsChangedError):
         topics.log().open(create=False, inbox_back_ms=BACK_MS)
 
 
-def test_records_are_read_by_everybody_in_order_up_to_the_end(topics: ControlTopics) -> None:
+def test_records_are_read_by_all_processes_in_order_up_to_the_end(topics: ControlTopics) -> None:
     leader = topics.log()
     readers = [_Reader(leader), _Reader(topics.log())]
     leader.claim()
@@ -183,7 +183,7 @@ def test_H1_a_fenced_leader_that_claims_again_leads_again(topics: ControlTopics)
     assert reader.records == [_claim(3)]
 
 
-def test_nobody_writes_without_a_claim(topics: ControlTopics) -> None:
+def test_writes_need_a_claim(topics: ControlTopics) -> None:
     log = topics.log()
     log.open(create=True, inbox_back_ms=BACK_MS)
     with pytest.raises(LeadershipLostError):
@@ -195,7 +195,9 @@ def test_nobody_writes_without_a_claim(topics: ControlTopics) -> None:
         log.append([_claim(1)])
 
 
-def test_messages_of_everybody_arrive_in_the_order_they_were_said(topics: ControlTopics) -> None:
+def test_messages_of_all_processes_arrive_in_the_order_they_were_sent(
+    topics: ControlTopics,
+) -> None:
     one, two = topics.log(), topics.log()
     reader = _Reader(one)
     two.open(create=False, inbox_back_ms=BACK_MS)
@@ -208,7 +210,9 @@ def test_messages_of_everybody_arrive_in_the_order_they_were_said(topics: Contro
     ]
 
 
-def test_H23_what_is_malformed_or_too_large_is_dropped_and_counted(topics: ControlTopics) -> None:
+def test_H23_malformed_and_too_large_messages_are_dropped_and_counted(
+    topics: ControlTopics,
+) -> None:
     log = topics.log()
     reader = _Reader(log)
     for data in (b"\xff", b"{}", b'{"kind":"TELEPATHY","app":"a"}', b"[" * 300_000):
@@ -242,7 +246,7 @@ def test_H4_forgotten_keys_are_tombstones(topics: ControlTopics) -> None:
     assert (last.key, last.record, last.tombstone) == ("1/task/0_0", None, True)
 
 
-def test_H24_topics_made_anew_have_other_ids(topics: ControlTopics) -> None:
+def test_H24_recreated_topics_have_other_ids(topics: ControlTopics) -> None:
     log = topics.log()
     ids = log.open(create=True, inbox_back_ms=BACK_MS)
     topics.delete()
@@ -268,7 +272,7 @@ def real_topics(real_cluster: RealCluster, kafka_broker: RunningBroker) -> Itera
 
 
 @pytest.mark.broker
-def test_a_record_outside_any_transaction_holds_nobody_up(real_topics: _Real) -> None:
+def test_a_record_outside_any_transaction_blocks_no_reader(real_topics: _Real) -> None:
     log = real_topics.log()
     reader = _Reader(log)
     log.claim()
@@ -349,7 +353,7 @@ def test_rounds_of_revoke_revoked_grant_are_read_in_order_by_both_sides(
 
 
 @pytest.mark.broker
-def test_H3_a_strangers_open_transaction_in_the_inbox_blinds_nobody(
+def test_H3_a_foreign_open_transaction_in_the_inbox_blocks_no_reader(
     real_topics: _Real, real_cluster: RealCluster
 ) -> None:
     log = real_topics.log()

@@ -43,7 +43,7 @@ def test_a_topic_that_exists_is_left_alone(cluster: Cluster) -> None:
     assert (after[name].topic_id, after[name].partitions, other in after) == (before, 1, True)
 
 
-def test_a_topic_made_anew_has_another_id(cluster: Cluster) -> None:
+def test_a_recreated_topic_has_another_id(cluster: Cluster) -> None:
     """The id detects positions of a deleted topic (H25)."""
     admin, name = cluster.admin(), cluster.topic()
     before = admin.describe_topics([name])[name].topic_id
@@ -53,7 +53,7 @@ def test_a_topic_made_anew_has_another_id(cluster: Cluster) -> None:
     assert admin.describe_topics([name])[name].topic_id != before
 
 
-def test_offsets_tell_where_a_log_begins_and_ends(cluster: Cluster) -> None:
+def test_offsets_are_the_beginning_and_end_of_a_log(cluster: Cluster) -> None:
     topic = cluster.topic(partitions=2)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     admin = cluster.admin()
@@ -75,7 +75,7 @@ def test_offsets_tell_where_a_log_begins_and_ends(cluster: Cluster) -> None:
     assert (admin.beginning_offsets([]), admin.end_offsets([])) == ({}, {})
 
 
-def test_offsets_tell_where_records_of_an_age_begin(cluster: Cluster) -> None:
+def test_offsets_of_an_age_are_the_first_records_of_that_age(cluster: Cluster) -> None:
     topic = cluster.topic(partitions=2, config={"retention.ms": "-1"})
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     admin = cluster.admin()
@@ -148,7 +148,7 @@ def test_a_group_without_consumers_has_no_members(cluster: Cluster) -> None:
     ) == (0, 0)
 
 
-def test_fencing_nobody_and_unknown_ids_is_fine(cluster: Cluster) -> None:
+def test_fencing_no_ids_and_unknown_ids_is_fine(cluster: Cluster) -> None:
     cluster.admin().fence([])
     unknown = cluster.name()
     cluster.admin().fence([unknown, unknown])
@@ -162,7 +162,7 @@ def _commit(cluster: Cluster, group: str, offsets: dict[TopicPartition, Committe
     assert admin.committed(group, list(offsets), stable=True).keys() == offsets.keys()
 
 
-def test_brokers_tell_how_long_they_keep_offsets(cluster: Cluster) -> None:
+def test_brokers_report_their_offset_retention(cluster: Cluster) -> None:
     """Kafka's default of seven days (H17)."""
     assert cluster.admin().offsets_retention_ms() == 7 * 24 * 60 * 60 * 1000
 

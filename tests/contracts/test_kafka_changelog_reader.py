@@ -7,7 +7,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.ports import ChangelogReader, OffsetOutOfRangeError
 
 
-def test_a_changelog_is_read_to_the_position_its_writer_was_told(cluster: Cluster) -> None:
+def test_a_changelog_is_read_to_the_position_of_its_writer(cluster: Cluster) -> None:
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
     producer = started(cluster)
@@ -27,7 +27,7 @@ def test_a_changelog_is_read_to_the_position_its_writer_was_told(cluster: Cluste
     assert [run.headers for run in runs] == [None] * len(runs)
 
 
-def test_an_empty_changelog_stands_at_its_end_at_once(cluster: Cluster) -> None:
+def test_an_empty_changelog_is_at_its_end_immediately(cluster: Cluster) -> None:
     """An empty changelog is restored without a record (H29)."""
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
@@ -86,7 +86,7 @@ def test_changelogs_come_and_go_one_by_one(cluster: Cluster) -> None:
     assert reader.end_offsets() == {first: 3}
 
 
-def test_what_is_resumed_is_read_at_once(cluster: Cluster) -> None:
+def test_a_resumed_changelog_is_read_immediately(cluster: Cluster) -> None:
     """Without fetches, librdkafka's broker thread sleeps for up to a second (0.7 s here).
 
     The shortest of four counts: all but the first took that long, and the machine may be busy.

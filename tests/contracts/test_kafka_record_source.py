@@ -107,7 +107,7 @@ def test_an_open_transaction_stops_readers_until_it_ends(cluster: Cluster) -> No
     assert ends == ({part: 0}, {part: 2}), "lag counts what can't be read yet"
 
 
-def test_added_partitions_are_read_beside_the_others(cluster: Cluster) -> None:
+def test_added_partitions_are_read_with_the_others(cluster: Cluster) -> None:
     topic = cluster.topic(partitions=2)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(cluster, topic, b"a", b"b", partitions=[0, 1])
@@ -119,7 +119,7 @@ def test_added_partitions_are_read_beside_the_others(cluster: Cluster) -> None:
     assert (first, sorted(value or b"" for value in read_some(source, 2))) == ([b"a"], [b"b", b"c"])
 
 
-def test_assign_replaces_what_was_read_before(cluster: Cluster) -> None:
+def test_assign_replaces_the_earlier_partitions(cluster: Cluster) -> None:
     topic = cluster.topic(partitions=2)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(cluster, topic, *[b"old"] * 50, b"new", partitions=[0] * 50 + [1])
@@ -177,7 +177,7 @@ def test_a_topic_that_was_deleted_is_an_error_that_names_it(cluster: Cluster) ->
     assert topic in str(errors[0])
 
 
-def test_ends_are_known_without_asking_once_records_were_read(cluster: Cluster) -> None:
+def test_ends_are_known_without_requests_after_records_were_read(cluster: Cluster) -> None:
     topic = cluster.topic()
     write(cluster, topic, *[b"v"] * 10)
     part = TopicPartition(topic, 0)
@@ -266,7 +266,7 @@ def test_N2_a_partition_is_taken_away_and_comes_back(cluster: Cluster) -> None:
     assert source.positions() == {kept: 3, moved: 3}
 
 
-def test_what_was_fetched_of_a_partition_that_is_gone_is_not_handed_out(cluster: Cluster) -> None:
+def test_fetched_records_of_a_removed_partition_are_not_returned(cluster: Cluster) -> None:
     topic = cluster.topic()
     part = TopicPartition(topic, 0)
     write(cluster, topic, *[b"%d" % number for number in range(50)])

@@ -14,7 +14,7 @@ def test_records_are_visible_after_the_flush(cluster: Cluster) -> None:
     ]
 
 
-def test_a_close_that_waits_sends_what_is_left(cluster: Cluster) -> None:
+def test_a_close_that_waits_sends_the_remaining_records(cluster: Cluster) -> None:
     topic = cluster.topic()
     sink = cluster.sink()
     sink.produce(columns(topic, b"last"))

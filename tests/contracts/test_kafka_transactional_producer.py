@@ -153,7 +153,7 @@ def test_a_newer_producer_of_the_id_fences_the_older_one(cluster: Cluster) -> No
     assert values_of(cluster, topic, 1) == [b"newer"]
 
 
-def test_fencing_by_the_admin_aborts_what_was_left_open(cluster: Cluster) -> None:
+def test_fencing_by_the_admin_aborts_open_transactions(cluster: Cluster) -> None:
     topic, group = cluster.topic(), cluster.name()
     ids = [cluster.name() for _ in range(3)]
     producers = [started(cluster, each) for each in ids]

@@ -421,7 +421,7 @@ def test_F6_an_offset_may_go_back(asked: Asked) -> None:
     until(lambda: asked.committed(group, topic, stable=True) == 3, "the commit is decided")
 
 
-def test_F7_a_pending_offset_is_waited_for_until_somebody_fences(asked: Asked) -> None:
+def test_F7_readers_wait_for_a_pending_offset_until_it_is_fenced(asked: Asked) -> None:
     topic, group, shared = asked.topic(), asked.name(), asked.name()
     producer = started(asked, shared)
     assert commit_offsets(producer, group, topic, 4) == ""

@@ -75,7 +75,7 @@ def test_the_last_per_key_equals_replay(
     assert content == replay(records)
 
 
-def test_rows_that_ended_by_ttl_are_deleted() -> None:
+def test_rows_that_expired_by_ttl_are_deleted() -> None:
     spec = replace(SPEC, ttl_ms=10)
     records = [(b"a", b"1", 100), (b"b", b"2", 91), (b"c", b"3", 90), (b"d", None, 100)]
     expected = [

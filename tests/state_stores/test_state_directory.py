@@ -83,7 +83,7 @@ def test_exclusive_refuses_another_process_and_names_it(tmp_path: Path) -> None:
         assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_exclusive_looks_at_every_slot(tmp_path: Path) -> None:
+def test_exclusive_checks_every_slot(tmp_path: Path) -> None:
     StateDirectory.acquire(tmp_path, "app", slot=0).close()
     with (
         StateDirectory.acquire(tmp_path, "app", slot=3),
@@ -291,7 +291,7 @@ def test_refusals_of_the_system_have_a_next_step(
         StateDirectory.acquire(tmp_path, "app")
 
 
-def test_a_file_system_without_flock_is_told(
+def test_a_file_system_without_flock_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def flock(descriptor: int, operation: int) -> None:
@@ -303,7 +303,7 @@ def test_a_file_system_without_flock_is_told(
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_a_read_only_directory_is_told(tmp_path: Path) -> None:
+def test_a_read_only_directory_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(StateStoreError, match="not writable"):
@@ -312,7 +312,7 @@ def test_a_read_only_directory_is_told(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
-def test_what_stands_in_the_way_of_the_directory_is_named(tmp_path: Path) -> None:
+def test_the_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for state_dir in (tmp_path / "file", tmp_path / "file" / "below" / "further"):
         with pytest.raises(StateStoreError) as refused:
@@ -320,7 +320,7 @@ def test_what_stands_in_the_way_of_the_directory_is_named(tmp_path: Path) -> Non
         assert f"{tmp_path / 'file'} is not" in str(refused.value)
 
 
-def test_a_held_slot_and_a_shared_directory_are_told_apart(tmp_path: Path) -> None:
+def test_a_held_slot_and_a_shared_directory_have_different_errors(tmp_path: Path) -> None:
     with StateDirectory.acquire(tmp_path, "app", slot=0):
         with pytest.raises(StoreLockedError) as held:
             StateDirectory.acquire(tmp_path, "app", slot=0)

@@ -268,7 +268,7 @@ class CountingDatabase(InMemoryDatabase):
         return super().get_many(family, keys)
 
 
-def test_a_batch_is_prefetched_by_one_sorted_read_of_what_is_not_known() -> None:
+def test_a_batch_is_prefetched_by_one_sorted_read_of_unknown_keys() -> None:
     database = CountingDatabase()
     buffer = buffer_of(JSON, database)
     buffer.fetch([b"c", b"a", b"b", b"a"])
@@ -467,7 +467,7 @@ INT64 = Serdes.int64()
     rows=st.lists(st.tuples(KEYS, st.none() | st.integers(0, 9), TIMES), min_size=1),
     committed=st.booleans(),
 )
-def test_rows_put_at_once_are_rows_put_one_by_one(
+def test_rows_put_together_are_rows_put_one_by_one(
     before: list[tuple[bytes, int | None, int]],
     rows: list[tuple[bytes, int | None, int]],
     committed: bool,
@@ -503,7 +503,7 @@ def test_rows_put_at_once_are_rows_put_one_by_one(
 
 
 @pytest.mark.parametrize("timestamp", [True, -2, 1 << 63, 1.5])
-def test_rows_with_a_time_that_is_none_are_refused(timestamp: Any) -> None:
+def test_rows_with_an_invalid_time_are_rejected(timestamp: Any) -> None:
     buffer = buffer_of(INT64)
     assert not buffer.put_all([b"a", b"b"], [1, 2], [5, timestamp])
     assert not buffer.dirty

@@ -83,7 +83,7 @@ def test_K3_the_note_is_that_of_the_fastest_range() -> None:
     assert read_note(database, "store")[0] == 50 * MINUTE
 
 
-def test_K3_a_range_hides_nothing_for_what_others_have_seen() -> None:
+def test_K3_a_range_hides_no_rows_because_of_other_ranges() -> None:
     database = InMemoryDatabase(["store"])
     expiry = StoreExpiry(SPEC, database)
     write(database, put(range_of(database), b"a", 1), expiry, 0)
@@ -93,7 +93,7 @@ def test_K3_a_range_hides_nothing_for_what_others_have_seen() -> None:
     assert list(range_of(database, in_range=False).fetch_bytes(b"a", 0, 100 * MINUTE)) == []
 
 
-def test_K6_one_range_after_many_goes_on_as_them_until_all_are_level() -> None:
+def test_K6_one_range_after_many_expires_like_them_until_all_are_level() -> None:
     database = InMemoryDatabase(["store"])
     write(database, put(range_of(database), b"a", 1), StoreExpiry(SPEC, database), 0)
     write(database, put(range_of(database), b"b", 50), StoreExpiry(SPEC, database), 0)
@@ -111,7 +111,7 @@ def test_K6_one_range_after_many_goes_on_as_them_until_all_are_level() -> None:
     assert minutes(database) == [50, 51]
 
 
-def test_K6_a_copy_keeps_for_slow_ranges_what_the_changelog_keeps() -> None:
+def test_K6_a_copy_keeps_the_changelogs_rows_for_slow_ranges() -> None:
     kept = replace(SPEC, kept_longer_ms=10 * MINUTE)
     rows = {minute: (LAYOUT.window_key(b"a", minute * MINUTE), b"1") for minute in (0, 41, 50)}
     keys = [key[8:] for key, _ in rows.values()]

@@ -33,7 +33,7 @@ def drained(
     upper=bounds,
     notes=st.dictionaries(st.sampled_from("ab"), st.binary(min_size=1, max_size=2)),
 )
-def test_a_view_shows_what_the_database_will_have(
+def test_a_view_equals_the_database_after_the_commit(
     before: dict[bytes, bytes | None],
     changes: dict[bytes, bytes | None],
     gone: tuple[bytes, bytes] | None,
@@ -73,7 +73,7 @@ def test_a_view_shows_what_the_database_will_have(
     assert list(begun) == under_way[2], "a scan goes on as it began"
 
 
-def test_what_joins_a_commit_is_shown_with_what_was_there() -> None:
+def test_rows_that_join_a_commit_are_shown_with_the_earlier_ones() -> None:
     database = InMemoryDatabase(["mine"])
     view = InFlightView(database)
     first, second = drained({b"a": b"1"}, None, {}), drained({b"b": b"2"}, None, {})

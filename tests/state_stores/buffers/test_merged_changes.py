@@ -40,7 +40,7 @@ def written(disk: Rows, drained: Drained) -> None:
 
 
 @given(st.lists(drains(), min_size=1, max_size=4), st.dictionaries(keys, st.just(b"\x00old")))
-def test_they_leave_what_they_would_have_left_one_after_the_other(
+def test_merged_changes_leave_the_same_rows_as_single_changes(
     changes: list[Drained], before: dict[bytes, bytes]
 ) -> None:
     apart: Rows = dict(before)

@@ -228,7 +228,7 @@ def test_a_query_does_not_count_as_a_use() -> None:
         assert [bench.uncommitted.get(key) for key in ("a", "b")] == [None, 1]
 
 
-def test_what_is_committed_while_a_scan_runs_is_not_missed() -> None:
+def test_rows_committed_during_a_scan_are_not_missed() -> None:
     with opened("key_value", rocksdb=True) as bench, patch.object(query_sources, "PAGE_ROWS", 2):
         keys = [f"k{number}" for number in range(9)]
         for key in keys:

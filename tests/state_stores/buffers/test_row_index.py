@@ -73,7 +73,7 @@ def _rows(there: set[bytes], key: bytes, low: int, high: int) -> list[bytes]:
     )
 
 
-def test_a_segment_that_was_not_on_disk_is_never_looked_up() -> None:
+def test_a_segment_that_was_not_on_disk_is_never_searched() -> None:
     index = RowIndex(LAYOUT, 10**6, [0], _never)
     rows = [LAYOUT.window_key(b"a", time) for time in (12, 15, 21)]
     index.add(rows)

@@ -230,7 +230,7 @@ def test_more_runs_than_are_ingested_equal_replay(
 @all_kinds
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_K3_what_a_slow_key_range_needs_is_in_runs_and_their_tail_as_in_a_replay(
+def test_K3_runs_and_tail_keep_the_rows_for_a_slow_key_range(
     spec: StoreSpec, directories: Directories, databases: Databases, data: Any
 ) -> None:
     records = data.draw(logs(spec))

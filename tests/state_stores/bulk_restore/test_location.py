@@ -135,7 +135,7 @@ def test_snapshots_of_two_clusters_do_not_hide_or_delete_each_other(
     assert {name for name in held.files() if name.endswith(".sst")} == kept
 
 
-def test_a_fetched_run_is_what_was_uploaded(held: Held, tmp_path: Path) -> None:
+def test_a_fetched_run_equals_the_uploaded_one(held: Held, tmp_path: Path) -> None:
     run = only_run(published(held, tmp_path))
     to_dir = tmp_path / "fetched"
     path = held.location.download(run, to_dir)
@@ -184,7 +184,7 @@ def test_a_spoilt_run_is_refused(held: Held, tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["empty", "torn", "garbage", "later", "foreign"])
-def test_a_broken_manifest_is_told_of_once_and_passed_over(
+def test_a_broken_manifest_is_logged_once_and_skipped(
     held: Held, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     good = published(held, tmp_path)
@@ -221,7 +221,7 @@ def test_files_of_other_names_are_no_manifests(held: Held, tmp_path: Path) -> No
     assert held.location.newest("app", "store") == good
 
 
-def test_a_snapshot_of_no_sense_is_not_published(held: Held) -> None:
+def test_an_inconsistent_snapshot_is_not_published(held: Held) -> None:
     with pytest.raises(SnapshotRefused):
         held.location.publish(snapshot(partition_count=0))
     with pytest.raises(ValueError, match="store name"):
@@ -229,7 +229,7 @@ def test_a_snapshot_of_no_sense_is_not_published(held: Held) -> None:
     assert held.files() == set()
 
 
-def test_what_nobody_refers_to_is_deleted_when_it_is_old(held: Held, tmp_path: Path) -> None:
+def test_unreferenced_files_are_deleted_when_old(held: Held, tmp_path: Path) -> None:
     assert held.location.delete_unreferenced("app", "store", now_ms=NOW_MS) == []
     made = [
         published(held, tmp_path, generation=number, now_ms=NOW_MS - DAY_MS) for number in range(4)
@@ -268,7 +268,7 @@ def test_secrets_of_a_url_are_not_shown() -> None:
     assert "states/x" in repr(location)
 
 
-def test_a_place_that_can_not_be_opened_is_told_with_the_next_step(
+def test_a_location_that_can_not_be_opened_is_reported_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("fsspec")
@@ -345,7 +345,7 @@ def test_errors_of_a_package_are_errors_of_the_place(monkeypatch: pytest.MonkeyP
         location.newest("app", "store")
 
 
-def test_what_is_made_in_a_directory_only_its_user_can_read(tmp_path: Path) -> None:
+def test_only_its_user_can_read_files_of_a_directory(tmp_path: Path) -> None:
     before = os.umask(0o000)
     try:
         place = open_storage(str(tmp_path / "deep" / "snapshots"))

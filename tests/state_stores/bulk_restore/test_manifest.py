@@ -102,7 +102,7 @@ def tampered(**changes: Any) -> bytes:
         pytest.param(tampered(partition_count=0), "partition", id="no partitions"),
     ],
 )
-def test_what_is_wrong_with_a_manifest_is_told(data: bytes, reason: str) -> None:
+def test_the_fault_of_a_manifest_is_reported(data: bytes, reason: str) -> None:
     with pytest.raises(SnapshotRefused, match=reason):
         decode_manifest(data)
 
@@ -134,7 +134,7 @@ def test_what_is_wrong_with_a_manifest_is_told(data: bytes, reason: str) -> None
         pytest.param({"runs": (run(to_offset=60), run(from_offset=50))}, id="runs that overlap"),
     ],
 )
-def test_numbers_that_make_no_sense_are_not_written(changes: dict[str, Any]) -> None:
+def test_inconsistent_numbers_are_not_written(changes: dict[str, Any]) -> None:
     encode_manifest(snapshot())
     with pytest.raises(SnapshotRefused):
         encode_manifest(snapshot(partitions=(partition_runs(**changes),)))
@@ -199,7 +199,7 @@ def test_a_snapshot_that_has_more_than_is_needed_is_valid(then: StoreSpec, now: 
         ({"caught_up_at_ms": NOW_MS + 2 * TOMBSTONE_MARGIN_MS}, {}, "in the future"),
     ],
 )
-def test_nothing_is_put_on_runs_that_something_may_be_missing_behind(
+def test_runs_are_not_extended_if_later_records_may_be_missing(
     changes: dict[str, Any], about: dict[str, Any], reason: str
 ) -> None:
     assert may_extend(partition_runs(), facts()) is None
@@ -224,7 +224,7 @@ def test_nothing_is_put_on_runs_that_something_may_be_missing_behind(
     st.integers(0, 60),
     st.booleans(),
 )
-def test_runs_are_extended_only_if_every_record_behind_them_is_there(
+def test_runs_are_extended_only_if_no_later_record_is_missing(
     about: ChangelogFacts, to_offset: int, complete: bool
 ) -> None:
     runs = partition_runs(from_offset=0, to_offset=to_offset, runs=(), complete_from_zero=complete)
@@ -255,7 +255,7 @@ def _alive(spec: StoreSpec, stored: list[tuple[bytes, bytes]], observed_ms: int)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @settings(max_examples=20)
 @given(data=st.data())
-def test_a_shape_makes_the_rows_of_its_store(spec: StoreSpec, data: Any) -> None:
+def test_a_shape_builds_the_rows_of_its_store(spec: StoreSpec, data: Any) -> None:
     shape = msgspec.json.decode(msgspec.json.encode(StoreShape.of(spec)), type=StoreShape)
     records = columns(data.draw(logs(spec)))
     rows = fold(spec, *records)

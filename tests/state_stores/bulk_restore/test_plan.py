@@ -29,7 +29,7 @@ def plan(position: Position | None, made: Any, **about: Any) -> RestorePlan:
     return plan_restore(position, made, SPEC, facts(**about))
 
 
-def test_a_valid_snapshot_goes_before_the_changelog() -> None:
+def test_a_valid_snapshot_is_better_than_the_changelog() -> None:
     found = plan(None, snapshot())
     assert (found.kind, found.from_offset, found.snapshot) == (
         RestoreFrom.SNAPSHOT,
@@ -48,7 +48,7 @@ def test_its_own_position_goes_before_a_snapshot() -> None:
     assert found.reason == "its own position, 30 offsets to read"
 
 
-def test_a_snapshot_goes_before_a_position_that_is_far_behind() -> None:
+def test_a_snapshot_is_better_than_a_position_far_behind() -> None:
     found = plan(replace(POSITION, offset=1), snapshot(), log_end=150)
     assert found.kind is RestoreFrom.POSITION
     cheap = snapshot(partitions=(partition_runs(runs=(run(rows=50),)),))
@@ -65,7 +65,7 @@ def test_a_snapshot_goes_before_a_position_that_is_far_behind() -> None:
         (snapshot(partitions=(partition_runs(to_offset=121),)), "beyond the end of the log"),
     ],
 )
-def test_a_snapshot_that_is_refused_is_told_of(made: Any, reason: str) -> None:
+def test_a_rejected_snapshot_is_reported(made: Any, reason: str) -> None:
     found = plan(None, made)
     assert (found.kind, found.from_offset, found.snapshot) == (RestoreFrom.CHANGELOG, 0, None)
     assert found.refused is not None
@@ -87,7 +87,7 @@ def test_a_snapshot_that_is_refused_is_told_of(made: Any, reason: str) -> None:
         (-1, -1, True),
     ],
 )
-def test_K3_a_snapshot_that_lacks_what_a_slow_key_range_needs_is_refused(
+def test_K3_a_snapshot_without_rows_for_a_slow_key_range_is_rejected(
     expired_by_ms: int | None, slowest_ms: int | None, used: bool
 ) -> None:
     spec = SPECS["timestamped window"]

@@ -41,7 +41,7 @@ def put(to: RunBuilder, start: int, rows: dict[bytes, bytes | None]) -> None:
     to.add(list(rows), list(rows.values()), [start + each for each in range(count)], start + count)
 
 
-def test_a_run_says_what_is_in_it(tmp_path: Path) -> None:
+def test_a_run_describes_its_content(tmp_path: Path) -> None:
     runs = builder(tmp_path, from_offset=10, complete_from_zero=False)
     put(runs, 20, {b"b": b"1", b"a": b"2", b"c": None})
     put(runs, 30, {b"b": None})
@@ -110,7 +110,7 @@ def test_expired_rows_are_left_out_over_all_batches(tmp_path: Path) -> None:
     assert built.time == StoreTime(500_000)
 
 
-def test_what_is_given_up_is_deleted(tmp_path: Path) -> None:
+def test_abandoned_runs_are_deleted(tmp_path: Path) -> None:
     runs = builder(tmp_path, max_bytes=1)
     put(runs, 0, {b"a": b"1"})
     assert len(list(tmp_path.iterdir())) == 1
@@ -200,7 +200,7 @@ def few_files_to_open(more: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_file_that_is_not_what_its_run_says_is_not_merged(tmp_path: Path) -> None:
+def test_a_file_that_differs_from_its_run_is_not_merged(tmp_path: Path) -> None:
     (file,) = files_of(tmp_path, {b"a": b"1", b"b": b"2"})
     other = RunFile(file.path, msgspec.structs.replace(file.run, rows=3))
     with pytest.raises(SnapshotRefused, match="has 2 rows where 3 were written"):

@@ -13,9 +13,7 @@ def test_after_is_the_next_key(key: bytes, other: bytes) -> None:
 
 
 @given(KEYS, KEYS)
-def test_prefix_end_parts_what_starts_with_the_prefix_from_what_does_not(
-    prefix: bytes, key: bytes
-) -> None:
+def test_prefix_end_separates_keys_with_and_without_the_prefix(prefix: bytes, key: bytes) -> None:
     end = prefix_end(prefix)
     inside = key >= prefix and (end is None or key < end)
     assert inside == key.startswith(prefix)

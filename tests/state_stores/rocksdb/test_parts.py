@@ -71,7 +71,7 @@ def test_cutting_keeps_every_row_in_order_and_no_write_too_large(
 
 
 @given(rows)
-def test_what_fits_is_one_write(listed: list[tuple[bytes, bytes | None]]) -> None:
+def test_rows_within_the_limit_are_one_write(listed: list[tuple[bytes, bytes | None]]) -> None:
     assert len(list(split_writes({"a": listed, "b": listed}, 1_000_000))) == bool(listed)
 
 

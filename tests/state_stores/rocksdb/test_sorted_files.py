@@ -67,7 +67,7 @@ def test_rows_out_of_order_are_refused(tmp_path: Path, keys: list[bytes]) -> Non
         write_sorted_file(tmp_path / "rows.sst", [(key, b"") for key in keys])
 
 
-def test_a_file_that_can_not_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_can_not_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StateStoreError, match=r"x\.sst in .*nowhere"):
         write_sorted_file(tmp_path / "nowhere" / "x.sst", [(b"a", b"")])
 

@@ -181,9 +181,7 @@ def test_close_releases_scans_that_were_left_open(open_database: OpenDatabase) -
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_scan_ends_where_it_was_told_though_nobody_else_knows(
-    open_database: OpenDatabase, reverse: bool
-) -> None:
+def test_a_scan_keeps_its_upper_bound_alive(open_database: OpenDatabase, reverse: bool) -> None:
     database = open_database()
     rows = [(bytes((0, number)), b"v") for number in range(9)]
     database.write({"counts": rows}, {})
@@ -299,7 +297,9 @@ def test_a_damaged_block_is_never_a_short_scan(path: Path, open_database: OpenDa
 @pytest.mark.parametrize(
     "what", ["sst short", "sst gone", "manifest", "manifest gone", "current", "current gone"]
 )
-def test_damage_found_at_open_is_told(path: Path, open_database: OpenDatabase, what: str) -> None:
+def test_damage_found_at_open_is_reported(
+    path: Path, open_database: OpenDatabase, what: str
+) -> None:
     database = open_database()
     database.write({"counts": ROWS}, {"counts": b"c1"})
     database.close()
@@ -322,7 +322,7 @@ def test_damage_found_at_open_is_told(path: Path, open_database: OpenDatabase, w
     assert open_database().position("counts") is None
 
 
-def test_a_damaged_position_is_told_at_open(path: Path, open_database: OpenDatabase) -> None:
+def test_a_damaged_position_is_reported_at_open(path: Path, open_database: OpenDatabase) -> None:
     database = open_database()
     database.write({}, {f"store-{number}": b"p" * 100 for number in range(2000)})
     database.close()
@@ -364,7 +364,7 @@ def test_a_checkpoint_is_a_whole_copy(path: Path, open_database: OpenDatabase) -
         database.checkpoint(copy)
 
 
-def test_a_checkpoint_beside_flushes_has_all_that_was_written(path: Path) -> None:
+def test_a_checkpoint_during_flushes_has_all_writes(path: Path) -> None:
     options = replace(TINY, family_write_buffers=4)
     resources = SharedResources.create(options)
     database = TaskDatabase.open(path, ["counts", "sums"], options, resources)
@@ -390,7 +390,7 @@ def test_a_checkpoint_beside_flushes_has_all_that_was_written(path: Path) -> Non
     database.close()
 
 
-def test_what_was_made_durable_survives_a_kill(path: Path, open_database: OpenDatabase) -> None:
+def test_flushed_rows_survive_a_kill(path: Path, open_database: OpenDatabase) -> None:
     database = open_database()
     database.write({"counts": ROWS, "sums": ROWS[:1]}, {"counts": b"c1"})
     database.make_durable()
@@ -475,7 +475,7 @@ def test_the_library_flushes_one_family_when_its_object_goes(tmp_path: Path) -> 
     native.close()
 
 
-def test_an_unwritable_directory_is_told(tmp_path: Path, open_database: OpenDatabase) -> None:
+def test_an_unwritable_directory_is_reported(tmp_path: Path, open_database: OpenDatabase) -> None:
     (tmp_path / "0_0").write_text("not a directory")
     with pytest.raises(StateStoreError, match="0_0"):
         open_database()

@@ -65,7 +65,7 @@ def test_the_last_change_of_a_key_counts() -> None:
     assert (buffer.has_changes(), buffer.uncommitted_bytes) == (False, 0)
 
 
-def test_a_task_that_begins_anew_gets_nothing_uncommitted(tmp_path: Path) -> None:
+def test_a_restarted_task_gets_no_uncommitted_changes(tmp_path: Path) -> None:
     slot = slot_of(Totals, tmp_path)
     store = counted(slot, "a")
     slot.store.buffer.applied()
@@ -80,7 +80,7 @@ def test_a_task_that_begins_anew_gets_nothing_uncommitted(tmp_path: Path) -> Non
     assert slot.store.buffer.drain().timestamps == [9]
 
 
-def test_what_was_committed_is_found_again(tmp_path: Path) -> None:
+def test_committed_content_is_found_again(tmp_path: Path) -> None:
     slot = slot_of(KeptTotals, tmp_path)
     counted(slot, "ab")
     slot.commit(at(3, now_ms=1_000))
@@ -164,7 +164,7 @@ def test_records_come_as_they_are_in_the_changelog(tmp_path: Path) -> None:
     assert counted(slot, "").restored == [(b"a", b"1", 5), (b"a", None, 7), (b"b", b"", 8)]
 
 
-def test_what_makes_it_may_fail_later(tmp_path: Path) -> None:
+def test_the_factory_of_a_store_may_fail_later(tmp_path: Path) -> None:
     def fails() -> StateStore:
         raise OSError("no memory")
 

@@ -136,7 +136,7 @@ def test_a_row_without_headers_is_the_same_in_every_store(kind: StoreKind) -> No
     assert kept.headers == plain.headers == [()]
 
 
-def test_the_changelog_has_the_value_alone_and_the_headers_beside_it() -> None:
+def test_the_changelog_has_the_bare_value_and_headers_in_the_record() -> None:
     """As Kafka Streams' ChangeLoggingTimestampedKeyValueBytesStoreWithHeaders writes it."""
     bench = bench_of(StoreKind.TIMESTAMPED_KEY_VALUE, rocksdb=False)
     trace = (("trace", b"1"), ("trace", None))
@@ -167,7 +167,7 @@ def test_headers_that_kafka_does_not_take_are_refused_where_they_are_put(bad: An
         assert shown(kind, bench.store) == {}
 
 
-def test_what_is_no_value_with_headers_is_refused() -> None:
+def test_values_without_headers_are_rejected() -> None:
     keyed, windows, sessions = (bench_of(kind, rocksdb=False).store for kind in KINDS)
     with pytest.raises(TypeError, match=r"store store holds ValueTimestampHeaders\(.*not int"):
         keyed.put("a", 3)

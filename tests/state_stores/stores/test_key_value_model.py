@@ -117,7 +117,7 @@ TestRocksDB.settings = settings(max_examples=12, stateful_step_count=30)
 
 
 @pytest.mark.slow
-def test_what_a_kill_loses_is_replayed() -> None:
+def test_rows_lost_by_a_kill_are_replayed() -> None:
     bench = StoreBench(spec_of(StoreKind.KEY_VALUE), rocksdb=True)
     bench.store.put("a", 1)
     bench.commit()

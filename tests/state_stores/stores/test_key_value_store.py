@@ -177,7 +177,7 @@ def test_a_key_that_the_serde_refuses_is_not_in_the_store(kind: type[Any]) -> No
         (lambda store: store.prefix_scan(7), "expected str, got int"),
     ],
 )
-def test_what_a_serde_refuses_is_told_with_the_store(call: Any, reason: str) -> None:
+def test_a_rejected_key_or_value_is_reported_with_the_store(call: Any, reason: str) -> None:
     store = opened()
     with pytest.raises(
         SerializationError, match=rf"^store store: .*{reason}.*store serdes"
@@ -259,7 +259,7 @@ CHANGES = st.lists(st.tuples(KEYS, st.none() | st.integers(0, 9)), max_size=60)
     before=st.dictionaries(KEYS, st.integers(0, 9)),
     rounds=st.lists(st.tuples(CHANGES, st.none() | st.integers(0, 9)), max_size=4),
 )
-def test_held_back_changes_are_a_dictionary_of_keys_with_their_past(
+def test_cached_changes_are_a_dictionary_of_keys_with_old_values(
     before: dict[str, int], rounds: list[tuple[list[tuple[str, int | None]], int | None]]
 ) -> None:
     store: Any = opened(cached=True)
@@ -289,7 +289,7 @@ def test_held_back_changes_are_a_dictionary_of_keys_with_their_past(
 
 
 @given(st.lists(st.lists(KEYS, max_size=30), max_size=5), st.integers(1, 10))
-def test_many_changes_at_once_are_noted_like_single_ones(
+def test_a_batch_of_changes_is_tracked_like_single_ones(
     batches: list[list[str]], limit: int
 ) -> None:
     singly: Any = opened(cached=True)
@@ -308,7 +308,7 @@ def test_many_changes_at_once_are_noted_like_single_ones(
     assert at_once.cache.take() == singly.cache.take()
 
 
-def test_what_is_noted_of_changes_does_not_grow_with_their_number() -> None:
+def test_the_cache_does_not_grow_with_the_number_of_changes() -> None:
     store: Any = opened(cached=True)
     for number in range(20_000):
         store.cache.changed("a", b"a", existed=False)
@@ -342,7 +342,7 @@ def test_queries_of_timestamped_stores_give_value_and_timestamp() -> None:
     assert list(store.all()) == [("a", ValueAndTimestamp(1, 5))]
 
 
-def test_queries_without_a_running_task_say_what_to_do() -> None:
+def test_queries_without_a_running_task_name_the_next_step() -> None:
     with pytest.raises(InvalidStateStoreError, match="store store has no running task"):
         committed().get("a")
     store = committed({"a": (1, 5)})

@@ -86,7 +86,7 @@ def bench_of(most: int) -> StoreBench:
     return StoreBench(spec_of(StoreKind.KEY_VALUE, max_entries=most), rocksdb=False)
 
 
-def test_what_is_put_out_gets_a_tombstone() -> None:
+def test_a_dropped_key_gets_a_tombstone() -> None:
     bench = bench_of(1)
     bench.store.put("a", 1)
     bench.commit()
@@ -96,7 +96,7 @@ def test_what_is_put_out_gets_a_tombstone() -> None:
     assert bench.changelog[1:] == [(b"a", None, 9), (b"b", (2).to_bytes(8), 9)]
 
 
-def test_a_smaller_maximum_puts_out_what_is_too_much_at_the_next_put() -> None:
+def test_a_smaller_maximum_deletes_surplus_keys_at_the_next_put() -> None:
     bench = bench_of(4)
     for now, key in enumerate("abcd"):
         bench.now = now

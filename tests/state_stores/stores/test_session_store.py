@@ -180,7 +180,7 @@ def bench_of(**changes: Any) -> StoreBench:
     return StoreBench(spec_of(StoreKind.SESSION, retention_ms=RETENTION, **changes), rocksdb=False)
 
 
-def test_a_session_that_comes_back_is_found_however_it_was_written() -> None:
+def test_a_session_that_comes_back_is_found_after_every_kind_of_write() -> None:
     bench = bench_of()
     buffer = bench.store.buffer
     row = bench.store.disk_key(b"a", 10, 20)
@@ -242,12 +242,12 @@ def test_an_expired_put_is_dropped_and_counted_a_removal_is_not() -> None:
         (Windowed(None, 0, 1), "a key must not be None"),
     ],
 )
-def test_a_session_that_is_none_is_refused(session: Windowed[Any], message: str) -> None:
+def test_an_invalid_session_is_rejected(session: Windowed[Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"store store: .*{message}"):
         bench_of().store.put(session, 1)
 
 
-def test_held_back_changes_are_of_windowed_keys() -> None:
+def test_cached_changes_have_windowed_keys() -> None:
     bench = bench_of(caching=True)
     held = bench.store.open_cache()
     bench.store.put_bytes(b"b", 1, 6, 7, 0)

@@ -112,7 +112,7 @@ def put(bench: StoreBench, key: str, value: int, now: int) -> None:
     bench.store.put(key, value)
 
 
-def test_an_ended_row_is_deleted_by_a_commit_with_a_tombstone() -> None:
+def test_an_expired_row_is_deleted_by_a_commit_with_a_tombstone() -> None:
     bench = bench_of()
     put(bench, "a", 1, now=100)
     bench.commit()
@@ -126,7 +126,7 @@ def test_an_ended_row_is_deleted_by_a_commit_with_a_tombstone() -> None:
     assert [key for key, _ in bench.disk_rows()] == [b"b"]
 
 
-def test_a_row_that_is_put_anew_is_not_deleted_for_the_old_one() -> None:
+def test_a_row_that_is_put_again_does_not_expire_with_the_old_one() -> None:
     bench = bench_of()
     put(bench, "a", 1, now=0)
     bench.commit()
@@ -136,7 +136,7 @@ def test_a_row_that_is_put_anew_is_not_deleted_for_the_old_one() -> None:
     assert [value for _, value, _ in bench.changelog] == [(1).to_bytes(8), (2).to_bytes(8)]
 
 
-def test_a_late_row_ends_in_time() -> None:
+def test_a_late_row_expires_in_time() -> None:
     bench = bench_of(ttl_ms=100)
     put(bench, "a", 1, now=100)
     bench.commit()
@@ -148,7 +148,7 @@ def test_a_late_row_ends_in_time() -> None:
     assert [key for key, _ in bench.disk_rows()] == [b"a"]
 
 
-def test_time_alone_ends_rows_too() -> None:
+def test_time_alone_expires_rows_too() -> None:
     bench = bench_of()
     put(bench, "a", 1, now=100)
     bench.commit()
@@ -161,7 +161,7 @@ def test_time_alone_ends_rows_too() -> None:
     assert bench.changelog[-1] == (b"a", None, 110)
 
 
-def test_a_commit_looks_at_rows_only_when_one_may_have_ended() -> None:
+def test_a_commit_checks_rows_only_when_one_may_have_expired() -> None:
     bench = bench_of(ttl_ms=1_000)
     put(bench, "a", 1, now=100)
     bench.commit()
@@ -185,7 +185,7 @@ def test_a_commit_looks_at_rows_only_when_one_may_have_ended() -> None:
     assert [key for key, _ in bench.disk_rows()] == [b"b", b"c"]
 
 
-def test_a_sweep_goes_on_where_it_stopped() -> None:
+def test_a_sweep_continues_where_it_stopped() -> None:
     bench = bench_of()
     bench.now = 100
     for number in range(3_500):
@@ -212,7 +212,7 @@ def test_another_ttl_holds_for_the_rows_that_are_there() -> None:
     assert bench.store.get("a") is None
 
 
-def test_a_query_does_not_see_ended_rows() -> None:
+def test_a_query_does_not_see_expired_rows() -> None:
     bench = bench_of()
     put(bench, "a", 1, now=100)
     put(bench, "b", 2, now=105)

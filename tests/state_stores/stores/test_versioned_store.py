@@ -181,7 +181,7 @@ def test_the_latest_version_is_logged_again_behind_a_late_one() -> None:
     assert [timestamp for _, _, timestamp in bench.changelog] == [20, 10, 20]
 
 
-def test_ended_versions_and_old_deletions_leave_the_disk() -> None:
+def test_expired_versions_and_old_deletions_leave_the_disk() -> None:
     bench = bench_of(history_retention_ms=100)
     stamps = random.Random(7)
     for now in range(0, 20_000, 10):
@@ -208,7 +208,7 @@ def test_a_deleted_key_leaves_nothing_behind() -> None:
     assert bench.store.get("k") is None
 
 
-def test_a_deletion_stays_until_all_that_it_deleted_is_gone() -> None:
+def test_a_deletion_stays_until_all_older_versions_are_deleted() -> None:
     bench = bench_of()
     for timestamp in range(1, 9):
         bench.store.put("k", timestamp, timestamp)
@@ -222,7 +222,7 @@ def test_a_deletion_stays_until_all_that_it_deleted_is_gone() -> None:
         assert list(bench.store.history("k")) == []
 
 
-def test_what_is_put_behind_an_old_deletion_stays_deleted() -> None:
+def test_versions_put_before_an_old_deletion_stay_deleted() -> None:
     bench = bench_of()
     bench.store.put("k", 1, 10)
     bench.store.delete("k", 30)
@@ -245,7 +245,7 @@ def test_a_refused_value_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [-1, None, 1.0, True])
-def test_a_timestamp_that_is_none_is_refused(timestamp: Any) -> None:
+def test_an_invalid_timestamp_is_rejected(timestamp: Any) -> None:
     for change in (bench_of().store.delete, lambda key, at: bench_of().store.put(key, 1, at)):
         with pytest.raises(ValueError, match=r"store store: timestamp .* is no timestamp"):
             change("k", timestamp)

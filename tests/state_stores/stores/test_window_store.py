@@ -197,7 +197,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[StoreBench]:
     opened.close()
 
 
-def test_what_has_expired_leaves_the_disk_by_segments(bench: StoreBench) -> None:
+def test_expired_rows_leave_the_disk_by_segments(bench: StoreBench) -> None:
     for start in (0, 74_999, 75_000, 150_000):
         bench.store.put("a", 1, start)
     bench.commit()
@@ -213,7 +213,7 @@ def test_what_has_expired_leaves_the_disk_by_segments(bench: StoreBench) -> None
     assert [start for start, _ in bench.store.fetch("a", 0, 1 << 62)] == [150_000]
 
 
-def test_rows_of_keys_that_begin_with_each_other_stand_apart(bench: StoreBench) -> None:
+def test_rows_of_keys_with_common_prefixes_are_separate(bench: StoreBench) -> None:
     short, long = "a", "a" + "\x00" * 7
     for start in (0, 70_000, 100_000):
         for key in (short, long):
@@ -231,7 +231,7 @@ def test_rows_of_keys_that_begin_with_each_other_stand_apart(bench: StoreBench) 
         assert len(found) == 3 * len(up_to)
 
 
-def test_what_left_the_disk_is_not_in_memory_either(bench: StoreBench) -> None:
+def test_rows_deleted_from_disk_are_not_in_memory(bench: StoreBench) -> None:
     buffer, disk_key = bench.store.buffer, bench.store.disk_key(b"a", 0)
     bench.store.put("a", 1, 0)
     bench.store.put("a", 2, 75_000)
@@ -263,7 +263,7 @@ def test_changelog_keys_are_kafkas(bench: StoreBench) -> None:
     assert disk_key == (4).to_bytes(8) + key
 
 
-def test_an_iterator_shows_what_was_there_when_it_was_made(bench: StoreBench) -> None:
+def test_an_iterator_shows_the_rows_at_its_creation(bench: StoreBench) -> None:
     bench.store.put("a", 1, 0)
     bench.commit()
     bench.store.put("a", 2, 10)
@@ -292,7 +292,7 @@ def test_duplicates_stay_apart_after_a_restart() -> None:
     assert list(bench.store.fetch("a", 0, 0)) == [(0, value) for value in (0, 1, 2, 3, 5, 6)]
 
 
-def test_a_full_scan_of_one_key_does_not_look_at_the_others() -> None:
+def test_a_full_scan_of_one_key_does_not_read_the_others() -> None:
     spec = spec_of(StoreKind.WINDOW, retention_ms=RETENTION, key_serde=Serdes.bytes())
     bench = StoreBench(spec, rocksdb=False)
     seen: list[bytes] = []
@@ -310,7 +310,7 @@ def test_a_full_scan_of_one_key_does_not_look_at_the_others() -> None:
 
 
 @pytest.mark.parametrize("start", [-1, 1.5, None, True, 1 << 63])
-def test_a_start_that_is_no_time_is_refused(bench: StoreBench, start: Any) -> None:
+def test_an_invalid_start_is_rejected(bench: StoreBench, start: Any) -> None:
     with pytest.raises(ValueError, match=r"store store: window start .* is no timestamp"):
         bench.store.put("a", 1, start)
 
@@ -330,7 +330,7 @@ def test_a_timestamped_store_takes_nothing_but_its_values() -> None:
         bench.store.put("a", 1, 0)
 
 
-def test_a_query_without_a_task_says_so() -> None:
+def test_a_query_without_a_task_raises() -> None:
     spec = spec_of(StoreKind.WINDOW, retention_ms=10)
     store = make_committed_store(spec, TOPIC, list)
     assert isinstance(store, ReadOnlyWindowStore)
@@ -347,7 +347,7 @@ def test_a_windows_end_may_be_a_function_of_its_start() -> None:
     assert list(bench.store.all()) == [(Windowed("a", 5, 10), 1)]
 
 
-def test_held_back_changes_are_of_windowed_keys() -> None:
+def test_cached_changes_have_windowed_keys() -> None:
     spec = spec_of(StoreKind.WINDOW, retention_ms=10, window_size_ms=5, caching=True)
     bench = StoreBench(spec, rocksdb=False)
     held = bench.store.open_cache()
