@@ -25,7 +25,7 @@ class SerdeError(StreamsError):
         self.fact = message if fact is None else fact
 
     def in_store(self, store: str) -> Self:
-        message = f"store {store}: {self.fact}; give what the store's serdes take, or the store serdes that fit"
+        message = f"store {store}: {self.fact}; pass a type that the store's serdes accept, or give the store other serdes"
         return type(self)(message)
 
 

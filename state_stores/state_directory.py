@@ -121,7 +121,7 @@ class StateDirectory:
                 if exclusive:  # another process arrived concurrently
                     raise _is_shared(application, others[-1])
         raise StoreLockedError(
-            f"all {_MOST_SLOTS} slots of {application} are held; look for processes that restart again and again"
+            f"all {_MOST_SLOTS} slots of {application} are held; find processes that restart repeatedly"
         )
 
     @classmethod
@@ -222,11 +222,11 @@ class StateDirectory:
     def _task_path(self, task_id: str) -> Path:
         if self._lock is None:
             raise StateStoreError(
-                f"slot {self.path} was given back; take it again with StateDirectory.acquire"
+                f"slot {self.path} was released; lock it again with StateDirectory.acquire"
             )
         if task_id != _GLOBAL and not _TASK_ID.fullmatch(task_id):
             raise ValueError(
-                f"{task_id!r} is not a task id; one looks like 0_1 (sub-topology, partition)"
+                f"{task_id!r} is not a task id; an example is 0_1 (sub-topology, partition)"
             )
         return _inside(self.path, task_id)
 
@@ -292,7 +292,7 @@ def _slot_is_held(application: Path, holder: Holder) -> StoreLockedError:
 def _is_shared(application: Path, holder: Holder) -> StoreLockedError:
     return StoreLockedError(
         f"{application} is used by {holder} in slot {holder.slot}, and state_dir_exclusive is set; stop that process, use "
-        "another state_dir, or leave state_dir_exclusive out to run beside it"
+        "another state_dir, or remove state_dir_exclusive to run next to it"
     )
 
 

@@ -49,7 +49,7 @@ class _NoSerde:
         return False
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise TypeError("this process moves a store's bytes and was given none of its serdes")
+        raise TypeError("this process only moves a store's bytes and has no serdes")
 
     serialize = deserialize = serialize_batch = deserialize_batch = _refuse
 

@@ -68,8 +68,8 @@ class PortableFunction(Generic[Result]):
             raise
         except Exception as error:
             raise StreamsError(
-                f"the program's serdes or functions can't be sent to Spark's executors ({type(error).__name__}: {error}); make "
-                "what they hold where it is used, not where they are made"
+                f"the program's serdes or functions can't be sent to Spark's executors ({type(error).__name__}: {error}); create "
+                "their contents where they are used, not where they are created"
             ) from error
 
     def __call__(self, *arguments: Any) -> Result:
@@ -80,7 +80,7 @@ class PortableFunction(Generic[Result]):
             function = cast("Callable[..., Result]", cloudpickle.loads(self._carried))
         except ModuleNotFoundError as error:
             raise StreamsError(
-                f"an executor does not find {error.name!r}, which the program's serdes or functions come from; ship it "
+                f"an executor does not find {error.name!r}, a module of the program's serdes or functions; ship it "
                 "with spark-submit --py-files, or install it there"
             ) from error
         return function(*arguments)
@@ -124,8 +124,8 @@ def check_sortable(frame: DataFrame, column: str) -> None:
     kind = frame.schema[column].dataType
     if not isinstance(kind, _SORTABLE):
         raise StreamsError(
-            f"column {column} is of type {kind.simpleString()}, by which rows can't be ordered; name one of numbers, text, bytes, "
-            "booleans or times, such as by --select 'CAST(changed.at AS TIMESTAMP) AS at'"
+            f"column {column} is of type {kind.simpleString()}, which can't be sorted; name a column of numbers, text, bytes, "
+            "booleans or times, as in --select 'CAST(changed.at AS TIMESTAMP) AS at'"
         )
 
 

@@ -136,7 +136,7 @@ def start_session(
     except (PySparkException, Py4JError) as error:
         raise StreamsError(
             f"Spark could not start with master {master or LOCAL_MASTER}: {_first_line(str(error))}; it needs Java 17 or newer "
-            "(set JAVA_HOME, or pip install 'tidewheel[java]') and, elsewhere than here, a master that can be reached"
+            "(set JAVA_HOME, or pip install 'tidewheel[java]') and, except on this machine, a reachable master"
         ) from error
 
 
@@ -245,7 +245,7 @@ def next_step(text: str) -> str:
             f"executors start another Python than this one: set {_PYTHON} to one that has Tidewheel, such as {sys.executable}, "
             "before the session begins"
         )
-    return "run it again, what is done is used"
+    return "run it again; finished work is reused"
 
 
 def _result(result: Result | ExecutorError) -> Result:

@@ -134,7 +134,7 @@ def _format_of(name: str, shown: str) -> str | None:
     file_format = next((kind for end, kind in _FORMATS.items() if inner.endswith(end)), None)
     if file_format is None and "/" in name and _NAME_END.search(name.rpartition("/")[2]):
         raise StreamsError(
-            f"{shown}: the end of its name tells no format; name it, such as by --format csv "
+            f"{shown}: its file extension is no known format; name the format, as in --format csv "
             "(file_format=): csv, json, parquet, orc, or another one that Spark knows"
         )
     return file_format
@@ -343,8 +343,7 @@ def _check_bytes(session: SparkSession, source: str, how: FrameSource, shown: st
     lines = session.read.text(source).where("NOT is_valid_utf8(value)")
     if lines.limit(1).count():
         raise StreamsError(
-            f"{shown}: it is not UTF-8; name its charset, such as by --encoding ISO-8859-1 "
-            "(encoding=)"
+            f"{shown}: it is not UTF-8; name its charset, as in --encoding ISO-8859-1 (encoding=)"
         )
 
 

@@ -41,7 +41,7 @@ def reject_unsorted_keys(
         if not is_sorted:
             raise StoredRowError(
                 spec.name,
-                "it was written with the fields of its key in the order given, and keys are looked up with their fields sorted",
+                "it was written with unsorted fields in its key, and reads use sorted fields",
                 key_hash=key_hash(key),
                 advice=advice,
             )

@@ -59,8 +59,8 @@ def write_sorted_file(path: Path, rows: Iterable[tuple[bytes, bytes | None]]) ->
         what = f"write sorted file {path.name}"
         if _UNSORTED in str(error):
             raise StateStoreError(
-                f"could not {what} in {path.parent}: row {count} is not behind the one before; rows must come in rising "
-                "key order, each key once"
+                f"could not {what} in {path.parent}: row {count} does not follow the one before; rows need ascending "
+                "keys, each key once"
             ) from error
         raise failure(error, path.parent, what) from error
     return count

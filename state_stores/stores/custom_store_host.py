@@ -143,12 +143,12 @@ class CustomStoreHost:
         self._open()
 
     def _create(self) -> StateStore:
-        assert self._spec.make is not None, "the spec of such a store says what makes it"
+        assert self._spec.make is not None, "the spec of a custom store has a factory"
         with self._translated("being made"):
             users = self._spec.make()
         if not isinstance(users, StateStore):
             raise StateStoreError(
-                f"store {self._spec.name}: what makes it returned an object of type {type(users).__name__}; return a "
+                f"store {self._spec.name}: its factory returned an object of type {type(users).__name__}; return a "
                 "StateStore"
             )
         return users
@@ -209,8 +209,8 @@ class CustomStoreHost:
         name = self._spec.name
         if self._in_call or self._closed:
             raise StateStoreError(
-                f"store {name}: log_change was called outside of processing; in init, restore, commit and close a store has "
-                "nothing to log: what it is given there is in the changelog already"
+                f"store {name}: log_change was called outside of processing; do not log in init, restore, commit and "
+                "close: the data there is already in the changelog"
             )
         if not isinstance(key, bytes) or not isinstance(value, bytes | None):
             raise TypeError(
@@ -284,8 +284,8 @@ class CustomStoreHost:
             raise
         except Exception as error:
             raise StateStoreError(
-                f"store {self._spec.name} of task {self._task_id}: {what} failed: {type(error).__name__}: {error}; mend its "
-                "class, then start again: what is committed is in its changelog"
+                f"store {self._spec.name} of task {self._task_id}: {what} failed: {type(error).__name__}: {error}; fix its "
+                "class, then restart: committed changes are in its changelog"
             ) from error
         finally:
             self._in_call = False

@@ -154,8 +154,8 @@ def make_query_store(
             return ReadOnlySessionStore[Any, Any](spec, topic, rows)
         case StoreKind.CUSTOM:
             raise InvalidStateStoreError(
-                f"store {spec.name} is a custom one: only the processors of its task can read it, because what was not "
-                "committed shows in it; have a processor forward what you ask for, to a topic or to a table with a store"
+                f"store {spec.name} is a custom one: only the processors of its task can read it, because it shows "
+                "uncommitted changes; have a processor forward the rows to a topic, or to a table with a store"
             )
 
 

@@ -81,5 +81,5 @@ class _ClosedBuffer:
 
     def __getattr__(self, name: str) -> Never:
         raise InvalidStateStoreError(
-            f"store {self._store} is closed, as what it belonged to is; ask what runs now for its store"
+            f"store {self._store} is closed, because its task has stopped or moved; get the store again"
         )

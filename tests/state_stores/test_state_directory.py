@@ -263,7 +263,7 @@ def test_nothing_works_after_the_slot_was_given_back(tmp_path: Path) -> None:
     directory.task_directory("0_0")
     directory.close()
     for call in (directory.task_directory, directory.remove_task_directory):
-        with pytest.raises(StateStoreError, match="given back"):
+        with pytest.raises(StateStoreError, match="released"):
             call("0_0")
 
 

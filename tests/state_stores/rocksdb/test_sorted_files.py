@@ -63,7 +63,7 @@ def test_rocksdb_reads_the_same(tmp_path: Path, open_database: OpenDatabase) -> 
 
 @pytest.mark.parametrize("keys", [[b"b", b"a"], [b"a", b"a"]], ids=["falling", "twice"])
 def test_rows_out_of_order_are_refused(tmp_path: Path, keys: list[bytes]) -> None:
-    with pytest.raises(StateStoreError, match="row 2 is not behind the one before"):
+    with pytest.raises(StateStoreError, match="row 2 does not follow the one before"):
         write_sorted_file(tmp_path / "rows.sst", [(key, b"") for key in keys])
 
 

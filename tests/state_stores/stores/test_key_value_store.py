@@ -180,7 +180,7 @@ def test_a_key_that_the_serde_refuses_is_not_in_the_store(kind: type[Any]) -> No
 def test_a_rejected_key_or_value_is_reported_with_the_store(call: Any, reason: str) -> None:
     store = opened()
     with pytest.raises(
-        SerializationError, match=rf"^store store: .*{reason}.*store serdes"
+        SerializationError, match=rf"^store store: .*{reason}.*other serdes"
     ) as told:
         call(store)
     assert "handler" not in str(told.value)
