@@ -20,9 +20,9 @@ from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec
 
 
 def time_at(spec: StoreSpec, position_ms: int) -> int:
-    """Return the minimum time of the whole store, -1 for no position.
+    """Return the minimum store time at the stream time `position_ms`, -1 for no position.
 
-    A record at `position_ms` can be in windows that began one window length earlier.
+    A record at that time can be in windows that began one window length earlier.
     """
     return max(position_ms - spec.window_size_ms, -1)
 

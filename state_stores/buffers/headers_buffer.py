@@ -34,7 +34,7 @@ T = TypeVar("T")
 class HeadersBuffer(CommitBuffer):
     """Buffered access to a column family whose rows keep headers.
 
-    `record_headers` are stored by the next `put`.
+    `record_headers` are the headers of the current record; the next `put` stores them.
     """
 
     _unwrap = staticmethod(unwrap_with_headers)

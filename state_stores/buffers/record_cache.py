@@ -22,7 +22,7 @@ class RecordCache:
         self._buffer = buffer
         #: Serialised key -> key, in the order of their last change unless `_disordered`.
         self._keys: dict[bytes, Any] = {}
-        #: True if a batch changed cached keys, which kept their old place.
+        #: True if a batch changed keys already cached: they kept their old place in `_keys`.
         self._disordered = False
         #: Keys without a value at their last forward.
         self._new: set[bytes] = set()

@@ -73,7 +73,8 @@ def _segment_rows(
 
 
 def _version_rows(stored: Iterable[tuple[bytes, bytes]], horizon_ms: int) -> Iterator[StoredRow]:
-    #: Newest timestamps of open keys: rows of longer keys may lie between the rows of a key.
+    #: Timestamp of the next newer version, for keys that may have more rows: rows of longer keys
+    #: can lie between the rows of a key.
     newer: dict[bytes, int] = {}
     for disk_key, data in stored:
         key, timestamp = disk_key[: -versions.TAIL], versions.time_of(disk_key)

@@ -157,7 +157,9 @@ class StoreSnapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     partitions: tuple[PartitionRuns, ...]
 
     def partition(self, number: int) -> PartitionRuns | None:
-        return next((each for each in self.partitions if each.partition == number), None)
+        return next(
+            (partition for partition in self.partitions if partition.partition == number), None
+        )
 
     @property
     def runs(self) -> Iterable[Run]:
@@ -302,8 +304,8 @@ def leaves_out_needed(runs: PartitionRuns, spec: StoreSpec, slowest_ms: int | No
 def read_too_slowly(began_ms: int, ended_ms: int, tombstone_retention_ms: int) -> str | None:
     """Return the reason why runs read from `began_ms` to `ended_ms` are unsafe, or None.
 
-    Compaction may remove a delete before it is read, but after the deleted key was read. That takes
-    at least the topic's tombstone retention.
+    A job may read a key and miss its later delete, if compaction removes the delete before the job
+    reads that far. The broker keeps deletes at least for the tombstone retention.
     """
     most_ms = max(tombstone_retention_ms - TOMBSTONE_MARGIN_MS, 0)
     took_ms = ended_ms - began_ms

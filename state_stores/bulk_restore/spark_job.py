@@ -236,7 +236,7 @@ def collected(
         ) from error
     finally:
         context.setJobDescription(None)  # type: ignore[arg-type] # None removes it
-    return [_result(each) for each in results]
+    return [_result(result) for result in results]
 
 
 def next_step(text: str) -> str:

@@ -314,7 +314,7 @@ def _are_canonical(field: StructField, column: Column) -> Column:
     text = sql.nullif(column, sql.lit(""))
 
     def all_are(*patterns: str) -> Column:
-        return reduce(Column.__or__, (sql.bool_and(text.rlike(each)) for each in patterns))
+        return reduce(Column.__or__, (sql.bool_and(text.rlike(pattern)) for pattern in patterns))
 
     match field.dataType:
         case DoubleType():

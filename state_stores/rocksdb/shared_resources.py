@@ -78,7 +78,8 @@ class SharedResources:
     def database_options(self, options: RocksDBOptions, *, filtered: int = 0) -> Options:
         """Return the native options of a database or a family.
 
-        `filtered` is the number of families per database that are read by single keys.
+        `filtered` is the number of families per database that are read by single keys: their memtables
+        get filters. It is 0 for other families.
         """
         native = Options(raw_mode=True)
         native.create_if_missing(True)

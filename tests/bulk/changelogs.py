@@ -74,7 +74,9 @@ def histories(kinds: Sequence[str]) -> st.SearchStrategy[tuple[list[Piece], list
 
 def is_varied(history: tuple[list[Piece], list[Piece]]) -> bool:
     """Return True if there are drawn records; hypothesis begins without any."""
-    records = [each for pieces in history for piece in pieces for each in piece.records.values()]
+    records = [
+        record for pieces in history for piece in pieces for record in piece.records.values()
+    ]
     return sum(map(len, records)) > _VARIED * len(records)
 
 

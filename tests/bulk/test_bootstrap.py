@@ -205,8 +205,8 @@ def start_run(shop: Shop) -> Iterator[Callable[..., Run]]:
         return runs[-1]
 
     yield start
-    for each in runs:
-        each.close()
+    for run in runs:
+        run.close()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")

@@ -133,7 +133,7 @@ def test_differences_are_listed(world: _World, spark: SparkSession) -> None:
     assert not report.equal
     wrong = [copy for copy in report.copies if copy.different]
     assert [Path(copy.copy).name for copy in wrong] == ["0_0", "0_1"]
-    assert sorted(each for copy in wrong for each in copy.differences) == [
+    assert sorted(difference for copy in wrong for difference in copy.differences) == [
         "'key-000': other value",
         "'key-000': too much",
     ]

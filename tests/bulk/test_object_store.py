@@ -53,7 +53,7 @@ class _Jobs:
 
 def _with_objects(driver: object) -> ObjectsDriver:
     return ObjectsDriver(
-        **{each.name: getattr(driver, each.name) for each in fields(ObjectsDriver)}
+        **{field.name: getattr(driver, field.name) for field in fields(ObjectsDriver)}
     )
 
 

@@ -205,7 +205,7 @@ def test_messages_of_all_processes_arrive_in_the_order_they_were_sent(
     one.send([_died(3)])
     two.send([Suspect(app="a", member="c", incarnation="c-1", leader_epoch=1)])
     reader.read_until(lambda: len(reader.messages) == 5)
-    assert [each for each in reader.messages if isinstance(each, MemberDied)] == [
+    assert [message for message in reader.messages if isinstance(message, MemberDied)] == [
         _died(number) for number in range(4)
     ]
 
@@ -305,8 +305,8 @@ def test_a_leader_whose_clock_is_hours_ahead_writes_under_the_brokers_time(
         config = {"message.timestamp.type": "CreateTime"}
         real_cluster.admin().create_topics(
             [
-                NewTopic(name=each, partitions=1, replication_factor=1, config=config)
-                for each in names
+                NewTopic(name=name, partitions=1, replication_factor=1, config=config)
+                for name in names
             ]
         )
     log = real_topics.log()

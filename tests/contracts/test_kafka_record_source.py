@@ -26,8 +26,8 @@ def test_runs_hold_consecutive_records_of_one_partition_in_order(cluster: Cluste
     source.assign(dict.fromkeys(parts, 0))
     runs = read_until(source, cluster.admin().end_offsets(parts))
     got = {
-        each: [row for run in runs if (run.topic, run.partition) == each for row in rows(run)]
-        for each in parts
+        part: [row for run in runs if (run.topic, run.partition) == part for row in rows(run)]
+        for part in parts
     }
     assert got == {
         parts[0]: [(0, 0, b"k0", b"a", T, ()), (0, 1, b"k2", None, T + 2, ())],

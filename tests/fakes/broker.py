@@ -234,8 +234,8 @@ class FakeBroker:
 
     def end(self, transaction: Transaction, state: TransactionState) -> None:
         transaction.state = state
-        for each in sorted(transaction.partitions):
-            log = self.log_of(each)
+        for partition in sorted(transaction.partitions):
+            log = self.log_of(partition)
             if log is not None:
                 log.entries.append(Entry(None, transaction))
         if state is TransactionState.COMMITTED:

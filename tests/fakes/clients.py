@@ -51,10 +51,10 @@ class FakeReader:
         self._positions = {**positions, **self._positions}
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        for each in partitions:
-            self._positions.pop(each, None)
-            self._stopped.discard(each)
-            self.paused.discard(each)
+        for partition in partitions:
+            self._positions.pop(partition, None)
+            self._stopped.discard(partition)
+            self.paused.discard(partition)
 
     def prepare(self, topics: Sequence[str]) -> None: ...
 
@@ -62,19 +62,19 @@ class FakeReader:
         assert not self.closed, "poll after close"
         runs: list[SourceRecords] = []
         with self._broker.lock:
-            for each in list(self._positions):
-                if each in self.paused or each in self._stopped:
+            for partition in list(self._positions):
+                if partition in self.paused or partition in self._stopped:
                     continue
                 room = max_records - sum(map(len, runs))
                 try:
-                    records = self._read(each, room)
+                    records = self._read(partition, room)
                 except StreamsError:
                     if runs:  # records before the failure are returned first
                         return runs
-                    self._stopped.add(each)
+                    self._stopped.add(partition)
                     raise
                 if records:
-                    runs.append(self._run(each, records))
+                    runs.append(self._run(partition, records))
         return runs
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -354,15 +354,15 @@ class FakeAdmin:
 
     def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         with self._broker.lock:
-            return {each: self._log(each).start for each in partitions}
+            return {partition: self._log(partition).start for partition in partitions}
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         with self._broker.lock:
-            return {each: self._log(each).end for each in partitions}
+            return {partition: self._log(partition).end for partition in partitions}
 
     def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         with self._broker.lock:
-            return {each: self._log(each).last_stable_offset for each in partitions}
+            return {partition: self._log(partition).last_stable_offset for partition in partitions}
 
     def open_transactions(
         self, partitions: Sequence[TopicPartition]
@@ -436,9 +436,9 @@ class FakeAdmin:
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
         with self._broker.lock:
-            for each in transactional_ids:
-                self._broker.fenced.append(each)
-                self._broker.init_producer(each)
+            for transactional_id in transactional_ids:
+                self._broker.fenced.append(transactional_id)
+                self._broker.init_producer(transactional_id)
 
     def close(self) -> None:
         self.closed = True

@@ -217,7 +217,7 @@ class FakeGroupAdmin:
         self.fenced.append(tuple(transactional_ids))
 
     def ends(self, positions: Sequence[str]) -> Mapping[str, int]:
-        return {each: self.ends_of.get(each, 0) for each in positions}
+        return {position: self.ends_of.get(position, 0) for position in positions}
 
     def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
         return self.foreign

@@ -84,8 +84,8 @@ class KafkaProxy:
     def cut(self) -> None:
         with self._lock:
             sockets = list(self._sockets)
-        for each in sockets:
-            _shut(each)
+        for connection in sockets:
+            _shut(connection)
 
     def close(self) -> None:
         self._closed = True

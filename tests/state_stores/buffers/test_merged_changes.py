@@ -44,15 +44,17 @@ def test_merged_changes_leave_the_same_rows_as_single_changes(
     changes: list[Drained], before: dict[bytes, bytes]
 ) -> None:
     apart: Rows = dict(before)
-    for each in changes:
-        written(apart, each)
+    for change in changes:
+        written(apart, change)
     together: Rows = dict(before)
     whole = merge_changes(changes)
     written(together, whole)
     assert together == apart
     log: dict[bytes, tuple[bytes | None, int]] = {}
-    for each in changes:
-        log.update(zip(each.keys, zip(each.values, each.timestamps, strict=True), strict=True))
+    for change in changes:
+        log.update(
+            zip(change.keys, zip(change.values, change.timestamps, strict=True), strict=True)
+        )
     assert (
         dict(zip(whole.keys, zip(whole.values, whole.timestamps, strict=True), strict=True)) == log
     )
@@ -67,7 +69,7 @@ def test_every_version_goes_to_the_changelog() -> None:
         parts.append(bench.store.buffer.drain())
         bench.store.buffer.applied()
     whole = merge_changes(parts)
-    assert whole.keys == [each.keys[0] for each in parts]
-    assert whole.values == [each.values[0] for each in parts]
+    assert whole.keys == [part.keys[0] for part in parts]
+    assert whole.values == [part.values[0] for part in parts]
     assert whole.timestamps == [1, 2, 3]
-    assert list(whole.stored) == sorted(row for each in parts for row in each.stored)
+    assert list(whole.stored) == sorted(row for part in parts for row in part.stored)

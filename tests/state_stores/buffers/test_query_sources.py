@@ -138,23 +138,25 @@ def reads(store: Any, kind: StoreKind) -> list[Any]:
     bounds: list[tuple[Any, Any]] = [(None, None), ("aa", "c"), ("b", None), (None, "a")]
     match kind:
         case StoreKind.KEY_VALUE | StoreKind.TIMESTAMPED_KEY_VALUE:
-            found = [list(store.range(*each)) for each in bounds]
-            found += [list(store.reverse_range(*each)) for each in bounds]
+            found = [list(store.range(*bound)) for bound in bounds]
+            found += [list(store.reverse_range(*bound)) for bound in bounds]
             found += [list(store.prefix_scan("a")), list(store.keys()), list(store.reverse_all())]
             # Last, because a read counts as use in an LRU store.
             return [*found, ["b" in store], [store.get(key) for key in KEYS]]
         case StoreKind.WINDOW | StoreKind.TIMESTAMPED_WINDOW:
             found = [list(store.fetch(key, *span)) for key in KEYS for span in spans]
             found += [list(store.backward_fetch(key, *span)) for key in KEYS for span in spans]
-            found += [list(store.fetch_range(*each, *span)) for each in bounds for span in spans]
+            found += [list(store.fetch_range(*bound, *span)) for bound in bounds for span in spans]
             found += [
-                list(store.backward_fetch_range(*each, *span)) for each in bounds for span in spans
+                list(store.backward_fetch_range(*bound, *span))
+                for bound in bounds
+                for span in spans
             ]
             return [*found, [store.fetch("a", time) for time in (0, 20, 60_001)]]
         case StoreKind.SESSION:
             found = [list(store.fetch(key)) for key in KEYS]
             found += [list(store.backward_fetch(key)) for key in KEYS]
-            found += [list(store.fetch_range(*each)) for each in bounds]
+            found += [list(store.fetch_range(*bound)) for bound in bounds]
             return found + [list(store.find_sessions(key, *span)) for key in KEYS for span in spans]
         case _:
             found = [list(store.history(key)) for key in KEYS]

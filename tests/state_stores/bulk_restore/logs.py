@@ -93,9 +93,9 @@ def logs(spec: StoreSpec, *, first: int = 0) -> st.SearchStrategy[list[Logged]]:
 
 def columns(records: Sequence[Logged]) -> tuple[list[Any], list[Any], list[int]]:
     return (
-        [each.key for each in records],
-        [each.value for each in records],
-        [each.timestamp for each in records],
+        [record.key for record in records],
+        [record.value for record in records],
+        [record.timestamp for record in records],
     )
 
 
@@ -149,13 +149,13 @@ def noted(database: Database) -> StoreTime:
 
 def compacted(records: Sequence[Logged], *, before: int, deletes_before: int) -> list[Logged]:
     """Return a log compacted below `before`, without deletes below `deletes_before`."""
-    last = {each.key: each.offset for each in records if each.offset < before}
+    last = {record.key: record.offset for record in records if record.offset < before}
     return [
-        each
-        for each in records
-        if each.offset >= before
+        record
+        for record in records
+        if record.offset >= before
         or (
-            last[each.key] == each.offset
-            and (each.value is not None or each.offset >= deletes_before)
+            last[record.key] == record.offset
+            and (record.value is not None or record.offset >= deletes_before)
         )
     ]

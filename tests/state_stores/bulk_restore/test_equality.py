@@ -185,7 +185,7 @@ def test_ranges_built_apart_and_merged_equal_replay(
     files: list[RunFile] = []
     built_time = StoreTime()
     for start, stop in pairwise(bounds):
-        part = [each for each in records if start <= each.offset < stop]
+        part = [record for record in records if start <= record.offset < stop]
         folder = directory / f"{start}"
         folder.mkdir()
         one = build(spec, folder, part, offsets=(start, stop), complete=start == 0, max_bytes=300)

@@ -149,15 +149,15 @@ def test_a_kill_at_any_step_does_no_harm(
     durable = data.draw(st.integers(0, begin))
     disk = Disk()
     first = MortalDatabase(disk, steps=10_000)
-    replay(spec, first, [each for each in records if each.offset < durable])
+    replay(spec, first, [record for record in records if record.offset < durable])
     first.write({}, {POSITION: at(durable).encode()})
     first.make_durable()
     database = MortalDatabase(disk, steps=10_000)
-    replay(spec, database, [each for each in records if durable <= each.offset < begin])
+    replay(spec, database, [record for record in records if durable <= record.offset < begin])
     database.write({}, {POSITION: at(begin).encode()})
     assert isinstance(database, BulkDatabase)
     start = 0 if from_nothing else begin
-    part = [each for each in records if start <= each.offset < middle]
+    part = [record for record in records if start <= record.offset < middle]
     built = build(spec, directories(), part, offsets=(start, middle), complete=from_nothing)
     database._steps = data.draw(st.integers(0, 14))
     try:
@@ -173,7 +173,7 @@ def test_a_kill_at_any_step_does_no_harm(
         survivor.write({}, {note_name(STORE): b""})
         survivor.clear(STORE)
     follow = 0 if found is None else found.offset
-    replay(spec, survivor, [each for each in records if each.offset >= follow])
+    replay(spec, survivor, [record for record in records if record.offset >= follow])
     expected, now = replayed(spec, records)
     assert visible(spec, survivor, now) == visible(spec, expected, now)
 

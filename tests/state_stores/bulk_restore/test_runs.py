@@ -64,8 +64,8 @@ def test_a_stretch_without_rows_makes_no_file(tmp_path: Path) -> None:
     put(runs, 1, {b"a": None, b"b": b"1"})
     put(runs, 3, {b"b": None})
     files = runs.finish(9).files
-    assert [(each.run.from_offset, each.run.to_offset) for each in files] == [(1, 3), (3, 4)]
-    assert [list(read_sorted_file(each.path)) for each in files] == [
+    assert [(file.run.from_offset, file.run.to_offset) for file in files] == [(1, 3), (3, 4)]
+    assert [list(read_sorted_file(file.path)) for file in files] == [
         [(b"b", wrap_value(b"1", 2))],
         [(b"b", None)],
     ]

@@ -111,7 +111,7 @@ class WindowMachine(RuleBasedStateMachine):
             latest = max(self.observed, *starts)
             assert None in values or min(starts) <= latest - RETENTION
             return
-        assert [buffer.layout.time_of(each) for each in disk_keys] == starts
+        assert [buffer.layout.time_of(disk_key) for disk_key in disk_keys] == starts
         for key, value, start in rows:
             assert value is not None, "that is refused"
             self.rows[key, start] = [*self.rows.get((key, start), []), (value, start)]
