@@ -252,7 +252,8 @@ def _make_directory(path: Path) -> None:
 
 def _try_lock(path: Path) -> int | None:
     # flock belongs to the open file: two locks in one process exclude each other, and subprocesses
-    # don't inherit it (O_CLOEXEC).
+    # don't inherit it (O_CLOEXEC). The package filelock truncates the file before it locks, which
+    # would erase the holder's entry, and removes the file on release.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

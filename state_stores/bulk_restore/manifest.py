@@ -26,7 +26,7 @@ FORMAT_VERSION: Final = 1
 #: Upper bound (ten thousand partitions with sixteen runs each take about 60 MiB).
 MANIFEST_BYTES_MAX: Final = 128 * 1024 * 1024
 
-#: More overlapping files slow reads for long (DESIGN §8: 60 files left 55 in level 0, with reads at
+#: More overlapping files slow reads for long (measured: 60 files left 55 in level 0, with reads at
 #: a quarter of the speed).
 MOST_RUNS: Final = 16
 

