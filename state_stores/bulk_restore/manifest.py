@@ -268,7 +268,7 @@ def validate(  # noqa: PLR0911 - a list of rules, each with its answer
     if snapshot.kind != spec.kind:
         return f"it holds a {snapshot.kind} store, and {spec.name} is a {spec.kind} store now"
     if not snapshot.layout.serves(Layout.of(spec)):
-        return f"store {spec.name} keeps its rows longer, or in other segments, than it did then"
+        return f"store {spec.name} keeps its rows longer, or in other segments, than the snapshot"
     return None
 
 
@@ -298,7 +298,7 @@ def leaves_out_needed(runs: PartitionRuns, spec: StoreSpec, slowest_ms: int | No
     needed = layout.segment(layout.live_from_ms(slowest_ms))
     if layout.first_kept(runs.left_out_by_ms) <= needed:
         return None
-    return "it was made when a key range of the task was further ahead than the one that is behind can do without"
+    return "it lacks rows that the slowest key range of the task still needs"
 
 
 def read_too_slowly(began_ms: int, ended_ms: int, tombstone_retention_ms: int) -> str | None:
@@ -313,7 +313,7 @@ def read_too_slowly(began_ms: int, ended_ms: int, tombstone_retention_ms: int) -
         return None
     return (
         f"reading took {took_ms // 1000} s; deletes may be gone after {most_ms // 1000} s (the topic's "
-        f"delete.retention.ms less {TOMBSTONE_MARGIN_MS // 60_000} minutes): read in more parts at once, or raise it"
+        f"delete.retention.ms less {TOMBSTONE_MARGIN_MS // 60_000} minutes): read with more parallel parts, or raise it"
     )
 
 
@@ -325,14 +325,14 @@ def _check(snapshot: StoreSnapshot) -> None:
     except ValueError as error:
         raise SnapshotRefused(f"the manifest does not describe a snapshot ({error})") from error
     numbers = [each.partition for each in snapshot.partitions]
-    _demand(snapshot.format_version == FORMAT_VERSION, "its format is another inside")
-    _demand(_is_topic_id(snapshot.topic_id), "its topic id is none")
-    _demand(0 <= snapshot.generation < _GENERATIONS_END, "its generation is none")
+    _demand(snapshot.format_version == FORMAT_VERSION, "its inner format version differs")
+    _demand(_is_topic_id(snapshot.topic_id), "its topic id is invalid")
+    _demand(0 <= snapshot.generation < _GENERATIONS_END, "its generation is invalid")
     _demand(snapshot.partition_count > 0, "it has no partition")
     _demand(numbers == sorted(set(numbers)), "its partitions are not in order")
     _demand(
         all(0 <= number < snapshot.partition_count for number in numbers),
-        "it has partitions that the topic has not",
+        "it has partitions that the topic lacks",
     )
     folder = f"{snapshot.application_id}/{snapshot.store}/runs"
     for partition in snapshot.partitions:
@@ -344,14 +344,14 @@ def _check_partition(partition: PartitionRuns, folder: str) -> None:
     runs = partition.runs
     _demand(
         0 <= partition.from_offset <= partition.to_offset < _OFFSETS_END,
-        f"{which}: its offsets are none",
+        f"{which}: its offsets are invalid",
     )
     _demand(
         0 <= partition.caught_up_at_ms < _TIMES_END
         and -1 <= partition.time.observed_ms < _TIMES_END
         and 0 <= partition.time.seq < _SEQS_END
         and -1 <= partition.left_out_by_ms <= partition.time.observed_ms,
-        f"{which}: its times are none",
+        f"{which}: its times are invalid",
     )
     _demand(len(runs) <= _RUNS_MAX, f"{which} has {len(runs)} runs, more than any of ours")
     bounds = [
@@ -365,14 +365,16 @@ def _check_partition(partition: PartitionRuns, folder: str) -> None:
         _demand(run.partition == partition.partition, f"{which} has a run of {run.partition}")
         _demand(
             run.file.startswith(folder) and _RUN_NAME.fullmatch(name) is not None,
-            f"{which}: {run.file!r} is no name of a run",
+            f"{which}: {run.file!r} is not a run's name",
         )
         _demand(0 <= run.deletes <= run.rows, f"{which}: {run.file} has {run.rows} rows")
         _demand(run.rows > 0 and run.file_bytes > 0, f"{which}: {run.file} is empty")
         _demand(run.first_key <= run.last_key, f"{which}: the keys of {run.file} are not in order")
         _demand(_SHA256.fullmatch(run.sha256) is not None, f"{which}: {run.file} has no checksum")
     if partition.complete_from_zero and runs and runs[0].from_offset == partition.from_offset:
-        _demand(runs[0].deletes == 0, f"{which}: its first run deletes what can't be there")
+        _demand(
+            runs[0].deletes == 0, f"{which}: its first run has deletes, but nothing lies below it"
+        )
 
 
 def _is_topic_id(topic_id: bytes) -> bool:

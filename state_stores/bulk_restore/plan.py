@@ -109,7 +109,7 @@ def _usable(
         return None, refused
     runs = snapshot.partition(facts.partition)
     if runs is None:
-        return None, f"it has nothing of partition {facts.partition}"
+        return None, f"it has no runs of partition {facts.partition}"
     refused = may_extend(runs, facts) or leaves_out_needed(runs, spec, slowest_ms)
     return (runs, None) if refused is None else (None, refused)
 

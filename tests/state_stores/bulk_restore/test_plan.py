@@ -61,7 +61,7 @@ def test_a_snapshot_is_better_than_a_position_far_behind() -> None:
     ("made", "reason"),
     [
         (snapshot(topic_id=b"another topic id"), "recreated"),
-        (snapshot(partitions=()), "nothing of partition 0"),
+        (snapshot(partitions=()), "no runs of partition 0"),
         (snapshot(partitions=(partition_runs(to_offset=121),)), "beyond the end of the log"),
     ],
 )
@@ -96,7 +96,7 @@ def test_K3_a_snapshot_without_rows_for_a_slow_key_range_is_rejected(
     found = plan_restore(None, made, spec, facts(), slowest_ms=slowest_ms)
     assert (found.snapshot is not None) is used
     if not used:
-        assert "key range of the task was further ahead" in str(found.refused)
+        assert "lacks rows that the slowest key range" in str(found.refused)
 
 
 def test_long_gaps_are_built_into_runs() -> None:
