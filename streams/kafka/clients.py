@@ -15,7 +15,6 @@ from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransa
 
 _LOGGER: Final = logging.getLogger("tidewheel.streams.kafka")
 
-#: Properties for access to the cluster.
 _SECURITY: Final = ("security.", "sasl.", "ssl.")
 
 
@@ -101,7 +100,6 @@ class KafkaClients:
 
 
 def _warnings(given: Mapping[ClientKind, Mapping[str, Any]]) -> list[str]:
-    """Return warnings about likely mistakes."""
     texts = [
         f"{kind}['enable.ssl.certificate.verification'] is off: anyone on the way can read and change what is sent"
         for kind, properties in given.items()

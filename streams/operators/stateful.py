@@ -50,7 +50,7 @@ class MaterializedOperator(TableOperator):
 
     def __init__(self, store_name: str) -> None:
         self._store_name = store_name
-        #: The store's cache.
+        #: The store's record cache; None if it has none or may not be used.
         self.cache: RecordCache | None = None
         self._cached_headers: dict[bytes, Headers] = {}
         #: In a cogroup the first operator flushes for all.

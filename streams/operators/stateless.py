@@ -41,12 +41,12 @@ def collect_each(
             results.extend(calls)
         except FAILURES as raised:
             error = raised
-        # The iterator continues after the failed record.
+        # Results so far plus failures give the index of the record whose call failed.
         index = len(results) + len(failed)
         if error is None:
             if index == len(batch):
                 break
-            # Otherwise StopIteration would end the batch.
+            # An escaped StopIteration would otherwise end the batch unnoticed.
             error = RuntimeError(f"{name} raised StopIteration; give next() a default")
         operator.context.failed(batch, index, error)
         failed.append(index)
@@ -264,7 +264,7 @@ class ToStream(StatelessOperator):
             if batch.old_values is None and batch.latest is None:
                 return batch
             stream = batch.with_values(batch.values)
-            stream.latest = None  # Describes table rows only.
+            stream.latest = None  # This flag describes table rows, not stream records.
             return stream
         keys, batch = _called(self, self._key_mapper, batch)
         return batch.with_keys(keys)

@@ -62,9 +62,9 @@ _FENCING_AT_ONCE: Final = 16
 _ASK_AGAIN_S: Final = 0.05
 _RETENTION: Final = "offsets.retention.minutes"
 _LISTING_S: Final = 2.0
-#: Then another client is used.
+#: After this wait another client asks, as this one's connection may be dead.
 _READER_S: Final = 10.0
-#: Then an unreachable broker is logged.
+#: After this an unreachable broker is logged.
 _LOOK_S: Final = 0.5
 _QUIET_S: Final = 3.0
 _LOGGER: Final = logging.getLogger("tidewheel.streams.kafka")
@@ -79,13 +79,13 @@ class KafkaAdmin:
         self._timeout_s = timeout_s
         config = settings.administration()
         self._log = ClientLog(config["client.id"], with_debug="debug" in config)
-        #: Then a refused login is transient.
+        #: Set by the first successful call: the login is right, so a later refusal is transient.
         self._logged_in = False
         #: True if the last call found no broker. A waiting admin call keeps two of librdkafka's
         #: threads spinning (60 % of a CPU, measured); a metadata request waits idle, so it goes
         #: first.
         self._is_away = False
-        # A collected client fails its futures (F24).
+        # Kept for life: the garbage collection of a client fails its futures (F24).
         self._client: Any = make_client(AdminClient, "admin", config, self._log)
         self._readers = OffsetsReaders(settings, self._log)
 
@@ -102,11 +102,11 @@ class KafkaAdmin:
                 self._client.list_topics(timeout=look_s)
             except KafkaException as exception:
                 cause = exception
-                # The broker is slow.
+                # A broker is there but slow: allow more time per request.
                 look_s *= 2 if error_of(exception).code() == TIMED_OUT else 1
             else:
                 return True
-            self._client.poll(0)  # Delivers log lines.
+            self._client.poll(0)  # Delivers the client's log lines with the reason.
             if self._is_refused:
                 return True
             waited_s = time.monotonic() - began_s
@@ -224,7 +224,7 @@ class KafkaAdmin:
         return self._offsets(latest, IsolationLevel.READ_UNCOMMITTED)
 
     def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return last stable offsets."""
+        """Return last stable offsets: all records below them are decided."""
         return self._offsets(dict.fromkeys(partitions, _OFFSETS.latest()))
 
     def open_transactions(
@@ -363,7 +363,7 @@ class KafkaAdmin:
             what, lambda left: self._client.describe_configs([broker], request_timeout=left)
         )
         setting = found[broker].get(_RETENTION)
-        # Managed services hide settings.
+        # Managed services hide some settings.
         if setting is None or not str(setting.value).isdigit():
             raise StreamsError(f"{what}: it does not say")
         return int(setting.value) * 60_000
@@ -427,7 +427,7 @@ class KafkaAdmin:
         except KafkaException as exception:
             error = error_of(exception)
             if outcome_of(error, ending=False) is Outcome.FENCED:
-                # Fenced concurrently; the leader's log decides.
+                # Another process fenced the same id at that moment; the leader's log decides.
                 raise FencedError(
                     f"producer {transactional_id}: fenced by another while fencing it"
                 ) from exception
@@ -485,7 +485,9 @@ class KafkaAdmin:
                 }
             except KafkaException as exception:
                 if error_of(exception).code() in NO_LEADER:
-                    self._check_exist(topics)  # A leader election is in progress.
+                    self._check_exist(
+                        topics
+                    )  # Raises for a missing topic; otherwise a leader election is in progress.
                     raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from exception
                 raise
             if OFFSET_INVALID in found.values():
@@ -563,7 +565,9 @@ class KafkaAdmin:
                     raise self._failed(what, error) from exception
                 if error.code() in STALE_LEADER:
                     self._refresh_leaders()
-            except TimeoutError as exception:  # The client missed its own limit.
+            except (
+                TimeoutError
+            ) as exception:  # The future's own limit, in case the client misses its own.
                 error = KafkaError(TIMED_OUT)
                 self._is_away = True
                 if time.monotonic() >= deadline_s:
@@ -578,7 +582,7 @@ class KafkaAdmin:
 
     def _refresh_leaders(self) -> None:
         """Make the client refresh leaders, which it never does after a broker's restart."""
-        with contextlib.suppress(KafkaException):  # The next attempt reports it.
+        with contextlib.suppress(KafkaException):
             self._client.list_topics(timeout=_LISTING_S)
 
     def _until(self, what: str, state: str) -> Iterator[float]:

@@ -43,7 +43,7 @@ _log: Final = logging.getLogger("tidewheel.group")
 _MIB: Final = 1024 * 1024
 _PREPARE_S: Final = 2.0
 _ASK_TIMEOUT_S: Final = 10.0
-#: Other processes claim much earlier.
+#: Short, because another process claims the lead long before.
 _LEADER_TIMEOUT_S: Final = 10.0
 _LEADER_TRANSACTION_MS: Final = 10_000
 #: A fenced fence is repeated: the last one counts.
@@ -94,7 +94,6 @@ def inbox_topic(app: str) -> str:
 
 
 def new_control_topics(app: str, replication_factor: int, missing: Iterable[str]) -> list[NewTopic]:
-    """Return the missing control topics."""
     configs = {state_topic(app): STATE_TOPIC_CONFIG, inbox_topic(app): INBOX_TOPIC_CONFIG}
     return [
         NewTopic(
@@ -125,7 +124,7 @@ class KafkaGroupLog:
         self._admin = KafkaAdmin(settings, timeout_s=_ASK_TIMEOUT_S)
         self._reader: ControlTopicsReader | None = None
         self._position = 0
-        #: Records of an incomplete transaction.
+        #: Records, with offsets, of a transaction whose last record is not read yet.
         self._unfinished: list[tuple[int, LoggedRecord]] = []
         self._leader: LeaderProducer | None = None
         self._inbox_producer = _InboxProducer(settings, self._inbox)
@@ -288,7 +287,6 @@ class KafkaGroupLog:
             leader.close()
 
     def close(self) -> None:
-        """Send pending messages, then close all clients."""
         self._inbox_producer.close()
         reader, self._reader = self._reader, None
         if reader is not None:

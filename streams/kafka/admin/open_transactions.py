@@ -15,7 +15,6 @@ from tidewheel.streams.kafka.admin.transaction_requests import (
 )
 from tidewheel.tasks.open_transactions import OpenTransaction
 
-#: Timeout of one answer.
 _ASK_S: Final = 5.0
 
 
@@ -32,11 +31,7 @@ def with_producers(
 ) -> dict[TopicPartition, OpenTransaction]:
     """Return open transactions with the brokers' information about their producers.
 
-    Args:
-        found: The transactions.
-        leaders: Each partition's leader, if any.
-        nodes: All brokers: any may be a producer's coordinator.
-        config: Client settings with resolved secrets.
+    `leaders` lead the partitions; any of `nodes` may be a producer's coordinator.
     """
     made: dict[TopicPartition, OpenTransaction] = {
         each: replace(one, unknown="the partition has no leader") for each, one in found.items()

@@ -39,8 +39,6 @@ class ProducerState(NamedTuple):
 
 
 class CoordinatorState(NamedTuple):
-    """A coordinator's information about a producer."""
-
     transactional_id: str
     state: str
 
@@ -48,11 +46,7 @@ class CoordinatorState(NamedTuple):
 class BrokerConnection:
     """One connection to one broker; a context manager.
 
-    Args:
-        host: The broker's.
-        port: The broker's.
-        config: librdkafka settings with resolved secrets.
-        timeout_s: Timeout of each answer.
+    `config` are librdkafka settings with resolved secrets; `timeout_s` bounds each answer.
 
     Raises:
         NotAskedError: It is unreachable, or the login is of another kind.
@@ -123,7 +117,6 @@ class BrokerConnection:
         return found
 
     def transactions_of(self, producer_ids: Iterable[int]) -> dict[int, CoordinatorState]:
-        """Return this coordinator's information about producers."""
         ids = sorted(producer_ids)
         body = (
             _count(0) + _count(len(ids)) + b"".join(struct.pack(">q", each) for each in ids) + b"\0"
@@ -240,8 +233,6 @@ class _Answer:
 
 
 class _Scram:
-    """The client's side of SCRAM (RFC 5802)."""
-
     def __init__(self, digest: str, user: str, password: str) -> None:
         self._digest = digest
         self._password = password.encode()

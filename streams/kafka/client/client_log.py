@@ -65,7 +65,6 @@ class ClientLog:
         self._seen: dict[str, tuple[float, int]] = {}
 
     def log(self, level: int, template: str, *parts: Any) -> None:
-        """Handle one line: facility, client and text."""
         if level <= logging.DEBUG:
             if self._with_debug:
                 _LOGGER.debug("%s: %s", self._name, template % parts)
@@ -110,7 +109,6 @@ class TransactionLog(ClientLog):
         self._offsets_sent = False
 
     def transaction_begins(self) -> None:
-        """Reset for a new transaction."""
         self.doubt = ""
         self.failure = ""
         self._offsets_sent = False

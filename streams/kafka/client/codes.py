@@ -14,7 +14,6 @@ FATAL: Final = KafkaError._FATAL
 INCONSISTENT: Final = KafkaError._INCONSISTENT
 INVALID_DIFFERENT_RECORD: Final = KafkaError._INVALID_DIFFERENT_RECORD
 
-#: No broker is reachable.
 AWAY: Final = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,

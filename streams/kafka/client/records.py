@@ -93,7 +93,9 @@ def _offsets(messages: Sequence[Message], *, one_run: bool) -> Sequence[int]:
     last: Any = messages[-1].offset()
     if one_run and last - first + 1 == len(messages):
         return range(first, last + 1)
-    offsets: list[Any] = list(map(Message.offset, messages))  # None only in errors
+    offsets: list[Any] = list(
+        map(Message.offset, messages)
+    )  # message errors have None, records never
     return offsets
 
 

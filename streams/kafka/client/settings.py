@@ -22,7 +22,7 @@ SOURCE_QUEUE_KBYTES: Final = 32 * 1024
 OTHER_QUEUE_KBYTES: Final = 16 * 1024
 AGAIN_QUEUE_KBYTES: Final = 2 * 1024
 
-#: The topic's own limit decides (`records.oversized`).
+#: librdkafka's limit is off; the topic's own limit decides (`records.oversized`).
 CLIENT_MESSAGE_MAX_BYTES: Final = 1_000_000_000
 
 #: Brokers then abort the search of a dead worker.
@@ -249,7 +249,7 @@ class ClientSettings:
             "transactional.id": transactional_id,
             "transaction.timeout.ms": SEARCH_TIMEOUT_MS,
             "message.timeout.ms": SEARCH_TIMEOUT_MS,
-            "linger.ms": 20_000,  # until a flush
+            "linger.ms": 20_000,  # batches wait until a flush
             "max.in.flight.requests.per.connection": 5,
             "batch.num.messages": 10_000,
             "batch.size": 1_000_000,
@@ -290,7 +290,7 @@ class ClientSettings:
         return self._consumer("fixed", {}) | {
             "client.id": transactional_id,
             "group.id": fixed_group(self.application_id),
-            # Short, within brokers' default limits.
+            # Within brokers' default limits; a killed worker is removed soon.
             "session.timeout.ms": FIXED_SESSION_MS,
             "heartbeat.interval.ms": FIXED_SESSION_MS // 4,
         }

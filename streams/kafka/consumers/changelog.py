@@ -12,7 +12,7 @@ from tidewheel.streams.kafka.consumers.consumer import AssignedConsumer
 from tidewheel.tasks.ports import ChangelogReader
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-#: Timeout without progress.
+#: A range reader without progress for this long gives up.
 STALL_S: Final = 60.0
 _POLL_RECORDS: Final = 20_000
 _POLL_S: Final = 0.5

@@ -54,10 +54,10 @@ class AssignedConsumer:
         self._servers: str = config["bootstrap.servers"]
         #: Next offset of each partition, after the returned records.
         self._next: dict[TopicPartition, int] = {}
-        #: The client keeps pauses beyond an assignment.
+        #: The client keeps a pause when a partition is removed, so removal resumes it first.
         self._paused: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
-        #: Raised by later polls, one by one.
+        #: Failures for later polls, one by one, after earlier records were returned.
         self._failures: deque[StreamsError] = deque()
         self._only_topic: str | None = None
 

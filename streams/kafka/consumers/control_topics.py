@@ -19,20 +19,17 @@ from tidewheel.tasks.ports import OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _POLL_RECORDS: Final = 10_000
-#: Poll timeout, which also bounds closing.
+#: Poll timeout; closing waits for one poll.
 _WAIT_S: Final = 0.2
-#: Limit of queued arrivals.
+#: Arrivals in the queue; then the threads pause.
 _AHEAD: Final = 16
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """News of one control topic: records, a position, or a failure.
 
-    Attributes:
-        partition: The topic.
-        runs: The records, in order.
-        position: Next offset, past markers and aborted transactions.
-        failure: The error; reading resumes once it was taken.
+    `position` is the next offset, past markers and aborted transactions. Reading resumes once a
+    `failure` was taken.
     """
 
     partition: TopicPartition
@@ -97,8 +94,6 @@ class ControlTopicsReader:
 
 
 class _Follow(threading.Thread):
-    """Reads one topic until it is stopped."""
-
     def __init__(
         self,
         reader: KafkaGroupReader,

@@ -69,5 +69,4 @@ class FixedClaim:
 
 
 def _read_nothing(consumer: Any, _partitions: object) -> None:
-    """Reject all assigned partitions."""
     consumer.assign([])

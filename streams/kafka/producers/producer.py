@@ -23,7 +23,7 @@ SLICE_S: Final = 0.5
 #: pending, which ends the process.
 _FLUSH_SLICE_S: Final = 0.15
 
-#: A call this late is stuck.
+#: A call this much beyond its own timeout counts as stuck.
 _STUCK_S: Final = 2.0
 
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
@@ -113,7 +113,7 @@ class ProducerClient:
                 columns.append(map(list, islice(headers, at, None)))
             taken.clear()
             try:
-                # Its length gives the failed record.
+                # After an error, its length gives the rejected record's place.
                 taken.extend(map(self.client.produce, *columns))
             except BufferError:
                 at += len(taken)

@@ -120,7 +120,7 @@ class KafkaTransactionalProducer:
     def begin(self) -> None:
         self._check_usable()
         assert not self._open, "one transaction at a time: commit or abort the open one"
-        self._producer.serve()  # Earlier log lines belong to no transaction.
+        self._producer.serve()  # Delivers earlier log lines, which belong to no transaction.
         self._log.transaction_begins()
         self._positions, self._sent = {}, {}
         try:
@@ -242,7 +242,7 @@ class KafkaTransactionalProducer:
             refused = search.run()
         self._limit_batches(search.batch_bytes)
         if not refused and self._batch_was_too_large:
-            # The search's batches are smaller.
+            # All records are accepted in the search's smaller batches.
             self._limit_batches(
                 {
                     each.topic: self._batch_bytes.get(each.topic, BATCH_BYTES * 2) // 2

@@ -21,7 +21,7 @@ from tidewheel.streams.kafka.producers.refused_search import Batch, Trial
 from tidewheel.tasks.ports import TransactionAbortedError, UnansweredError
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: Far below the transaction's timeout.
+#: A transaction is reused for this long, far below its timeout.
 _TRANSACTION_S: Final = 5.0
 _ANSWER_S: Final = SEARCH_TIMEOUT_MS / 1000 * 2 / 3
 _POLL_S: Final = 0.05

@@ -68,7 +68,7 @@ def message_name(schema: str, indexes: Sequence[int]) -> str:
     try:
         return _described_name(base64.b64decode(schema, validate=True), indexes)
     except ValueError:
-        pass  # a `.proto` text
+        pass  # Not base64: a `.proto` text.
     text = _ASIDE.sub(" ", schema)
     package = _PACKAGE.search(text)
     names = [name for path, name in _messages(text) if path == tuple(indexes)]

@@ -87,7 +87,6 @@ class ConfluentFormats:
         self._links: dict[object, tuple[_Link, object]] = {}
 
     def fetched(self, source: SchemaSource, schema_type: str, registry: Registry) -> SchemaSource:
-        """Return a source with its text and version numbers."""
         link = self._link(registry)
         if source.subject is not None:
             found = link.registered(source.subject, source.version, schema_type)
@@ -262,7 +261,6 @@ class _Link:
         raise SchemaRegistryError(f"{problem}; {step}")
 
     def used(self, source: SchemaSource, schema_type: str) -> "_Used":
-        """Return the serialisers' parts for a fetched schema."""
         text = source.text or ""
         if source.subject is None:
             if not source.references:

@@ -19,7 +19,7 @@ _PREFIX: Final = b"\x00"
 _TIME: Final = struct.Struct(">q")
 _INT: Final = struct.Struct(">i")
 _KEY_BEGIN: Final = len(_PREFIX) + _TIME.size
-#: Kafka Streams' buffer time, always 0 here.
+#: Kafka Streams ends each stored value with the time at which the row was buffered; here always 0.
 _BUFFER_TIME: Final = 0
 _NO_INPUT: Final = ("", -1, -1)
 _NUMBERS: Final = 1 << 31
@@ -47,7 +47,7 @@ class JoinBuffer:
         self._value_serde = value_serde
         self._observed_ms = -1
         self._number = 0
-        #: Lower bound of the rows' times.
+        #: No row in the store is older than this time; saves a scan.
         self._earliest_ms = -1
         #: Rows that may become due in this batch; None for a record in the store.
         self._queue: list[tuple[bytes, BufferedRecord | None]] = []

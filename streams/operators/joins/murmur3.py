@@ -45,7 +45,7 @@ def hash128(data: bytes, seed: int = _SEED) -> bytes:
     whole = length // _BLOCK_BYTES * 2
     h1 = h2 = seed
     blocks = iter(words[:whole])
-    # Unrolled: calls would double the time.
+    # Written out without function calls, which would double the time.
     for k1, k2 in zip(blocks, blocks, strict=True):
         k1 = k1 * _C1 & _MASK  # noqa: PLW2901 - the words are only needed mixed
         k2 = k2 * _C2 & _MASK  # noqa: PLW2901 - as above

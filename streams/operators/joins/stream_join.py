@@ -25,7 +25,7 @@ from tidewheel.tasks.processing.api.handlers import FAILURES
 from tidewheel.tasks.processing.engine.operator import NodeContext, Operator, Output
 from tidewheel.tasks.processing.engine.record_batch import JointRecords, RecordBatch, has_none
 
-#: (timestamp, value), in the order of time.
+#: Partners of one record as (timestamp, value), in the order of time.
 Partners = Sequence[tuple[int, Any]]
 
 
@@ -444,7 +444,7 @@ class StreamJoin(_OverWindows):
             waiting.delete_matched(key_bytes, start, timestamp)
             results.add(index, self._joined(key, value, other), max(timestamp, start))
         if self._keeps and not partners:
-            # Its window has closed.
+            # The record's window has closed: emit it now, without storing it.
             if max(0, timestamp + self._side.after_ms) < waiting.tracker.stream_time_ms:
                 results.add(index, self._joined(key, value, None), timestamp)
             else:

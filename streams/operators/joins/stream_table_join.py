@@ -94,7 +94,9 @@ class StreamTableJoin(Operator):
             return None
         try:
             return self._key_serde.serialize_batch(self._topic, batch.keys)
-        except FAILURES:  # The view finds the failing key.
+        except (
+            FAILURES
+        ):  # One key does not serialise; the table view finds it and reports its record.
             return None
 
 

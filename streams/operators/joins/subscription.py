@@ -28,7 +28,7 @@ _HASH_BYTES = 16
 _LENGTH_BYTES = 4
 _NO_HASH = 0x80
 _VERSION_BITS = 0x7F
-#: With the primary partition at the end.
+#: Version 1 of Kafka Streams: subscriptions end with the primary partition.
 _SUBSCRIPTION_VERSION = 1
 #: Kafka Streams' version, and ours for an empty value.
 _RESPONSE_VERSION, _EMPTY_VALUE_VERSION = 0, 1
@@ -37,11 +37,11 @@ _RESPONSE_VERSION, _EMPTY_VALUE_VERSION = 0, 1
 class Instruction(IntEnum):
     #: No response: the row subscribes to another key.
     DELETE_KEY_NO_PROPAGATE = 0
-    #: Respond without a value.
+    #: Delete the subscription and respond without a value.
     DELETE_KEY_AND_PROPAGATE = 1
     #: Store; respond, without a value if the row is missing.
     PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE = 2
-    #: Store; respond only if the row exists.
+    #: Store the subscription; respond only if the right row exists.
     PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE = 3
 
     @property
@@ -70,11 +70,11 @@ class Response(NamedTuple):
 
     hash: bytes | None
     foreign_value: bytes | None
-    #: Not part of the bytes.
+    #: Target of the response; not part of its bytes.
     primary_partition: int | None = None
 
 
-#: Avoids a Python call per message.
+#: `tuple.__new__` by `map` avoids a Python call per message.
 _new_tuple: Callable[..., Any] = cast("Any", tuple).__new__
 _new_subscription: Callable[[tuple[Any, ...]], Subscription] = partial(_new_tuple, Subscription)
 _new_response: Callable[[tuple[Any, ...]], Response] = partial(_new_tuple, Response)

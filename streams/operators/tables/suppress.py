@@ -83,10 +83,11 @@ class Suppress(MaterializedOperator):
         #: Age (ms) at which a row is due; None for never.
         self._limit_ms = limit_ms
         self._config = config
-        #: A deleted window was never emitted.
+        #: Final results are emitted once: a window deleted before was never emitted, so no
+        #: tombstone is needed.
         self._drops_tombstones = final
         self._observed = _NO_TIME
-        #: Created after the store is restored.
+        #: Created with the first batch, because it counts rows and the store is restored by then.
         self._rows: SuppressBuffer | None = None
 
     def init(self, context: NodeContext) -> None:
@@ -189,7 +190,7 @@ class Suppress(MaterializedOperator):
         spec, topic = self.buffer.spec, self.buffer.topic
         try:
             return list(spec.key_serde.deserialize_batch(topic, key_bytes))
-        except FAILURES:  # Finds the failing key.
+        except FAILURES:  # One key can't be read; reading one by one raises an error that names it.
             decode = spec.key_serde.deserialize
             return [read_row(spec.name, decode, topic, each, each) for each in key_bytes]
 
@@ -273,7 +274,9 @@ class _SuppressedRows(BoundView):
                     values[index] = serde.stored(
                         self._rows.spec.name, topic, buffered.prior, data or b""
                     )
-                    timestamps[index] = NO_TIMESTAMP  # Unknown.
+                    timestamps[index] = (
+                        NO_TIMESTAMP  # The time of the earlier emission is not stored.
+                    )
             except FAILURES as error:
                 if failed is None:
                     raise

@@ -15,7 +15,7 @@ from tidewheel.streams.serdes.buffered import Buffered
 #: Size after a refill; the index grows to at most twice as many rows.
 INDEXED_ROWS = 250_000
 
-#: (time, serialised key).
+#: A row's place in the order of emission: (time, serialised key).
 Place = tuple[int, bytes]
 
 

@@ -39,7 +39,7 @@ class TableGroupMap(Operator):
         self._key_serde = for_keys(key_serde)
         self._bare_topic = topic
         self._topic = topic
-        #: KIP-914.
+        #: Aggregations of a versioned table use its latest rows only (KIP-914).
         self._latest_only = versioned
 
     def init(self, context: NodeContext) -> None:
@@ -102,7 +102,9 @@ class TableGroupMap(Operator):
         serialize = self._key_serde.serialize
         try:
             return serialize(self._topic, new) == serialize(self._topic, old)
-        except FAILURES:  # The sink reports the failing key.
+        except (
+            FAILURES
+        ):  # Treat them as different groups; the sink then reports the key that does not serialise.
             return False
 
 

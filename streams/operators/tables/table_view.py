@@ -17,7 +17,7 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, has_none
 
 NO_TIMESTAMP = -1
 
-#: None and -1 for a missing row.
+#: Values and timestamps of rows; None and -1 for a missing row.
 Rows = tuple[list[Any], list[int]]
 
 Failed = dict[int, Exception]

@@ -22,7 +22,7 @@ from tidewheel.tasks.processing.engine.transformer import (
     ValueTransformerWithKey,
 )
 
-#: Called once per task.
+#: Makes a transformer; called once per task.
 TransformerSupplier = Callable[[], ValueTransformerWithKey[Any, Any, Any]]
 
 

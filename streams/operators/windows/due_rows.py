@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Final
 
-#: Limit, unless all rows have one time.
+#: Maximum number of indexed rows; more only if all have one time.
 INDEXED_ROWS: Final = 200_000
 
 _ALL: Final = 1 << 63
@@ -38,7 +38,7 @@ class DueRows:
         self._scan = scan
         self._indexed_rows = indexed_rows
         self._by_time: dict[int, set[bytes]] = {}
-        #: Heap.
+        #: Heap of the indexed times.
         self._times: list[int] = []
         self._count = 0
         #: Exactly the rows before this time are indexed.

@@ -170,7 +170,7 @@ class SlidingWindowAggregate(WindowedOperator):
         right = around.right
         if around.right_exists or right is None or right.latest <= timestamp:
             return []
-        # A copy: the source window changes next.
+        # Read again to get a separate object: the source window's aggregate changes next.
         aggregate = self.buffer.get(self._store.disk_key(data, right.start))
         start = timestamp + 1
         window = Windowed(key, start, start + self._difference)

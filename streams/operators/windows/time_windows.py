@@ -67,7 +67,7 @@ class TimeWindowAggregate(WindowedOperator):
         seen = max(self._latest_start, self._segments.observed_stream_time_ms)
         if not starts or self._segments.in_range or max(starts) <= seen:
             return
-        # Written by another operator of a cogroup.
+        # Another operator of the cogroup may have written such a window since the last commit.
         known = self.buffer.timestamps
         fresh = {
             at for at, start in zip(data, starts, strict=True) if start > seen and at not in known

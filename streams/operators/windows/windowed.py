@@ -78,7 +78,7 @@ def _nothing() -> None:
 
 
 class WindowChange(NamedTuple):
-    """`data` is the store key."""
+    """A change of one window; `data` is its store key."""
 
     key: Windowed[Any]
     data: bytes
@@ -117,11 +117,11 @@ class WindowedOperator(MaterializedOperator):
         #: Serde of the windowed keys, if it produces the store's bytes.
         self._windowed_serde = windowed_serde
         self._stream_time = NO_TIME
-        #: Counted per record and window.
+        #: Number of (late record, closed window) pairs.
         self._late_windows = 0
         #: Final results are emitted up to this stream time.
         self._emitted_time = NO_TIME
-        #: Current batch and index of `apply`.
+        #: The batch and the record index that `apply` is working on.
         self._batch: RecordBatch | None = None
         self._turn = 0
         self._next_emit_ms = 0
@@ -133,7 +133,7 @@ class WindowedOperator(MaterializedOperator):
         self._due = DueRows(self._places)
 
     def uses_cache(self) -> bool:
-        """Return False for final results."""
+        """Return False for final results, which no cache may delay."""
         return not self._on_close
 
     def times(self) -> tuple[int, ...]:
@@ -348,7 +348,7 @@ class WindowedOperator(MaterializedOperator):
         self.buffer.fetch(rows)
         for data in rows:
             value = self.buffer.get(data)
-            if value is not None:  # None: merged into another session.
+            if value is not None:  # Missing rows are sessions merged into another one.
                 key_bytes = layout.key_of(data)
                 try:
                     key = serde.deserialize(topic, key_bytes)

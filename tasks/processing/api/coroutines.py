@@ -22,9 +22,9 @@ from tidewheel.state_stores.errors import StreamsError
 
 _Ready = list[tuple[selectors.SelectorKey, int]]
 
-#: The end of the wake-up pipe.
+#: A loop without users' files has one file: the end of its wake-up pipe.
 _OWN_FILES: Final = 1
-#: Signals arrive through the pipe.
+#: Skipped polls in a row; then one poll lets signals through, which arrive by the pipe.
 _UNASKED_MAX: Final = 100
 
 

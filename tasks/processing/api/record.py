@@ -49,7 +49,7 @@ class Record(Generic[K_co, V_co]):
         """Return a copy with changed fields."""
         if type(self) is not Record:
             return replace(self, **changes)
-        # `dataclasses.replace` takes three times as long.
+        # `dataclasses.replace` takes three times as long, and most processors call this per record.
         fields: dict[str, Any] = {
             "key": self.key,
             "value": self.value,

@@ -30,7 +30,7 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRe
 
 _log = logging.getLogger(__name__)
 
-#: Kafka Streams: `ExceptionHandlerUtils`.
+#: Prefix of dead letters' headers, as in Kafka Streams' `ExceptionHandlerUtils`.
 _PREFIX = "__streams.errors."
 
 
@@ -87,7 +87,7 @@ class ErrorPolicy:
         return ErrorPolicy(self._handlers, lambda _columns: None, self.drops)
 
     def emitting(self, emit: Callable[[OutputColumns], None]) -> "ErrorPolicy":
-        """Return a policy for a key range."""
+        """Return a policy with another `emit`, for a key range."""
         return ErrorPolicy(self._handlers, emit, self.drops)
 
     def apply(

@@ -35,9 +35,9 @@ class Node:
     def __init__(self, name: str, operator: Operator | None) -> None:
         self.name = name
         self.operator = operator
-        #: Possibly wrapped.
+        #: The operator's `process`, possibly wrapped by a `ProcessorWrapper`.
         self.work: OperatorWork = _no_work if operator is None else operator.process
-        #: The same, for a coroutine function.
+        #: Generator version of `work` for a coroutine function; else None.
         self.steps = (
             operator.steps if isinstance(operator, ProcessorNode) and operator.awaits() else None
         )
@@ -251,7 +251,7 @@ class TaskGraph:
     def push(self, node: Node, output: Output, child: str | None = None) -> None:
         records = _records(output, child)
         if isinstance(output, RecordBatch) and len(output) == 1:
-            records = iter(((output, child),))  # Fast path.
+            records = iter(((output, child),))  # Fast path for a single record.
         for record, only in records:
             for target in node.children:
                 if only is not None and target.name != only:

@@ -14,15 +14,13 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch
 #: One batch for all children, or one per named child.
 Output = RecordBatch | Mapping[str, RecordBatch] | None
 
-#: (batch, index, why)
+#: (batch, index, reason): writes one late record to the dead-letter topic.
 LateLetter = Callable[[RecordBatch, int, str], None]
 
 KeysOut = Literal["same", "windowed", "any"]
 
 
 class NodeContext(Protocol):
-    """The task's services for one node."""
-
     @property
     def node_name(self) -> str: ...
 

@@ -1,7 +1,6 @@
 """Stream times of operators and stores, as one list in the commit metadata.
 
-As in Kafka Streams, operators and segmented stores have their own stream times. Kafka Streams loses
-them in a restart; here late records stay late.
+Kafka Streams loses these times in a restart; here late records stay late.
 """
 
 import logging

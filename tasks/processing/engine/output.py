@@ -9,7 +9,7 @@ from tidewheel.tasks.processing.api.record import Headers, RecordMetadata
 #: The client chooses by murmur2 of the key.
 ANY_PARTITION = -1
 
-#: Larger columns are not copied together.
+#: Columns of at least this many records are not copied into one.
 _MANY: Final = 256
 
 
@@ -47,7 +47,7 @@ class OutputColumns:
         return self.source_topic, self.source_partition, offset
 
     def own(self) -> "OutputColumns":
-        """Return a copy that `extend` may extend."""
+        """Return a copy with lists that `extend` may add to."""
         return replace(
             self,
             keys=list(self.keys),

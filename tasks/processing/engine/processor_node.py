@@ -65,7 +65,7 @@ _Place = tuple[SourceRecords | None, int, int]
 _NOWHERE: _Place = (None, 0, -1)
 
 Push = Callable[[RecordBatch, str | None], None]
-#: The same, yielding each coroutine downstream.
+#: Like `Push`, but yields each coroutine of the nodes downstream.
 PushSteps = Callable[[RecordBatch, str | None], Steps[None]]
 
 
@@ -81,7 +81,7 @@ class ProcessorNode(Operator):
         self._fixed_key = isinstance(processor, FixedKeyProcessor)
         self._process, self._async = process_of(processor)
         self._host = host
-        #: True if writable.
+        #: Connected stores; True if the processor may write them.
         self._stores = {name: name not in reads for name in stores}
         self._push: Push | None = None
 
@@ -167,7 +167,7 @@ class ProcessorNode(Operator):
             try:
                 result = yield result
             finally:
-                # Also forwards before an error.
+                # Forwards before an error are pushed, too, as for a plain processor.
                 yield from context.push_collected()
         if result is None:
             return
@@ -205,9 +205,9 @@ class _Context(ProcessingContext):
         self.push = push
         self.push_steps: PushSteps | None = None
         self.current = _NOWHERE
-        #: A fatal error downstream.
+        #: A fatal error of a node downstream, raised by `forward`.
         self._failed_below: DownstreamError | None = None
-        #: None without a running coroutine.
+        #: Forwards of the running coroutine; None outside of one.
         self._collected: list[tuple[RecordBatch, str | None]] | None = None
 
     def enter_record(self, place: "_Place") -> None:
@@ -258,7 +258,7 @@ class _Context(ProcessingContext):
         source, row, _ = self.current
         headers: list[Headers] | None = None
         if record.headers:
-            # Valid already.
+            # Headers of the input record need no check.
             inputs = None if source is None else source.headers
             if inputs is not None and inputs[row] is record.headers:
                 headers = [record.headers]
@@ -279,7 +279,7 @@ class _Context(ProcessingContext):
             self._failed_below = error
             raise
         finally:
-            # Nodes downstream have changed it.
+            # Nodes downstream have set the timestamps of their own records.
             self._host.at_record(self.current[2])
 
     def collect_forwards(self) -> None:
@@ -347,7 +347,7 @@ class _Context(ProcessingContext):
                 f"{self._node.node_name}: a schedule's start is a time from 0 (ms since the epoch), not {start}; leave it "
                 "out to begin now"
             )
-        # Untyped values may be unhashable, or text.
+        # A tuple, because untyped callers may pass unhashable values, or the clock's name as text.
         if clock not in tuple(PunctuationType):
             raise ValueError(
                 f"{self._node.node_name}: a schedule has no clock {clock!r}; give PunctuationType.STREAM_TIME or "
@@ -425,5 +425,5 @@ class DownstreamError(Exception):
         self.cause = cause
 
 
-#: Errors without a handler.
+#: Errors that do not belong to the current record: no handler decides.
 _PASSING = (DownstreamError, StateStoreError)

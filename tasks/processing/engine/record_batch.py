@@ -319,7 +319,7 @@ def merge_in_order(batches: Sequence[RecordBatch]) -> RecordBatch:
     return joined.take(sorted(range(len(orders)), key=orders.__getitem__))
 
 
-#: Beyond key and value.
+#: Memory of a buffered record in addition to its key and value.
 _RECORD_OVERHEAD_BYTES = 160
 
 

@@ -192,7 +192,7 @@ class Sink(Operator):
         if not isinstance(chosen, int):
             refuse_awaitable(chosen, f"the partitioner of {self._named()}")
         several = chosen if isinstance(chosen, Iterable) else (chosen,)
-        # A set, as in Kafka Streams.
+        # Remove duplicates: Kafka Streams' partitioners return sets.
         try:
             partitions = list(dict.fromkeys(map(index_of, several)))
         except TypeError:
@@ -217,7 +217,7 @@ def _input_of(source: JointRecords, rows: Sequence[int], index: int) -> RecordMe
 
 
 class _Offsets(Sequence[int]):
-    """Computed only for failed records."""
+    """Input offsets of output records, computed only when a record fails."""
 
     __slots__ = ("_offsets", "_rows")
 

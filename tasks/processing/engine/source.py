@@ -15,7 +15,7 @@ from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRe
 #: (records, row, error): returns to skip the record, raises to stop.
 OnCorrupt = Callable[[SourceRecords, int, Exception], None]
 
-#: (node, count, reason, first)
+#: (node, count, reason, first dropped record)
 OnDropped = Callable[[str, int, str, RecordMetadata | None], None]
 
 

@@ -78,7 +78,7 @@ async def await_steps(steps: Steps[R], owner: Owner) -> R:
             result, error = (
                 None,
                 asyncio.CancelledError(),
-            )  # As if cancelled at the first await.
+            )  # As if the coroutine had been cancelled at its first await.
             continue
         ended: asyncio.Future[_Ended] = loop.create_future()
         # The loop's task factory tracks tasks that coroutines leave behind.

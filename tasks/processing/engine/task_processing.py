@@ -35,9 +35,9 @@ class TaskCounters:
     __slots__ = ("dropped", "drops", "expired", "processed", "punctuations", "skipped")
 
     def __init__(self) -> None:
-        #: Replaced, never changed: other threads read it.
+        #: Replaced by a new dict, never changed, because other threads read it.
         self.drops: Drops = {}
-        #: As far as operators report them.
+        #: Puts dropped by stores, as reported by operators.
         self.expired = 0
         self.processed = 0
         self.dropped = 0
@@ -188,7 +188,7 @@ class TaskProcessing:
                 error, SerdeError | StoredRowError
             ):
                 raise
-            # Its text may quote the key.
+            # The error's text may quote the key, so only its type is reported.
             kind = type(error).__name__
             erasure.end(
                 problem=f"the store's serdes can't read the key or one of its rows ({kind})"
