@@ -1,12 +1,13 @@
-r"""Prices orders with a table of products that existed before the application did.
+r"""Join orders with a product table loaded from a file before the first start.
 
     tidewheel broker --port 9092 --topics product-orders:4,product-changes:4,priced-orders:4
     tidewheel bootstrap products --app examples/bootstrap_product_table.py:topology --from products.csv \
         --select 'id AS key' --select name --select price --input-offsets latest
     tidewheel run examples/bootstrap_product_table.py:topology
 
-`products.csv` (or .parquet, .json, any table that Spark reads) has a line for each product: id, name, price. From there on the topic
-`product-changes` tells what changes: a product's id with its new row, as JSON. `product-orders` has product ids with quantities.
+`products.csv` (or .parquet, .json, any table that Spark reads) has one product per line: id, name,
+price. Later changes arrive in the topic `product-changes`: product id and new row as JSON.
+`product-orders` has product ids with quantities.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ config = {"application_id": "bootstrap-product-table"}
 
 @dataclass
 class Product:
-    """A product as it is sold now."""
+    """Current row of a product."""
 
     name: str
     price: float

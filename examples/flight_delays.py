@@ -1,6 +1,6 @@
-"""How late airlines depart, where flights go, how often it rains: what `tidewheel demo` runs on 336,776 flights.
+"""Count delays by airline, flights by airport and rain: the program of `tidewheel demo`, with 336,776 flights.
 
-Flights are keyed by aircraft, so counting them by airline or by airport takes them through a repartition topic.
+Flights are keyed by aircraft, so counting by airline or airport repartitions them.
 """
 
 import msgspec
@@ -11,7 +11,7 @@ config = {"application_id": "flight-delays"}
 
 
 class Flight(msgspec.Struct, frozen=True):
-    """What of a flight the counting needs; other fields are not read."""
+    """Fields of a flight needed here; others are ignored."""
 
     carrier: str
     dest: str
@@ -25,7 +25,7 @@ class Weather(msgspec.Struct, frozen=True):
 
 
 class Delays(msgspec.Struct, frozen=True):
-    """An airline so far; minutes are of all departures together."""
+    """Delays of an airline so far, in minutes."""
 
     flights: int = 0
     cancelled: int = 0

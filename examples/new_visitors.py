@@ -1,10 +1,10 @@
-"""Tells new visitors from those seen before, with a Bloom filter as its store.
+"""Detect new visitors, with a Bloom filter as the store.
 
     tidewheel broker --port 9092 --topics visits:4,new-visitors:4
     tidewheel run examples/new_visitors.py:topology
 
-Write visitors to the topic `visits`, as key and as value; `new-visitors` gets each that is surely new. The filter has 128 KiB
-of bits a task, however many visitors there are; of each hundred new ones it takes about one for known after the first 100,000.
+Write visitors to `visits`, as key and value; `new-visitors` receives those that are certainly new.
+The filter has 128 KiB per task; after 100,000 visitors it misses about one of a hundred new ones.
 """
 
 import struct
@@ -19,13 +19,13 @@ BLOCKS, BLOCK_BITS, BITS = 2_048, 512, 5
 
 
 class BloomFilter(StateStore):
-    """Bits in blocks: a value sets a few of one block, and that block is what the changelog gets."""
+    """Bits in blocks: a value sets a few bits of one block, which is logged as one changelog record."""
 
     def __init__(self) -> None:
         self.blocks: dict[bytes, int] = {}
 
     def add(self, value: str) -> bool:
-        """Note a value; return whether it is surely new."""
+        """Add a value; return True if it is certainly new."""
         digest = blake2b(value.encode(), digest_size=2 * (BITS + 1)).digest()
         number, *bits = struct.unpack(f">{BITS + 1}H", digest)
         key = (number % BLOCKS).to_bytes(2, "big")
@@ -39,16 +39,16 @@ class BloomFilter(StateStore):
         return True
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
-        """Take the blocks as they were when they were logged."""
+        """Restore a logged block."""
         for record in records:
             self.blocks[record.key] = int.from_bytes(record.value or b"", "big")
 
 
 class OnlyNew(Processor[str, str, str, str]):
-    """Forwards visitors that were not seen before."""
+    """Forwards visitors not seen before."""
 
     def process(self, record: Record[str, str]) -> None:
-        """Ask the filter."""
+        """Forward the record if its visitor is new."""
         if self.context.get_state_store("seen").add(record.value):
             self.context.forward(record)
 

@@ -1,9 +1,9 @@
-"""Counts words.
+"""Count words.
 
     tidewheel broker --port 9092 --topics lines:4,word-counts:4
     tidewheel run examples/word_count.py:topology
 
-Write lines to the topic `lines`; `word-counts` gets each word with how often it was seen so far.
+Write lines to the topic `lines`; `word-counts` receives each word with its count so far.
 """
 
 import re

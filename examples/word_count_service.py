@@ -1,11 +1,11 @@
-"""Counts words, and tells the count of any word to whoever asks any of its processes.
+"""Count words, and serve counts over HTTP from every process.
 
     tidewheel broker --port 9092 --topics lines:4
     python examples/word_count_service.py 8001      # in other terminals, as many as you like
     python examples/word_count_service.py 8002
     curl localhost:8001/kafka
 
-A process has the words of its own tasks, and passes questions about others on.
+Each process has the words of its own tasks, and forwards queries for others.
 """
 
 import sys
@@ -29,14 +29,14 @@ def topology() -> StreamsBuilder:
 
 
 def answer(app: KafkaStreams, here: HostInfo, word: str) -> tuple[int, str]:
-    """Return the HTTP status and the count of a word, from here or from the process that has it."""
+    """Return the HTTP status and the count of a word, from this process or its owner."""
     try:
         place = app.query_metadata_for_key("counts", word, str).active_host
         if place is not None and place != here:
             with urlopen(f"http://{place}/{quote(word)}", timeout=5) as reply:
                 return 200, reply.read().decode()
         row = app.store("counts").get(word)
-    except (StateStoreError, OSError):  # the word's task is moving just now
+    except (StateStoreError, OSError):  # the word's task is moving
         return 503, "ask again"
     return 200, str(row.value if row else 0)
 

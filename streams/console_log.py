@@ -1,7 +1,6 @@
-"""Sets up logging for commands: for people on a terminal, JSON lines for machines.
+"""Logging of the commands: text on a terminal, JSON lines elsewhere.
 
-Libraries only log; programs decide what becomes of it. The commands of `tidewheel` call `configure_logging` once, users'
-own programs set up logging as they like.
+The `tidewheel` commands call `configure_logging` once; user programs configure logging themselves.
 """
 
 import logging
@@ -16,7 +15,7 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _TEXT: Final = "%(asctime)s %(levelname)-7s %(slot)s%(name)s: %(message)s"
-#: User and password in front of a URL's host.
+#: User and password in a URL.
 _USER_OF_URL: Final = re.compile(r"://[^\s/@\"']+@")
 _RICH_TEXT: Final = "%(slot)s%(message)s"
 
@@ -28,13 +27,13 @@ def configure_logging(
     slot: int | None = None,
     stream: TextIO | None = None,
 ) -> None:
-    """Send all log records to standard error, replacing what was set up before.
+    """Send all log records to standard error, replacing earlier configuration.
 
     Args:
-        level: The least level that is shown.
-        log_format: `text` or `json`; by default text on a terminal, JSON lines elsewhere.
-        slot: Number of the worker, to tell its lines from those of others.
-        stream: Where to write instead of standard error.
+        level: Minimum level.
+        log_format: `text` or `json`; default: text on a terminal, else JSON lines.
+        slot: Worker number, shown on its lines.
+        stream: Output instead of standard error.
     """
     out = sys.stderr if stream is None else stream
     chosen = log_format or ("text" if out.isatty() else "json")
@@ -45,7 +44,7 @@ def configure_logging(
 
 
 def configured_format() -> LogFormat | None:
-    """Return what form `configure_logging` gave this process's lines, for a helper's lines among them; None without it."""
+    """Return the format that `configure_logging` chose, for helper processes; None before that."""
     for handler in logging.getLogger().handlers:
         if any(isinstance(each, _SlotFilter) for each in handler.filters):
             return "json" if isinstance(handler.formatter, JsonFormatter) else "text"
@@ -58,7 +57,7 @@ def _handler(out: TextIO, log_format: LogFormat) -> logging.Handler:
         handler = logging.StreamHandler(out)
         handler.setFormatter(JsonFormatter())
     elif out.isatty():
-        # Workers and watchdogs, which start beside running tasks, hardly ever have a terminal.
+        # Workers and watchdogs, started next to running tasks, rarely have a terminal.
         from rich.console import Console  # noqa: PLC0415 - costs 40 ms of CPU
         from rich.logging import RichHandler  # noqa: PLC0415 - likewise
 
@@ -66,7 +65,7 @@ def _handler(out: TextIO, log_format: LogFormat) -> logging.Handler:
             console=Console(file=out),
             show_path=False,
             log_time_format="%H:%M:%S",
-            # Messages quote what users wrote, which may look like markup.
+            # Messages quote user text, which may contain markup.
             markup=False,
         )
         handler.setFormatter(TextFormatter(_RICH_TEXT))
@@ -76,23 +75,23 @@ def _handler(out: TextIO, log_format: LogFormat) -> logging.Handler:
     return handler
 
 
-#: What log calls pass beside the message: where a record stands, and states.
+#: Extra fields of log calls: record position and states.
 _EXTRA = ("topic", "partition", "offset", "node", "state")
 
 
 class TextFormatter(logging.Formatter):
-    """A formatter whose traces show no password: they quote lines of the program, which may have a URL."""
+    """Hides passwords of URLs in tracebacks, which quote program lines."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class's name
-        """Return the trace of an error, with the user and password of URLs hidden."""
+        """Return an error's traceback with user and password of URLs hidden."""
         return _USER_OF_URL.sub("://***@", super().formatException(ei))
 
 
 class JsonFormatter(TextFormatter):
-    """One JSON object a line: time, level, logger, message; slot, error and trace where there are any."""
+    """One JSON object per line: time, level, logger, message; optional slot, error and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record, without its line end."""
+        """Return a record as one line, without line end."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -103,7 +102,7 @@ class JsonFormatter(TextFormatter):
         if slot is not None:
             line["slot"] = slot
         line |= {name: record.__dict__[name] for name in _EXTRA if name in record.__dict__}
-        # False where a caller wrote `exc_info=<condition>`.
+        # False if a caller wrote `exc_info=<condition>`.
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__
             line["trace"] = self.formatException(record.exc_info)
@@ -111,7 +110,7 @@ class JsonFormatter(TextFormatter):
 
 
 class _SlotFilter(logging.Filter):
-    """Gives every record the worker's number; text formats show it in front."""
+    """Adds the worker's slot to every record."""
 
     def __init__(self, slot: int | None) -> None:
         super().__init__()
@@ -119,7 +118,7 @@ class _SlotFilter(logging.Filter):
         self._prefix = "" if slot is None else f"[{slot}] "
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add the number and let the record pass. A record about another worker brings its own number."""
+        """Add the slot, unless the record names another worker's."""
         worker: int | None = record.__dict__.setdefault("worker", self._slot)
         record.slot = self._prefix if worker == self._slot else f"[{worker}] "
         return True

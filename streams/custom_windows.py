@@ -1,4 +1,4 @@
-"""Windows of the user's own: a function of a timestamp, checked for its laws."""
+"""`CustomWindows`: windows computed by a user function, which is checked."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,18 +11,19 @@ from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.user_functions import function_name
 from tidewheel.streams.windows import FOREVER, FixedWindows, refused_windows, window_ms
 
-#: The windows of one timestamp, ascending: (start, end).
+#: Windows of one timestamp, ascending: (start, end).
 Spans = tuple[tuple[int, int], ...]
 
-#: More windows at one time are taken for a mistake.
+#: More windows per timestamp are treated as an error.
 _MOST_WINDOWS: Final = 10_000
 
-#: Times whose windows are remembered.
+#: Cache size, in timestamps.
 _REMEMBERED: Final = 4_096
 
 _DAY_MS: Final = 86_400_000
 
-#: Probes: the first milliseconds, then times all over a hundred years, at every time of the day and day of the week.
+#: Probes: the first milliseconds, then times across a hundred years, at all times of day and
+#: weekdays.
 _PROBES: Final = tuple(
     chain(range(0, 100, 7), range(1_000, 36_525 * _DAY_MS, 91 * _DAY_MS + 12_345_678))
 )
@@ -30,31 +31,29 @@ _PROBES: Final = tuple(
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class CustomWindows(FixedWindows):
-    """Windows of your own: a function says which windows a timestamp is in.
+    """Windows computed by a function of the timestamp.
 
-    `of(timestamp)` gives pairs of start (inclusive) and end (exclusive), in milliseconds since the epoch, or nothing
-    for a time that is in no window. It must be a pure function with these laws:
+    `of(timestamp)` returns pairs of start (inclusive) and end (exclusive), in milliseconds since
+    the epoch, or nothing. It must be pure, with these laws:
 
-    - each of its windows holds the timestamp, and every timestamp in a window gives that window;
-    - no two windows start together, and one that starts later does not end earlier.
+    - each window contains the timestamp, and every timestamp in a window returns that window;
+    - no two windows start together, and a later start never has an earlier end.
 
-    They are checked with some hundred probes when the windows are made, and for each window when its first record comes;
-    a record that breaks one goes to the processing exception handler. A window that would begin before the epoch begins
-    at it. Kafka Streams' counterpart is a class that extends `Windows` (`windowsFor`, `size`, `gracePeriodMs`).
+    Some hundred probes check the laws at creation, and the first record of each window checks it
+    again; a violation goes to the processing exception handler. Windows are clipped at the epoch.
+    Kafka Streams' counterpart is a subclass of `Windows` (`windowsFor`, `size`, `gracePeriodMs`).
 
     Args:
-        of: `of(timestamp)` -> the windows a timestamp is in.
-        grace: How long after its end a window still takes late records.
-        longest: How long a window is at most. Stores keep rows for that time and the grace. Twice the longest window
-            that the probes found, if not given.
+        of: `of(timestamp)` -> windows.
+        grace: Time after its end in which a window accepts late records.
+        longest: Maximum window length. Stores retain rows for it and the grace. Default: twice the
+            longest probed window.
 
     Attributes:
-        of: The function.
-        grace_ms: How long after its end a window still takes late records (ms).
-        longest_ms: How long a window is at most (ms).
+        longest_ms: Maximum window length (ms).
 
     Raises:
-        TopologyError: No function, one that raises, or one that breaks a law.
+        TopologyError: `of` is not callable, raises, or breaks a law.
 
     >>> def shifts(timestamp):  # from 06:00, 14:00 and 22:00 UTC
     ...     start = (timestamp - 21_600_000) // 28_800_000 * 28_800_000 + 21_600_000
@@ -83,7 +82,7 @@ class CustomWindows(FixedWindows):
             )
         object.__setattr__(self, "of", of)
         object.__setattr__(self, "grace_ms", window_ms("CustomWindows", grace, "grace"))
-        # Both remember: a window's laws are checked once, and records of a batch often share their time.
+        # Caches: each window is checked once, and records of a batch often share a timestamp.
         object.__setattr__(self, "_spans", lru_cache(_REMEMBERED)(self._ask))
         object.__setattr__(self, "_checked", lru_cache(_REMEMBERED)(self._check))
         given = None
@@ -105,16 +104,16 @@ class CustomWindows(FixedWindows):
 
     @property
     def longest_ms(self) -> int:
-        """Return how long a window is at most (ms)."""
+        """Return the maximum window length (ms)."""
         return self._longest_ms
 
     @property
     def retention_ms(self) -> int:
-        """Return the least time (ms) a store must keep a window after its start: its longest length, and grace."""
+        """Return the minimum retention (ms) after a window's start: its maximum length, and grace."""
         return self._longest_ms + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return the starts of the windows a record belongs to, ascending; raises `StreamsError` for a broken law."""
+        """Return the starts of a record's windows, ascending; raise `StreamsError` for a broken law."""
         spans = self._spans(timestamp)
         for start, end in spans:
             self._checked(start, end)
@@ -140,8 +139,6 @@ class CustomWindows(FixedWindows):
             )
         return first, min((start - 1 for start, _ in self._spans(closed_now)), default=closed_now)
 
-    # -- laws ------------------------------------------------------------------------------------------------------
-
     def _probed(self, timestamp: int) -> Spans:
         spans = self._spans(timestamp)
         if self._ask(timestamp) != spans:
@@ -153,7 +150,7 @@ class CustomWindows(FixedWindows):
         return spans
 
     def _ask(self, timestamp: int) -> Spans:
-        """Return the windows of a timestamp; raises `StreamsError` for what are none."""
+        """Return the windows of a timestamp; raise `StreamsError` for invalid ones."""
         try:
             given: list[Any] = list(self.of(timestamp))
         except Exception as error:
@@ -205,7 +202,7 @@ class CustomWindows(FixedWindows):
         return start, end
 
     def _check(self, start: int, end: int) -> None:
-        """Raise `StreamsError` unless the first, a middle and the last time in a window give it as well."""
+        """Raise `StreamsError` unless the first, a middle and the last timestamp of a window return it, too."""
         for timestamp in (start, (start + end) // 2, end - 1):
             if (start, end) not in self._spans(timestamp):
                 raise self._broken(
@@ -216,5 +213,5 @@ class CustomWindows(FixedWindows):
         return StreamsError(f"{function_name(self.of)}({timestamp}) {what}")
 
 
-#: While the longest window is looked for.
+#: No limit while the longest window is measured.
 _ANY_LENGTH: Final = 1 << 62

@@ -1,4 +1,4 @@
-"""Durations: users give `datetime.timedelta` or `int` milliseconds, the engine counts in `int` milliseconds."""
+"""Durations: `datetime.timedelta` or `int` milliseconds, converted to `int` milliseconds."""
 
 import re
 from datetime import timedelta
@@ -23,13 +23,11 @@ def to_ms(
 ) -> int:
     """Return a duration in whole milliseconds, rounded down.
 
-    A duration that is not zero but shorter than a millisecond is refused rather than turned into 0.
+    A non-zero duration below a millisecond is rejected, not rounded to 0.
 
     Args:
-        duration: What the user gave.
-        what: The parameter's name, for the message.
-        minimum_ms: The smallest value allowed.
-        error: What to raise.
+        what: Parameter name for the message.
+        minimum_ms: Minimum.
 
     >>> to_ms(timedelta(minutes=5)), to_ms(250)
     (300000, 250)
@@ -38,7 +36,7 @@ def to_ms(
         value = duration // _MILLISECOND
         if value == 0 and duration:
             raise error(f"{what}={duration!r} is shorter than a millisecond; give at least 1 ms")
-    elif type(duration) is int:  # not a bool, which would be a mistake
+    elif type(duration) is int:  # excludes bool
         value = duration
     else:
         raise error(
@@ -50,9 +48,9 @@ def to_ms(
 
 
 def parse_ms(text: str) -> int:
-    """Return the milliseconds that text spells, as environment variables and files do; ValueError otherwise.
+    """Return the milliseconds of a text, as in environment variables and files; raise ValueError otherwise.
 
-    A number without a unit is milliseconds; units are ms, s, m, h and d.
+    Without a unit: milliseconds. Units: ms, s, m, h and d.
 
     >>> parse_ms("500ms"), parse_ms("30s"), parse_ms("1.5h"), parse_ms("250")
     (500, 30000, 5400000, 250)

@@ -1,4 +1,4 @@
-"""Every exception Tidewheel raises on purpose, in one tree under `StreamsError`.
+"""All exceptions that Tidewheel raises on purpose, below `StreamsError`.
 
     StreamsError
     ├── TopologyError              the program does not describe a runnable topology
@@ -21,9 +21,8 @@
     ├── ApplicationShutdownError   an uncaught exception handler has ended the whole application
     └── IncompatibleMemberError    this program can't join the group it was started for
 
-Messages name the topic, partition, offset, store or option concerned, and the next step. They never hold a
-secret or a whole record. Errors of stores and tasks are defined where they are raised, because those packages
-never import this one.
+Messages name the topic, partition, offset, store or option, and the next step. They contain no
+secret and no whole record. Packages that never import this module define their own errors.
 """
 
 from tidewheel.state_stores.errors import (
@@ -72,7 +71,7 @@ __all__ = [
 
 
 class TopologyError(StreamsError):
-    """A topology can't be built: names the node, the user's line that made it, and what to change.
+    """Invalid topology; names the node, the user's line and the change needed.
 
     >>> raise TopologyError("filter (app.py:12): the predicate takes three parameters; give it one or two")
     Traceback (most recent call last):
@@ -82,7 +81,7 @@ class TopologyError(StreamsError):
 
 
 class ConfigError(StreamsError):
-    """A setting is unknown or bad: names the option, the value, where it came from, and the next step.
+    """Unknown or invalid setting; names the option, value, source and next step.
 
     >>> raise ConfigError("heartbeat_interval_ms=10 (keyword): must be at least 50; use 500, the default")
     Traceback (most recent call last):
@@ -92,7 +91,7 @@ class ConfigError(StreamsError):
 
 
 class ApplicationShutdownError(StreamsError):
-    """An uncaught exception handler, here or at another member, answered "shutdown_application"; names the error it was for.
+    """An uncaught exception handler of any member answered "shutdown_application"; names the original error.
 
     >>> raise ApplicationShutdownError("member a has ended the whole application after ValueError: no such city")
     Traceback (most recent call last):
@@ -102,7 +101,7 @@ class ApplicationShutdownError(StreamsError):
 
 
 class IncompatibleMemberError(StreamsError):
-    """This program's topology, settings or version do not fit the running group; names what differs.
+    """Topology, settings or version do not fit the running group; names the difference.
 
     >>> raise IncompatibleMemberError("task_assignor='spread': the group runs 'sticky'; use the same on all members")
     Traceback (most recent call last):

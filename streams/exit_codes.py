@@ -1,7 +1,6 @@
-"""What `tidewheel` commands leave with, and which error means which code.
+"""Exit codes of `tidewheel` commands, by error.
 
-One table for the program, for `tidewheel --help` and for the documentation. Codes are part of the public interface:
-a number is never given another meaning.
+Codes are public interface: a number never changes its meaning.
 """
 
 from enum import IntEnum
@@ -25,7 +24,7 @@ from tidewheel.tasks.errors import OutdatedGrantError, StartRefusedError
 
 
 class ExitCode(IntEnum):
-    """How a command ended."""
+    """Result of a command."""
 
     OK = 0
     FAILED = 1
@@ -48,12 +47,12 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """Return what the code says, in one sentence."""
+        """Return the meaning of the code in one sentence."""
         return _MEANINGS[self]
 
     @property
     def is_final(self) -> bool:
-        """Return whether a worker that ended so would only end so again: the supervisor does not restart it."""
+        """Return True if a restart would end the same way: the supervisor then does not restart the worker."""
         return self in _FINAL
 
 
@@ -78,8 +77,8 @@ _MEANINGS: Final = {
     ExitCode.INTERRUPTED: "a Ctrl-C while it was stopping ended it at once",
 }
 
-#: Crashes that a restart can't help. Everything else may be over by the next start: a lock, too, whose holder is a
-#: worker that is just finishing without its supervisor.
+#: Crashes that a restart can't cure. A lock is not among them: its holder may be a worker that is
+#: just ending without its supervisor.
 _FINAL: Final = frozenset(
     {
         ExitCode.USAGE,
@@ -112,12 +111,12 @@ _BY_ERROR: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (KeyboardInterrupt, ExitCode.INTERRUPTED),
 )
 
-#: librdkafka's names of errors that come from not reaching any broker.
+#: librdkafka's error names for an unreachable cluster.
 _NOBODY_THERE: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"})
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """Return the code an error ends a command with.
+    """Return the exit code of an error.
 
     >>> exit_code_of(FencedError("taken over")).name
     'FENCED'
@@ -129,9 +128,9 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def _is_unreachable(error: BaseException) -> bool:
-    """Return whether a Kafka client's error is behind it that means "nobody there".
+    """Return True if a Kafka client's "no broker reachable" error is the cause.
 
-    Known by its name, so that commands which never talk to Kafka need not load its client.
+    Compares names, so commands without Kafka need not load its client.
     """
     cause = error.__cause__
     if cause is None or not cause.args:
@@ -141,7 +140,7 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def markdown_table() -> str:
-    """Return all codes as a table, for help texts and documents.
+    """Return all codes as a Markdown table, for help texts and documents.
 
     >>> print(markdown_table().splitlines()[2])
     | 0 | done, or stopped cleanly by SIGTERM or Ctrl-C |

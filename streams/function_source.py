@@ -1,4 +1,4 @@
-"""Source of functions: their operations in words that every version of Python uses for the same text."""
+"""Function sources: operations as text that is equal in every Python version."""
 
 import ast
 import linecache
@@ -9,23 +9,23 @@ from typing import Any, Final, TypeAlias, cast
 _Node: TypeAlias = ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef
 _Span: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
-#: Fields of a syntax tree that change nothing in what a function returns.
+#: Syntax tree fields that do not affect a function's result.
 _WITHOUT_EFFECT: Final = frozenset(
     {"annotation", "ctx", "kind", "returns", "type_comment", "type_params"}
 )
 
 
 class FunctionSources:
-    """Sources of functions; each file is parsed once."""
+    """Parsed function sources, one parse per file."""
 
     def __init__(self) -> None:
         self._parsed: dict[str, tuple[list[_Node], frozenset[CodeType]]] = {}
 
     def of(self, function: FunctionType) -> object | None:
-        """Return the parameters and operations in the source of a function.
+        """Return the parameters and operations in a function's source.
 
-        Places, spaces, comments, docstrings and annotations are left out. None means that there is
-        no source, that it is not the source of the running code, or that it can't be found there.
+        Positions, spaces, comments, docstrings and annotations are omitted. None: the source is
+        missing, differs from the running code, or does not contain the function.
 
         >>> sums = [lambda a, v: a + v, lambda a, v: a * v, lambda a, v: (a + v)]
         >>> plus, times, again = map(FunctionSources().of, sums)
@@ -48,7 +48,7 @@ class FunctionSources:
 
 
 def _parsed(text: str) -> tuple[list[_Node], frozenset[CodeType]]:
-    """Return the functions in a source, and the code that it compiles to."""
+    """Return the functions in a source, and its compiled code."""
     functions = [
         each
         for each in ast.walk(ast.parse(text))
@@ -66,7 +66,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _nodes_of(code: CodeType, functions: Iterable[_Node]) -> list[_Node]:
-    """Return the functions that the code may be of."""
     found = [
         each
         for each in functions
@@ -82,19 +81,17 @@ def _nodes_of(code: CodeType, functions: Iterable[_Node]) -> list[_Node]:
         if line and end_line and column is not None and end_column
     ]
     found = [each for each in found if _holds(each, spans)]
-    # An inner lambda is behind the start of the one around it.
+    # An inner lambda follows the start of the outer one.
     return found[-1:] if spans else found
 
 
 def _parameters(node: _Node) -> tuple[str, ...]:
-    """Return the names of parameters in the order of the code's variables."""
     plain = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
     rest = (node.args.vararg, node.args.kwarg)
     return tuple(each.arg for each in (*plain, *rest) if each is not None)
 
 
 def _holds(node: _Node, spans: Iterable[_Span]) -> bool:
-    """Return whether the body of a lambda has all of these places of expressions."""
     if not isinstance(node, ast.Lambda):
         return False
     body = node.body
@@ -104,7 +101,6 @@ def _holds(node: _Node, spans: Iterable[_Span]) -> bool:
 
 
 def _body(node: _Node) -> list[ast.stmt] | ast.expr:
-    """Return the body without a docstring."""
     if isinstance(node, ast.Lambda):
         return node.body
     return node.body if ast.get_docstring(node, clean=False) is None else node.body[1:]

@@ -1,21 +1,21 @@
-"""Keeps the garbage collector out where much is made that is no garbage."""
+"""Garbage collector tuning: no collections while many live objects are created."""
 
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-#: After so many objects more than went the collector looks at what is new: a few batches of records.
+#: Collection threshold of the youngest generation, in net new objects: a few batches of records.
 _BATCHES: Final = 50_000
-#: What Python begins with, by version; another number is somebody's own choice.
+#: Python's default thresholds, by version; other values were set by the user.
 _PYTHONS_OWN: Final = (700, 2_000)
 
 
 @contextmanager
 def collection_paused() -> Generator[None]:
-    """Do without the garbage collector: it is started by the number of what is made, and looks at each several times.
+    """Disable the garbage collector, which scans new objects several times.
 
-    Reference counts free what makes no cycle in any case. Where it is off already it stays off.
+    Reference counting still frees objects without cycles. A disabled collector stays disabled.
 
     >>> import gc
     >>> with collection_paused():
@@ -34,9 +34,9 @@ def collection_paused() -> Generator[None]:
 
 @contextmanager
 def made_to_stay() -> Generator[None]:
-    """Do without the collector while definitions are made, and count what there is then as old: it is seldom looked at.
+    """Disable the collector while definitions are created, then move them to the oldest generation.
 
-    Left among what is new, it would all be looked at twice at once, a tenth of what a worker's start takes.
+    Otherwise two scans of all of them cost a tenth of a worker's start.
 
     >>> import gc
     >>> with made_to_stay():
@@ -47,17 +47,17 @@ def made_to_stay() -> Generator[None]:
     is_outermost = gc.isenabled()
     with collection_paused():
         yield
-        # What somebody has frozen would go back among the old.
+        # Unfreezing would also move the user's frozen objects to the oldest generation.
         if is_outermost and not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()
 
 
 def collect_by_batches() -> None:
-    """Have the collector look at what is new after several batches, not several times in each.
+    """Collect new objects after several batches, not several times per batch.
 
-    All records of a batch are alive until it is through, so it found nothing in its midst: that was a tenth of the
-    processor time of a job without state. Another threshold than Python's own is left as it is.
+    A batch's records are alive until it ends, so collections within it free nothing; they cost a
+    tenth of a stateless job's processor time. A threshold set by the user is kept.
 
     >>> import gc
     >>> before = gc.get_threshold()

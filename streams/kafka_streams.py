@@ -1,4 +1,4 @@
-"""`KafkaStreams`: runs a topology. Wires the parts together and decides nothing about records."""
+"""`KafkaStreams`: runs a topology."""
 
 import logging
 import math
@@ -52,18 +52,19 @@ _log = logging.getLogger("tidewheel")
 
 K = TypeVar("K")
 
-#: Called with the error that ended a worker; "replace_thread" starts it again, "shutdown_application" ends the workers of
-#: the whole group, anything else those of this process.
+#: Called with the error that ended a worker. "replace_thread" restarts it, "shutdown_application"
+#: ends all workers of the group, other answers end this process's workers.
 UncaughtExceptionHandler = Callable[[BaseException], Answer | None]
 
-#: How long a worker that leaves waits for the group to let it go, after its drain; then it closes without that.
+#: Wait of a leaving worker for the group's release after its drain, in seconds; then it closes
+#: anyway.
 _LET_GO_S: Final = 3.0
-#: What closing may take after the drain; a little less than a supervisor grants.
+#: Close time limit after the drain, slightly below the supervisor's.
 _CLOSE_MS: Final = 4_500
 
 
 class KafkaStreams:
-    """Runs a topology in this process: state in RocksDB, input and output in Kafka.
+    """Application that runs a topology in this process, with state in RocksDB, input and output in Kafka.
 
     >>> from tidewheel import KafkaStreams, StreamsBuilder, StreamsConfig
     >>> builder = StreamsBuilder()
@@ -72,9 +73,9 @@ class KafkaStreams:
     >>> app.state
     <KafkaStreamsState.CREATED: 'CREATED'>
 
-    All processes with the same `application_id` are one group, which shares the tasks among them. `run()` is the usual
-    way: it starts, waits for SIGTERM or SIGINT, lets the tasks move to others, commits and closes. What it needs to know is
-    told before:
+    Processes with the same `application_id` form one group that shares the tasks. `run()` is the
+    usual way: it starts, waits for SIGTERM or SIGINT, moves the tasks to other members, commits and
+    closes. Register listeners and handlers first:
 
     >>> app.set_state_listener(lambda new, old: print(old, "->", new))
     >>> app.set_uncaught_exception_handler(lambda error: "replace_thread")
@@ -116,7 +117,7 @@ class KafkaStreams:
             runs=self._restore_helpers,
         )
         self._watchdog = HostWatchdog(self._options.watchdog_fd, self._options.process_id)
-        #: Guards what follows.
+        #: Guards the following attributes.
         self._lock = threading.RLock()
         self._threads: list[StreamThread] = []
         self._ended: StreamThread | None = None
@@ -133,47 +134,48 @@ class KafkaStreams:
                 "don't fence each other; set it to a name of this process"
             )
 
-    # -- what users ask --------------------------------------------------------------------------------------------
-
     @property
     def state(self) -> KafkaStreamsState:
-        """Return what the application is doing."""
+        """Return the state of the application."""
         return self._state.current
 
     @property
     def error(self) -> BaseException | None:
-        """Return what ended the application, or None."""
+        """Return the error that ended the application, or None."""
         return self._error
 
     def set_state_listener(self, listener: StateListener) -> None:
-        """Call `listener(new, old)` at every change of state; set it before `start`."""
+        """Call `listener(new, old)` at every state change; set it before `start`."""
         self._state.listener = called(listener, "set_state_listener", "(new, old)")
 
     def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
-        """Let `handler(error)` decide about an error that ended a worker; set it before `start`.
+        """Set `handler(error)`, called for an error that ended a worker; set it before `start`.
 
-        "replace_thread" starts the worker again from what is committed (never after `FencedError`). "shutdown_application"
-        ends every worker that is in the group now, in all processes, with state ERROR and `ApplicationShutdownError`;
-        with fixed assignment, or before the worker has joined its group, only those of this process. Any other answer
-        ends the workers of this process with state ERROR.
+        "replace_thread" restarts the worker from its committed state (never after `FencedError`).
+        "shutdown_application" ends all current workers of the group with state ERROR and
+        `ApplicationShutdownError`; with fixed assignment, or before the worker joined, only those
+        of this process. Other answers end this process's workers with state ERROR.
         """
         self._exception_handler = called(handler, "set_uncaught_exception_handler", "(error)")
 
     def set_restore_listener(
         self, listener: RestoreListener | Callable[[RestoreEvent], None]
     ) -> None:
-        """Tell `listener` (its `on_restore`, or itself) how restoring goes on; set it before `start`."""
+        """Report restore progress to `listener` (callable, or its `on_restore`); set it before `start`."""
         self._restore_listener = called(listener, "set_restore_listener", "(event)", "on_restore")
 
     def set_standby_update_listener(
         self, listener: StandbyUpdateListener | Callable[[StandbyUpdateEvent], None]
     ) -> None:
-        """Tell `listener` (its `on_standby_update`, or itself) how copies of stores go on; set it before `start`."""
+        """Report standby updates to `listener` (callable, or its `on_standby_update`); set it before `start`."""
         setter = "set_standby_update_listener"
         self._standby_listener = called(listener, setter, "(event)", "on_standby_update")
 
     def start(self) -> None:
-        """Start in the background; returns at once. Raises `StreamsError` if it was started or closed before."""
+        """Start in the background; return immediately.
+
+        Raises `StreamsError` if already started or closed.
+        """
         with self._lock:
             if self._started:
                 raise StreamsError("KafkaStreams was started before; make a new one to run again")
@@ -186,24 +188,25 @@ class KafkaStreams:
         thread.start()
 
     def close(self, timeout: timedelta | int | None = None, leave_group: bool = True) -> bool:
-        """Commit, close tasks and clients; return whether that was done within `timeout` (ms or timedelta).
+        """Commit, close tasks and clients; return True if done within `timeout` (ms or timedelta).
 
-        The group gives the tasks to others at once. With `leave_group=False` they wait `rejoin_timeout_ms` for this member
-        to come back. (No effect with fixed assignment.) None waits as long as it takes. Idempotent.
+        The group reassigns the tasks immediately. With `leave_group=False` they wait
+        `rejoin_timeout_ms` for this member (no effect with fixed assignment). None waits without
+        limit. Idempotent.
         """
         check_flag(leave_group, "leave_group", "close", error=StreamsError)
         timeout_ms = None if timeout is None else to_ms(timeout, "close: timeout")
         return self._end(Departure(rejoin=not leave_group), timeout_ms)
 
     def drain(self, timeout: timedelta | int | None = None) -> bool:
-        """Let the tasks move to other members while they go on, then close; return whether that was done in time.
+        """Move the running tasks to other members, then close; return True if done in time.
 
-        A static member (`group_instance_id`) closes at once instead, and its tasks wait for it. So it is with fixed
-        assignment. `run` does this at SIGTERM.
+        A static member (`group_instance_id`), and any with fixed assignment, closes immediately; a
+        static member's tasks wait for it. `run` drains at SIGTERM.
 
         Args:
-            timeout: How long the moves may take, in ms or as timedelta; None takes `drain_timeout_ms`. Closing may take
-                a few seconds more.
+            timeout: Time limit of the moves, in ms or as timedelta; None: `drain_timeout_ms`.
+                Closing may take a few more seconds.
         """
         drain_ms = self._drain_ms(timeout, "drain")
         if self._application.is_fixed:
@@ -218,12 +221,14 @@ class KafkaStreams:
         return to_ms(timeout, f"{call}: timeout")
 
     def run(self) -> None:
-        """Start, wait for SIGTERM or SIGINT, drain and close. Raises what ended the application, if an error did.
+        """Start, wait for SIGTERM or SIGINT, drain and close.
 
-        A second signal does what it would have done without this: it ends the process at once.
+        Raise the error that ended the application.
 
-        Raises `StreamsError` too if closing takes too long (no broker answers, or user code does not return); what was
-        not committed by then is processed again by whoever has the tasks next.
+        A second signal has its original effect and ends the process immediately.
+
+        Also raises `StreamsError` if closing takes too long (no broker responds, or user code does
+        not return); the next owner processes uncommitted records again.
         """
         self._is_in_run = True
         previous = self._take_signals()
@@ -243,26 +248,26 @@ class KafkaStreams:
             raise self._error
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the application is asked to stop or ends by itself; return whether it did."""
+        """Wait until the application is asked to stop or ends; return True if it did."""
         return self._state.wait_for_end(timeout_s)
 
     def wait_until_running(self, timeout_s: float) -> bool:
-        """Wait until the application is RUNNING; return False when it ended first or the time is up."""
+        """Wait for RUNNING; return False if the application ended or time ran out."""
         return self._state.wait_for_running(timeout_s)
 
     def stop(self) -> None:
-        """Ask the application to stop, without waiting; safe in a signal handler's thread."""
+        """Request a stop without waiting; safe in a signal handler's thread."""
         self._state.ask_to_stop()
-        if not self._is_in_run:  # which is about to drain
+        if not self._is_in_run:  # `run` will drain
             threading.Thread(
                 target=lambda: self.close(timeout=0), name="tidewheel-stop", daemon=True
             ).start()
 
     def pause(self, subtopologies: Iterable[int] | None = None) -> None:
-        """Stop processing; tasks, state and commits stay, and so does the place in the group.
+        """Pause processing; tasks, state, commits and membership continue.
 
         Args:
-            subtopologies: Stop the tasks of these only, by their numbers in `describe()`; None stops all.
+            subtopologies: Numbers in `describe()`; None: all.
 
         Raises:
             StreamsError: There is no such sub-topology.
@@ -272,10 +277,10 @@ class KafkaStreams:
             self._set_paused(self._paused | chosen)
 
     def resume(self, subtopologies: Iterable[int] | None = None) -> None:
-        """Go on processing after `pause`.
+        """Resume processing after `pause`.
 
         Args:
-            subtopologies: Go on with the tasks of these only; what else is paused stays so. None goes on with all.
+            subtopologies: Numbers in `describe()`; others stay paused. None: all.
 
         Raises:
             StreamsError: There is no such sub-topology.
@@ -299,7 +304,7 @@ class KafkaStreams:
         return chosen
 
     def _set_paused(self, paused: frozenset[int]) -> None:
-        """Have these sub-topologies rest, and no other. The lock is held."""
+        """Pause these sub-topologies only. The lock is held."""
         self._paused = paused
         for thread in self._threads:
             thread.paused = paused
@@ -321,21 +326,21 @@ class KafkaStreams:
     ) -> Any:
         """Return a read-only view of a store over this process's running tasks.
 
-        It is a `ReadOnlyKeyValueStore`, `ReadOnlyWindowStore`, `ReadOnlySessionStore` or
-        `ReadOnlyVersionedKeyValueStore`, as the store is.
+        The type is `ReadOnlyKeyValueStore`, `ReadOnlyWindowStore`, `ReadOnlySessionStore` or
+        `ReadOnlyVersionedKeyValueStore`, depending on the store.
 
         Args:
-            name: The store.
-            stale: Also ask copies of the store (standbys, learners), which are a little behind.
-            headers: Values come with their records' headers: `ValueTimestampHeaders`, in session stores
-                `AggregationWithHeaders`. The store must keep headers.
-            isolation_level: "read_committed", or "read_uncommitted" (also `IsolationLevel`) to see what the tasks have
-                changed since their last commit; None takes `default_interactive_query_isolation_level`.
+            stale: Also query copies (standbys, learners), which lag slightly.
+            headers: Return `ValueTimestampHeaders`, for session stores `AggregationWithHeaders`.
+                The store must keep headers.
+            isolation_level: "read_committed", or "read_uncommitted" (also `IsolationLevel`) to
+                include changes since the last commit; None:
+                `default_interactive_query_isolation_level`.
 
         Raises:
-            InvalidStateStoreError: There is no such store, it keeps no headers, or (when reading) no running task of
-                it is here.
-            QueryTimeoutError: When reading uncommitted rows: the worker did not answer within
+            InvalidStateStoreError: The store does not exist or keeps no headers, or (when reading)
+                no running task of it is here.
+            QueryTimeoutError: The worker did not return uncommitted rows within
                 `interactive_query_timeout_ms`.
 
         >>> def count_of(app: KafkaStreams, word: str) -> int:
@@ -351,9 +356,9 @@ class KafkaStreams:
         )
 
     def local_store_lags(self) -> dict[str, dict[int, int]]:
-        """Return by store and partition how far the state here is behind its changelog, in offsets.
+        """Return each copy's lag behind its changelog, in offsets, by store and partition.
 
-        0 for tasks that run; of copies as far as it is known.
+        0 for running tasks; unknown lags of copies are omitted.
         """
         return store_lags(self._shown())
 
@@ -366,26 +371,23 @@ class KafkaStreams:
         partitioner: Partitioner | PartitionerWithHeaders | None = None,
         headers: Headers = (),
     ) -> KeyQueryMetadata:
-        """Return which process has the state of a key, as the group's log tells it now.
+        """Return the process that owns a key's state, according to the group log.
 
-        Processes are told of by their `application_server`. The first call reads the log (a few round trips); later ones
-        take what has come meanwhile. A task may move a moment after the answer: ask again if the process that was named
-        says `InvalidStateStoreError`.
+        Processes are identified by `application_server`. The first call reads the log (a few round
+        trips); later calls read new records only. A task may move after the answer: call again if
+        the named process raises `InvalidStateStoreError`.
 
         Args:
-            store: The store.
-            key: The key that the store's input is partitioned by: of a windowed store the one inside.
-            key_serde: Serde of that input's keys.
-            partitioner: How that input is partitioned, (topic, key, None, partitions) -> partition, where it is not by
-                Kafka's own partitioner (KIP-67's `StreamPartitioner`). One of five parameters gets the headers as well:
-                (topic, key, None, headers, partitions).
-            headers: The headers of the key's record, for a partitioner that looks at them.
+            key: Key by which the store's input is partitioned; for a windowed store the inner key.
+            partitioner: Custom partitioner of that input, (topic, key, None, partitions) ->
+                partition (KIP-67's `StreamPartitioner`), or with headers: (topic, key, None,
+                headers, partitions).
 
         Raises:
-            InvalidStateStoreError: There is no such store.
-            SerializationError: The serde can't take the key.
-            StreamsError: The application was not started or is closed, its tasks are placed by hand, or the key has no
-                single partition.
+            InvalidStateStoreError: The store does not exist.
+            SerializationError: The serde can't serialise the key.
+            StreamsError: The application is not started or is closed, has fixed assignment, or the
+                key has no single partition.
 
         >>> def where_is(app: KafkaStreams, user: str) -> str:
         ...     host = app.query_metadata_for_key("counts", user, str).active_host
@@ -394,17 +396,17 @@ class KafkaStreams:
         return self._directory().where_is(store, key, key_serde, partitioner, headers)
 
     def metadata_for_all_clients(self) -> list[StreamsMetadata]:
-        """Return what each process of the application has, by host and port; only of those with an `application_server`.
+        """Return tasks and stores of each process with an `application_server`, by host and port.
 
         Raises:
-            StreamsError: The application was not started or is closed, or its tasks are placed by hand.
+            StreamsError: The application is not started or is closed, or has fixed assignment.
         """
         return self._directory().all_clients()
 
     def metrics(self) -> dict[str, Any]:
-        """Return the figures of this process: rates and totals since the start, lag, commit times, restore progress.
+        """Return this process's metrics: rates and totals since the start, lag, commit times, restore progress.
 
-        Times are ms, rates records per second.
+        Times in ms, rates in records per second.
         """
         now_s = self._application.clock.monotonic_s()
         elapsed_s = max(now_s - self._started_s, 1e-9) if self._started_s else 0.0
@@ -412,7 +414,7 @@ class KafkaStreams:
         return figures | figures_of(self._shown(), elapsed_s)
 
     def _directory(self) -> "GroupDirectory":
-        """Return what knows where keys are, made when somebody asks: a worker that nobody asks starts sooner without."""
+        """Return the key directory, created at the first query to keep the start fast."""
         from tidewheel.streams.worker.key_directory import group_directory  # noqa: PLC0415 - as above
 
         if self._application.is_fixed:
@@ -430,16 +432,15 @@ class KafkaStreams:
                 self._known = group_directory(self._application)
             return self._known
 
-    # -- threads ---------------------------------------------------------------------------------------------------
-
     def add_stream_thread(self) -> str | None:
-        """Start one more worker in this process: a member of its own, with a slot, a producer and tasks of its own.
+        """Start another worker in this process: a member with its own slot, producer and tasks.
 
-        Returns its name, or None if the application is not running. Python runs the code of one thread at a time, so
-        this helps where user code waits; for more processor time start another process.
+        Returns its name, or None if the application is not running. Python runs one thread's code
+        at a time, so this helps only if user code waits; for more processor time start another
+        process.
 
         Raises:
-            StreamsError: Tasks are placed by hand: no group would give the worker any.
+            StreamsError: Fixed assignment: the worker would get no tasks.
         """
         if self._application.is_fixed:
             raise StreamsError(
@@ -453,15 +454,15 @@ class KafkaStreams:
         return thread.name
 
     def remove_stream_thread(self, timeout: timedelta | int | None = None) -> str | None:
-        """Drain the worker that was added last, and end it; returns its name, or None if only one is left.
+        """Drain and end the newest worker; return its name, or None for the last one.
 
-        Called by a worker (a processor, a listener) it does not wait for the end: a worker waits for no worker.
+        Called from a worker (a processor, a listener), it does not wait for the end.
 
         Args:
-            timeout: How long its tasks may take to move, in ms or as timedelta; None takes `drain_timeout_ms`.
+            timeout: Time limit of the moves, in ms or as timedelta; None: `drain_timeout_ms`.
 
         Raises:
-            StreamsError: It did not end in time; it goes on ending.
+            StreamsError: It did not end in time; it continues to close.
         """
         drain_ms = self._drain_ms(timeout, "remove_stream_thread")
         with self._lock:
@@ -494,20 +495,18 @@ class KafkaStreams:
         return thread
 
     def _shown(self) -> list[StreamThread]:
-        """Return the threads that questions are about: those that live, or the last that did."""
+        """Return the live threads, or the last one that lived."""
         with self._lock:
             return list(self._threads) or [*filter(None, [self._ended])]
 
-    # -- what threads say (ThreadListener) -------------------------------------------------------------------------
-
     def on_running(self) -> None:
-        """Take in that tasks run, or don't any more: a thread says so."""
+        """Update the application's state after a thread's tasks start or stop running."""
         while True:
             running = self._all_run()
             self._state.move_to(
                 KafkaStreamsState.RUNNING if running else KafkaStreamsState.REBALANCING
             )
-            if self._all_run() is running:  # else another thread's word may have come before ours
+            if self._all_run() is running:  # an older report may arrive after ours
                 return
 
     def _all_run(self) -> bool:
@@ -515,7 +514,7 @@ class KafkaStreams:
             return bool(self._threads) and all(thread.running for thread in self._threads)
 
     def answer_to(self, error: BaseException) -> Answer:
-        """Return what the user's handler wants after an error."""
+        """Return the user handler's answer to an error."""
         handler = self._exception_handler
         answer = None if handler is None else handler(error)
         match answer:
@@ -525,9 +524,9 @@ class KafkaStreams:
                 return "shutdown_client"
 
     def on_shutdown(self, reason: str) -> None:
-        """Take in that another member has ended the whole application: all commit and leave, and that is an error."""
+        """Handle a member's shutdown of the whole application: commit, leave, and record the error."""
         if self._state.stopping.is_set():
-            return  # we are going already
+            return  # already closing
         with self._lock:
             self._error = self._error or ApplicationShutdownError(
                 f"member {reason} - its uncaught exception handler has ended the whole application"
@@ -537,7 +536,7 @@ class KafkaStreams:
         self._begin_to_close(Departure())
 
     def on_end(self, thread: StreamThread) -> None:
-        """Take in that a thread is over: the last one ends the application, and one that failed ends the others."""
+        """Handle the end of a thread: the last one ends the application, a failed one ends the others."""
         with self._lock:
             self._threads.remove(thread)
             self._ended = thread
@@ -555,10 +554,8 @@ class KafkaStreams:
         if failed or last:
             self._begin_to_close(Departure())
 
-    # -- the end ---------------------------------------------------------------------------------------------------
-
     def _end(self, departure: Departure, timeout_ms: int | None) -> bool:
-        """Have every thread depart, and wait for that; returns whether all is closed."""
+        """End every thread and wait; return True if all are closed."""
         self._state.stopping.set()
         self._state.move_to(KafkaStreamsState.PENDING_SHUTDOWN)
         with self._lock:
@@ -568,7 +565,7 @@ class KafkaStreams:
             self._state.move_to(KafkaStreamsState.NOT_RUNNING)
         closer = self._begin_to_close(departure)
         if inside:
-            return False  # called by a listener or handler: the worker goes on closing when that returns
+            return False  # called by a listener or handler: the worker closes when that returns
         clock = self._application.clock
         until_s = math.inf if timeout_ms is None else clock.monotonic_s() + timeout_ms / 1000
         while closer.is_alive() and (left_s := until_s - clock.monotonic_s()) > 0:
@@ -576,7 +573,6 @@ class KafkaStreams:
         return not closer.is_alive()
 
     def _begin_to_close(self, departure: Departure) -> threading.Thread:
-        """Return the thread that ends everything, started now if it was not before."""
         with self._lock:
             if self._closer is None:
                 self._closer = threading.Thread(
@@ -615,8 +611,6 @@ class KafkaStreams:
     def _standby_updated(self, event: StandbyUpdateEvent) -> None:
         if self._standby_listener is not None:
             self._standby_listener(event)
-
-    # -- signals ---------------------------------------------------------------------------------------------------
 
     def _take_signals(self) -> dict[int, Any]:
         if threading.current_thread() is not threading.main_thread():

@@ -1,7 +1,7 @@
-"""Users' functions, adapted once at build time to what their signature asks for.
+"""User functions, adapted at build time to their signatures.
 
-Nothing here runs per record: an operator reads `takes_key` when it is made and then calls `call` directly. A
-signature that fits no form raises `TopologyError`, naming the operator and the user's line.
+Operators read `takes_key` once and then call `call` directly. An unsuitable signature raises
+`TopologyError` with the operator and the user's line.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from tidewheel.tasks.processing.api.coroutines import Awaiting
 
 
 class FunctionKind(StrEnum):
-    """What a function is for, which decides the parameters it may take."""
+    """Purpose of a function, which decides its parameters."""
 
     MAPPER = "mapper"
     PREDICATE = "predicate"
@@ -35,17 +35,14 @@ class FunctionKind(StrEnum):
 
 
 class UserFunction(msgspec.Struct, frozen=True):
-    """A user's callable and how to call it.
+    """A user's callable and its form.
 
     Attributes:
-        call: The callable itself.
-        takes_key: Whether the key comes first. Mappers and predicates: `call(key, value)` instead of `call(value)`;
-            joiners: `call(key, left, right)` instead of `call(left, right)`; always true for aggregators and
-            mergers, never for initializers and reducers.
-        takes_mapped_key: Whether a joiner with a global table takes the key that was looked up as well:
+        takes_key: True if the key comes first. Mappers and predicates: `call(key, value)` instead
+            of `call(value)`; joiners: `call(key, left, right)` instead of `call(left, right)`;
+            always true for aggregators and mergers, never for initializers and reducers.
+        takes_mapped_key: True if a joiner with a global table also takes the looked-up key:
             `call(key, mapped_key, left, right)`.
-        name: What to call it in messages.
-        where: The operator and the user's line, for messages.
     """
 
     call: Callable[..., Any]
@@ -56,7 +53,7 @@ class UserFunction(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """Return what messages about its results begin with.
+        """Return the prefix of messages about its results.
 
         >>> adapt(str.upper, kind="mapper", node="map", location="app.py:3").shown
         'map (app.py:3): str.upper'
@@ -65,7 +62,7 @@ class UserFunction(msgspec.Struct, frozen=True):
 
 
 class _Form(msgspec.Struct, frozen=True):
-    """One way to call a function: how many arguments, which keys are among them, and how it is written."""
+    """One form of a call: argument count, keys among them, and its text."""
 
     arguments: int
     takes_key: bool
@@ -73,7 +70,7 @@ class _Form(msgspec.Struct, frozen=True):
     takes_mapped_key: bool = False
 
 
-# The first form is the one for callables that do not say what they take.
+# The first form is used for callables without a readable signature.
 _VALUE_FORMS: Final = (_Form(1, False, "(value)"), _Form(2, True, "(key, value)"))
 _JOINER_FORMS: Final = (_Form(2, False, "(left, right)"), _Form(3, True, "(key, left, right)"))
 _FORMS: Final[dict[FunctionKind, tuple[_Form, ...]]] = {
@@ -91,20 +88,21 @@ _FORMS: Final[dict[FunctionKind, tuple[_Form, ...]]] = {
     FunctionKind.BATCH_MAPPER: (_Form(1, False, "(values)"),),
 }
 
-#: Kinds that may be coroutine functions; they are run one at a time.
+#: Kinds that may be coroutine functions; they run one at a time.
 _MAY_WAIT: Final = frozenset(
     {FunctionKind.MAPPER, FunctionKind.PREDICATE, FunctionKind.BATCH_MAPPER}
 )
 
-#: As imported, not resolved: in the repository this folder is a link, and frames have the path of the link.
+#: As imported, not resolved: in the repository this folder is a link, and frames have the link's
+#: path.
 _PACKAGE: Final = f"{Path(__file__).parent.parent}/"
 
 
 class _Signature(msgspec.Struct, frozen=True):
     """The positional parameters of a callable.
 
-    `required` have no default; `most` counts those with one as well (None: any number). `keyword_only` names a
-    parameter that positions can't fill.
+    `required` have no default; `most` counts all (None: any number). `keyword_only` is a parameter
+    that positional arguments can't fill.
     """
 
     required: int
@@ -116,20 +114,19 @@ class _Signature(msgspec.Struct, frozen=True):
 def adapt(
     function: object, *, kind: FunctionKind | str, node: str, location: str = ""
 ) -> UserFunction:
-    """Return the function with the form its signature asks for.
+    """Return the function with the form of its signature.
 
-    Positional parameters without a default are counted. `*args` and callables written in C whose parameters all
-    have defaults (`float`, `list`) take the shortest form they can; so does a callable without a readable signature.
+    Positional parameters without a default are counted. `*args`, C callables whose parameters all
+    have defaults (`float`, `list`) and callables without a readable signature get the shortest
+    form.
 
     Args:
-        function: What the user gave.
-        kind: What it is for.
-        node: The operator, as the user knows it ("map_values").
+        node: Operator name for users ("map_values").
         location: The user's line ("app.py:12"), see `caller_location`.
 
     Raises:
-        TopologyError: It is not callable, its signature fits no form, or it is a coroutine function of a kind that
-            can't be one. Mappers and predicates can; they are called as plain functions then.
+        TopologyError: It is not callable, its signature fits no form, or its kind can't be a
+            coroutine function. Mappers and predicates can; they are called as plain functions.
 
     >>> adapt(lambda value: value + 1, kind="mapper", node="map_values").takes_key
     False
@@ -175,7 +172,7 @@ def adapt(
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Return what to call a callable in messages; never the text of its arguments.
+    """Return a callable's name for messages, without the text of its arguments.
 
     >>> function_name(str.upper), function_name(partial(int, base=2))
     ('str.upper', 'partial(int)')
@@ -187,7 +184,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def accepts(function: Callable[..., Any], arguments: int) -> bool:
-    """Return whether a callable can be called with this many positional arguments (True if nobody can tell)."""
+    """Return True if a callable accepts this many positional arguments, or has no readable signature."""
     signature = _signature(function)
     if signature is None:
         return True
@@ -196,9 +193,9 @@ def accepts(function: Callable[..., Any], arguments: int) -> bool:
 
 
 def caller_location() -> str:
-    """Return "file:line" of the innermost frame outside Tidewheel's packages, or "" if there is none.
+    """Return "file:line" of the innermost frame outside Tidewheel, or "".
 
-    The file is relative to the working directory where it lies below it.
+    Files below the working directory are relative to it.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -211,9 +208,10 @@ def caller_location() -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Return "file:line" of the user's code that an error comes from, or "" if none of the frames is the user's.
+    """Return "file:line" of the user code that raised an error, or "" without user frames.
 
-    What the user called (the standard library, an installed package) is passed over, unless all of it is such.
+    Frames of the standard library and of installed packages are skipped, unless there are no
+    others.
     """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{_relative(error.filename)}:{error.lineno}"
@@ -236,7 +234,7 @@ def _relative(path: str) -> str:
     except (
         ValueError,
         OSError,
-    ):  # elsewhere, a name such as <stdin>, or a working directory that is gone
+    ):  # elsewhere, a name such as <stdin>, or a missing working directory
         return path
 
 
@@ -251,11 +249,11 @@ def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether calling it gives something to await, seen through partials, wrappers and `__call__`."""
+    """Return True if a call returns an awaitable; sees through partials, wrappers and `__call__`."""
     function = inspect.unwrap(_without_partials(function))
     if inspect.isclass(function):
         return False
-    # An object's `__call__` is looked up on its type, as a call does.
+    # As in a call, `__call__` is looked up on the type.
     candidates = (function, inspect.getattr_static(type(function), "__call__", None))
     return any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in candidates)
 
@@ -269,7 +267,7 @@ def _is_async_generator(function: Callable[..., Any]) -> bool:
 def _signature(function: Callable[..., Any]) -> _Signature | None:
     try:
         signature = inspect.signature(function)
-    except (ValueError, TypeError):  # a C function or class that does not say
+    except (ValueError, TypeError):  # a C function or class without a signature
         return None
     required = 0
     most: int | None = 0
@@ -285,21 +283,21 @@ def _signature(function: Callable[..., Any]) -> _Signature | None:
                 keyword_only = parameter.name
             case _:
                 pass
-    # Names only: defaults are the user's data, and may be anything.
+    # Names only: default values are user data.
     return _Signature(required, most, keyword_only, f"({', '.join(signature.parameters)})")
 
 
 def _fitting(
     signature: _Signature, forms: tuple[_Form, ...], function: Callable[..., Any]
 ) -> _Form | None:
-    """Return the form with as many arguments as the function requires, or the shortest a flexible one can take."""
+    """Return the form for the required arguments, or the shortest form of a flexible function."""
     if signature.keyword_only is not None:
         return None
     for form in forms:
         if form.arguments == signature.required:
             return form
-    # Whether a C callable's defaults are readable differs between Python versions (`float`, `list`); the answer
-    # must not. So they take the shortest form, as those without a readable signature do.
+    # Readability of C callables' defaults (`float`, `list`) differs between Python versions. The
+    # shortest form keeps the result equal.
     flexible = signature.most is None or not _is_written_in_python(function)
     if flexible:
         for form in forms:

@@ -1,8 +1,8 @@
-"""Windows: how a stream is cut by time, and when a window is closed.
+"""Windows: assignment of records to windows, and the close of windows.
 
-Sizes and times are milliseconds. A window is closed for good from one moment of the stream's time on, and that moment
-(`closes_at`) is the only rule: late records, results on close and `suppress` all go by it. Kafka Streams has two rules
-for sliding and session windows, a millisecond apart, and can so give two final results for one window.
+Sizes and times are milliseconds. One rule, `closes_at`, decides late records, results on close and
+`suppress`. Kafka Streams has two rules for sliding and session windows, one millisecond apart, and
+can emit two final results for one window.
 """
 
 import re
@@ -18,37 +18,38 @@ from tidewheel.streams.durations import Duration, to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.user_functions import caller_location
 
-#: When a windowed aggregation forwards: each update, or one final result per window.
+#: Emit strategy of a windowed aggregation: each update, or one final result per window.
 EmitStrategy = Literal["on_window_update", "on_window_close"]
 
-#: What a calendar window covers.
+#: Length of a calendar window.
 CalendarUnit = Literal["day", "week", "month"]
 
-#: The days with which weeks may begin, as Python counts them.
+#: First weekdays, in Python's order.
 WeekDay = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
 _MIDNIGHT: Final = time()
 
-#: The end of an unlimited window: the largest timestamp.
+#: End of an unlimited window: the largest timestamp.
 FOREVER: Final = (1 << 63) - 1
 
-#: For how much stream time final results may wait.
+#: Maximum stream time by which final results may be delayed.
 _WAITING_MS: Final = 60_000
 
 _NEGATIVE_TOO: Final = -FOREVER
 
 
 class Windows(ABC):
-    """What all kinds of windows have in common: grace, and the moment a window closes.
+    """Common base of all windows: grace, and the time of the close.
 
     Attributes:
-        grace_ms: How long after its end a window still takes late records (ms).
+        grace_ms: Time after its end in which a window accepts late records (ms).
     """
 
     grace_ms: int
 
-    #: A store forgets a row in the millisecond in which its retention is over. Sessions and sliding windows are still
-    #: open then, and the window before a sliding window's first record is still asked for.
+    #: A store expires a row in the millisecond in which its retention ends. Sessions and sliding
+    #: windows are still open then, and the window before a sliding window's first record is still
+    #: read.
     _longer_ms: ClassVar[int] = 2
 
     @abstractmethod
@@ -58,23 +59,23 @@ class Windows(ABC):
     @property
     @abstractmethod
     def retention_ms(self) -> int:
-        """Return how long a store must keep a window after its start (time windows) or its end (sessions), in ms."""
+        """Return the minimum retention (ms) after a window's start, or a session's end."""
 
     def kept_ms(self, emit: EmitStrategy) -> int:
-        """Return how long a store of Tidewheel's keeps a window, which is a little longer than it must."""
-        # Final results may wait for the clock, and are emitted early only when stream time runs away from them.
+        """Return the retention (ms) in Tidewheel's stores, slightly above the minimum."""
+        # Final results may wait for the clock; only a jump of stream time emits them earlier.
         waiting = min(self.retention_ms, _WAITING_MS) if emit == "on_window_close" else 0
         return min(self.retention_ms + self._longer_ms + waiting, FOREVER)
 
 
 class FixedWindows(Windows):
-    """Windows whose place on the time axis does not depend on the records: tumbling, hopping, calendar, unlimited."""
+    """Windows at fixed times, independent of records: tumbling, hopping, calendar, unlimited."""
 
     _longer_ms = 0
 
     @abstractmethod
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return the starts of the windows a record belongs to, ascending."""
+        """Return the starts of a record's windows, ascending."""
 
     @abstractmethod
     def end_of(self, start: int) -> int:
@@ -82,15 +83,14 @@ class FixedWindows(Windows):
 
     @property
     def longest_ms(self) -> int:
-        """Return how long a window is at most (ms)."""
+        """Return the maximum window length (ms)."""
         return self.retention_ms - self.grace_ms
 
     @abstractmethod
     def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:
         """Return the first and last start of the windows with `closed_before` < end <= `closed_now`.
 
-        There may be none: then the first one is greater than the last one. `closed_before` is -1 when no window was
-        closed before.
+        Without such windows, first > last. `closed_before` is -1 if no window was closed before.
         """
 
     def closes_at(self, end: int) -> int:
@@ -99,14 +99,14 @@ class FixedWindows(Windows):
 
 
 def window_ms(windows: str, duration: Duration, what: str, *, minimum_ms: int = 0) -> int:
-    """Return a duration that was given to a class of windows (ms); raises `TopologyError` for what is none."""
+    """Return a duration of a window class (ms); raise `TopologyError` for other values."""
     location = caller_location()
     context = f"{windows} ({location})" if location else windows
     return to_ms(duration, f"{context}: {what}", minimum_ms=minimum_ms)
 
 
 def refused_windows(windows: str, reason: str) -> TopologyError:
-    """Return the error of a class of windows, with the user's line."""
+    """Return a window class's error, with the user's line."""
     location = caller_location()
     return TopologyError(
         f"{windows} ({location}): {reason}" if location else f"{windows}: {reason}"
@@ -115,26 +115,26 @@ def refused_windows(windows: str, reason: str) -> TopologyError:
 
 @dataclass(frozen=True, slots=True, init=False)
 class TimeWindows(FixedWindows):
-    """Windows of one size, aligned to the epoch: tumbling, or hopping with an `advance` below the size.
+    """Windows of one size, aligned to the epoch: tumbling, or hopping with `advance` below the size.
 
-    A window holds the records with start <= timestamp < end. Without `grace` it closes when the stream's time
-    reaches its end. No window begins before the epoch: with an `offset` the first one begins at 0 and is shorter.
+    A window contains the records with start <= timestamp < end. Without `grace` it closes when
+    stream time reaches its end. Windows never start before the epoch: with an `offset` the first
+    one starts at 0 and is shorter.
 
     Args:
-        size: Length of a window, at least 1 ms.
-        advance: From one start to the next, at least 1 ms and at most `size`; `size` if not given.
-        grace: How long after its end a window still takes late records.
-        offset: How much later than a multiple of `advance` windows start, or earlier, if it is negative.
-            Kafka Streams has no such windows.
+        size: Window length, at least 1 ms.
+        advance: Time between starts, at least 1 ms and at most `size`; default: `size`.
+        grace: Time after its end in which a window accepts late records.
+        offset: Shift of the starts from multiples of `advance`, may be negative. Not in Kafka
+            Streams.
 
     Attributes:
-        size_ms: Length of a window (ms).
-        advance_ms: From one start to the next (ms).
-        grace_ms: How long after its end a window still takes late records (ms).
-        offset_ms: How much later than a multiple of the advance windows start (ms): from 0 to below the advance.
+        size_ms: Window length (ms).
+        advance_ms: Time between starts (ms).
+        offset_ms: Shift of the starts (ms), 0 <= offset < advance.
 
     Raises:
-        TopologyError: A value that makes no window.
+        TopologyError: An invalid value.
 
     >>> from datetime import timedelta
     >>> list(TimeWindows(timedelta(seconds=10), advance=timedelta(seconds=5)).starts_for(12_000))
@@ -176,11 +176,11 @@ class TimeWindows(FixedWindows):
 
     @property
     def retention_ms(self) -> int:
-        """Return the least time (ms) a store must keep a window after its start: size and grace."""
+        """Return the minimum retention (ms) after a window's start: size and grace."""
         return self.size_ms + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return the starts of the windows a record belongs to, ascending."""
+        """Return the starts of a record's windows, ascending."""
         advance, offset = self.advance_ms, self.offset_ms
         if not offset:
             first = max(0, timestamp - self.size_ms + advance) // advance * advance
@@ -191,7 +191,7 @@ class TimeWindows(FixedWindows):
 
     @property
     def _first_end_ms(self) -> int:
-        """Return the end of the window that is cut at the epoch, with an offset."""
+        """Return the end of the window that an offset clips at the epoch."""
         return self.offset_ms - self.advance_ms + self.size_ms
 
     def end_of(self, start: int) -> int:
@@ -202,7 +202,8 @@ class TimeWindows(FixedWindows):
         """Return the first and last start of the windows with `closed_before` < end <= `closed_now`."""
         advance, offset = self.advance_ms, self.offset_ms
         first = max(0, closed_before - self.size_ms + 1)
-        # Only multiples of the advance are starts; rounding tells that there is none between.
+        # Starts are multiples of the advance; after rounding, first > last if there is none
+        # between.
         first = -((offset - first) // advance) * advance + offset
         last = (closed_now - self.size_ms - offset) // advance * advance + offset
         if not offset:
@@ -214,21 +215,20 @@ class TimeWindows(FixedWindows):
 
 @dataclass(frozen=True, slots=True, init=False)
 class SlidingWindows(Windows):
-    """Windows that slide with the records: one for each set of records at most `difference` apart.
+    """Sliding windows: one for each set of records at most `difference` apart.
 
-    A window holds the records with start <= timestamp <= end (both inclusive), end = start + `difference`. Without
-    `grace` it closes when the stream's time has passed its end.
+    A window contains the records with start <= timestamp <= end (both inclusive), end = start +
+    `difference`. Without `grace` it closes when stream time passes its end.
 
     Args:
-        difference: How far apart two records of one window may be; 0 puts only equal timestamps together.
-        grace: How long after its end a window still takes late records.
+        difference: Maximum time between records of one window; 0: equal timestamps only.
+        grace: Time after its end in which a window accepts late records.
 
     Attributes:
-        difference_ms: How far apart two records of one window may be (ms).
-        grace_ms: How long after its end a window still takes late records (ms).
+        difference_ms: Maximum time between records of one window (ms).
 
     Raises:
-        TopologyError: A value that makes no window.
+        TopologyError: An invalid value.
 
     >>> SlidingWindows(5_000, grace=1_000)
     SlidingWindows(difference_ms=5000, grace_ms=1000)
@@ -253,32 +253,31 @@ class SlidingWindows(Windows):
 
     @property
     def longest_ms(self) -> int:
-        """Return how long a window is (ms)."""
+        """Return the window length (ms)."""
         return self.difference_ms
 
     @property
     def retention_ms(self) -> int:
-        """Return the least time (ms) a store must keep a window after its start: twice the difference, and grace."""
+        """Return the minimum retention (ms) after a window's start: twice the difference, and grace."""
         return 2 * self.difference_ms + self.grace_ms
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class SessionWindows(Windows):
-    """Sessions: records of a key belong together while no pause between them is longer than `gap`.
+    """Sessions: records of a key with no pause longer than `gap` between them.
 
-    A session goes from its first record's timestamp to its last one's, both inclusive; a record between two sessions
-    merges them. It closes when the stream's time has passed its end by more than gap and grace.
+    A session extends from its first to its last timestamp, both inclusive; a record between two
+    sessions merges them. It closes when stream time exceeds its end by more than gap and grace.
 
     Args:
-        gap: The longest pause inside a session, at least 1 ms.
-        grace: How long a session that is over still takes late records.
+        gap: Longest pause inside a session, at least 1 ms.
+        grace: Further time in which a session accepts late records.
 
     Attributes:
-        gap_ms: The longest pause inside a session (ms).
-        grace_ms: How long a session that is over still takes late records (ms).
+        gap_ms: Longest pause inside a session (ms).
 
     Raises:
-        TopologyError: A value that makes no session.
+        TopologyError: An invalid value.
 
     >>> from datetime import timedelta
     >>> SessionWindows(timedelta(minutes=30)).gap_ms
@@ -298,22 +297,22 @@ class SessionWindows(Windows):
 
     @property
     def retention_ms(self) -> int:
-        """Return the least time (ms) a store must keep a session after its end: gap and grace."""
+        """Return the minimum retention (ms) after a session's end: gap and grace."""
         return self.gap_ms + self.grace_ms
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class UnlimitedWindows(FixedWindows):
-    """One window from `start` on, without an end; earlier records are in no window.
+    """One endless window from `start`; earlier records are in no window.
 
-    It never closes, so there is no result on close.
+    It never closes, so it has no result on close.
 
     Args:
-        start: Where it starts (ms since the epoch).
+        start: ms since the epoch.
 
     Attributes:
-        start_ms: Where it starts (ms since the epoch).
-        grace_ms: 0; nothing is ever late.
+        start_ms: ms since the epoch.
+        grace_ms: 0; no record is late.
 
     Raises:
         TopologyError: A start before the epoch.
@@ -336,14 +335,14 @@ class UnlimitedWindows(FixedWindows):
 
     @property
     def retention_ms(self) -> int:
-        """Return the largest time there is: the window is kept for ever."""
+        """Return the largest timestamp: the window never expires."""
         return FOREVER
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return the window's start, or nothing for a record before it."""
+        """Return the window's start; nothing for an earlier record."""
         return (self.start_ms,) if timestamp >= self.start_ms else ()
 
-    def end_of(self, start: int) -> int:  # noqa: ARG002 - the windows' common signature
+    def end_of(self, start: int) -> int:  # noqa: ARG002 - common signature of windows
         """Return the largest timestamp."""
         return FOREVER
 
@@ -354,28 +353,24 @@ class UnlimitedWindows(FixedWindows):
 
 @dataclass(frozen=True, slots=True, init=False)
 class CalendarWindows(FixedWindows):
-    """Days, weeks or months of a time zone, by its own clock.
+    """Days, weeks or months in local time of a time zone.
 
-    A window goes from midnight to midnight there, or from `day_start` to `day_start`. So a day has 23 or 25 hours where
-    the clocks change, and a month its own number of days. A day begins when the clock shows `day_start` for the first
-    time on its date; where the clocks are set forward over it, at that moment. Kafka Streams has no such windows.
+    Windows extend from midnight to midnight, or from `day_start` to `day_start`. A day has 23 or 25
+    hours at clock changes. It starts when the clock first shows `day_start` on its date, or at the
+    moment a clock change skips it. Not in Kafka Streams.
 
     Args:
-        unit: "day", "week" or "month".
-        tz: Name of a time zone ("Europe/Berlin"), or a `ZoneInfo`.
-        grace: How long after its end a window still takes late records.
-        day_start: The time of day at which days begin, and so weeks and months: "18:00", or a `datetime.time`.
-        week_start: The day with which weeks begin: "monday" to "sunday". Only for weeks.
+        tz: Time zone name ("Europe/Berlin"), or a `ZoneInfo`.
+        grace: Time after its end in which a window accepts late records.
+        day_start: Time of day at which days, weeks and months start: "18:00", or a `datetime.time`.
+        week_start: First day of a week: "monday" to "sunday". Only for weeks.
 
     Attributes:
-        unit: "day", "week" or "month".
-        tz: Name of the time zone.
-        grace_ms: How long after its end a window still takes late records (ms).
-        day_start: The time of day at which days begin.
-        week_start: The day with which weeks begin.
+        day_start: Time of day at which days start.
 
     Raises:
-        TopologyError: Another unit, a time zone that this machine does not know, no time of day or no day of the week.
+        TopologyError: An invalid unit, time of day or weekday, or a time zone unknown on this
+            machine.
 
     >>> days = CalendarWindows("day", tz="Europe/Berlin")
     >>> (start,) = days.starts_for(1_711_843_200_000)  # 2024-03-31 00:00 UTC, the day summer time starts
@@ -404,7 +399,7 @@ class CalendarWindows(FixedWindows):
             raise refused_windows(
                 "CalendarWindows", f"unit={unit!r}; give 'day', 'week' or 'month'"
             )
-        name: object = tz.key if isinstance(tz, ZoneInfo) else tz  # what untyped code may give
+        name: object = tz.key if isinstance(tz, ZoneInfo) else tz  # untyped code may pass any type
         if isinstance(name, tzinfo):
             raise refused_windows(
                 "CalendarWindows",
@@ -441,11 +436,11 @@ class CalendarWindows(FixedWindows):
 
     @property
     def retention_ms(self) -> int:
-        """Return the least time (ms) a store must keep a window after its start: its longest length, and grace."""
+        """Return the minimum retention (ms) after a window's start: its maximum length, and grace."""
         return _LONGEST_MS[self.unit] + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return the start of the one window a record belongs to."""
+        """Return the start of the record's window."""
         return (self._around(timestamp)[0],)
 
     def end_of(self, start: int) -> int:
@@ -465,25 +460,20 @@ class CalendarWindows(FixedWindows):
 
 @dataclass(frozen=True, slots=True, init=False)
 class JoinWindows:
-    """How far apart in time two records may be that a stream-stream join puts together.
+    """Maximum time between two records that a stream-stream join matches.
 
-    The other record's timestamp must be from `before` earlier to `after` later than this stream's record's, both
-    inclusive. `difference` sets both sides; `before` and `after` override one, and may be negative as long as the
-    window is not empty.
+    The other record's timestamp must be from `before` earlier to `after` later than this record's,
+    both inclusive. `difference` sets both sides; `before` and `after` override one, and may be
+    negative if the window is not empty.
 
     Args:
-        difference: How far apart, on both sides.
-        before: How much earlier the other record may be.
-        after: How much later the other record may be.
-        grace: How long the join waits for late records.
-
-    Attributes:
-        before_ms: How much earlier the other record may be (ms).
-        after_ms: How much later the other record may be (ms).
-        grace_ms: How long the join waits for late records (ms).
+        difference: Maximum time difference on both sides.
+        before: Maximum time by which the other record is earlier.
+        after: Maximum time by which the other record is later.
+        grace: Time the join waits for late records.
 
     Raises:
-        TopologyError: A side that was not given, or an empty window.
+        TopologyError: A missing side, or an empty window.
 
     >>> JoinWindows(5_000, after=0)
     JoinWindows(before_ms=5000, after_ms=0, grace_ms=0)
@@ -522,24 +512,22 @@ class JoinWindows:
 
     @property
     def size_ms(self) -> int:
-        """Return how long the window is (ms): both sides together."""
+        """Return the window length (ms): both sides together."""
         return self.before_ms + self.after_ms
 
     @property
     def retention_ms(self) -> int:
-        """Return how long a join's stores must keep a record (ms): both sides and grace."""
+        """Return the minimum retention (ms) of a join's records: both sides and grace."""
         return self.size_ms + self.grace_ms
 
-
-# -- calendars ---------------------------------------------------------------------------------------------------------
 
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 
-#: No clock was ever set back by more than a day since 1970.
+#: Since 1970 no clock was set back by more than a day.
 _LONGEST_MS: Final = {"day": 2 * _DAY_MS, "week": 8 * _DAY_MS, "month": 32 * _DAY_MS}
 
-#: Windows are looked up once for each quarter of an hour.
+#: Windows are cached per quarter of an hour.
 _STEP_MS: Final = _HOUR_MS // 4
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=ZoneInfo("UTC"))
@@ -551,13 +539,13 @@ def _is_zone(name: object) -> bool:
         return False
     try:
         ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # unknown, no legal name, a folder of zones
+    except (KeyError, ValueError, OSError):  # unknown, illegal name, or a folder of zones
         return False
     return True
 
 
 class _Calendar(NamedTuple):
-    """Which windows: the key under which those that were looked up are kept."""
+    """Window definition, the cache key."""
 
     unit: CalendarUnit
     tz: str
@@ -566,10 +554,10 @@ class _Calendar(NamedTuple):
 
 
 def _calendar_window(calendar: _Calendar, timestamp: int) -> tuple[int, int]:
-    """Return start and end of the window a time is in.
+    """Return start and end of a timestamp's window.
 
-    The windows cut the time axis at the first start of each local date (week, month), so that they neither overlap
-    nor leave gaps where clocks are set back over it or a date is skipped.
+    Windows start at the first `day_start` of each local date (week, month), so they neither overlap
+    nor leave gaps at clock changes and skipped dates.
     """
     first, last = _window_at(calendar, timestamp // _STEP_MS * _STEP_MS)
     return (first, last) if timestamp < last else _window_at(calendar, last)
@@ -590,20 +578,20 @@ def _window_at(calendar: _Calendar, timestamp: int) -> tuple[int, int]:
         raise ValueError(
             f"timestamp {timestamp} is in no calendar: the years 1 to 9999 are; are these milliseconds?"
         ) from None
-    # No record is older than the epoch, and stores have no place for such windows.
+    # Clipped at the epoch: no record is older, and stores can't represent such windows.
     return max(0, _start_of(first, at, zone)), end
 
 
 def _start_of(day: date, at: time, zone: ZoneInfo) -> int:
-    """Return when a date's clock first shows a time or, if it skips it, a later one (ms since the epoch)."""
+    """Return the first time at which a date's clock shows this or, if skipped, a later time (ms since the epoch)."""
     local = datetime.combine(day, at, zone)
     moment = (local - _EPOCH) // _MILLISECOND
-    # Where clocks are set forward over it, `fold` tells the clock before from the one after.
+    # If a clock change skips it, `fold` selects the clock before or after.
     earlier = (local.replace(fold=1) - _EPOCH) // _MILLISECOND
     if earlier >= moment:
         return moment
     low, high = earlier // 1_000 - 1, moment // 1_000
-    while high - low > 1:  # they are set at a full second
+    while high - low > 1:  # clocks change at a full second
         middle = (low + high) // 2
         shown = (_EPOCH + timedelta(seconds=middle)).astimezone(zone).replace(tzinfo=None)
         low, high = (low, middle) if shown >= local.replace(tzinfo=None) else (middle, high)
@@ -624,7 +612,6 @@ def _next_day(unit: CalendarUnit, first: date) -> date:
 
 
 def _time_of_day(given: object) -> time | None:
-    """Return a time of day, None for what is none."""
     if isinstance(given, str) and re.fullmatch(r"\d\d:\d\d(:\d\d)?", given):
         try:
             return time.fromisoformat(given)

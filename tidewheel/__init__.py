@@ -1,6 +1,6 @@
-"""Tidewheel: Kafka Streams for Python. Everything users import is here (and in `tidewheel.testing`).
+"""Tidewheel: Kafka Streams for Python. All public names are here and in `tidewheel.testing`.
 
-Names are imported from their modules when they are first used, so that `import streams` costs next to nothing.
+Names are imported at their first use, so `import tidewheel` is cheap.
 """
 
 from importlib import import_module
@@ -338,16 +338,16 @@ _HOME = {
     "retrying": "tidewheel.streams.definitions.retrying",
 }
 
-# Serdes know no Kafka client; with a schema registry they need this one.
+# Serdes import no Kafka client; a schema registry needs this one.
 provide(lambda: import_module("tidewheel.streams.kafka.registry.schema_registry").FORMATS)
 
 
 def __getattr__(name: str) -> object:
-    """Import the module of a public name; Python asks here when the name is not known yet."""
+    """Import the module of a public name at its first use."""
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Definitions are no garbage: looking for some among them took an eighth of the processor time of a start.
+    # Collections of live definitions cost an eighth of a start's processor time.
     with made_to_stay():
         value = getattr(import_module(home), name)
     globals()[name] = value

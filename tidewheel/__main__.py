@@ -1,4 +1,4 @@
-"""`python -m tidewheel` is `tidewheel`."""
+"""Entry point: `python -m tidewheel` equals `tidewheel`."""
 
 import sys
 

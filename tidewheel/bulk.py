@@ -1,7 +1,7 @@
-"""State in bulk, by Spark: snapshots, restoring, stores as data frames, and comparing what should be equal.
+"""Bulk state with Spark: snapshots, restore, stores as data frames, and comparison.
 
-Needs `pip install 'tidewheel[spark]'`. Each function takes a session of the caller's, or makes one on this machine. The same from
-the command line: `tidewheel snapshot`, `restore`, `bootstrap`, `state`.
+Needs `pip install 'tidewheel[spark]'`. Functions use the caller's session, or create a local one.
+Commands: `tidewheel snapshot`, `restore`, `bootstrap`, `state`.
 """
 
 from tidewheel.state_stores.bulk_restore.manifest import Manifest

@@ -1,7 +1,7 @@
-"""What tests of a Tidewheel program use: `TopologyTestDriver` without a broker, `KafkaBroker` to start a real one.
+"""Testing tools: `TopologyTestDriver` without a broker, `KafkaBroker` with a real one.
 
-Names are imported when they are first used: pytest loads this package in every run of everyone who
-has Tidewheel installed, and those runs shall not pay for what they do not use.
+Names are imported at their first use: pytest loads this module in every run where Tidewheel is
+installed.
 """
 
 from importlib import import_module
@@ -28,7 +28,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    """Import the module of a public name; Python asks here when the name is not yet known."""
+    """Import the module of a public name at its first use."""
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""Settings: `StreamsConfig`, where its values come from, and how secrets stay secret.
+"""Settings: `StreamsConfig`, its sources, and secrets.
 
-Names are imported when they are first used: helper processes need secrets, and not the library that checks settings.
+Names are imported at first use: helper processes need secrets, but not pydantic.
 """
 
 from importlib import import_module
@@ -25,14 +25,14 @@ __all__ = [
     "resolve_secrets",
 ]
 
-#: Where each name of `__all__` is defined, below this package.
+#: Module of each name in `__all__`.
 _HOMES = {
     "OptionRow": "display",
     "StreamsConfig": "streams_config",
     "StreamsOptions": "options",
     "default_state_dir": "streams_config",
-    "import_object": "importable",
-    "importable_name": "importable",
+    "import_object": "names",
+    "importable_name": "names",
     "redacted": "secrets",
     "redacted_url": "secrets",
     "resolve_secrets": "secrets",

@@ -1,4 +1,4 @@
-"""The settings of a config as one flat table, for processors."""
+"""Settings as one flat table, for processors."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from tidewheel.tasks.processing.api.app_configs import AppConfigs
 
 
 def app_configs(config: StreamsConfig) -> AppConfigs:
-    """Return every option by its name, keys of tables behind a dot.
+    """Return every option by name; keys of tables follow a dot.
 
-    Values are what the application runs with, references to secrets as they were given.
+    Values are as checked; references to secrets are unresolved.
 
     >>> config = StreamsConfig(application_id="shop", consumer={"sasl.password": "xyz", "fetch.min.bytes": 1})
     >>> configs = app_configs(config)

@@ -1,11 +1,11 @@
-"""What options say about each other: contradictions are errors, doubtful combinations are cautions."""
+"""Checks across options: contradictions are errors, doubtful combinations are cautions."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from tidewheel.streams.config.explain import labelled
 
-#: A member is missed after three heartbeats at the earliest; fewer would call a single lost one a death.
+#: With fewer, one lost heartbeat would count as a death.
 _HEARTBEATS_PER_SESSION: Final = 3
 
 
@@ -31,7 +31,6 @@ class _Options(Protocol):
 
 
 def contradictions(config: _Options, origins: Mapping[str, str]) -> list[str]:
-    """Return what is wrong between options, each with the next step."""
     found: list[str] = []
     least = _HEARTBEATS_PER_SESSION * config.heartbeat_interval_ms
     if config.session_timeout_ms < least:
@@ -50,7 +49,7 @@ def contradictions(config: _Options, origins: Mapping[str, str]) -> list[str]:
 
 
 def cautions(config: _Options) -> list[str]:
-    """Return what is allowed but should not happen silently; shown at every start and by `config show`."""
+    """Return the doubtful combinations, logged at every start and shown by `config show`."""
     found: list[str] = []
     if config.parallelising_factor > 1 and config.num_stream_threads == 1:
         found.append(
@@ -65,7 +64,7 @@ def cautions(config: _Options) -> list[str]:
                 f"{name}[{key!r}] is off: anyone on the network path can pose as the broker and read the password; "
                 "give the broker's CA with ssl.ca.location instead"
             )
-    # All clients go to the same listeners, and a listener speaks one protocol.
+    # All clients use the same listeners, and a listener has one protocol.
     protocols = {
         name: str(properties.get("security.protocol", "plaintext")).lower()
         for name, properties in clients.items()

@@ -1,4 +1,4 @@
-"""librdkafka properties that users pass through, and those they may not set because correctness rests on them."""
+"""librdkafka properties: those passed through, and those reserved for correctness."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,7 +13,7 @@ ClientKind = Literal["consumer", "producer", "admin"]
 
 
 class BadPropertyError(ValueError):
-    """A property that is not allowed; `key` says which, so that the message can tell where it came from."""
+    """A rejected property; `key` lets the message name its source."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class BadPropertyError(ValueError):
 
 
 class _Reserved(msgspec.Struct, frozen=True):
-    """Why a property is ours, what to do instead, and the values that are allowed because they change nothing."""
+    """Reason for a reserved property, its alternative, and harmless values."""
 
     next_step: str
     allowed: frozenset[str] = frozenset()
@@ -100,7 +100,7 @@ _PEM_CA: Final = (
 )
 _SERDE: Final = "serdes are given to sources and sinks: key_serde=, value_serde="
 _OAUTH: Final = "set oauth_cb, or sasl.oauthbearer.method and its companions"
-#: Properties of Kafka's Java clients that librdkafka lacks or names otherwise, and the next step.
+#: Java client properties that librdkafka lacks or names differently, with the next step.
 _JAVA: Final[Mapping[str, str]] = {
     "sasl.jaas.config": _SASL,
     "sasl.login.class": _SASL,
@@ -139,7 +139,7 @@ _JAVA: Final[Mapping[str, str]] = {
 
 
 def reserved_problem(kind: ClientKind, key: str, value: object) -> str | None:
-    """Return why a property can't be given this value and what to do instead, or None if it can.
+    """Return why a property can't have this value and the alternative, or None.
 
     >>> reserved_problem("producer", "acks", "all") is None
     True
@@ -155,13 +155,13 @@ def reserved_problem(kind: ClientKind, key: str, value: object) -> str | None:
 
 
 def checked_properties(kind: ClientKind, properties: object) -> Mapping[str, Any]:
-    """Return a read-only copy of the properties, with callbacks by their importable names; ValueError otherwise."""
+    """Return a read-only copy with callbacks as importable names; raise ValueError for a bad property."""
     if not isinstance(properties, Mapping):
         raise ValueError(  # noqa: TRY004 - validators report by ValueError
             'must be a table of librdkafka properties, as {"security.protocol": "SASL_SSL"}'
         )
     checked: dict[str, Any] = {}
-    for key, value in properties.items():  # pyright: ignore[reportUnknownVariableType] - a mapping of anything, checked here
+    for key, value in properties.items():  # pyright: ignore[reportUnknownVariableType] - pyright: ignore[reportUnknownVariableType] - a mapping of anything, checked here
         if not isinstance(key, str) or not key:
             raise ValueError("property names are text, as 'security.protocol'")
         checked[key] = _checked(kind, key, value)

@@ -1,4 +1,4 @@
-"""Bad settings as messages: the option, its value, where it came from, what it must be."""
+"""Messages of bad settings: the option, its value, its source and the accepted values."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -17,7 +17,7 @@ _EXAMPLES = {"application_id": "word-count"}
 def explained(
     error: ValidationError, settings: Settings, defaults: Mapping[str, Any]
 ) -> ConfigError:
-    """Return the error to raise for everything that is wrong, so that one run finds all of it."""
+    """Return one error for all problems, so one run reports all."""
     problems: list[str] = []
     for detail in error.errors(include_url=False):
         option = str(detail["loc"][0])
@@ -45,14 +45,13 @@ def labelled(option: str, value: Any, origins: Mapping[str, str]) -> str:
 
 
 def joined(problems: list[str]) -> ConfigError:
-    """Return one error for one problem or many."""
     if len(problems) == 1:
         return ConfigError(problems[0])
     return ConfigError("\n  ".join([f"{len(problems)} settings are wrong:", *problems]))
 
 
 def _property(option: str, key: str, settings: Settings) -> str:
-    table = cast("dict[str, Any]", settings.values.get(option))  # who knows its keys is a table
+    table = cast("dict[str, Any]", settings.values.get(option))  # an option with keys is a table
     value = table.get(key)
     text = short("", shown(key, value) if option in CLIENTS else value)
     origin = settings.origins.get(f"{option}.{key}", settings.origins.get(option, KEYWORD))

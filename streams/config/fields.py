@@ -1,4 +1,4 @@
-"""The types of options: what a type checker sees, and the check that makes it true."""
+"""Option types: value type for type checkers, and the check that converts to it."""
 
 from collections.abc import Mapping
 from functools import partial

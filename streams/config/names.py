@@ -1,4 +1,4 @@
-"""Names of objects that other processes import: helper processes get names, never pickled code."""
+"""Importable names of objects: other processes get names, never pickled code."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ _WAY_OUT: Final = 'define it with `def` or `class` at the top of a module that o
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean X?", or "" if nothing known looks like it. Kafka's dotted spelling is understood.
+    """Return "did you mean X?" for a similar known name, or "". Kafka's dotted spelling is understood.
 
     >>> did_you_mean("commit.interval.ms", ["commit_interval_ms", "state_dir"])
     'did you mean commit_interval_ms?'
@@ -27,7 +27,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def is_importable_name(text: str) -> bool:
-    """Return whether text has the form "module:name".
+    """Return True for text of the form "module:name".
 
     >>> is_importable_name("shop.placement:spread"), is_importable_name("sticky")
     (True, False)
@@ -36,10 +36,9 @@ def is_importable_name(text: str) -> bool:
 
 
 def importable_name(obj: Callable[..., Any] | str) -> str:
-    """Return the "module:name" other processes import an object by; raises `ConfigError` if they can't.
+    """Return the "module:name" of an object; raise `ConfigError` if it has none.
 
-    Lambdas, functions inside functions, partials, bound methods, and everything from the program's main file have
-    no such name.
+    Lambdas, nested functions, partials, bound methods and objects of the main file have none.
 
     >>> import json
     >>> importable_name(json.dumps)
@@ -75,7 +74,7 @@ def importable_name(obj: Callable[..., Any] | str) -> str:
 
 
 def import_object(name: str) -> Any:
-    """Return the object of a "module:name"; raises `ConfigError` that says what is missing.
+    """Return the object of a "module:name"; raise `ConfigError` naming the missing part.
 
     >>> import_object("json:dumps").__name__
     'dumps'

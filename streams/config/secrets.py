@@ -1,7 +1,7 @@
-"""Secrets in client properties: shown never, resolved late.
+"""Secrets in client properties: never shown, resolved late.
 
-What may be shown is an allow-list, so that a property nobody thought of is hidden rather than shown. A value may be
-a reference, `file:/path` or `env:NAME`; it stays a reference until a client is made.
+An allow-list decides which properties are shown, so unknown ones are hidden. A value may be a
+reference, `file:/path` or `env:NAME`, resolved when a client is created.
 """
 
 import os
@@ -14,10 +14,10 @@ from urllib.parse import urlsplit, urlunsplit
 from tidewheel.streams.config.names import import_object
 from tidewheel.streams.errors import ConfigError
 
-#: What stands for a value that is not shown.
+#: Replacement of hidden values.
 HIDDEN: Final = "***"
 
-#: librdkafka properties whose values are known to be harmless, as whole names or as prefixes ending in a dot.
+#: Harmless librdkafka properties: whole names, or prefixes ending in a dot.
 _HARMLESS_NAMES: Final = frozenset({
     "acks", "allow.auto.create.topics", "auto.offset.reset", "batch.num.messages", "batch.size", "broker.address.family",
     "broker.address.ttl", "broker.version.fallback", "check.crcs", "client.dns.lookup", "client.id", "client.rack",
@@ -37,25 +37,25 @@ _HARMLESS_NAMES: Final = frozenset({
 })  # fmt: skip
 _HARMLESS_PREFIXES: Final = ("fetch.", "queue.buffering.", "queued.", "topic.metadata.")
 
-#: Properties that name a file. librdkafka's own error for a missing one does not name it.
+#: Properties that name a file; librdkafka's error for a missing file omits its name.
 _FILE_NAMES: Final = frozenset({
     "sasl.kerberos.keytab", "sasl.oauthbearer.assertion.file",
     "sasl.oauthbearer.assertion.jwt.template.file", "sasl.oauthbearer.assertion.private.key.file",
     "ssl.ca.location", "ssl.certificate.location", "ssl.crl.location", "ssl.engine.location",
     "ssl.key.location", "ssl.keystore.location",
 })  # fmt: skip
-#: Values of a `location` that name no file: librdkafka searches the system's usual places.
+#: `location` values that are not files: librdkafka searches system paths.
 _NO_FILE: Final = frozenset({"probe"})
 
 _REFERENCE: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.*", re.DOTALL)
-#: A secret is a password or a key; a larger file is the wrong file (or an endless one).
+#: Larger files can't be a password or key (or are endless).
 _SECRET_MAX_BYTES: Final = 1024 * 1024
 
 
 def shown(key: str, value: Any) -> Any:
-    """Return a client property's value as it may be shown.
+    """Return a client property's value for display.
 
-    References are shown, because they tell where a secret is and not what it is.
+    References are shown: they contain the place of a secret, not the secret.
 
     >>> shown("linger.ms", 5), shown("sasl.password", "secret"), shown("sasl.password", "env:KAFKA_PASSWORD")
     (5, '***', 'env:KAFKA_PASSWORD')
@@ -66,7 +66,7 @@ def shown(key: str, value: Any) -> Any:
 
 
 def is_reference(value: str) -> bool:
-    """Return whether a value tells where a secret is, instead of being one.
+    """Return True if a value refers to a secret.
 
     >>> is_reference("file:/run/secrets/kafka"), is_reference("hunter2")
     (True, False)
@@ -75,20 +75,19 @@ def is_reference(value: str) -> bool:
 
 
 def redacted(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return client properties as they may be shown."""
-    # Names are text; messages about tables whose names are not come here as well.
+    # Keys may be non-text in messages about malformed tables.
     return {key: shown(str(key), value) for key, value in properties.items()}
 
 
 def redacted_url(url: str) -> str:
-    """Return a URL without its user, password, query and fragment, each of which may hold a secret.
+    """Return a URL without user, password, query and fragment: each may contain a secret.
 
     >>> redacted_url("s3://id:key@bucket/snapshots?token=abc")
     's3://***@bucket/snapshots?***'
     """
     try:
         parts = urlsplit(url)
-    except ValueError:  # not a URL at all, so nobody knows what it is
+    except ValueError:  # not a URL: content unknown
         return HIDDEN
     _, user, host = parts.netloc.rpartition("@")
     netloc = f"{HIDDEN}@{host}" if user else parts.netloc
@@ -104,17 +103,17 @@ def redacted_url(url: str) -> str:
 
 
 def resolve_secrets(properties: Mapping[str, Any], option: str) -> dict[str, Any]:
-    """Return client properties ready for a client: references read, callbacks imported.
+    """Return client properties for a client: references resolved, callbacks imported.
 
-    Call it when a client is made, pass the result to the client, and keep it nowhere.
+    Call it when a client is created, and do not store the result.
 
     Args:
         properties: `config.consumer`, `config.producer` or `config.admin`.
-        option: Which of them, for the message.
+        option: Its name, for the message.
 
     Raises:
-        ConfigError: A referenced file or variable is missing, or a file that a property names can't
-            be read; names it, never its content.
+        ConfigError: A referenced file or variable is missing, or a file is unreadable; names it,
+            without content.
     """
     resolved = {
         key: _resolved(key, value, f"{option}[{key!r}]") for key, value in properties.items()
@@ -126,7 +125,7 @@ def resolve_secrets(properties: Mapping[str, Any], option: str) -> dict[str, Any
 def check_files(properties: Mapping[str, Any], option: str) -> None:
     """Raise ConfigError if a property names a file that this process can't read.
 
-    References (`env:NAME`) are passed over: they may be meant for another process.
+    References (`env:NAME`) are skipped: they may be meant for another process.
     """
     for key in _FILE_NAMES & properties.keys():
         value = str(properties[key])
@@ -135,7 +134,6 @@ def check_files(properties: Mapping[str, Any], option: str) -> None:
 
 
 def _check_readable(path: Path, where: str) -> None:
-    """Raise ConfigError for a file or directory that this process can't read."""
     try:
         if path.is_dir():
             next(path.iterdir(), None)
@@ -181,7 +179,7 @@ def _secret_of_file(path: Path, where: str) -> str:
             f"{where}: secret file {str(path)!r} is larger than {_SECRET_MAX_BYTES} bytes; name the right file"
         )
     try:
-        # Editors and `echo` end a file with a newline that is no part of the secret.
+        # Editors and `echo` append a newline that is not part of the secret.
         return content.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise ConfigError(

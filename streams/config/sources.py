@@ -1,9 +1,9 @@
-"""Where settings come from: keywords win over environment variables, which win over a TOML file.
+"""Sources of settings: keywords win over environment variables, which win over a TOML file.
 
-Every value remembers its origin, for messages and for `tidewheel config show`. Options that are tables (`consumer`,
-`producer`, `admin`, `client_tags`, `rocksdb`) are merged key by key, so a password may come from the environment and
-the rest from a file. An unknown name is an error in keywords and in files. In the environment it is one
-only if it is near an option's name: clusters inject variables of their own.
+Each value has an origin, for messages and `tidewheel config show`. Options that are tables
+(`consumer`, `producer`, `admin`, `client_tags`, `rocksdb`) are merged key by key: a password may
+come from the environment, the rest from a file. Unknown names are errors in keywords and files; in
+the environment only names similar to an option's are, because clusters inject their own variables.
 """
 
 import logging
@@ -20,31 +20,31 @@ from tidewheel.streams.config.names import did_you_mean
 from tidewheel.streams.errors import ConfigError
 
 PREFIX: Final = "TIDEWHEEL_"
-#: Names the settings file.
+#: Variable with the path of the settings file.
 FILE_VARIABLE: Final = "TIDEWHEEL_CONFIG_FILE"
-#: The settings file of the working directory, read if it is there.
+#: Settings file in the working directory, read if it exists.
 FILE_NAME: Final = "tidewheel.toml"
-#: Variables that are no options of an application: tools of this distribution read them.
+#: Variables of other tools of this distribution.
 OTHER_VARIABLES: Final = frozenset({
     FILE_VARIABLE,
     "TIDEWHEEL_CACHE_DIR",
     "TIDEWHEEL_IVY_JAR",
     "TIDEWHEEL_IVY_SETTINGS",
 })  # fmt: skip
-#: Beginning of the variables that only tests and benchmarks read.
+#: Prefix of variables for tests and benchmarks.
 TEST_PREFIX: Final = "TIDEWHEEL_TEST_"
-#: Ends of variables that Kubernetes injects for each service, here one named `tidewheel` or
-#: `tidewheel-…` (`enableServiceLinks`).
+#: Suffixes of variables that Kubernetes injects for each service (`enableServiceLinks`), here one
+#: named `tidewheel` or `tidewheel-…`.
 _SERVICE_LINK: Final = re.compile(
     r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-#: Beginnings of librdkafka's security properties, which belong into a client's table.
+#: Prefixes of librdkafka's security properties, which belong in a client's table.
 _CLIENT_PROPERTY: Final = ("sasl", "ssl", "security")
 
 _log = logging.getLogger(__name__)
 
 CLIENTS: Final = frozenset({"consumer", "producer", "admin"})
-#: Tables whose keys have dots, which names of environment variables have not.
+#: Tables with dotted keys; environment variable names have no dots.
 _DOTTED: Final = CLIENTS | {"repartition_topic_config"}
 TABLES: Final = _DOTTED | {"client_tags", "input_partitioners", "rocksdb"}
 
@@ -53,7 +53,7 @@ DEFAULT: Final = "default"
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Values before they are checked, and where each came from ("option", and "option.key" in tables)."""
+    """Unchecked values, and the origin of each ("option", and "option.key" in tables)."""
 
     values: dict[str, Any]
     origins: dict[str, str]
@@ -69,19 +69,19 @@ def collect(
     file: Path | None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Return the settings of all three sources; the first that has an option, or a key of a table, wins.
+    """Return the merged settings; the first source with an option, or a table's key, wins.
 
     Args:
-        known: Names of all options.
-        keywords: What the constructor was given.
-        file: The TOML file, or None for none.
-        environ: The environment; the process's own by default.
+        known: All option names.
+        keywords: Keyword arguments.
+        file: TOML file, or None.
+        environ: Environment; default: the process's.
     """
     settings = Settings({}, {})
     environment = _from_environment(known, os.environ if environ is None else environ)
     from_file = _from_file(known, file) if file is not None else iter(())
     for source in (_from_keywords(known, keywords), environment, from_file):
-        # A source's own whole value of a table ends the merging for those after it, not for itself.
+        # A whole table from one source hides the table of later sources.
         closed = {
             option
             for option, value in settings.values.items()
@@ -94,7 +94,7 @@ def collect(
 
 
 def settings_file(environ: Mapping[str, str]) -> Path | None:
-    """Return the file named by the environment, else that of the working directory, else None."""
+    """Return the file named by the environment, else the working directory's, else None."""
     named = environ.get(FILE_VARIABLE)
     if named:
         return Path(named).expanduser()
@@ -104,7 +104,7 @@ def settings_file(environ: Mapping[str, str]) -> Path | None:
 
 def _add(settings: Settings, option: str, key: str | None, value: Any, origin: str) -> None:
     if key is None:
-        if value == {}:  # an empty table adds nothing to what is there
+        if value == {}:  # an empty table adds no key
             value = settings.values.get(option, value)
         settings.values[option] = value
         settings.origins.setdefault(option, origin)
@@ -124,8 +124,8 @@ def _from_keywords(known: Collection[str], keywords: Mapping[str, Any]) -> Itera
 
 
 def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Iterator[_Setting]:
-    # Sorted, so that TIDEWHEEL_CONSUMER (JSON) and TIDEWHEEL_CONSUMER__X have one meaning; the longer names, which
-    # say one key, come first and win.
+    # Sorted: TIDEWHEEL_CONSUMER (JSON) and TIDEWHEEL_CONSUMER__X then have one meaning; longer
+    # names set one key, come first and win.
     names = [name for name in environ if name.upper().startswith(PREFIX)]
     for name in sorted(names, key=lambda name: (-len(name), name)):
         text = environ[name]
@@ -140,7 +140,7 @@ def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Ite
             continue
         if nested and (option not in TABLES or not key):
             raise _unknown(option, origin, known, shown=name)
-        if not text:  # `NAME=` in a shell or a compose file means unset
+        if not text:  # an empty value in a shell or compose file means unset
             continue
         if nested:
             yield option, _property_name(key) if option in _DOTTED else key, text, origin
@@ -151,7 +151,7 @@ def _from_environment(known: Collection[str], environ: Mapping[str, str]) -> Ite
 
 
 def _is_meant_as_option(option: str, known: Collection[str]) -> bool:
-    """Return whether a variable that names no option is a misspelt one, not another program's."""
+    """Return True if an unknown variable is a misspelt option, not another program's variable."""
     if _SERVICE_LINK.fullmatch(option.upper()):
         return False
     return bool(
@@ -171,7 +171,7 @@ def _from_file(known: Collection[str], file: Path) -> Iterator[_Setting]:
             f"settings file {str(file)!r} can't be read ({error.strerror}); correct the path, which --config or {FILE_VARIABLE} gives"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        # The message has line and column; it quotes one character at most.
+        # The error has line and column and quotes at most one character.
         raise ConfigError(f"settings file {str(file)!r} is not TOML: {error}; correct it") from None
     for option, value in content.items():
         origin = f"{file}, key {option}"
@@ -183,7 +183,6 @@ def _from_file(known: Collection[str], file: Path) -> Iterator[_Setting]:
 
 
 def _spread(option: str, value: Any, origin: str) -> Iterator[_Setting]:
-    """Yield a table key by key, anything else whole."""
     if option not in TABLES or not isinstance(value, Mapping):
         yield option, None, value, origin
         return
@@ -195,7 +194,7 @@ def _spread(option: str, value: Any, origin: str) -> Iterator[_Setting]:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield nested tables as dotted names, because TOML reads `security.protocol = "SSL"` as a table in a table."""
+    """Yield nested tables as dotted names: TOML reads `security.protocol = "SSL"` as a nested table."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(cast("dict[str, Any]", value), f"{prefix}{key}.")
@@ -204,7 +203,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _property_name(key: str) -> str:
-    """Return librdkafka's name for the end of a variable: SASL_PASSWORD -> sasl.password."""
+    """Return librdkafka's name for a variable's suffix: SASL_PASSWORD -> sasl.password."""
     if key == "log_level" or key.endswith("_cb"):
         return key
     return key.replace("_", ".")
@@ -216,7 +215,7 @@ def _json_table(text: str, origin: str) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         table = None
     if not isinstance(table, dict):
-        # The text may hold secrets, so it is not quoted.
+        # The text may contain secrets, so it is not quoted.
         raise ConfigError(
             f'{origin} is not a JSON object; write {{"name": "value"}}, or one variable per key as '
             f"{origin.removeprefix('environment variable ')}__NAME"

@@ -1,7 +1,7 @@
-"""Checks of single options: how what a user wrote becomes a value.
+"""Checks of single options: conversion of user values.
 
-Every check takes what keywords, environment variables and TOML files give (text, numbers, booleans, tables) and
-raises ValueError with what the value must be. Checks are idempotent, so that a checked value passes again.
+Checks accept keywords, environment variables and TOML values (text, numbers, booleans, tables), and
+raise ValueError with the accepted values. They are idempotent: checked values pass again.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ from tidewheel.tasks.processing.engine.processor_wrapper import ProcessorWrapper
 
 T = TypeVar("T")
 
-#: Application ids and everything that becomes a directory, a topic's name or a transactional id.
+#: Application ids and other names that become a directory, topic or transactional id.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SIZE: Final = re.compile(r"([0-9][0-9_]*)(?:\.([0-9]+))?\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
@@ -50,7 +50,8 @@ _UNIT_BYTES: Final = {
 }  # fmt: skip
 _ADDRESS: Final = re.compile(r"(?:[A-Z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s,:/\[\]]+):([0-9]{1,5})")
 _PORT_MAX: Final = 65_535
-#: `s3:/bucket`, `file:/path`: to everybody else directories of that name. `simplecache::s3://bucket` is a whole one.
+#: `s3:/bucket` and `file:/path` would be read as directories. `simplecache::s3://bucket` is a whole
+#: URL.
 _HALF_A_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?!//|:)")
 _FILE_OF_A_HOST: Final = re.compile(r"file://[^/]")
 _LABEL_CHARACTERS_MAX: Final = 255
@@ -58,12 +59,11 @@ _STORE_TYPES: Final = get_args(DslStoreType)
 _STORE_FORMATS: Final = get_args(DslStoreFormat)
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
-#: Names of built-in assignors.
-#: What may be said of how an input places its keys; `tidewheel.streams.topology.key_placement` knows what the names mean.
+#: Partitioner names; `tidewheel.streams.topology.key_placement` implements them.
 INPUT_PARTITIONERS: Final = ("murmur2", "crc32", "fnv1a", "unknown")
 
 TASK_ASSIGNORS: Final = (*BUILT_IN, "fixed")
-#: Names of the optimisations of a topology, as Kafka Streams' with underscores.
+#: Topology optimisations, Kafka Streams' names with underscores.
 OPTIMIZATIONS: Final = (
     "merge_repartition_topics",
     "reuse_ktable_source_topics",
@@ -72,7 +72,7 @@ OPTIMIZATIONS: Final = (
 
 
 def parse_bytes(value: object) -> int:
-    """Return a size in bytes from an int or from text with a unit; ValueError otherwise.
+    """Return a size in bytes from an int or text with a unit; raise ValueError otherwise.
 
     >>> parse_bytes("64 MiB"), parse_bytes("1.5KiB"), parse_bytes(1024)
     (67108864, 1536, 1024)
@@ -93,7 +93,7 @@ def parse_bytes(value: object) -> int:
 def integer(
     minimum: int, maximum: int | None = None, *, words: Collection[str] = ()
 ) -> PlainValidator:
-    """Return a check for whole numbers in a range, or one of some words."""
+    """Return a check for integers in a range, or one of some words."""
     bounds = f"of at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
     wanted = f"must be a whole number {bounds}" + "".join(f", or {word!r}" for word in words)
 
@@ -152,7 +152,6 @@ def _in_range(value: int, minimum: int, maximum: int | None, wanted: str) -> int
 
 
 def check_boolean(value: object) -> bool:
-    """Return a boolean; text such as true, yes, on, 1 counts."""
     text = str(value).lower()
     if isinstance(value, bool | str) and text in _TRUE | _FALSE:
         return text in _TRUE
@@ -160,8 +159,6 @@ def check_boolean(value: object) -> bool:
 
 
 def one_of(*choices: str) -> PlainValidator:
-    """Return a check for one of some words."""
-
     def check(value: object) -> str:
         if isinstance(value, str) and value in choices:
             return value
@@ -177,12 +174,10 @@ def _must_be_one_of(value: object, choices: Iterable[str]) -> str:
 
 
 def optional(check: Callable[[Any], T]) -> PlainValidator:
-    """Return a check that lets None through."""
     return PlainValidator(lambda value: None if value is None else check(value))
 
 
 def check_name(value: object) -> str:
-    """Return a name that is safe in paths, topics and transactional ids."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
     raise ValueError(
@@ -192,14 +187,12 @@ def check_name(value: object) -> str:
 
 
 def check_topic(value: object) -> str:
-    """Return the name of a topic."""
     if isinstance(value, str) and _TOPIC.fullmatch(value) and value not in {".", ".."}:
         return value
     raise ValueError("must be a topic name: 1 to 249 letters, digits, '.', '_' or '-'")
 
 
 def check_label(value: object) -> str:
-    """Return a short printable text."""
     if isinstance(value, str) and 0 < len(value) <= _LABEL_CHARACTERS_MAX and value.isprintable():
         return value
     raise ValueError(f"must be text of 1 to {_LABEL_CHARACTERS_MAX} printable characters")
@@ -211,7 +204,7 @@ def _address(value: str) -> bool:
 
 
 def check_servers(value: object) -> str:
-    """Return brokers as librdkafka takes them."""
+    """Return brokers in librdkafka's format."""
     if isinstance(value, str):
         value = value.split(",")
     if isinstance(value, list | tuple):
@@ -224,7 +217,6 @@ def check_servers(value: object) -> str:
 
 
 def check_endpoint(value: object) -> str:
-    """Return a host and port."""
     if isinstance(value, str) and _address(value):
         return value
     raise ValueError("must be the 'host:port' at which other members reach this process")
@@ -233,13 +225,13 @@ def check_endpoint(value: object) -> str:
 def check_directory(value: object) -> Path:
     """Return an absolute path."""
     if isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value):  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
-        # Absolute, because helper processes and later `chdir`s must mean the same place.
+        # Absolute: helper processes and later `chdir`s must use the same directory.
         return Path(value).expanduser().absolute()  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
     raise ValueError("must be the path of a directory")
 
 
 def check_location(value: object) -> str:
-    """Return an absolute path or a URL as text; a URL that would be taken for another path is refused."""
+    """Return an absolute path or a URL as text; reject incomplete URLs."""
     text = str(value) if isinstance(value, str | os.PathLike) else ""  # pyright: ignore[reportUnknownArgumentType] - PathLike of anything
     if not text:
         raise ValueError("must be a directory or an fsspec URL, as 's3://bucket/snapshots'")
@@ -252,12 +244,11 @@ def check_location(value: object) -> str:
         raise ValueError(
             "must have three slashes if it is a file URL, as 'file:///snapshots': what stands after two is a host"
         )
-    # Absolute, because Spark's executors work in folders of their own.
+    # Absolute: Spark executors work in their own folders.
     return text if ":" in text.partition("/")[0] else str(Path(text).expanduser().absolute())
 
 
 def check_replicas(value: object) -> int:
-    """Return a replication factor."""
     try:
         number = int(value) if isinstance(value, str) else value
     except ValueError:
@@ -268,15 +259,13 @@ def check_replicas(value: object) -> int:
 
 
 def check_tags(value: object) -> Mapping[str, str]:
-    """Return a read-only table of labels."""
     if not isinstance(value, Mapping):
         raise ValueError("must be a table of texts, as {'zone': 'a'}")  # noqa: TRY004 - pydantic reports ValueError
-    # Names and values both travel in heartbeats and are compared by text.
+    # Both are sent in heartbeats and compared as text.
     return MappingProxyType({check_name(key): check_label(tag) for key, tag in value.items()})  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - a mapping of anything, checked here
 
 
 def check_topic_config(value: object) -> Mapping[str, str]:
-    """Return a read-only table of settings of a repartition topic."""
     fault = fault_of_repartition_config(value)
     if fault:
         raise ValueError(fault)
@@ -284,7 +273,6 @@ def check_topic_config(value: object) -> Mapping[str, str]:
 
 
 def check_partitioners(value: object) -> Mapping[str, str]:
-    """Return a read-only table of the names of partitioners by topic."""
     table = check_tags(value)
     for topic, name in table.items():
         if name not in INPUT_PARTITIONERS:
@@ -293,7 +281,6 @@ def check_partitioners(value: object) -> Mapping[str, str]:
 
 
 def check_optimization(value: object) -> Literal["all", "none"] | frozenset[str]:
-    """Return which optimisations of a topology to apply."""
     if value in ("all", "none"):
         return value
     if isinstance(value, str):
@@ -307,7 +294,6 @@ def check_optimization(value: object) -> Literal["all", "none"] | frozenset[str]
 
 
 def check_assignor(value: object) -> str:
-    """Return the name of an assignor; that of an object is taken from it."""
     if isinstance(value, str):
         if value in TASK_ASSIGNORS or is_importable_name(value):
             return value
@@ -318,7 +304,7 @@ def check_assignor(value: object) -> str:
 
 
 def _callable(value: object, arguments: int, wanted: str) -> Any:
-    """Return a function, imported if it is given by name, that takes so many arguments."""
+    """Return a function with this number of arguments, imported if given by name."""
     if isinstance(value, str):
         if not is_importable_name(value):
             raise ValueError(f'must be {wanted}, or the "module:name" of one')
@@ -331,7 +317,6 @@ def _callable(value: object, arguments: int, wanted: str) -> Any:
 
 
 def check_handler(value: object) -> Any:
-    """Return an exception handler."""
     if value in ("fail", "continue"):
         return value
     return _callable(
@@ -340,7 +325,7 @@ def check_handler(value: object) -> Any:
 
 
 def check_extractor(value: object) -> Any:
-    """Return a timestamp extractor: a function, one of Kafka Streams' by its name, or a class of such objects."""
+    """Return a timestamp extractor: a function, a Kafka Streams extractor's name, or an extractor class."""
     named = NAMED_EXTRACTORS.get(value) if isinstance(value, str) else value
     if inspect.isclass(named) and accepts(named, 0):
         value = named()
@@ -351,7 +336,6 @@ def check_extractor(value: object) -> Any:
 
 
 def check_wrapper(value: object) -> Any:
-    """Return a processor wrapper: a class or an object of one."""
     if isinstance(value, str) and is_importable_name(value):
         value = _reported(import_object, value)
     if isinstance(value, ProcessorWrapper):
@@ -368,7 +352,7 @@ def check_wrapper(value: object) -> Any:
 
 
 def check_store_suppliers(value: object) -> Any:
-    """Return how stores are kept by default: a word, or a class of suppliers or an object of one."""
+    """Return the default store type: a word, a supplier class or its instance."""
     if isinstance(value, str) and value not in _STORE_TYPES and is_importable_name(value):
         value = _reported(import_object, value)
     if value in _STORE_TYPES or isinstance(value, DslStoreSuppliers):
@@ -382,14 +366,12 @@ def check_store_suppliers(value: object) -> Any:
 
 
 def check_store_format(value: object) -> str:
-    """Return what rows of the DSL's stores keep, in capitals."""
     if isinstance(value, str) and value.upper() in _STORE_FORMATS:
         return value.upper()
     raise ValueError(_must_be_one_of(value, _STORE_FORMATS))
 
 
 def check_serde(value: object) -> Serde[Any]:
-    """Return a serde, given as one, as a plain type, or by name."""
     if isinstance(value, str):
         named = serde_named(value)
         if named is not None:
@@ -402,7 +384,7 @@ def check_serde(value: object) -> Serde[Any]:
 
 
 def _reported(function: Callable[[Any], T], value: Any) -> T:
-    """Return what the function returns; our own errors become the ValueError that pydantic collects."""
+    """Return the function's result; convert our errors to the ValueError that pydantic collects."""
     try:
         return function(value)
     except StreamsError as error:
@@ -410,7 +392,7 @@ def _reported(function: Callable[[Any], T], value: Any) -> T:
 
 
 def check_rocksdb(value: object) -> RocksDBOptions:
-    """Return RocksDB's options; text from variables and files is understood."""
+    """Return RocksDB options; converts text from variables and files."""
     if isinstance(value, RocksDBOptions):
         return value
     if not isinstance(value, Mapping):
@@ -424,7 +406,7 @@ def check_rocksdb(value: object) -> RocksDBOptions:
             raise BadPropertyError(name, f"is no option of RocksDB here; {hint}")
         options[name] = _rocksdb_value(name, option)
     for name, option in options.items():
-        try:  # alone, so that the message can tell where the bad one came from
+        try:  # one option at a time, so the message can name its source
             RocksDBOptions(**{name: option})
         except (ValueError, TypeError) as error:
             raise BadPropertyError(name, str(error)) from None
@@ -432,7 +414,6 @@ def check_rocksdb(value: object) -> RocksDBOptions:
 
 
 def _rocksdb_value(name: str, value: Any) -> Any:
-    """Return a value as RocksDBOptions takes it; text comes from environment variables and files."""
     if not isinstance(value, str):
         return value
     try:

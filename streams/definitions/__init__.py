@@ -1,1 +1,1 @@
-"""Declarations of a program, checked: stores, serdes, names and arguments."""
+"""Checked declarations of a program: stores, serdes, names and arguments."""

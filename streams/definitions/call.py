@@ -1,4 +1,4 @@
-"""One call of the DSL: which operator, and from which line of the user's program. All its messages start with both."""
+"""A DSL call: operator and user line, the start of every error message."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +18,12 @@ class Call(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls, operator: str) -> "Call":
-        """Return the call that is being made."""
+        """Return the current call."""
         return cls(operator, caller_location())
 
     @property
     def context(self) -> str:
-        """Return how messages name it.
+        """Return the prefix of error messages.
 
         >>> Call("filter", "app.py:12").context
         'filter (app.py:12)'
@@ -31,7 +31,7 @@ class Call(msgspec.Struct, frozen=True):
         return where(self.operator, self.location)
 
     def function(self, function: object, kind: FunctionKind) -> UserFunction:
-        """Return a function of the user's, adapted to what its signature asks for."""
+        """Return a user function, adapted to its signature."""
         return adapt(function, kind=kind, node=self.operator, location=self.location)
 
     def mapper(self, function: Callable[..., Any]) -> UserFunction:
@@ -43,9 +43,9 @@ class Call(msgspec.Struct, frozen=True):
         return self.function(function, FunctionKind.PREDICATE)
 
     def name(self, name: str | None) -> str | None:
-        """Return a `name=` if it is a legal one."""
+        """Return a legal `name=`."""
         return None if name is None else check_name(name, "name", self.context)
 
     def serde(self, serde: SerdeLike[Any] | None, what: str) -> Serde[Any] | None:
-        """Return a full serde, or None where none was given."""
+        """Return a full serde; None if none was given."""
         return None if serde is None else as_serde(serde, f"{self.context}: {what}")

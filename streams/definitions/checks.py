@@ -1,6 +1,8 @@
-"""What users give to any call, checked: flags, texts, times, functions. Each error names the call, the argument and what to give.
+"""Checks of user arguments: flags, texts, times, functions.
 
-Durations are checked by `to_ms`, names by `check_name`, serdes by `as_serde`, functions of a record by `adapt`.
+Errors name the call, the argument and the accepted values.
+
+`to_ms` checks durations, `check_name` names, `as_serde` serdes, `adapt` record functions.
 """
 
 from collections.abc import Iterable
@@ -13,7 +15,7 @@ from tidewheel.streams.user_functions import accepts, is_async
 def check_flag(
     value: object, what: str, context: str, *, error: type[StreamsError] = TopologyError
 ) -> bool:
-    """Return a value if it is True or False; text such as "no" would count as true.
+    """Return True or False unchanged; reject other values: text such as "no" would count as true.
 
     >>> check_flag("no", "logging", "Materialized (app.py:3)")
     Traceback (most recent call last):
@@ -30,7 +32,7 @@ def check_flag(
 def check_time_ms(
     value: object, what: str, context: str, *, error: type[StreamsError] = TopologyError
 ) -> int:
-    """Return a value if it is a point in time as Kafka counts it.
+    """Return a valid Kafka timestamp (ms).
 
     >>> check_time_ms("noon", "start_timestamp_ms", "create_input_topic")
     Traceback (most recent call last):
@@ -50,9 +52,10 @@ def check_callable(
     *,
     error: type[StreamsError] = TopologyError,
 ) -> Any:
-    """Return a function that can be called with such parameters, or None; raises `error` otherwise.
+    """Return a function that accepts these parameters, or None; raise `error` otherwise.
 
-    `parameters` is written as in "(key, value, context)". An async function is refused: nobody would wait for it.
+    `parameters` is text such as "(key, value, context)". Async functions are rejected: nothing
+    awaits them.
 
     >>> check_callable(5, "partitioner", "(topic, key, value, partitions)", "to (app.py:12)")
     Traceback (most recent call last):
@@ -79,7 +82,7 @@ def check_callable(
 def check_series(
     values: object, items: str, context: str, *, error: type[StreamsError] = TopologyError
 ) -> Iterable[Any]:
-    """Return what can be iterated over, and is not a text; `items` says what it is to hold.
+    """Return an iterable that is not a text; `items` names its items in errors.
 
     >>> check_series(5, "(key, value) pairs", "pipe_key_values")
     Traceback (most recent call last):
@@ -94,5 +97,5 @@ def check_series(
 
 
 def is_series(values: object) -> TypeGuard[Iterable[Any]]:
-    """Return whether something can be iterated over, and is not a text."""
+    """Return True for an iterable that is not a text."""
     return isinstance(values, Iterable) and not isinstance(values, str | bytes)

@@ -1,7 +1,7 @@
-"""Placeholders for serdes that nobody gave, and the moment the configured defaults take their place.
+"""Placeholders for missing serdes, and their replacement by the configured defaults.
 
-A topology may be drawn and described without serdes; it may not run without. So a node without one gets a placeholder,
-which names the missing part when it is settled and never turns anything into bytes.
+A topology without serdes can be described but not run. Each placeholder names its missing serde in
+errors.
 """
 
 from dataclasses import replace
@@ -22,49 +22,48 @@ from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 
 class DefaultSerdes(Protocol):
-    """What a topology needs of a configuration (`StreamsConfig` is one)."""
+    """Defaults that a topology reads from a configuration such as `StreamsConfig`."""
 
     @property
     def default_key_serde(self) -> SerdePort | None:
-        """Return the serde of keys where none was given."""
+        """Return the default key serde."""
         ...
 
     @property
     def default_value_serde(self) -> SerdePort | None:
-        """Return the serde of values where none was given."""
+        """Return the default value serde."""
         ...
 
     @property
     def dsl_store_suppliers(self) -> object:
-        """Return what says how stores of the DSL are kept where nobody did."""
+        """Return the default store type of the DSL."""
         ...
 
     @property
     def dsl_store_format(self) -> str:
-        """Return what rows of the DSL's tables keep where nobody said: "DEFAULT", or "HEADERS"."""
+        """Return the default row format of DSL tables: "DEFAULT" or "HEADERS"."""
         ...
 
 
 class DefaultSerde:
-    """Stands where no serde was given, until the configured default takes its place. Never runs."""
+    """Placeholder for a missing serde, replaced by the configured default. Never serialises."""
 
     __slots__ = ("giver", "part")
 
     def __init__(self, part: str, giver: str = "") -> None:
-        #: "key" or "value".
         self.part = part
-        #: What to give, and where, if that is not what the node's kind says.
+        #: Argument to suggest, if the node kind does not determine it.
         self.giver = giver
 
-    #: Says nothing against key ranges while a topology is only described; what takes its place may.
+    #: Allows key ranges in descriptions; the actual serde may not.
     canonical = True
 
     def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - the serde's signature
-        """Return False: nothing does."""
+        """Return False."""
         return False
 
     def serialize(self, topic: str, value: Any, /) -> NoReturn:  # noqa: ARG002 - the serde's signature
-        """Raise: a topology with such a serde must not run."""
+        """Raise: a topology with a placeholder must not run."""
         raise TopologyError(f"topic {topic}: no {self.part} serde was settled before the start")
 
     deserialize = serialize
@@ -80,7 +79,7 @@ VALUE_DEFAULT = DefaultSerde("value")
 
 
 def filled(serde: SerdePort | None, placeholder: DefaultSerde) -> SerdePort:
-    """Return a serde, the one for keys where it is to be one, or the placeholder where there is none."""
+    """Return a serde, its key form for keys, or a placeholder if none was given."""
     if serde is None:
         return placeholder
     return for_keys(serde) if placeholder.part == "key" else serde
@@ -89,7 +88,7 @@ def filled(serde: SerdePort | None, placeholder: DefaultSerde) -> SerdePort:
 def serdes_or_default(
     key_serde: SerdeLike[Any] | None, value_serde: SerdeLike[Any] | None, context: str
 ) -> tuple[SerdePort, SerdePort]:
-    """Return both serdes, with a placeholder where the configured default is to go."""
+    """Return both serdes, with placeholders for missing ones."""
     key = KEY_DEFAULT if key_serde is None else as_serde(key_serde, f"{context}: key_serde")
     if value_serde is None:
         return key, VALUE_DEFAULT
@@ -97,7 +96,7 @@ def serdes_or_default(
 
 
 def settled_node(node: NodeSpec, key: SerdePort | None, value: SerdePort | None) -> NodeSpec:
-    """Return a node with the defaults in the place of placeholders; raises `TopologyError` where there is none."""
+    """Return a node with placeholders replaced; raise `TopologyError` for a missing default."""
     if isinstance(node, ProcessorSpec):
         return _settled_processor(node, key, value)
     what, giver = repr(node.name), "where the topic is read"
@@ -121,7 +120,7 @@ def settled_node(node: NodeSpec, key: SerdePort | None, value: SerdePort | None)
 def _settled_processor(
     node: ProcessorSpec, key: SerdePort | None, value: SerdePort | None
 ) -> ProcessorSpec:
-    """Return a node of the DSL whose operator gets the defaults in the place of placeholders."""
+    """Return a DSL node whose operator has its placeholders replaced."""
     supplier = node.supplier
     if not isinstance(supplier, OperatorSupplier) or not any(
         isinstance(argument, DefaultSerde) for argument in supplier.arguments
@@ -141,7 +140,7 @@ def _settled_processor(
 def settled_store(
     builder: StoreBuilder, user: NodeSpec | None, key: SerdePort | None, value: SerdePort | None
 ) -> StoreSpec:
-    """Return a store with the defaults in the place of placeholders; `user` is a node that uses it."""
+    """Return a store with placeholders replaced; `user` is a node that uses it."""
     location = builder.location or ("" if user is None else user.location)
     context, giver = (
         where(f"store {builder.spec.name!r}", location),

@@ -6,10 +6,10 @@ from tidewheel.streams.errors import StreamsError
 
 
 class IsolationLevel(StrEnum):
-    """Which rows a query of a store reads.
+    """Rows visible to an interactive query.
 
-    `READ_COMMITTED`: what is committed. `READ_UNCOMMITTED`: also what the running tasks have changed since, as their
-    processors see it; an abort takes that back.
+    `READ_COMMITTED`: committed rows. `READ_UNCOMMITTED`: also changes of running tasks since the
+    last commit; an abort reverts those.
 
     >>> IsolationLevel("read_committed") is IsolationLevel.READ_COMMITTED
     True
@@ -20,7 +20,7 @@ class IsolationLevel(StrEnum):
 
 
 def given_level(given: object) -> IsolationLevel:
-    """Return an isolation level that a user gave to a query; raises `StreamsError` if it is none.
+    """Return the isolation level of a query; raise `StreamsError` for other values.
 
     >>> given_level("read_uncommitted").name
     'READ_UNCOMMITTED'

@@ -1,4 +1,4 @@
-"""What a table's store is to be: `Materialized`. It becomes a `StoreSpec`; nothing here opens a store."""
+"""`Materialized`: the options of a table's store, converted to a `StoreSpec`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -21,7 +21,7 @@ from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes import SerdeLike
 from tidewheel.streams.user_functions import caller_location
 
-# What a store without a serde is of. `Any` would make its table one of `Any`, where the types are known without it.
+# Default type argument. `Any` would erase table types that are known without it.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
@@ -31,43 +31,42 @@ else:
     K = TypeVar("K")
     V = TypeVar("V")
 
-#: How a table of the DSL is kept: on disk; in memory and restored at every start; on disk with the history of every
-#: key; in memory with the keys used last only.
+#: Table store types: on disk; in memory, restored at each start; on disk with version history; in
+#: memory with a key limit.
 StoreType = Literal["rocksdb", "in_memory", "versioned", "lru"]
 
 
 @dataclass(frozen=True)
 class Materialized(Generic[K, V]):
-    """How a table is kept in a store. A plain string in its place means `Materialized(name)`.
+    """Store options of a table. A plain string means `Materialized(name)`.
 
     Attributes:
-        name: The store's name, also that of its changelog topic and for queries; generated if not given.
-        key_serde: Serde of keys; else the stream's, else the configured default.
-        value_serde: Serde of values, likewise.
-        store_type: "rocksdb", "in_memory", "versioned" (on disk, with the history of every key; needs
-            `history_retention`) or "lru" (in memory, the keys used last; needs `max_entries`). If not given, the setting
-            `dsl_store_suppliers` decides: "rocksdb" unless it is set.
-        caching: Hold updates back until a commit or a full cache, so that fewer go downstream.
+        name: Name of the store and of its changelog topic, also for queries; default: generated.
+        key_serde: Serde of keys; default: the stream's, then the configured one.
+        store_type: "rocksdb", "in_memory", "versioned" (on disk, with version history; needs
+            `history_retention`) or "lru" (in memory, most recently used keys; needs `max_entries`).
+            Default: the option `dsl_store_suppliers` ("rocksdb").
+        caching: Buffer updates until a commit or a full cache, to send fewer downstream.
         logging: Write changes to a changelog topic. Without it a lost disk loses the table.
         changelog_config: Topic settings for the changelog, such as `{"min.insync.replicas": "2"}`.
-        retention: Windowed tables: how long a window is kept, counted from its start (a session's end) to the largest
-            one seen; as long as late records may come if not given, and never shorter.
-        history_retention: Versioned tables: how far back a version may be read, and how late a record may be.
-        max_entries: LRU tables: how many keys are kept.
-        ttl: Tables without windows: how long a row lives after the timestamp of the record that set it, in stream time.
-        headers: Each row keeps the headers of the record that set it, here and in the changelog (not with
-            `store_type="versioned"`, `"lru"` or `ttl`). If not given, the setting `dsl_store_format` decides.
+        retention: Windowed tables: retention of a window, from its start (a session's end) to the
+            largest one seen; default and minimum: the time in which late records are accepted.
+        history_retention: Versioned tables: age limit for reading versions and for late records.
+        max_entries: LRU tables: maximum number of keys.
+        ttl: Tables without windows: lifetime of a row after its record's timestamp, in stream time.
+        headers: Store the record's headers with each row and in the changelog (not for "versioned",
+            "lru" or `ttl`). Default: the option `dsl_store_format`.
 
-    Durations are `datetime.timedelta` or int milliseconds. For type checkers it is `Materialized[K, V]` of the types of its
-    serdes, which must be the table's; `Never` stands for one that is not given.
+    Durations are `datetime.timedelta` or int milliseconds. Type checkers see `Materialized[K, V]`
+    with the types of its serdes, which must match the table; `Never` means not given.
 
     Raises:
-        TopologyError: A name that can't be one, what is no serde, or options that do not go together.
+        TopologyError: An invalid name or serde, or conflicting options.
 
     >>> Materialized("counts", store_type="in_memory", caching=False).name
     'counts'
 
-    A row that ends an hour after its record, and a table that knows what was true at any time of the last day:
+    Rows that expire an hour after their record, and a table with a day of version history:
 
     >>> from datetime import timedelta
     >>> from tidewheel import StreamsBuilder
@@ -95,7 +94,7 @@ class Materialized(Generic[K, V]):
     headers: bool | None = None
 
     def __post_init__(self) -> None:
-        # The caller of a dataclass is its own made-up __init__; no line is better than that one.
+        # A dataclass's generated __init__ is no user line; use none instead.
         location = caller_location()
         context = where("Materialized", "" if location.startswith("<string>") else location)
         if self.name is not None:
@@ -138,17 +137,17 @@ class Materialized(Generic[K, V]):
 
     @property
     def persistent(self) -> bool:
-        """Return whether the store is on disk, as long as no setting says otherwise."""
+        """Return True if the store is on disk, unless an option changes it."""
         return self.store_type in (None, "rocksdb", "versioned")
 
     @property
     def fits_windows(self) -> bool:
-        """Return whether such a store can keep rows by time, and records of joins."""
+        """Return True if such a store can keep windowed rows and join records."""
         return self.store_type in (None, "rocksdb", "in_memory")
 
     @classmethod
     def of(cls, store: "StoreArgument[Any, Any]", context: str) -> "Materialized[Any, Any]":
-        """Return what a `store=` argument means; raises `TopologyError` for anything else.
+        """Return the options of a `store=` argument; raise `TopologyError` for other types.
 
         >>> Materialized.of("counts", "count").name
         'counts'
@@ -165,13 +164,17 @@ class Materialized(Generic[K, V]):
 
     @classmethod
     def of_table(cls, store: "StoreArgument[Any, Any]", context: str) -> "Materialized[Any, Any]":
-        """Return what the `store=` of a table without windows means; raises `TopologyError` for anything else."""
+        """Return the options of a `store=` argument of a table without windows.
+
+        Raises:
+            TopologyError: An invalid argument, or an option for windowed tables.
+        """
         wishes = cls.of(store, context)
         wishes.check_has_no_windows(context)
         return wishes
 
     def check_has_no_windows(self, context: str) -> None:
-        """Raise `TopologyError` if there is a wish that only windowed tables can fulfil."""
+        """Raise `TopologyError` for an option of windowed tables."""
         if self.retention is not None:
             raise TopologyError(
                 f"{context}: retention= is for windowed tables; rows of other tables live until they are deleted "
@@ -186,14 +189,7 @@ class Materialized(Generic[K, V]):
         *,
         context: str = "Materialized",
     ) -> StoreSpec:
-        """Return the store of a table without windows, with the name and the serdes that were settled for it.
-
-        Args:
-            name: The store's name.
-            key_serde: Serde of keys.
-            value_serde: Serde of values.
-            context: The operator and the user's line, for errors.
-        """
+        """Return the store spec of a table without windows."""
         self.check_has_no_windows(context)
         versioned = self.store_type == "versioned"
         spec = self._spec(
@@ -203,8 +199,8 @@ class Materialized(Generic[K, V]):
         history_ms = optional_ms(self.history_retention, "history_retention", context, minimum_ms=0)
         return replace(
             spec,
-            # What was held back would reach readers of versions out of order (Kafka Streams has no cache there either),
-            # and may be gone from an LRU table when its turn comes.
+            # A cache would write versions out of order (Kafka Streams has none there either). A
+            # cached row may be evicted from an LRU table before its flush.
             caching=self.caching and not versioned and self.max_entries is None,
             history_retention_ms=history_ms or 0,
             max_entries=self.max_entries,
@@ -222,16 +218,13 @@ class Materialized(Generic[K, V]):
         window_end: Callable[[int], int] | None = None,
         context: str,
     ) -> StoreSpec:
-        """Return the store of a table by key and window.
+        """Return the store spec of a table by key and window.
 
         Args:
-            name: The store's name.
             key_serde: Serde of keys (without the window).
-            value_serde: Serde of values.
-            needed_retention_ms: How long a window may still change after its start.
+            needed_retention_ms: Time after its start in which a window may change.
             window_size_ms: Length of a window.
-            window_end: Gives the end of a window that begins at a start, where the length doesn't tell.
-            context: The operator and the user's line, for errors.
+            window_end: Returns the end of a window by its start, for windows of varying length.
         """
         spec = self._spec(StoreKind.TIMESTAMPED_WINDOW, (name, key_serde, value_serde))
         return replace(
@@ -250,7 +243,10 @@ class Materialized(Generic[K, V]):
         needed_retention_ms: int,
         context: str,
     ) -> StoreSpec:
-        """Return the store of a table by key and session; `needed_retention_ms` is how long after its end one may change."""
+        """Return the store spec of a table by key and session.
+
+        `needed_retention_ms` is the time after its end in which a session may change.
+        """
         spec = self._spec(StoreKind.SESSION, (name, key_serde, value_serde))
         return replace(spec, retention_ms=self.windows_retention_ms(needed_retention_ms, context))
 
@@ -268,7 +264,7 @@ class Materialized(Generic[K, V]):
         )
 
     def windows_retention_ms(self, needed_ms: int, context: str) -> int:
-        """Return how long a windowed table keeps its rows; raises `TopologyError` if that is not long enough."""
+        """Return the retention of a windowed table (ms); raise `TopologyError` if it is too short."""
         if not self.fits_windows:
             raise TopologyError(
                 f"{context}: store_type={self.store_type!r} is not for windowed tables; give 'rocksdb' or 'in_memory'"
@@ -288,7 +284,7 @@ class Materialized(Generic[K, V]):
         return retention_ms
 
 
-#: What a table's `store=` may be: with both serdes, with one of them, or with none.
+#: Accepted types of `store=`: with both serdes, one or none.
 StoreArgument = (
     str
     | Materialized[Never, Never]
@@ -301,13 +297,13 @@ StoreArgument = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreBuilder:
-    """A store to be added with `add_state_store`; made by `Stores`.
+    """A store for `add_state_store`; made by `Stores`.
 
     Attributes:
-        spec: The store.
-        location: The user's line that asked for it.
-        takes_default: Nobody has said how it is kept: the setting `dsl_store_suppliers` does.
-        takes_format: Nobody has said whether it keeps headers: the setting `dsl_store_format` does.
+        spec: Store spec.
+        location: The user's file:line.
+        takes_default: True if `dsl_store_suppliers` decides the store type.
+        takes_format: True if `dsl_store_format` decides about headers.
 
     >>> from tidewheel import Stores
     >>> Stores.key_value("seen", key_serde=str, value_serde=int).spec.persistent

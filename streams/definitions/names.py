@@ -1,7 +1,6 @@
-"""Names of nodes, stores and topics: what is legal, and what was probably meant.
+"""Legal names of nodes, stores and topics, and suggestions for misspelled ones.
 
-The rules are those of `tidewheel.state_stores.names`; here they get the operator and the user's line. Nothing here knows a
-topology.
+Applies the rules of `tidewheel.state_stores.names` and adds operator and user line.
 """
 
 from collections.abc import Iterable
@@ -12,12 +11,12 @@ from tidewheel.state_stores.names import check_store_name, check_topic_name
 from tidewheel.streams.definitions.checks import is_series
 from tidewheel.streams.errors import TopologyError
 
-#: What Kafka appends to the name of a topic that a stream is sent through to be partitioned anew.
+#: Kafka's suffix of repartition topics.
 REPARTITION_SUFFIX: Final = "-repartition"
 
 
 def where(what: str, location: str) -> str:
-    """Return how messages name an operator and the user's line that called it.
+    """Return an operator and the user's line for messages.
 
     >>> where("filter", "app.py:12")
     'filter (app.py:12)'
@@ -26,11 +25,11 @@ def where(what: str, location: str) -> str:
 
 
 def check_name(name: object, what: str, context: str) -> str:
-    """Return a name if it is legal; raise `TopologyError` otherwise.
+    """Return a legal name; raise `TopologyError` otherwise.
 
     Args:
-        name: What the user gave.
-        what: What it names ("topic", "store", "name"); stores have a stricter rule than topics and nodes.
+        name: User-given name.
+        what: Kind of name ("topic", "store", "name"); stores have a stricter rule.
         context: Operator and line, see `where`.
 
     >>> check_name("word-counts", "store", "count (app.py:3)")
@@ -43,12 +42,12 @@ def check_name(name: object, what: str, context: str) -> str:
     try:
         return check_store_name(name) if what == "store" else check_topic_name(name)
     except ValueError as error:
-        # Nodes obey the rule of topics, because they lend them their names.
+        # Node names follow the topic rule because topics are named after them.
         raise TopologyError(f"{context}: {str(error).replace('topic name', what, 1)}") from None
 
 
 def check_names(names: object, what: str, context: str) -> tuple[str, ...]:
-    """Return a sequence of names as a tuple; raise `TopologyError` for one string, an illegal name or a duplicate."""
+    """Return names as a tuple; raise `TopologyError` for a single string, an illegal name or a duplicate."""
     if not is_series(names):
         raise TopologyError(
             f"{context}: {what} is of type {type(names).__name__}; give a list of names"
@@ -62,7 +61,7 @@ def check_names(names: object, what: str, context: str) -> tuple[str, ...]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the nearest known name, a list of them where none is near, or "".
+    """Return "; did you mean 'x'?" for the nearest known name, a list without a near one, or "".
 
     >>> did_you_mean("conts", ["counts", "totals"])
     "; did you mean 'counts'?"

@@ -1,6 +1,6 @@
-"""What users give to a node, checked: topics, suppliers, functions, parents.
+"""Checks of node arguments: topics, suppliers, functions, parents.
 
-Each function returns the argument in the form specs hold it, or raises `TopologyError` with operator and line.
+Functions return the argument in spec form, or raise `TopologyError` with operator and line.
 """
 
 import inspect
@@ -30,10 +30,10 @@ from tidewheel.tasks.processing.api.topology_spec import (
 from tidewheel.tasks.processing.engine.processor_wrapper import ProcessorWrapper, wrapped
 from tidewheel.tasks.processing.engine.transformer import ValueTransformerWithKey
 
-#: The parameters of a partitioner.
+#: Parameters of a partitioner.
 PARTITIONER: Final = "(topic, key, value, partitions)"
 
-#: Names the topic of each record that a sink writes.
+#: Returns the topic for each record of a sink.
 TopicChooser = Callable[[Any, Any, RecordContext], str]
 
 
@@ -47,7 +47,7 @@ def source_spec(
     call: str,
     location: str,
 ) -> SourceSpec:
-    """Return a checked source; `call` is the function the user called."""
+    """Return a checked source; `call` is the user's call."""
     context = where(call, location)
     names, pattern = check_topics(topics, context)
     if isinstance(offset_reset, timedelta):
@@ -70,7 +70,7 @@ def source_spec(
 
 
 def check_topics(topics: object, context: str) -> tuple[tuple[str, ...], re.Pattern[str] | None]:
-    """Return topics or the pattern of them; raises `TopologyError` for anything else."""
+    """Return topics or a topic pattern; raise `TopologyError` for other types."""
     if _is_pattern(topics):
         if not isinstance(topics.pattern, str):
             raise TopologyError(f"{context}: the pattern is one of bytes; compile it from a string")
@@ -88,14 +88,14 @@ def _is_pattern(topics: object) -> TypeGuard[re.Pattern[Any]]:
 
 
 def check_target(topic: object, context: str) -> Any:
-    """Return what a sink writes to: a topic, or a function of (key, value, record context)."""
+    """Return a sink's target: a topic, or a function of (key, value, record context)."""
     if callable(topic):
         return check_callable(topic, "topic", "(key, value, context)", context)
     return check_name(topic, "topic", context)
 
 
 def check_extractor(extractor: object, context: str) -> TimestampExtractor | None:
-    """Return a timestamp extractor; a class whose objects are extractors stands for one of them."""
+    """Return a timestamp extractor; instantiate an extractor class."""
     if inspect.isclass(extractor) and callable(getattr(extractor, "__call__", None)):  # noqa: B004 - of its objects
         made: type[Any] = extractor
         extractor = made() if accepts(made, 0) else made
@@ -106,10 +106,11 @@ def check_extractor(extractor: object, context: str) -> TimestampExtractor | Non
 
 
 def check_supplier(supplier: object, context: str, kind: type[Any] | None = None) -> None:
-    """Raise `TopologyError` unless this is a processor class or a function that makes a new one at each call.
+    """Raise `TopologyError` unless this is a processor class or a factory of new objects.
 
-    A function is called twice to see that (as Kafka Streams' ApiUtils.checkSupplier does): one object for several tasks
-    would mix up their contexts. With `kind` (Processor or FixedKeyProcessor) it must make that.
+    A factory is called twice to check that (as Kafka Streams' ApiUtils.checkSupplier does): tasks
+    that share one object would mix up their contexts. `kind` (Processor or FixedKeyProcessor) is
+    the required type.
     """
     name = type(supplier).__name__
     if isinstance(supplier, tuple(_FITTING)):
@@ -151,7 +152,7 @@ def _made(supplier: Callable[[], object], context: str) -> object:
         ) from error
 
 
-#: What takes which kind of object.
+#: Methods that accept each kind of object.
 _FITTING: Final[dict[type[Any], str]] = {
     Processor: "process() of a stream",
     FixedKeyProcessor: "process_values() of a stream",
@@ -171,7 +172,7 @@ def _check_made(made: type[Any], kind: type[Any] | None, context: str) -> None:
     )
 
 
-#: What is called for each record, and with what.
+#: Record method of each kind, with its parameters.
 _WORK: Final[dict[type[Any], tuple[str, tuple[str, ...]]]] = {
     Processor: ("process", ("record",)),
     FixedKeyProcessor: ("process", ("record",)),
@@ -189,9 +190,9 @@ def _check_methods(made: object, context: str) -> None:
 
 
 def connected_stores(supplier: object, context: str) -> tuple[StoreBuilder, ...]:
-    """Return the stores a supplier brings along: its `stores`, builders or a function that returns them.
+    """Return the stores that a supplier declares in `stores`: builders, or a function that returns them.
 
-    Kafka Streams' ConnectedStoreProvider. A processor class may have them as an attribute or as a class method.
+    Kafka Streams' ConnectedStoreProvider. A processor class may use an attribute or a class method.
     """
     stores: Any = getattr(supplier, "stores", None)
     if callable(stores):
@@ -216,7 +217,7 @@ def connected_stores(supplier: object, context: str) -> tuple[StoreBuilder, ...]
 
 
 def check_store_builder(builder: object, context: str) -> StoreBuilder:
-    """Return a store builder; raises `TopologyError` for anything else."""
+    """Return a store builder; raise `TopologyError` for other types."""
     if not isinstance(builder, StoreBuilder):
         raise TopologyError(
             f"{context}: the store is of type {type(builder).__name__}; give one of Stores, as in "
@@ -226,7 +227,7 @@ def check_store_builder(builder: object, context: str) -> StoreBuilder:
 
 
 def check_parents(parents: object, context: str) -> tuple[str, ...]:
-    """Return the names of parents, at least one."""
+    """Return at least one parent name."""
     names = one_or_more(parents, "parents", context)
     if not names:
         raise TopologyError(f"{context}: it has no parent; name at least one node")
@@ -234,12 +235,12 @@ def check_parents(parents: object, context: str) -> tuple[str, ...]:
 
 
 def one_or_more(names: object, what: str, context: str) -> tuple[str, ...]:
-    """Return one name or several as a tuple."""
+    """Return one or several names as a tuple."""
     return check_names([names] if isinstance(names, str) else names, what, context)
 
 
 def made_wrapper(config: object) -> ProcessorWrapper | None:
-    """Return the `processor_wrapper_class` of the settings, made and configured; None if there is none."""
+    """Return the configured `processor_wrapper_class` instance, or None."""
     if not hasattr(config, "processor_wrapper_class"):  # such as only gives serdes
         return None
     settings: Any = config
@@ -252,7 +253,7 @@ def made_wrapper(config: object) -> ProcessorWrapper | None:
 
 
 def wrapped_node(node: NodeSpec, wrapper: ProcessorWrapper) -> NodeSpec:
-    """Return a node as the wrapper wants it; raises `TopologyError` if it wraps a supplier in something else."""
+    """Return a wrapped node; raise `TopologyError` if the wrapper changes the supplier's kind."""
     if not isinstance(node, ProcessorSpec):
         return node
     made = wrapped(node, wrapper)

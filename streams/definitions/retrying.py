@@ -1,4 +1,4 @@
-"""`retrying`: calls a function again that failed, before its record goes to the processing handler."""
+"""`retrying`: retries a failed function before its record goes to the processing handler."""
 
 import asyncio
 import random
@@ -14,7 +14,8 @@ from tidewheel.streams.user_functions import is_async
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: A wait is between this part of its length and all of it, so that calls that failed together don't come back together.
+#: Each wait is a random part, from this fraction to all, of its length: simultaneous failures then
+#: retry at different times.
 _LEAST_PART: Final = 0.5
 
 
@@ -49,22 +50,22 @@ def retrying(
 ) -> Any:
     """Return a function that calls `function` up to `attempts` times; it may be a coroutine function.
 
-    The last error is raised, so the record goes to the processing handler as if it had been the only one. Between two
-    calls it waits `backoff`, twice as long each time up to `max_backoff`, less a random part of up to a half. A coroutine
-    that is cancelled, because its task leaves, is not called again. Wrap what asks another system, not what writes to a
-    store or forwards: those writes would be made again.
+    The last error is raised, and the record goes to the processing handler. Waits start at
+    `backoff`, double up to `max_backoff`, and are shortened randomly by up to a half. A coroutine
+    cancelled because its task leaves is not retried. Wrap calls to other systems only: retried
+    store writes and forwards would be repeated.
 
     Args:
-        function: What to call. Without it a decorator is returned.
-        attempts: How often it is called at most, 1 or more.
-        backoff: The first wait, in milliseconds or as a `timedelta`.
-        max_backoff: The longest wait.
-        timeout: How long one call of a coroutine function may take; then it is cancelled, and has failed with
-            `TimeoutError`. A plain function can't be stopped: give the time-out to its client.
-        on: Errors after which it is called again; others are raised at once.
+        function: Function to call; without it a decorator is returned.
+        attempts: Maximum number of calls, 1 or more.
+        backoff: First wait, in milliseconds or as a `timedelta`.
+        max_backoff: Longest wait.
+        timeout: Time limit of one call of a coroutine function; it is then cancelled with
+            `TimeoutError`. A plain function can't be stopped: set the time-out in its client.
+        on: Errors to retry; others are raised immediately.
 
     Raises:
-        TopologyError: An argument makes no sense, or there is a `timeout` for a plain function.
+        TopologyError: An invalid argument, or a `timeout` for a plain function.
 
     >>> answers = iter([OSError("busy"), OSError("busy"), 7])
     >>> def ask(value):
@@ -110,18 +111,16 @@ def _is_error(kind: object) -> bool:
 
 
 class _Waits:
-    """How long to wait between the calls for one record."""
-
     def __init__(self, attempts: int, first_s: float, longest_s: float) -> None:
         self._attempts = attempts
         self._first_s = first_s
         self._longest_s = longest_s
 
     def __iter__(self) -> Iterator[float | None]:
-        """Yield for each call how long to wait if it fails (seconds), None for the last one."""
+        """Yield the wait after each failed call (seconds); None for the last call."""
         wait_s = min(self._first_s, self._longest_s)
         for _ in range(self._attempts - 1):
-            yield wait_s * random.uniform(_LEAST_PART, 1)  # noqa: S311 - it need not be secret
+            yield wait_s * random.uniform(_LEAST_PART, 1)  # noqa: S311 - not a secret
             wait_s = min(2 * wait_s, self._longest_s)
         yield None
 

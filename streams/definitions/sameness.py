@@ -1,22 +1,22 @@
-"""Sameness of objects that users give twice: extractors, serdes, functions. Pure."""
+"""Equality of user objects given twice: extractors, serdes, functions. Pure."""
 
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final
 
-#: How classes compare that leave it to identity.
+#: `__eq__` of classes that compare by identity.
 _BY_IDENTITY: Final[tuple[Any, ...]] = tuple(
     kind.__eq__ for kind in (object, FunctionType, MethodType, partial[Any])
 )
 
-#: Parts of parts are compared to this depth; an object may contain itself.
+#: Depth limit for nested objects, which may contain themselves.
 _DEPTH: Final = 6
 
 
 def is_same(one: object, other: object, depth: int = _DEPTH) -> bool:
-    """Return whether two objects are equal, or of one class and made of equal parts.
+    """Return True if two objects are equal, or have one class and equal parts.
 
-    Two functions are the same if one `def` or `lambda` made both and they close over equal values.
+    Two functions are the same if one `def` or `lambda` made both and their closures are equal.
 
     >>> def by(field):
     ...     return lambda record, partition_time: record.value[field]
@@ -34,7 +34,6 @@ def is_same(one: object, other: object, depth: int = _DEPTH) -> bool:
 
 
 def _parts(item: Any) -> list[Any] | None:
-    """Return the parts of an object; None for one whose parts can't be read."""
     match item:
         case FunctionType():
             cells = [cell.cell_contents for cell in item.__closure__ or ()]
@@ -50,7 +49,7 @@ def _parts(item: Any) -> list[Any] | None:
 
 
 def attributes_of(item: Any) -> list[Any] | None:
-    """Return the attributes of an object in an order of their names; None for one of a class written in C."""
+    """Return an object's attributes sorted by name; None for a class written in C."""
     slots = [name for kind in type(item).__mro__ for name in _slots(kind)]
     own: dict[str, Any] | None = getattr(item, "__dict__", None)
     if own is None and not slots and type(item).__basicsize__ > object.__basicsize__:

@@ -1,4 +1,7 @@
-"""Checks of what users say about stores, shared by `Materialized` and `Stores`. Each error names the option and the line."""
+"""Checks of store options, shared by `Materialized` and `Stores`.
+
+Errors name the option and the user's line.
+"""
 
 from collections.abc import Mapping
 from inspect import isabstract, isclass
@@ -15,14 +18,14 @@ from tidewheel.streams.user_functions import accepts
 def optional_ms(
     duration: Duration | None, what: str, context: str, *, minimum_ms: int = 1
 ) -> int | None:
-    """Return a duration in milliseconds, or None if there is none; raises for one below the minimum."""
+    """Return a duration in milliseconds, or None; raise if it is below the minimum."""
     if duration is None:
         return None
     return to_ms(duration, f"{context}: {what}", minimum_ms=minimum_ms)
 
 
 def check_belongs(context: str, store_type: str, its_type: str, option: str, value: object) -> None:
-    """Raise unless an option is given exactly if the store is of the type it belongs to."""
+    """Raise unless an option is given exactly for its store type."""
     if (store_type == its_type) is not (value is not None):
         raise TopologyError(
             f"{context}: store_type={its_type!r} and {option}= go together, but store_type is {store_type!r} and "
@@ -31,13 +34,13 @@ def check_belongs(context: str, store_type: str, its_type: str, option: str, val
 
 
 def check_max_entries(value: object, context: str) -> None:
-    """Raise unless this is how many keys a store may keep."""
+    """Raise unless this is a valid key limit."""
     if type(value) is not int or value < 1:
         raise TopologyError(f"{context}: max_entries={value!r} must be an int of at least 1")
 
 
 def check_makes_stores(factory: object, context: str) -> None:
-    """Raise unless this is a `StateStore` class or a function that makes a new one at each call (it is called twice)."""
+    """Raise unless this is a `StateStore` class or a factory of new objects (called twice)."""
     example = f"{context}: give a StateStore class, or a function without parameters that makes one"
     if not callable(factory) or not accepts(factory, 0):
         kind = "needs arguments" if callable(factory) else f"is of type {type(factory).__name__}"
@@ -60,12 +63,12 @@ def check_makes_stores(factory: object, context: str) -> None:
 
 
 def checked_serde(serde: SerdeLike[Any], what: str, context: str) -> Serde[Any]:
-    """Return the serde that an argument means; raises if it means none."""
+    """Return a serde; raise for other arguments."""
     return as_serde(serde, f"{context}: {what}")
 
 
 def check_serde(serde: SerdeLike[Any] | None, what: str, context: str) -> None:
-    """Raise unless an argument means a serde, or is not given."""
+    """Raise unless this is a serde or None."""
     if serde is not None:
         checked_serde(serde, what, context)
 
@@ -75,13 +78,13 @@ def _is_mapping(config: object) -> TypeGuard[Mapping[object, object]]:
 
 
 def check_flags(context: str, **flags: object) -> None:
-    """Raise unless each of these options is True or False."""
+    """Raise unless each option is True or False."""
     for option, value in flags.items():
         check_flag(value, option, context)
 
 
 def check_changelog_config(config: object, context: str, *, logging: bool) -> None:
-    """Raise unless these are topic settings as Kafka takes them, of a store that has such a topic."""
+    """Raise unless these are valid Kafka topic settings, for a store with a changelog."""
     if not _is_mapping(config):
         raise TopologyError(
             f"{context}: changelog_config is of type {type(config).__name__}; give a mapping of topic settings"

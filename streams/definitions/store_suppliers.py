@@ -1,4 +1,4 @@
-"""What kind of store the DSL's operators get where `Materialized` does not say: the setting `dsl_store_suppliers`."""
+"""Default types of DSL stores: the option `dsl_store_suppliers`."""
 
 from dataclasses import replace
 from typing import Final, Literal, get_args
@@ -9,19 +9,19 @@ from tidewheel.streams.definitions.names import where
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes.buffered import BufferedSerde
 
-#: How a store of the DSL may be kept by default: on disk, or in memory and restored at every start.
+#: Default store type: on disk, or in memory and restored at each start.
 DslStoreType = Literal["rocksdb", "in_memory"]
 _TYPES: Final = get_args(DslStoreType)
 
-#: What the rows of a table's store keep by default: value and timestamp, or the record's headers, too.
+#: Default row content: value and timestamp, or the record's headers, too.
 DslStoreFormat = Literal["DEFAULT", "HEADERS"]
 
 
 class DslStoreSuppliers:
-    """Says per store of the DSL whether it is on disk or in memory; subclass it for the setting `dsl_store_suppliers`.
+    """Default store type per DSL store; subclass it for the option `dsl_store_suppliers`.
 
-    Each method is given the store's name, once when the topology is made, and answers "rocksdb" or "in_memory". It is not
-    asked about stores whose `Materialized` has a `store_type`.
+    Each method receives the store's name once, when the topology is built, and returns "rocksdb" or
+    "in_memory". A `store_type` of `Materialized` takes precedence.
 
     >>> class WindowsInMemory(DslStoreSuppliers):
     ...     def window_store(self, name: str) -> DslStoreType:
@@ -31,20 +31,20 @@ class DslStoreSuppliers:
     """
 
     def key_value_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for those who override it
-        """Return how the store of a table without windows, of a join's waiting records or of subscriptions is kept."""
+        """Return the type of a store of a table without windows, of join buffers or of subscriptions."""
         return "rocksdb"
 
     def window_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for those who override it
-        """Return how the store of a windowed table, or of one side of a join of streams, is kept."""
+        """Return the type of a store of a windowed table or of a stream-stream join side."""
         return "rocksdb"
 
     def session_store(self, name: str) -> DslStoreType:  # noqa: ARG002 - for those who override it
-        """Return how the store of a table by session is kept."""
+        """Return the type of a store of a table by session."""
         return "rocksdb"
 
 
 def kept_as_set(builder: StoreBuilder, setting: object, store_format: str | None) -> StoreBuilder:
-    """Return a store as `dsl_store_suppliers` and `dsl_store_format` want it, where nobody has said how it is kept."""
+    """Return a store with the default type and format of `dsl_store_suppliers` and `dsl_store_format`."""
     if store_format is not None and builder.takes_format:
         builder = _in_format(builder, with_headers=store_format == "HEADERS")
     if setting is None or not builder.takes_default:
@@ -57,7 +57,7 @@ def kept_as_set(builder: StoreBuilder, setting: object, store_format: str | None
 
 def _in_format(builder: StoreBuilder, *, with_headers: bool) -> StoreBuilder:
     spec, serde = builder.spec, builder.spec.value_serde
-    if isinstance(serde, BufferedSerde):  # the rows of suppress have headers in any format
+    if isinstance(serde, BufferedSerde):  # rows of suppress always have headers
         spec = replace(spec, value_serde=BufferedSerde(serde.inner, counts_headers=with_headers))
     else:
         spec = replace(spec, keeps_headers=with_headers)

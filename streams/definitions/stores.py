@@ -1,4 +1,4 @@
-"""Stores for the user's own processors: `Stores` makes builders; nothing here opens a store."""
+"""`Stores`: builders of stores for user processors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,13 +26,14 @@ V = TypeVar("V")
 
 
 class StoreOptions(TypedDict, total=False):
-    """What every store of `Stores` may be told.
+    """Options of every store of `Stores`.
 
     Attributes:
-        persistent: Keep it in RocksDB (the default); otherwise in memory, restored from the changelog at every start.
-        caching: Hold updates back from the changelog until a commit.
-        logging: Write changes to a changelog topic (the default). Without it a lost disk loses the store.
-        changelog_config: Topic settings for the changelog.
+        persistent: Use RocksDB (default); otherwise memory, restored from the changelog at each
+            start.
+        caching: Buffer changelog writes until a commit.
+        logging: Write changes to a changelog topic (default). Without it a lost disk loses the
+            store.
     """
 
     persistent: bool
@@ -42,11 +43,11 @@ class StoreOptions(TypedDict, total=False):
 
 
 class Stores:
-    """Stores for processors of one's own; a processor gets one with `context.get_state_store(name)`.
+    """Builders of stores for processors, which read them with `context.get_state_store(name)`.
 
-    Kafka Streams' Stores and StoreBuilder in one. Durations are `datetime.timedelta` or int milliseconds. Every method raises
-    `TopologyError`, with your line, for a name that can't be one, what is no serde, a duration that is none or too short,
-    and options that do not go together.
+    Kafka Streams' Stores and StoreBuilder in one. Durations are `datetime.timedelta` or int
+    milliseconds. Methods raise `TopologyError` with the caller's line for an invalid name, serde or
+    duration, and for conflicting options.
 
     >>> Stores.key_value("seen", key_serde=str, value_serde=int).spec.name
     'seen'
@@ -64,12 +65,8 @@ class Stores:
         """Return a store of keys and values.
 
         Args:
-            name: The store's name, also that of its changelog topic.
-            key_serde: Serde of keys.
-            value_serde: Serde of values.
-            ttl: How long a key lives after the timestamp of the record that set it, in stream time (`timedelta` or int
-                milliseconds); None for ever.
-            **options: See `StoreOptions`.
+            ttl: Lifetime of a key after its record's timestamp, in stream time (`timedelta` or int
+                milliseconds); None: unlimited.
 
         >>> Stores.key_value("totals", key_serde=str, value_serde=float).spec.kind.value
         'key_value'
@@ -94,7 +91,7 @@ class Stores:
         ttl: Duration | None = None,
         **options: Unpack[StoreOptions],
     ) -> StoreBuilder:
-        """Return a store of keys and `ValueAndTimestamp`; the options are those of `key_value`.
+        """Return a store of keys and `ValueAndTimestamp`; options as in `key_value`.
 
         >>> Stores.timestamped_key_value("last", key_serde=str, value_serde=str).spec.kind.value
         'timestamped_key_value'
@@ -116,9 +113,9 @@ class Stores:
         value_serde: SerdeLike[V],
         **options: Unpack[StoreOptions],
     ) -> StoreBuilder:
-        """Return a store of keys and `ValueTimestampHeaders` (KIP-1271); the options are those of `key_value`.
+        """Return a store of keys and `ValueTimestampHeaders` (KIP-1271); options as in `key_value`.
 
-        The changelog has each row's headers in its record, as that of Kafka Streams' store has.
+        As in Kafka Streams, changelog records carry the row's headers.
 
         >>> Stores.timestamped_key_value_with_headers("last", key_serde=str, value_serde=str).spec.keeps_headers
         True
@@ -140,18 +137,15 @@ class Stores:
         value_serde: SerdeLike[V],
         **options: Unpack[StoreOptions],
     ) -> StoreBuilder:
-        """Return a key-value store that keeps only the keys used last (Kafka Streams' `Stores.lruMap`).
+        """Return a key-value store of the most recently used keys (Kafka Streams' `Stores.lruMap`).
 
-        A key is used by `get` and `put`; a put beyond `max_entries` deletes the key used least recently, also from the
-        changelog. After a restart the keys with the oldest timestamps count as used least recently. It is kept in
-        memory, as Kafka Streams', unless `persistent=True` is given.
+        `get` and `put` use a key; a put beyond `max_entries` deletes the least recently used key,
+        also from the changelog. After a restart, timestamps decide the order of use. As in Kafka
+        Streams the store is in memory, unless `persistent=True`.
 
         Args:
-            name: The store's name, also that of its changelog topic.
-            max_entries: How many keys it keeps; at least 1. The keys stand in memory, also with `persistent=True`.
-            key_serde: Serde of keys.
-            value_serde: Serde of values.
-            **options: See `StoreOptions`.
+            max_entries: Maximum number of keys, at least 1. Keys are in memory even with
+                `persistent=True`.
 
         >>> Stores.lru("recent", max_entries=1_000, key_serde=str, value_serde=str).spec.max_entries
         1000
@@ -175,11 +169,8 @@ class Stores:
         """Return a store of the versions of each key (KIP-889): a `VersionedKeyValueStore`.
 
         Args:
-            name: The store's name, also that of its changelog topic.
-            history_retention: How far back (from the largest timestamp put) versions may be read, and put. The latest
-                version of a key is kept for ever.
-            key_serde: Serde of keys.
-            value_serde: Serde of values.
+            history_retention: Age limit (before the largest timestamp put) for reading and writing
+                versions. The latest version never expires.
             **options: See `StoreOptions`; a versioned store has no cache.
 
         >>> from datetime import timedelta
@@ -215,13 +206,11 @@ class Stores:
         """Return a store of values by key and window start: a `WindowStore`.
 
         Args:
-            name: The store's name, also that of its changelog topic.
-            retention: How long a row lives, from its start to the largest start put; at least `window_size`.
-            window_size: Length of a window; it makes the end of the windows that ranges give.
-            key_serde: Serde of keys.
-            value_serde: Serde of values.
-            retain_duplicates: Values of one key and start stand beside each other; they can't be deleted then.
-            **options: See `StoreOptions`.
+            retention: Lifetime of a row, from its start to the largest start put; at least
+                `window_size`.
+            window_size: Window length; gives the window ends in range results.
+            retain_duplicates: Keep several values of one key and start; deletes are then
+                impossible.
 
         >>> clicks = Stores.window("clicks", retention=3_600_000, window_size=60_000, key_serde=str, value_serde=int)
         >>> clicks.spec.retention_ms
@@ -302,11 +291,7 @@ class Stores:
         """Return a store of values by key and session: a `SessionStore`.
 
         Args:
-            name: The store's name, also that of its changelog topic.
-            retention: How long a row lives, from its session's end to the largest end put.
-            key_serde: Serde of keys.
-            value_serde: Serde of values.
-            **options: See `StoreOptions`.
+            retention: Lifetime of a row, from its session's end to the largest end put.
 
         >>> Stores.session("visits", retention=60_000, key_serde=str, value_serde=int).spec.kind.value
         'session'
@@ -323,7 +308,7 @@ class Stores:
         value_serde: SerdeLike[V],
         **options: Unpack[StoreOptions],
     ) -> StoreBuilder:
-        """Return a session store whose values are `AggregationWithHeaders` (KIP-1271); the options are those of `session`.
+        """Return a session store whose values are `AggregationWithHeaders` (KIP-1271); options as in `session`.
 
         >>> visits = Stores.session_with_headers("visits", retention=60_000, key_serde=str, value_serde=int)
         >>> visits.spec.kind.value, visits.spec.keeps_headers
@@ -342,16 +327,14 @@ class Stores:
         logging: bool = True,
         changelog_config: Mapping[str, str] | None = None,
     ) -> StoreBuilder:
-        """Return a store of a class of your own: a `StateStore`. Each task gets an object of it.
+        """Return a store of your own class, a `StateStore`. Each task gets its own object.
 
-        Its task stays in one piece, so it can't be used where key ranges run in threads (`num_stream_threads` above 1).
+        Its task is never divided into key ranges, so `num_stream_threads` must be 1.
 
         Args:
-            name: The store's name, also that of its changelog topic.
-            factory: The class, or a function that makes a new object at each call.
-            logging: Write changes to a changelog topic. Without it `log_change` only says that there is something to
-                commit, and what the object loses is lost.
-            changelog_config: Topic settings for the changelog.
+            factory: The class, or a function that returns a new object at each call.
+            logging: Write changes to a changelog topic. Without it `log_change` only marks the task
+                as changed, and lost state is not restored.
 
         >>> class Nothing(StateStore):
         ...     def restore(self, records):
@@ -367,8 +350,6 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Who asked for a store, and where."""
-
     text: str
     location: str
 

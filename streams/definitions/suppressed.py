@@ -1,4 +1,4 @@
-"""What `KTable.suppress` holds back and for how long: `Suppressed` and `BufferConfig`. Pure values."""
+"""`Suppressed` and `BufferConfig`: the limits of `KTable.suppress`. Pure values."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -9,7 +9,7 @@ from tidewheel.streams.durations import Duration, to_ms
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.user_functions import caller_location
 
-# For type checkers: whether a buffer emits early, and of which keys a table may be; users need not say either.
+# For type checkers only: early emission of a buffer, and the keys of a table.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
@@ -22,16 +22,16 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class BufferConfig(Generic[Early_co]):
-    """How much `suppress` may hold back, and what happens when there is more.
+    """Limits of a `suppress` buffer, and the action when it is full.
 
-    Made by `unbounded`, `max_records` and `max_bytes`. A limited buffer emits its oldest rows early when it is full,
-    unless it is told to `shut_down_when_full`.
+    Made by `unbounded`, `max_records` and `max_bytes`. A full buffer emits its oldest rows early,
+    or with `shut_down_when_full` stops the application.
 
     Attributes:
-        record_limit: The most rows it may hold; None for any number.
-        byte_limit: The most bytes it may hold, counted as Kafka Streams does: for each row 8 bytes, its key, its
-            value, the values before, and topic, offset, timestamp and headers of its record. None for any number.
-        emits_early: Whether a full buffer emits its oldest rows; otherwise the application stops.
+        record_limit: Maximum number of rows; None: unlimited.
+        byte_limit: Maximum bytes, counted as in Kafka Streams: per row 8 bytes, key, value, old
+            values, and the record's topic, offset, timestamp and headers. None: unlimited.
+        emits_early: True if a full buffer emits its oldest rows; False if the application stops.
 
     >>> BufferConfig.max_records(1_000).with_max_bytes(1 << 20).shut_down_when_full()
     BufferConfig(record_limit=1000, byte_limit=1048576, emits_early=False)
@@ -43,7 +43,7 @@ class BufferConfig(Generic[Early_co]):
 
     @classmethod
     def unbounded(cls) -> "BufferConfig[Literal[False]]":
-        """Return a buffer without limits: it is kept on disk, and what is in memory is bounded.
+        """Return a buffer without limits; it is on disk and uses bounded memory.
 
         >>> BufferConfig.unbounded().record_limit is None
         True
@@ -52,10 +52,10 @@ class BufferConfig(Generic[Early_co]):
 
     @classmethod
     def max_records(cls, count: int) -> "BufferConfig[Literal[True]]":
-        """Return a buffer of at most so many rows, which emits early when it is full.
+        """Return a buffer limited in rows, which emits early when full.
 
         Raises:
-            TopologyError: It is not a whole number, or negative.
+            TopologyError: Not an integer, or negative.
 
         >>> BufferConfig.max_records(10).emits_early
         True
@@ -64,10 +64,10 @@ class BufferConfig(Generic[Early_co]):
 
     @classmethod
     def max_bytes(cls, size: int) -> "BufferConfig[Literal[True]]":
-        """Return a buffer of at most so many bytes, which emits early when it is full.
+        """Return a buffer limited in bytes, which emits early when full.
 
         Raises:
-            TopologyError: It is not a whole number, or negative.
+            TopologyError: Not an integer, or negative.
 
         >>> BufferConfig.max_bytes(1 << 20).byte_limit
         1048576
@@ -75,7 +75,7 @@ class BufferConfig(Generic[Early_co]):
         return BufferConfig(byte_limit=_limit("max_bytes", size), emits_early=True)
 
     def with_max_records(self, count: int) -> "BufferConfig[Early_co]":
-        """Return the same with another limit of rows; raises as `max_records` does.
+        """Return a copy with another row limit; raises as `max_records` does.
 
         >>> BufferConfig.max_bytes(1 << 20).with_max_records(10).record_limit
         10
@@ -83,7 +83,7 @@ class BufferConfig(Generic[Early_co]):
         return replace(self, record_limit=_limit("with_max_records", count))
 
     def with_max_bytes(self, size: int) -> "BufferConfig[Early_co]":
-        """Return the same with another limit of bytes; raises as `max_bytes` does.
+        """Return a copy with another byte limit; raises as `max_bytes` does.
 
         >>> BufferConfig.max_records(10).with_max_bytes(1 << 20).byte_limit
         1048576
@@ -91,7 +91,7 @@ class BufferConfig(Generic[Early_co]):
         return replace(self, byte_limit=_limit("with_max_bytes", size))
 
     def emit_early_when_full(self) -> "BufferConfig[Literal[True]]":
-        """Return the same, emitting the oldest rows when it is full.
+        """Return a copy that emits its oldest rows when full.
 
         >>> BufferConfig.max_records(10).shut_down_when_full().emit_early_when_full().emits_early
         True
@@ -99,7 +99,7 @@ class BufferConfig(Generic[Early_co]):
         return BufferConfig(self.record_limit, self.byte_limit, emits_early=True)
 
     def shut_down_when_full(self) -> "BufferConfig[Literal[False]]":
-        """Return the same, stopping the application when it is full.
+        """Return a copy that stops the application when full.
 
         >>> BufferConfig.max_records(10).shut_down_when_full().emits_early
         False
@@ -109,12 +109,12 @@ class BufferConfig(Generic[Early_co]):
 
 @dataclass(frozen=True, slots=True)
 class Suppressed(Generic[K_contra]):
-    """How long `KTable.suppress` holds a row back; made by `until_window_closes` and `until_time_limit`.
+    """Buffering time of `KTable.suppress`; made by `until_window_closes` and `until_time_limit`.
 
     Attributes:
-        buffer: How much it may hold back.
-        final: Whether a row is held back until its window is closed, and then comes once.
-        limit_ms: Otherwise how long after its first change a row is held back (ms of stream time); None for ever.
+        final: True if a row is emitted once, when its window closes.
+        limit_ms: Otherwise the maximum buffering time after a row's first change (ms of stream
+            time); None: unlimited.
 
     >>> from datetime import timedelta
     >>> Suppressed.until_time_limit(timedelta(minutes=5), BufferConfig.max_records(1_000)).limit_ms
@@ -129,11 +129,11 @@ class Suppressed(Generic[K_contra]):
     def until_window_closes(
         cls, buffer: BufferConfig[Literal[False]]
     ) -> "Suppressed[Windowed[Any]]":
-        """Hold each row of a windowed table back until its window is closed: one final result per window.
+        """Buffer each row of a windowed table until its window closes: one final result per window.
 
         Args:
-            buffer: `BufferConfig.unbounded()`, or one with `shut_down_when_full()`; results that come early would not
-                be final.
+            buffer: `BufferConfig.unbounded()`, or one with `shut_down_when_full()`; early results
+                would not be final.
 
         Raises:
             TopologyError: The buffer emits early.
@@ -150,11 +150,10 @@ class Suppressed(Generic[K_contra]):
 
     @classmethod
     def until_time_limit(cls, duration: Duration | None, buffer: BufferConfig) -> "Suppressed[Any]":
-        """Hold each row back until so much stream time has passed since its first change, then emit its last value.
+        """Buffer each row until this stream time has passed since its first change, then emit its last value.
 
         Args:
-            duration: How long; None for no limit, so that only a full buffer emits.
-            buffer: How much may be held back.
+            duration: Maximum buffering time; None: only a full buffer emits.
 
         Raises:
             TopologyError: A negative duration, or no buffer.

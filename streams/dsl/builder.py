@@ -35,6 +35,9 @@ class StreamsBuilder:
     Methods raise `TopologyError` with the caller's line for an invalid topic, name or serde, a
     duplicate name, and conflicting reads of one topic.
 
+    In all methods of the DSL, `name` names the node and a store without a name; `store` is a name
+    or `Materialized`. A missing serde is the stream's, else the configured default.
+
     >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> words = builder.stream("words", key_serde=str, value_serde=str)
@@ -104,12 +107,9 @@ class StreamsBuilder:
 
         Args:
             topics: A topic, a list of topics, or a regular expression that matches whole names.
-            key_serde: Serde of keys; default: the configured one.
-            value_serde: Serde of values; same default.
             timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
             offset_reset: Start without a committed offset: "earliest", "latest", a `timedelta`
                 (first record of at most that age), or "none" (an error).
-            name: Node name.
 
         >>> StreamsBuilder().stream(["orders", "returns"], key_serde=str, value_serde=bytes)
         <KStream KSTREAM-SOURCE-0000000000>
@@ -207,12 +207,9 @@ class StreamsBuilder:
         """Read a topic as a table: the newest value of a key is its row, a null value deletes it.
 
         Args:
-            topic: The topic, ideally compacted.
             key_serde: Serde of keys; default: that of `store`, then the configured one.
-            value_serde: Serde of values; same default.
             store: Store of the table; without a name it is created only if an operator needs it.
             timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
-            offset_reset: As in `stream`.
             name: Node name; the source gets `<name>-source`.
 
         >>> StreamsBuilder().table("users", key_serde=str, value_serde=str, store="users")
@@ -252,7 +249,12 @@ class StreamsBuilder:
         )
 
     def add_state_store(self, builder: StoreBuilder) -> Self:
-        """Add a store for processors, which request it by `process(..., stores=[...])`."""
+        """Add a store for processors, which request it by `process(..., stores=[...])`.
+
+        >>> from tidewheel import Stores
+        >>> seen = Stores.key_value("seen", key_serde=str, value_serde=int)
+        >>> _ = StreamsBuilder().add_state_store(seen)
+        """
         self._graph.add_state_store(
             check_store_builder(builder, Call.here("add_state_store").context)
         )
@@ -328,7 +330,6 @@ class StreamsBuilder:
         Args:
             topic: The topic, ideally compacted; no other node may read it.
             key_serde: Serde of keys; default: that of `store`, then the configured one.
-            value_serde: Serde of values; same default.
             store: Name and type of the store; versioned stores are rejected.
             name: Node name; the source gets `<name>-source`.
 
@@ -364,8 +365,6 @@ class StreamsBuilder:
             builder: A key-value store builder of `Stores`; caching and logging are disabled.
             topic: The topic; no other node may read it.
             processor: `Processor` class that writes the store. It must not forward or schedule.
-            key_serde: Serde of the topic's keys; default: the configured one.
-            value_serde: Serde of the topic's values; same default.
 
         >>> from tidewheel import Processor, Stores
         >>> class Newest(Processor[str, float, None, None]):

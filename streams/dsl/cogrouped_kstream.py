@@ -109,7 +109,17 @@ class CogroupMergeNode(ProcessorGraphNode):
 
 
 class CogroupedKStream(Generic[K, A]):
-    """Several grouped streams to aggregate into one table; made by `KGroupedStream.cogroup` (KIP-150)."""
+    """Several grouped streams to aggregate into one table; made by `KGroupedStream.cogroup` (KIP-150).
+
+    >>> from tidewheel import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> carts = builder.stream("carts", key_serde=str, value_serde=str).group_by_key()
+    >>> visits = builder.stream("visits", key_serde=str, value_serde=str).group_by_key()
+    >>> both = carts.cogroup(lambda key, item, total: total + 1)
+    >>> both = both.cogroup(visits, lambda key, page, total: total + 1)
+    >>> both.aggregate(lambda: 0, store="actions", value_serde=int).queryable_store_name
+    'actions'
+    """
 
     def __init__(self, part: CogroupPart) -> None:
         self._part = part
@@ -169,10 +179,6 @@ class CogroupedKStream(Generic[K, A]):
     ) -> "SessionWindowedCogroupedKStream[K, A] | TimeWindowedCogroupedKStream[K, A]":
         """Window the groups by time.
 
-        Args:
-            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows`,
-                `CustomWindows` or `UnlimitedWindows`.
-
         Raises:
             TopologyError: `windows` has another type.
 
@@ -198,11 +204,7 @@ class CogroupedKStream(Generic[K, A]):
         """Fold the values of all streams by key into an aggregate.
 
         Args:
-            initializer: `f()` -> the initial aggregate.
             merger: Only for sessions, see `windowed_by(SessionWindows(...))`.
-            store: Store of the table.
-            value_serde: Serde of aggregates.
-            name: Prefix of node names; name of a store without one.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -251,7 +253,13 @@ class _WindowedCogroup(Generic[K, A]):
 
 
 class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
-    """Cogrouped streams in time windows; made by `CogroupedKStream.windowed_by`."""
+    """Cogrouped streams in time windows; made by `CogroupedKStream.windowed_by`.
+
+    >>> from tidewheel import SlidingWindows, StreamsBuilder
+    >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
+    >>> words.cogroup(lambda key, word, all: all + word).windowed_by(SlidingWindows(60_000))
+    <TimeWindowedCogroupedKStream KSTREAM-SOURCE-0000000000>
+    """
 
     def aggregate(
         self,
@@ -262,13 +270,26 @@ class TimeWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
         value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
-        """Fold the values of all streams by key and window into an aggregate."""
+        """Fold the values of all streams by key and window into an aggregate.
+
+        >>> from tidewheel import StreamsBuilder, TimeWindows
+        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
+        >>> minutes = words.cogroup(lambda key, word, all: all + word).windowed_by(TimeWindows(60_000))
+        >>> minutes.aggregate(str, value_serde=str)
+        <KTable COGROUPKSTREAM-MERGE-0000000003>
+        """
         call = Call.here("aggregate")
         return self._aggregated(call, initializer, merger, store, value_serde, name)
 
 
 class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
-    """Cogrouped streams in sessions; made by `CogroupedKStream.windowed_by(SessionWindows(...))`."""
+    """Cogrouped streams in sessions; made by `CogroupedKStream.windowed_by(SessionWindows(...))`.
+
+    >>> from tidewheel import SessionWindows, StreamsBuilder
+    >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()
+    >>> words.cogroup(lambda key, word, all: all + word).windowed_by(SessionWindows(60_000))
+    <SessionWindowedCogroupedKStream KSTREAM-SOURCE-0000000000>
+    """
 
     def aggregate(
         self,
@@ -282,11 +303,7 @@ class SessionWindowedCogroupedKStream(_WindowedCogroup[K, A], Generic[K, A]):
         """Fold the values of all streams by key and session into an aggregate.
 
         Args:
-            initializer: `f()` -> the initial aggregate.
             merger: `f(key, aggregate1, aggregate2)` -> merged aggregate; required for sessions.
-            store: Store of the table.
-            value_serde: Serde of aggregates.
-            name: Prefix of node names; name of a store without one.
 
         >>> from tidewheel import SessionWindows, StreamsBuilder
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str).group_by_key()

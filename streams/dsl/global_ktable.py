@@ -67,7 +67,11 @@ class GlobalKTable(Generic[K, V]):
 
     @property
     def queryable_store_name(self) -> str | None:
-        """Return the name of the store to query, or None if it has no user-given name."""
+        """Return the name of the store to query, or None if it has no user-given name.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> StreamsBuilder().global_table("rates", key_serde=str, value_serde=float).queryable_store_name
+        """
         return self._part.node.store.queryable_name
 
 

@@ -63,7 +63,13 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
     def count(
         self, *, store: StoreArgument[K, int] = None, name: str | None = None
     ) -> KTable[K, int]:
-        """Count the records of each key."""
+        """Count the records of each key.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
+        >>> words.group_by(lambda word: word).count(store="counts").queryable_store_name
+        'counts'
+        """
         call = Call.here("count")
         self._aggregations.use_up_a_number(store)
         kept = self._aggregations.store(call, store, AGGREGATE, name, Serdes.int64())
@@ -77,7 +83,16 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         store: StoreArgument[K, V] = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Combine the values of each key; the first value is the first result."""
+        """Combine the values of each key; the first value is the first result.
+
+        Args:
+            reducer: `f(aggregate, value)` -> new aggregate; None deletes the row.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> prices = StreamsBuilder().stream("prices", key_serde=str, value_serde=float)
+        >>> prices.group_by_key().reduce(max)
+        <KTable KSTREAM-REDUCE-0000000002>
+        """
         call = Call.here("reduce")
         function = call.function(reducer, FunctionKind.REDUCER)
         kept = self._aggregations.store(call, store, REDUCE, name, self._part.value_serde)
@@ -94,7 +109,18 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[K, A]:
-        """Fold the values of each key into an aggregate."""
+        """Fold the values of each key into an aggregate.
+
+        Args:
+            aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
+        >>> words.group_by_key().aggregate(
+        ...     lambda: 0, lambda key, word, total: total + len(word), value_serde=int
+        ... )
+        <KTable KSTREAM-AGGREGATE-0000000002>
+        """
         call = Call.here("aggregate")
         start = call.function(initializer, FunctionKind.INITIALIZER)
         step = call.function(aggregator, FunctionKind.AGGREGATOR)
@@ -113,10 +139,6 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
     ) -> SessionWindowedKStream[K, V] | TimeWindowedKStream[K, V]:
         """Window the groups by time.
 
-        Args:
-            windows: `TimeWindows`, `SlidingWindows`, `SessionWindows`, `CalendarWindows`,
-                `CustomWindows` or `UnlimitedWindows`.
-
         Raises:
             TopologyError: `windows` has another type.
 
@@ -128,7 +150,19 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         return windowed_by(Call.here("windowed_by"), self._aggregations, windows)
 
     def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
-        """Start a cogroup: an aggregation of several grouped streams into one table."""
+        """Start a cogroup: an aggregation of several grouped streams into one table.
+
+        Args:
+            aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> carts = builder.stream("carts", key_serde=str, value_serde=str).group_by_key()
+        >>> visits = builder.stream("visits", key_serde=str, value_serde=str).group_by_key()
+        >>> customers = carts.cogroup(lambda key, item, seen: [*seen, item])
+        >>> customers.cogroup(visits, lambda key, page, seen: [*seen, page]).aggregate(list)
+        <KTable COGROUPKSTREAM-MERGE-0000000005>
+        """
         call = Call.here("cogroup")
         step = call.function(aggregator, FunctionKind.AGGREGATOR)
         return CogroupedKStream(CogroupPart(self._part.graph, {self._aggregations: step.call}))

@@ -106,7 +106,6 @@ class KGroupedTable(Generic[K, V]):
 
         Args:
             store: Store of the result; default value serde: 64-bit integers.
-            name: Name of the node, and of a store without a name.
 
         >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
@@ -133,8 +132,6 @@ class KGroupedTable(Generic[K, V]):
             adder: `f(aggregate, value)` -> aggregate including the value; None deletes the row.
             subtractor: `f(aggregate, value)` -> aggregate without the value; None restarts the
                 group.
-            store: Store of the result.
-            name: Name of the node, and of a store without a name.
 
         >>> from operator import add, sub
         >>> from tidewheel import StreamsBuilder
@@ -166,14 +163,10 @@ class KGroupedTable(Generic[K, V]):
         If a row stays in its group, subtracting the old and adding the new value is one update.
 
         Args:
-            initializer: `f()` -> the initial aggregate.
             adder: `f(key, value, aggregate)` -> aggregate including the value; None deletes the
                 row.
             subtractor: `f(key, value, aggregate)` -> aggregate without the value; None restarts the
                 group.
-            store: Store of the result.
-            value_serde: Serde of aggregates.
-            name: Name of the node, and of a store without a name.
 
         >>> from tidewheel import StreamsBuilder
         >>> carts = StreamsBuilder().table("carts", key_serde=str, value_serde=int)

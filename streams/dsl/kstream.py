@@ -215,8 +215,6 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         Args:
             name: Part of the topic name: `<application id>-<name>-repartition`.
             partitions: Partition count; default: that of the source topics.
-            key_serde: Serde of keys; default: the stream's.
-            value_serde: Serde of values; same default.
             partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for
                 Kafka's default.
             topic_config: Settings for creating the topic, such as `{"retention.ms": "86400000"}`;
@@ -270,11 +268,8 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
 
         Args:
             topic: The topic, or `f(key, value, context)` -> existing topic for each record.
-            key_serde: Serde of keys; default: the stream's.
-            value_serde: Serde of values; same default.
             partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for
                 Kafka's default.
-            name: Node name.
 
         >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
@@ -326,8 +321,6 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
 
         Args:
             store: Store of the table; without a name it is created only if an operator needs it.
-            key_serde: Serde of keys; default: the stream's.
-            value_serde: Serde of values; same default.
             name: Name of the node and of a repartition topic, if needed.
 
         >>> from tidewheel import StreamsBuilder
@@ -368,8 +361,6 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         """Group the records by key for aggregation.
 
         Args:
-            key_serde: Serde of keys; default: the stream's.
-            value_serde: Serde of values; same default.
             name: Name of the repartition topic, needed if the key may have changed.
 
         >>> from tidewheel import StreamsBuilder
@@ -472,9 +463,6 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         """Group the records by a new key, `mapper(value)` or `mapper(key, value)`, for aggregation.
 
         Args:
-            mapper: Returns the new key.
-            key_serde: Serde of the new keys; default: the configured one.
-            value_serde: Serde of values; default: the stream's.
             name: Name of the node and of the repartition topic.
 
         >>> from tidewheel import StreamsBuilder
@@ -537,7 +525,6 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
     def _serdes(
         self, call: Call, key_serde: SerdeLike[Any] | None, value_serde: SerdeLike[Any] | None
     ) -> tuple[AnySerde | None, AnySerde | None]:
-        """Return the given serdes, or else the stream's."""
         key, value = call.serde(key_serde, "key_serde"), call.serde(value_serde, "value_serde")
         return (
             self._part.key_serde if key is None else key,
@@ -548,7 +535,6 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
 def _branches(
     branches: Mapping[str, Callable[..., object]], default: str | None, call: Call
 ) -> dict[str, UserFunction | None]:
-    """Return the predicate of each branch; None for the default branch."""
     if not isinstance(branches, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
         raise TopologyError(
             f"{call.context}: branches is of type {type(branches).__name__}; give a dict of name -> predicate"

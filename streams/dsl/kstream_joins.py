@@ -207,8 +207,6 @@ class KStreamJoins(ABC, Generic[K, V]):
             grace: Time to buffer records for late rows of a versioned table; results are then in
                 timestamp order. Default: no buffering.
             key_selector: `f(value)` or `f(key, value)` -> the global table's key.
-            key_serde: Serde of keys; default: the stream's.
-            value_serde: Serde of this stream's values; same default.
             other_value_serde: Serde of the other stream's values; same default. A table has its
                 own.
             store: Name prefix or `Materialized` of the stores; a table join has a store only with
@@ -389,11 +387,8 @@ class KStreamJoins(ABC, Generic[K, V]):
             within: Maximum time difference between two streams' records.
             grace: Time to buffer records for late rows of a versioned table.
             key_selector: `f(value)` or `f(key, value)` -> the global table's key.
-            key_serde: Serde of keys; default: the stream's.
-            value_serde: Serde of this stream's values; same default.
             other_value_serde: Serde of the other stream's values; same default. A table has its
                 own.
-            store: As in `join`.
             name: Prefix of nodes, repartition topics and, without `store`, stores.
 
         Raises:
@@ -456,13 +451,9 @@ class KStreamJoins(ABC, Generic[K, V]):
         """Join two streams and emit each record of both sides at least once.
 
         Args:
-            other: A stream with the same keys.
             joiner: `f(left, right)` or `f(key, left, right)` -> result value; one side may be None.
             within: Maximum time difference between records.
-            key_serde: Serde of keys; default: the stream's.
-            value_serde: Serde of this stream's values; same default.
             other_value_serde: Serde of the other stream's values; same default.
-            store: As in `join`.
             name: Prefix of nodes, repartition topics and, without `store`, stores.
 
         Raises:
@@ -541,7 +532,6 @@ class KStreamJoins(ABC, Generic[K, V]):
         return self._joined(node, join.key or self._part.key_serde, rekeyed=self._part.rekeyed)
 
     def _placed(self, join: Join, suffix: str, value: AnySerde | None) -> StreamPart:
-        """Return the stream, repartitioned if its keys may have changed."""
         part = self._part
         if not part.rekeyed:
             return part

@@ -50,7 +50,12 @@ class KStreamMappings(ABC, Generic[K, V]):
     def filter(
         self, predicate: Callable[..., object], *, name: str | None = None
     ) -> "KStream[K, V]":
-        """Keep the records for which `predicate(value)` or `predicate(key, value)` holds."""
+        """Keep the records for which `predicate(value)` or `predicate(key, value)` holds.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=int).filter(lambda n: n > 0)
+        <KStream KSTREAM-FILTER-0000000001>
+        """
         call = Call.here("filter")
         supplier = OperatorSupplier(stateless.Filter, (call.predicate(predicate), False))
         return self._stream(self._below(call, "KSTREAM-FILTER-", name, supplier))
@@ -66,7 +71,12 @@ class KStreamMappings(ABC, Generic[K, V]):
     def filter_not(
         self, predicate: Callable[..., object], *, name: str | None = None
     ) -> "KStream[K, V]":
-        """Keep the records for which `predicate(value)` or `predicate(key, value)` does not hold."""
+        """Keep the records for which `predicate(value)` or `predicate(key, value)` does not hold.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=int).filter_not(lambda n: n > 0)
+        <KStream KSTREAM-FILTER-0000000001>
+        """
         call = Call.here("filter_not")
         supplier = OperatorSupplier(stateless.Filter, (call.predicate(predicate), True))
         return self._stream(self._below(call, "KSTREAM-FILTER-", name, supplier))
@@ -121,7 +131,12 @@ class KStreamMappings(ABC, Generic[K, V]):
     def map_values(
         self, mapper: Callable[..., Any], *, name: str | None = None
     ) -> "KStream[K, Any]":
-        """Replace each value by the result of `mapper(value)` or `mapper(key, value)`."""
+        """Replace each value by the result of `mapper(value)` or `mapper(key, value)`.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).map_values(len)
+        <KStream KSTREAM-MAPVALUES-0000000001>
+        """
         return self._stream(
             self._mapped("map_values", mapper, name, stateless.MapValues, value=True)
         )
@@ -145,7 +160,12 @@ class KStreamMappings(ABC, Generic[K, V]):
     def select_key(
         self, mapper: Callable[..., Any], *, name: str | None = None
     ) -> "KStream[Any, V]":
-        """Replace each key by the result of `mapper(value)` or `mapper(key, value)`."""
+        """Replace each key by the result of `mapper(value)` or `mapper(key, value)`.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).select_key(lambda v: v[0])
+        <KStream KSTREAM-KEY-SELECT-0000000001>
+        """
         return self._stream(self._mapped("select_key", mapper, name, stateless.SelectKey, key=True))
 
     @overload
@@ -173,7 +193,13 @@ class KStreamMappings(ABC, Generic[K, V]):
     def flat_map(
         self, mapper: Callable[..., Any], *, name: str | None = None
     ) -> "KStream[Any, Any]":
-        """Replace each record by all `(key, value)` that `mapper(value)` or `mapper(key, value)` returns."""
+        """Replace each record by all `(key, value)` that `mapper(value)` or `mapper(key, value)` returns.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
+        >>> lines.flat_map(lambda line: [(word, 1) for word in line.split()])
+        <KStream KSTREAM-FLATMAP-0000000001>
+        """
         operator = stateless.FlatMap
         return self._stream(self._mapped("flat_map", mapper, name, operator, key=True, value=True))
 
@@ -199,7 +225,13 @@ class KStreamMappings(ABC, Generic[K, V]):
     def flat_map_values(
         self, mapper: Callable[..., Any], *, name: str | None = None
     ) -> "KStream[K, Any]":
-        """Replace each value by all values that `mapper(value)` or `mapper(key, value)` returns."""
+        """Replace each value by all values that `mapper(value)` or `mapper(key, value)` returns.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
+        >>> lines.flat_map_values(str.split)
+        <KStream KSTREAM-FLATMAPVALUES-0000000001>
+        """
         operator = stateless.FlatMapValues
         return self._stream(self._mapped("flat_map_values", mapper, name, operator, value=True))
 
@@ -212,7 +244,12 @@ class KStreamMappings(ABC, Generic[K, V]):
         self, action: Callable[[K, V], object], *, name: str | None = None
     ) -> "KStream[K, V]": ...
     def peek(self, action: Callable[..., object], *, name: str | None = None) -> "KStream[K, V]":
-        """Call `action(value)` or `action(key, value)` for each record and forward it unchanged."""
+        """Call `action(value)` or `action(key, value)` for each record and forward it unchanged.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).peek(print)
+        <KStream KSTREAM-PEEK-0000000001>
+        """
         call = Call.here("peek")
         supplier = OperatorSupplier(stateless.Peek, (call.mapper(action),))
         return self._stream(self._below(call, "KSTREAM-PEEK-", name, supplier))
@@ -222,7 +259,11 @@ class KStreamMappings(ABC, Generic[K, V]):
     @overload
     def foreach(self, action: Callable[[K, V], object], *, name: str | None = None) -> None: ...
     def foreach(self, action: Callable[..., object], *, name: str | None = None) -> None:
-        """Call `action(value)` or `action(key, value)` for each record; the stream ends here."""
+        """Call `action(value)` or `action(key, value)` for each record; the stream ends here.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> StreamsBuilder().stream("in", key_serde=str, value_serde=str).foreach(print)
+        """
         call = Call.here("foreach")
         supplier = OperatorSupplier(stateless.Foreach, (call.mapper(action),))
         self._below(call, "KSTREAM-FOREACH-", name, supplier)
@@ -235,7 +276,6 @@ class KStreamMappings(ABC, Generic[K, V]):
         Args:
             label: Text before each record; the node name if empty.
             to: File to append to, created immediately; default: standard output.
-            name: Node name.
 
         Raises:
             TopologyError: `label` is no text, or the file can't be created.
@@ -276,7 +316,6 @@ class KStreamMappings(ABC, Generic[K, V]):
         key: bool = False,
         value: bool = False,
     ) -> StreamPart:
-        """Add an operator that may change the key, the value or both."""
         call = Call.here(operator)
         supplier = OperatorSupplier(made, (call.mapper(mapper),))
         part = self._below(call, _PREFIXES[operator], name, supplier)

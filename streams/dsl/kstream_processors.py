@@ -49,7 +49,6 @@ class KStreamProcessors(ABC, Generic[K, V]):
                 task). Its `stores` are added and connected.
             stores: Names of stores added with `StreamsBuilder.add_state_store`. Global stores need
                 no name here.
-            name: Node name.
 
         >>> from tidewheel import Processor, StreamsBuilder
         >>> class Shout(Processor[str, str, str, str]):
@@ -80,7 +79,6 @@ class KStreamProcessors(ABC, Generic[K, V]):
             supplier: `FixedKeyProcessor` class, or a function that returns a new one at each call
                 (one per task).
             stores: Store names, as in `process`.
-            name: Node name.
 
         >>> from tidewheel import FixedKeyProcessor, StreamsBuilder
         >>> class Length(FixedKeyProcessor[str, str, int]):
@@ -123,7 +121,6 @@ class KStreamProcessors(ABC, Generic[K, V]):
 
         Args:
             mapper: A function of a list of values that returns a list of the same length.
-            name: Node name.
 
         >>> from tidewheel import StreamsBuilder
         >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)

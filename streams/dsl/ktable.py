@@ -74,7 +74,13 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
 
     @property
     def queryable_store_name(self) -> str | None:
-        """Return the name of the store to query, or None if it has no user-given name."""
+        """Return the name of the store to query, or None if it has no user-given name.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
+        >>> lines.group_by_key().count(store="counts").queryable_store_name
+        'counts'
+        """
         return None if self._part.store is None else self._part.store.queryable_name
 
     @overload
@@ -104,8 +110,6 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
 
         Args:
             predicate: `f(value)` or `f(key, value)`; not called for deleted rows.
-            store: Store of the result.
-            name: Node name.
 
         >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
@@ -141,8 +145,6 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
 
         Args:
             predicate: `f(value)` or `f(key, value)`; not called for deleted rows.
-            store: Store of the result.
-            name: Node name.
 
         >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
@@ -179,7 +181,6 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
         Args:
             mapper: `f(value)` or `f(key, value)`; not called for deleted rows.
             store: Store of the result; its `value_serde` becomes the table's.
-            name: Node name.
 
         >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
@@ -212,7 +213,6 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
                 call (one per task). Its `stores` are added and connected.
             stores: Names of stores added with `StreamsBuilder.add_state_store`.
             store: Store of the result; its `value_serde` becomes the table's.
-            name: Node name.
 
         >>> from tidewheel import StreamsBuilder, ValueTransformerWithKey
         >>> class Shout(ValueTransformerWithKey[str, str, str]):
@@ -251,7 +251,16 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
     def to_stream(
         self, key_mapper: Callable[..., Any] | None = None, *, name: str | None = None
     ) -> "KStream[Any, V]":
-        """Return the table's changes as a stream; a deleted row is a record with value None."""
+        """Return the table's changes as a stream; a deleted row is a record with value None.
+
+        Args:
+            key_mapper: `f(value)` or `f(key, value)` -> new key.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
+        >>> users.to_stream()
+        <KStream KTABLE-TOSTREAM-0000000003>
+        """
         # Imported late: KTable and KStream create each other.
         from tidewheel.streams.dsl.kstream import KStream  # noqa: PLC0415
 
@@ -322,7 +331,6 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             selector: `f(value)` or `f(key, value)` -> (group, value); with None in either place, or
                 None itself, the row has no group. It must be deterministic, or the row stays in its
                 old group.
-            key_serde: Serde of the groups' keys; default: the configured one.
             value_serde: Serde of the values, likewise.
             name: Name of the node and of the repartition topic.
 

@@ -115,14 +115,12 @@ class KTableJoins(ABC, Generic[K, V]):
         count. With it, each row is joined with the row of the other table that it references.
 
         Args:
-            other: The right table.
             joiner: `f(left, right)` or `f(key, left, right)` -> result value (None: no row); the
                 key is this table's.
             foreign_key: `f(value)` or `f(key, value)` -> key in the other table; None: no
                 reference.
             other_partitioner: With `foreign_key`: custom partitioner of the other table's topic,
                 `f(topic, key, value, partitions)` -> partition; the value is None.
-            store: Store of the result.
             name: Prefix of nodes and, with `foreign_key`, of the join's topics and store.
 
         Raises:
@@ -215,11 +213,8 @@ class KTableJoins(ABC, Generic[K, V]):
         """Return this table's rows, each joined with the other table's row or None.
 
         Args:
-            other: The right table.
             joiner: As in `join`; the right value may be None.
             foreign_key: As in `join`; a row without a reference is joined with None.
-            other_partitioner: As in `join`.
-            store: Store of the result.
             name: Prefix of nodes and, with `foreign_key`, of the join's topics and store.
 
         Raises:
@@ -270,11 +265,8 @@ class KTableJoins(ABC, Generic[K, V]):
         """Return the rows of either table, joined with None if the other has no row.
 
         Args:
-            other: The table to the right.
             joiner: As in `join`; one of the two values may be None.
             foreign_key: Rejected: foreign-key joins are inner or left.
-            store: Store of the result.
-            name: Prefix of node names.
 
         Raises:
             TopologyError: `other` is no table of the same builder, or the joiner does not fit.
@@ -300,7 +292,6 @@ class KTableJoins(ABC, Generic[K, V]):
         """Return the store of `store=`; it is required only if it has a name."""
 
     def _other_part(self, other: "KTable[Any, Any]", call: Call) -> "TablePart":
-        """Return the other table's part; reject tables of another builder."""
         if not isinstance(other, KTableJoins):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
             raise TopologyError(
                 f"{call.context}: an object of type {type(other).__name__} is no table to join with; give a KTable"

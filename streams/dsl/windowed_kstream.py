@@ -93,7 +93,14 @@ class WindowedKStream(Generic[K, V]):
     def count(
         self, *, store: StoreArgument[K, int] = None, name: str | None = None
     ) -> KTable[Windowed[K], int]:
-        """Count the records of each key and window."""
+        """Count the records of each key and window.
+
+        >>> from tidewheel import StreamsBuilder, TimeWindows
+        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
+        >>> hours = words.group_by_key().windowed_by(TimeWindows(3_600_000))
+        >>> hours.count(store="words-per-hour").queryable_store_name
+        'words-per-hour'
+        """
         call = Call.here("count")
         if isinstance(self._windows, self._numbers_count):
             self._aggregations.use_up_a_number(store)
@@ -112,8 +119,6 @@ class WindowedKStream(Generic[K, V]):
         Args:
             reducer: `f(aggregate, value)` -> new aggregate; None deletes the row. It also merges
                 sessions.
-            store: Store of the table.
-            name: Name of the node, and of a store without a name.
 
         >>> from tidewheel import SlidingWindows, StreamsBuilder
         >>> prices = StreamsBuilder().stream("prices", key_serde=str, value_serde=float)
@@ -190,7 +195,18 @@ class TimeWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
         value_serde: SerdeLike[A] | None = None,
         name: str | None = None,
     ) -> KTable[Windowed[K], A]:
-        """Fold the values of each key and window into an aggregate."""
+        """Fold the values of each key and window into an aggregate.
+
+        Args:
+            aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
+
+        >>> from tidewheel import StreamsBuilder, TimeWindows
+        >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
+        >>> words.group_by_key().windowed_by(TimeWindows(60_000, advance=10_000)).aggregate(
+        ...     lambda: 0, lambda key, word, total: total + len(word), value_serde=int
+        ... )
+        <KTable KSTREAM-AGGREGATE-0000000002>
+        """
         call = Call.here("aggregate")
         fold = self._fold(call, initializer, aggregator, merger)
         return self._aggregated(call, fold, store, value_serde, name)
@@ -233,14 +249,10 @@ class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
         """Fold the values of each key and session into an aggregate.
 
         Args:
-            initializer: `f()` -> the initial aggregate.
             aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
             merger: `f(key, aggregate1, aggregate2)` -> merged aggregate; required for sessions. It
                 receives the initial aggregate and each session that a record merges, earliest
                 first.
-            store: Store of the table.
-            value_serde: Serde of aggregates.
-            name: Name of the node, and of a store without a name.
 
         >>> from tidewheel import SessionWindows, StreamsBuilder
         >>> clicks = StreamsBuilder().stream("clicks", key_serde=str, value_serde=str)

@@ -200,7 +200,6 @@ def aggregate_serde(
 
 
 def key_serde_of(kept: TableStore) -> AnySerde | None:
-    """Return the serde of a table's keys, wrapped in `Windowed` for windows."""
     return kept.key_serde if kept.windows is None else windowed_serde(kept)
 
 

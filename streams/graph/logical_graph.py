@@ -109,7 +109,6 @@ class GraphNode(ABC):
         return ()
 
     def table_windows(self) -> tuple[Windows, ...]:
-        """Return the windows of a windowed aggregation; None for other calls."""
         return tuple(store.windows for store in self.stores() if store.windows is not None)
 
     def _with_old_values(self, supplier: Callable[[], Any]) -> Callable[[], Any]:
@@ -162,7 +161,6 @@ class TableStore:
         return self.materialized.windows_retention_ms(self.windows.retention_ms, self.name)
 
     def spec(self, context: str) -> StoreSpec:
-        """Return the store's spec; raise `TopologyError` with this context for invalid options."""
         windows = self.windows
         serdes = filled(self.key_serde, KEY_DEFAULT), filled(self.value_serde, VALUE_DEFAULT)
         if windows is None:
@@ -389,7 +387,6 @@ class TableRepartitionNode(GraphNode):
         topology.add_node(source)
 
     def _messages(self, values: SerdePort) -> SerdePort:
-        """Return the serde of topic values, given the serde of table values."""
         return ChangedSerde(values)
 
 
@@ -589,7 +586,6 @@ def _stand_ins(roots: Iterable[GraphNode]) -> Mapping[GraphNode, GraphNode]:
 
 
 def _check_alike(main: SourceSpec, other: SourceSpec, key: object) -> None:
-    """Raise `TopologyError` unless one source can serve both."""
     context = where(f"stream {other.name!r}", other.location)
     first = f"{main.name!r} ({main.location})" if main.location else repr(main.name)
     if set(main.topics) != set(other.topics):

@@ -38,7 +38,6 @@ def optimized(graph: LogicalGraph, config: "StreamsConfig | None") -> LogicalGra
 
 
 def reuse_ktable_source_topics(graph: LogicalGraph) -> None:
-    """Restore tables from their source topics instead of changelogs."""
     for node in graph.nodes:
         if isinstance(node, TableNode) and node.source is not None:
             node.reuses_source = True
@@ -83,13 +82,11 @@ def _by_key_change(graph: LogicalGraph) -> dict[GraphNode, list[RepartitionNode]
 
 
 def _key_change_above(node: GraphNode) -> GraphNode | None:
-    """Return the key change above a node, unless values change in between."""
     nearest = _find_above(node, lambda each: each.changes_key or each.changes_value)
     return nearest if nearest is not None and nearest.changes_key else None
 
 
 def _child_towards(node: GraphNode, above: GraphNode) -> GraphNode | None:
-    """Return the child of `above` on the path to a node."""
     return _find_above(node, lambda each: above in each.parents)
 
 

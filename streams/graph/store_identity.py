@@ -311,7 +311,6 @@ def _is_function(value: object) -> TypeGuard[_Function]:
 
 
 def _content(cell: CellType) -> object:
-    """Return the content of a closure cell; None for an empty one."""
     try:
         return cast("object", cell.cell_contents)
     except ValueError:

@@ -282,8 +282,6 @@ class StreamTableJoinNode(GraphNode):
 
 
 class JoinOptions(msgspec.Struct, frozen=True):
-    """User options of a join."""
-
     call: Call
     joiner: Callable[..., Any]
     within: object
@@ -299,8 +297,6 @@ class JoinOptions(msgspec.Struct, frozen=True):
 
 
 class Join:
-    """Checked options of a join."""
-
     def __init__(self, options: JoinOptions, kind: FunctionKind = FunctionKind.JOINER) -> None:
         call = options.call
         self.options = options
@@ -338,7 +334,6 @@ class Join:
 
     @property
     def store_base(self) -> str | None:
-        """Return the prefix of store names; None for generated names."""
         return self.name if self.options.store is None else self.materialized.name
 
     def windows(self) -> JoinWindows:
@@ -408,7 +403,11 @@ class Join:
 
 
 def suffixed(name: str | None, suffix: str) -> str | None:
-    """Return the name with the suffix, or None."""
+    """Return the name with the suffix, or None.
+
+    >>> suffixed("pairs", "-merge"), suffixed(None, "-merge")
+    ('pairs-merge', None)
+    """
     return None if name is None else name + suffix
 
 
@@ -444,7 +443,6 @@ class _Names:
 
 
 def join_streams(join: Join, left: StreamPart, right: StreamPart) -> GraphNode:
-    """Add a join of two co-partitioned streams; return its node."""
     graph, windows, location = left.graph, join.windows(), join.call.location
     names = _Names(join, graph)
     this_value, other_value = (

@@ -65,8 +65,6 @@ class JoinNames:
 
 
 class SubscriptionStore(TableStore):
-    """Store of subscriptions, by foreign and primary key."""
-
     def spec(self, context: str) -> StoreSpec:
         reason = (
             "its rows are subscriptions of a foreign-key join; deleting a row of the left table (a tombstone in its topic) "
@@ -283,7 +281,6 @@ class ForeignKeyJoin:
         return topic
 
     def _resolve(self, response: GraphNode) -> GraphNode:
-        """At this table: join the responses with the subscribed rows."""
         view, view_stores = self._mine.view()
         arguments = (view, self._link.joiner, self._link.left_join)
         serdes = (self._value, self._foreign_value)

@@ -1,17 +1,24 @@
-"""Serdes: how keys and values become bytes and come back (public names are re-exported by `streams`)."""
+"""Serdes: conversion of keys and values to bytes and back.
 
-from tidewheel.streams.serdes.catalogue import (
-    SERDE_NAMES,
-    PlainT,
-    SerdeInto,
-    SerdeLike,
-    SerdeMethods,
-    SerdeOf,
-    Serdes,
-    as_serde,
-    serde_named,
-)
-from tidewheel.streams.serdes.serde import Serde, for_keys
+Names are imported at first use: `import tidewheel` needs `schema_port` only.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidewheel.streams.serdes.catalogue import (
+        SERDE_NAMES,
+        PlainT,
+        SerdeInto,
+        SerdeLike,
+        SerdeMethods,
+        SerdeOf,
+        Serdes,
+        as_serde,
+        serde_named,
+    )
+    from tidewheel.streams.serdes.serde import Serde, for_keys
 
 __all__ = [
     "SERDE_NAMES",
@@ -26,3 +33,11 @@ __all__ = [
     "for_keys",
     "serde_named",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "serde" if name in {"Serde", "for_keys"} else "catalogue"
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return value

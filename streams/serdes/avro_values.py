@@ -1,8 +1,8 @@
-"""Avro values that read back equal: checks of one value by its schema, with the path of the field that does not fit.
+"""Avro values that read back equal: checks one value against its schema and names the wrong field.
 
-fastavro writes 1.5 as the int 1, 2**53 + 1 as the double before it, 1e300 as an infinite float, a UUID that is none, and leaves
-out fields that the schema does not have. A schema that can't change a value needs fastavro's validation alone; else each
-value is read back. Texts hold paths and types, never data.
+fastavro silently changes values: it writes 1.5 as the int 1, 2**53 + 1 as the nearest double, 1e300
+as an infinite float, and drops unknown fields. Schemas that allow no such change need only
+fastavro's validation; other values are read back. Error texts contain paths and types, never data.
 """
 
 import copy
@@ -18,18 +18,18 @@ from typing import Any, Final
 from tidewheel.streams.serdes.read_back import difference, step_to
 from tidewheel.streams.serdes.schema_port import CodecError
 
-#: Types whose values fastavro's validation alone proves.
+#: Types for which fastavro's validation is sufficient.
 _EXACT: Final = frozenset({"null", "boolean", "int", "long", "string", "bytes"})
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _MISSING: Final = object()
-#: Stands for the schema among those it refers to; no name of a type.
+#: Key of the schema itself among the referenced ones; not a legal type name.
 _ROOT: Final = "$root"
 
 
 class AvroValues:
-    """Values of one schema: checks them, and writes and reads them without a header.
+    """Checks, writes and reads values of one schema, without a header.
 
-    `named` are the texts of other schemas, by the names of their types.
+    `named` maps type names to texts of other schemas.
     """
 
     def __init__(self, schema: str, named: Mapping[str, str] | None = None) -> None:
@@ -44,9 +44,9 @@ class AvroValues:
         self._may_change = any(self._changes(part) for part in _parts(self.schema))
 
     def checked(self, value: Any) -> Any:
-        """Return a value as fastavro must get it to read back equal; raises `CodecError` with the field.
+        """Return a value in the form that fastavro reads back equal; raise `CodecError` naming the field.
 
-        It is the value itself, or one whose unions name the branch that holds it.
+        The form is the value itself, or one whose unions name their branch.
         """
         try:
             self._validation.validate(value, self.schema, raise_errors=True)
@@ -60,12 +60,12 @@ class AvroValues:
         raise CodecError(self.refusal(value))
 
     def checked_payload(self, value: Any) -> bytes:
-        """Return the bytes of a value of "bytes", without their length: with a registry the record's end is theirs."""
+        """Return a "bytes" value without its length prefix: in the registry format the record's end delimits it."""
         data = self.encode(self.checked(value))
         return bytes(self._read(io.BytesIO(data), "bytes", None))
 
     def of_payload(self, value: Any) -> Any:
-        """Return the value of bytes without their length; other values are of another schema, and read already."""
+        """Return the value of bytes without their length; return other schemas' values unchanged."""
         if not _is_a(value, bytes):
             return value
         out = io.BytesIO()
@@ -73,15 +73,13 @@ class AvroValues:
         return self.decode(out.getvalue())
 
     def in_order(self, value: Any) -> Any:
-        """Return a value whose maps are in the order of their keys; fields are in the schema's."""
+        """Return a value whose maps are sorted by key; field order is the schema's."""
         return sorted_maps(value) if self._has_maps else value
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of a value that was checked."""
         return self._encoded(value, self.schema)
 
     def decode(self, data: bytes) -> Any:
-        """Return the value of some bytes; bytes that are left over are an error."""
         source = io.BytesIO(data)
         try:
             value = self._read(source, self.schema, None)
@@ -93,19 +91,17 @@ class AvroValues:
         return value
 
     def refusal(self, value: Any) -> str:
-        """Return where a value does not fit the schema, and why."""
+        """Return the place and cause of a value's mismatch with the schema."""
         is_record = _is_a(self.schema, dict) and _is_a(value, Mapping)
         root = self.schema.get("name", "$") if is_record else "$"
         return self._refusal(value, self.schema, str(root).rpartition(".")[2]) or (
             f"at {root}: it would not be read back equal"
         )
 
-    # -- reading back ------------------------------------------------------------------------------------------------
-
     def _changes(self, schema: Any) -> bool:
-        """Return whether a part of the schema may change a value that fastavro takes for valid."""
+        """Return True if a part of the schema may change a value that passes fastavro's validation."""
         if _is_a(schema, list):
-            # Two branches may hold one value, and the first that does is written.
+            # Two branches may accept one value; the first one is written.
             kinds = [_kind(self._resolved(branch)) for branch in schema]
             return len([kind for kind in kinds if kind != "null"]) > 1
         if _is_a(schema, dict):
@@ -126,7 +122,7 @@ class AvroValues:
         return self._named.get(schema, schema) if _is_a(schema, str) else schema
 
     def _difference(self, value: Any, back: Any, schema: Any, path: str) -> str | None:
-        """Return where a value differs from the one read back; defaults may be filled in, and floats have 32 bits."""
+        """Return the place where a value and its read-back copy differ; filled-in defaults and 32-bit rounding are accepted."""
         schema = self._resolved(schema)
         found: str | None = None
         if _is_a(schema, list):
@@ -160,7 +156,7 @@ class AvroValues:
             resolved = self._resolved(branch)
             if found is None:
                 break
-            # A float that is rounded although the union has a double is a change.
+            # Rounding to float is a change if the union has a double.
             if (name is not None and _name(branch) != name) or (
                 _kind(resolved) == "float" and "double" in kinds
             ):
@@ -170,10 +166,8 @@ class AvroValues:
                 found = self._difference(given, back, branch, path)
         return found
 
-    # -- branches of unions ------------------------------------------------------------------------------------------
-
     def _branched(self, value: Any, schema: Any) -> Any:
-        """Return a value whose unions name the first branch that holds it without a change."""
+        """Return a value whose unions name the first branch that keeps it unchanged."""
         schema = self._resolved(schema)
         if _is_a(schema, list):
             if _is_a(value, tuple) or value is None:
@@ -197,7 +191,7 @@ class AvroValues:
         return value
 
     def _fits(self, value: Any, schema: Any) -> bool:
-        """Return whether a branch is of a value's shape; the fields of a dict say which record it is."""
+        """Return True if a value has a branch's shape; a dict's fields determine its record."""
         kind = _kind(schema)
         if kind in {"record", "error"} and _is_a(value, dict):
             given = value
@@ -206,10 +200,8 @@ class AvroValues:
             return bool(struct.unpack("<f", _float_bytes(value))[0] == value)
         return True
 
-    # -- reasons -----------------------------------------------------------------------------------------------------
-
     def _refusal(self, value: Any, schema: Any, path: str) -> str | None:  # noqa: PLR0911 - one for each kind of schema
-        """Return where and why a value is none of a schema, or would change; None if it is good."""
+        """Return the place and cause if a value does not fit or would change; None if it is valid."""
         schema = self._resolved(schema)
         if _is_a(schema, list):
             return self._union_refusal(value, schema, path)
@@ -277,7 +269,7 @@ class AvroValues:
                 return None
             if _is_of_shape(given, _kind(resolved)):
                 reasons.append((found.startswith(f"at {path}:"), found))
-        if reasons:  # a branch of this shape that has a wrong field inside says more than the union
+        if reasons:  # a branch of this shape with a wrong field gives the better message
             return min(reasons)[1]
         return _expected(
             path, " or ".join(_shown(self._resolved(branch)) for branch in schema), value
@@ -310,7 +302,7 @@ class AvroValues:
 
 
 def sorted_maps(value: Any) -> Any:
-    """Return a value with the entries of all dicts in the order of their keys.
+    """Return a value with the entries of all dicts sorted by key.
 
     >>> sorted_maps({"b": [{"d": 1, "c": 2}], "a": ("branch", {"f": 3, "e": 4})})
     {'a': ('branch', {'e': 4, 'f': 3}), 'b': [{'c': 2, 'd': 1}]}
@@ -323,7 +315,7 @@ def sorted_maps(value: Any) -> Any:
 
 
 def _parsed(schema: str, named: Mapping[str, str]) -> Any:
-    """Return a schema as fastavro takes it, with the types of other schemas inside."""
+    """Return a schema parsed by fastavro, with referenced types included."""
     fastavro = import_module("fastavro")
     library = import_module("fastavro.schema")
     repository: Any = import_module("fastavro.repository")
@@ -350,7 +342,7 @@ def _parsed(schema: str, named: Mapping[str, str]) -> Any:
 
 
 def _full_name(schema: Any, name: str) -> str:
-    """Return the full name of a schema's type; one without a name keeps that of its reference."""
+    """Return the full name of a schema's type, or the name of its reference."""
     own = schema.get("name") if _is_a(schema, dict) else None
     if not isinstance(own, str):
         return name
@@ -359,7 +351,7 @@ def _full_name(schema: Any, name: str) -> str:
 
 
 def _is_a(value: Any, kinds: Any) -> bool:
-    """Return what `isinstance` does, without a type checker's conclusions: values are whatever users pass."""
+    """Call `isinstance` without type narrowing: users may pass any value."""
     return isinstance(value, kinds)
 
 
@@ -379,7 +371,7 @@ def _expected(path: str, wanted: str, value: Any, kind: str = "") -> str:
 
 
 def _branch_of(value: Any) -> tuple[str | None, Any]:
-    """Return the branch that a value names, as fastavro's tuples do, and the value."""
+    """Return the branch named by a fastavro tuple, and the value."""
     if _is_a(value, tuple):
         parts = value
         if len(parts) == 2 and _is_a(parts[0], str):  # noqa: PLR2004 - name and value
@@ -388,7 +380,7 @@ def _branch_of(value: Any) -> tuple[str | None, Any]:
 
 
 def _is_rounded(value: Any, back: Any) -> bool:
-    """Return whether `back` is a number as 32 bits hold it."""
+    """Return True if `back` is `value` rounded to 32 bits."""
     if not _is_a(value, float) or not _is_a(back, float):
         return False
     if math.isnan(value):
@@ -411,14 +403,13 @@ def _kind(schema: Any) -> str:
 
 
 def _name(schema: Any) -> Any:
-    """Return what fastavro's tuples call a branch."""
     if _is_a(schema, dict):
         return schema["name"] if schema["type"] in _NAMED else schema["type"]
     return schema
 
 
 def _shown(schema: Any) -> str:
-    """Return what messages call a type."""
+    """Return a type's name for messages."""
     if not _is_a(schema, dict):
         return str(schema)
     part = schema
@@ -429,7 +420,6 @@ def _shown(schema: Any) -> str:
 
 
 def _parts(schema: Any) -> Iterator[Any]:
-    """Yield a parsed schema and all schemas in it."""
     yield schema
     if _is_a(schema, list):
         for branch in schema:

@@ -1,12 +1,13 @@
-"""What `suppress`, and a stream-table join with grace, hold back for a key: how it is stored and written to the changelog.
+"""Format of buffered rows, in stores and changelogs of `suppress` and of stream-table joins with grace.
 
-Bytes are those of Kafka Streams' BufferValue as its changelogs have them (the newest version, 3):
+Bytes equal Kafka Streams' BufferValue in changelogs (version 3):
 
     context          timestamp (8), offset (8), topic, partition (4), number of headers (4), name and value of each
     prior value, old value, new value
     time             place in the order of emission (8)
 
-Names and values have their length in front (4 bytes, -1 for None); the old value's is -2 where it is the prior one.
+Names and values have a 4-byte length prefix, -1 for None; the old value's is -2 if it equals the
+prior one.
 """
 
 import struct
@@ -18,7 +19,7 @@ from tidewheel.streams.serdes.serde import Serde
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
-#: Header of every record in `suppress`'s changelog: the version of its value, which Kafka Streams reads nothing without.
+#: Header of `suppress` changelog records: the value version, which Kafka Streams requires.
 CHANGELOG_HEADERS: Final = (("v", b"\x03"),)
 
 _LONG: Final = struct.Struct(">q")
@@ -28,12 +29,12 @@ _INT: Final = struct.Struct(">i")
 _NONE: Final = -1
 _AS_PRIOR: Final = -2
 
-#: What Kafka Streams counts for a record's timestamp, offset and partition.
+#: Size of timestamp, offset and partition in Kafka Streams' accounting, in bytes.
 _CONTEXT_BYTES: Final = 8 + 8 + 4
 
 
 class Context(NamedTuple):
-    """The record that a change came with: its time, the input it stands for, its headers."""
+    """Timestamp, position and headers of the record behind a change."""
 
     timestamp: int
     topic: str = ""
@@ -43,14 +44,14 @@ class Context(NamedTuple):
 
 
 class Buffered(NamedTuple):
-    """One row that is held back; its key stands beside it in the store.
+    """One buffered row; the store has its key.
 
     Attributes:
-        time: Its place in the order of emission (ms): the timestamp of its first change, or the end of its window.
-        context: The record of its last change.
-        prior: The serialised value downstream was sent last, None if there is none.
-        old: The serialised value before the last change, where it counts for the size.
-        new: The serialised value to send, None for a deleted row.
+        time: Sort key of the emission (ms): timestamp of the first change, or end of the window.
+        context: The record of the last change.
+        prior: Serialised value last sent downstream, or None.
+        old: Serialised value before the last change, if it counts for the size.
+        new: Serialised value to send; None for a deleted row.
     """
 
     time: int
@@ -61,7 +62,7 @@ class Buffered(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Return what it counts for, without its key, as Kafka Streams counts."""
+        """Return the row's size without its key (bytes), as Kafka Streams counts it."""
         _, topic, _, _, headers = self.context
         old = 0 if self.old == self.prior else len(self.old or b"")
         values = len(self.prior or b"") + old + len(self.new or b"")
@@ -86,7 +87,6 @@ def encode_buffered(row: Buffered) -> bytes:
 
 
 def decode_buffered(data: bytes) -> Buffered:
-    """Return the row of some bytes; raises `ValueError` for those of no known format."""
     reader = _Reader(data)
     try:
         context = reader.context()
@@ -102,12 +102,11 @@ def decode_buffered(data: bytes) -> Buffered:
 
 
 class BufferedSerde(Serde[Buffered]):
-    """Serde of rows that are held back.
+    """Serde of buffered rows.
 
     Attributes:
-        inner: The serde of the table's values.
-        counts_headers: Whether a row's values count with the timestamps and headers that Kafka Streams
-            keeps with each of them under `dsl.store.format=HEADERS`.
+        counts_headers: True if sizes include each value's timestamp and headers, as in Kafka
+            Streams with `dsl.store.format=HEADERS`.
     """
 
     def __init__(self, inner: SerdePort, *, counts_headers: bool = False) -> None:
@@ -116,31 +115,27 @@ class BufferedSerde(Serde[Buffered]):
         self.counts_headers = counts_headers
 
     def serialize(self, topic: str, value: Buffered, /) -> bytes:  # noqa: ARG002 - the serde's signature
-        """Return the bytes of a row."""
         return encode_buffered(value)
 
     def deserialize(self, topic: str, data: bytes, /) -> Buffered:
-        """Return the row of some bytes."""
         try:
             return decode_buffered(data)
         except ValueError as error:
             raise self.failed("deserialise", topic, str(error)) from error
 
     def value(self, topic: str, data: bytes | None) -> Any:
-        """Return the table's value of some bytes."""
         return None if data is None else self.inner.deserialize(topic, data)
 
     def stored(self, store: str, topic: str, data: bytes | None, key: bytes) -> Any:
-        """Return the table's value of some bytes in the row of a key; raises `StoredRowError` if they can't be read."""
+        """Return the table value in a key's row; raise `StoredRowError` if it is unreadable."""
         return None if data is None else read_row(store, self.inner.deserialize, topic, data, key)
 
     def value_bytes(self, topic: str, value: Any) -> bytes | None:
-        """Return the bytes of a value of the table's."""
         return None if value is None else self.inner.serialize(topic, value)
 
 
 class _Reader:
-    """Reads what stands one after the other; `struct.error` past the end."""
+    """Sequential reader; raises `struct.error` past the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

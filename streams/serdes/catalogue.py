@@ -1,4 +1,4 @@
-"""The serdes that come with Tidewheel, and what else is accepted where a serde is asked for."""
+"""Built-in serdes, and the conversion of user arguments to serdes."""
 
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -52,14 +52,14 @@ def _windowed_of(
 
 
 def _kept(cached: Any, *arguments: Any) -> Serde[Any]:
-    """Return what a cached function makes of some arguments; what can't be kept (a dict) it refuses by itself, with words."""
+    """Return a cached result; unhashable arguments (a dict) are passed on and rejected by the function."""
     hashable = all(isinstance(each, Hashable) for each in arguments)
     made: Serde[Any] = (cached if hashable else cached.__wrapped__)(*arguments)
     return made
 
 
 class Serdes:
-    r"""The built-in serdes. Each call with the same arguments gives the same object.
+    r"""The built-in serdes. Equal arguments return the same object.
 
     >>> Serdes.string() is Serdes.string()
     True
@@ -69,7 +69,7 @@ class Serdes:
 
     @staticmethod
     def bytes() -> "Serde[bytes]":
-        """Return the serde of bytes as they are; `bytes` stands for it.
+        """Return the serde of unchanged bytes (`bytes`).
 
         >>> Serdes.bytes().deserialize("t", b"raw")
         b'raw'
@@ -78,7 +78,9 @@ class Serdes:
 
     @staticmethod
     def string() -> Serde[str]:
-        """Return the serde of UTF-8 text, as Kafka's StringSerializer; `str` stands for it. Other bytes are an error.
+        """Return the serde of UTF-8 text, as Kafka's StringSerializer (`str`).
+
+        Invalid UTF-8 is an error.
 
         >>> Serdes.string().deserialize("t", b"text")
         'text'
@@ -87,7 +89,7 @@ class Serdes:
 
     @staticmethod
     def int32() -> Serde[int]:
-        r"""Return the serde of 4-byte signed integers, as Kafka's IntegerSerializer; a larger number is an error.
+        r"""Return the serde of 4-byte signed integers, as Kafka's IntegerSerializer; larger numbers are an error.
 
         >>> Serdes.int32().serialize("t", -2)
         b'\xff\xff\xff\xfe'
@@ -96,7 +98,7 @@ class Serdes:
 
     @staticmethod
     def int64() -> Serde[int]:
-        r"""Return the serde of 8-byte signed integers, as Kafka's LongSerializer; `int` stands for it.
+        r"""Return the serde of 8-byte signed integers, as Kafka's LongSerializer (`int`).
 
         >>> Serdes.int64().serialize("t", 1)
         b'\x00\x00\x00\x00\x00\x00\x00\x01'
@@ -105,7 +107,7 @@ class Serdes:
 
     @staticmethod
     def float64() -> Serde[float]:
-        """Return the serde of 8-byte floating-point numbers, as Kafka's DoubleSerializer; `float` stands for it.
+        """Return the serde of 8-byte floating-point numbers, as Kafka's DoubleSerializer (`float`).
 
         >>> Serdes.float64().deserialize("t", bytes.fromhex("3ff8000000000000"))
         1.5
@@ -114,7 +116,7 @@ class Serdes:
 
     @staticmethod
     def boolean() -> Serde[bool]:
-        r"""Return the serde of booleans in one byte, as Kafka's BooleanSerializer; `bool` stands for it.
+        r"""Return the serde of one-byte booleans, as Kafka's BooleanSerializer (`bool`).
 
         >>> Serdes.boolean().serialize("t", True)
         b'\x01'
@@ -123,7 +125,7 @@ class Serdes:
 
     @staticmethod
     def uuid() -> Serde[uuid.UUID]:
-        """Return the serde of UUIDs as text, as Kafka's UUIDSerializer; `uuid.UUID` stands for it.
+        """Return the serde of UUIDs as text, as Kafka's UUIDSerializer (`uuid.UUID`).
 
         >>> Serdes.uuid().serialize("t", uuid.UUID(int=1))
         b'00000000-0000-0000-0000-000000000001'
@@ -141,15 +143,14 @@ class Serdes:
     def json(type: Any, *, sort_keys: bool = True) -> Serde[Any]: ...
     @staticmethod
     def json(type: Any = None, *, sort_keys: bool = True) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
-        """Return the serde of JSON: untyped (dicts and lists), of a Struct, dataclass or pydantic model, or of a union of them.
+        """Return the serde of JSON: untyped (dicts and lists), or of a Struct, dataclass, pydantic model or union of these.
 
-        A value is written only if it reads back equal; else the error names the field.
+        Only values that read back equal are written; the error names the field.
 
         Args:
-            type: The class of the values, or a union, as `Order | Refund`.
-            sort_keys: Whether keys of records have the entries of dicts in the order of their names, so
-                that equal keys have equal bytes. False keeps the order given, for applications whose
-                stores were filled like that.
+            type: Class of the values, or a union such as `Order | Refund`.
+            sort_keys: Sort dict entries in record keys by name, so equal keys have equal bytes.
+                False keeps the given order, for existing stores written that way.
 
         >>> from dataclasses import dataclass
         >>> @dataclass
@@ -175,10 +176,6 @@ class Serdes:
     def msgpack(type: Any = None, *, sort_keys: bool = True) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
         """Return the serde of MessagePack: untyped, or of a Struct, dataclass or pydantic model.
 
-        Args:
-            type: As for `json`.
-            sort_keys: As for `json`.
-
         >>> Serdes.msgpack().deserialize("t", Serdes.msgpack().serialize("t", {"a": [1, 2]}) or b"")
         {'a': [1, 2]}
         """
@@ -193,28 +190,28 @@ class Serdes:
         version: SubjectVersion = None,
         references: Iterable[SchemaReference] = (),
     ) -> Serde[Any]:
-        """Return the serde of an Avro schema; values are dicts, lists and plain values, as fastavro has them.
+        """Return the serde of an Avro schema; values are dicts, lists and plain values as in fastavro.
 
-        Fields that the schema does not have, and numbers that do not fit, are refused.
+        Unknown fields and out-of-range numbers are rejected.
 
         Args:
-            schema: The schema's JSON as text, or as a dict.
-            registry: A Confluent Schema Registry: its URL, a dict of settings (those of confluent-kafka's client and
-                of its serialisers, as `{"url": …, "auto.register.schemas": False}`; values may be `env:NAME` and
-                `file:/path`), or a `SchemaRegistryClient`. None: bytes are the value's alone, so reader and writer
-                need the same schema.
-            subject: Instead of a schema: the subject whose schema is fetched when the serde is built.
+            schema: The schema's JSON as text or dict.
+            registry: A Confluent Schema Registry: URL, dict of settings of confluent-kafka's client
+                and serialisers (`{"url": …, "auto.register.schemas": False}`; values may be
+                `env:NAME` and `file:/path`), or a `SchemaRegistryClient`. None: bytes contain the
+                value only; reader and writer need the same schema.
+            subject: Instead of a schema: subject whose schema is fetched when the serde is built.
                 Records of all topics are written with its id; nothing is registered.
-            version: The subject's version; None or "latest" is the latest.
-            references: The schemas of the registry that the schema uses, as in the registry's API:
-                `{"name": "shop.Customer", "subject": "customers-value", "version": 1}`, or
-                confluent-kafka's `SchemaReference`.
+            version: The subject's version; None or "latest": the latest.
+            references: Registry schemas used by this one: `{"name": "shop.Customer", "subject":
+                "customers-value", "version": 1}` as in the registry's API, or confluent-kafka's
+                `SchemaReference`.
 
         Raises:
-            TopologyError: The schema, the subject's format or a setting is wrong, or
-                `pip install 'tidewheel[avro]'` is missing.
-            SchemaRegistryError: A subject or a reference is not in the registry, or the registry can't
-                be reached.
+            TopologyError: Invalid schema, subject format or setting, or `pip install
+                'tidewheel[avro]'` is missing.
+            SchemaRegistryError: A subject or reference does not exist, or the registry is
+                unreachable.
 
         >>> order = {"type": "record", "name": "Order", "fields": [{"name": "cents", "type": "long"}]}
         >>> Serdes.avro(order)
@@ -230,19 +227,17 @@ class Serdes:
         subject: str | None = None,
         version: SubjectVersion = None,
     ) -> Serde[T]:
-        """Return the serde of a class that protoc generated; imports are registered as references.
+        """Return the serde of a class generated by protoc; imports are registered as references.
 
         Args:
-            message_type: The class, as `orders_pb2.Order`.
-            registry: As for `avro`.
-            subject: The subject that has the class's file already. Records are written with its id, and
-                nothing is registered.
-            version: As for `avro`.
+            message_type: Generated class, such as `orders_pb2.Order`.
+            subject: Existing subject of the class's file. Records are written with its id; nothing
+                is registered.
 
         Raises:
-            TopologyError: This is no such class, the subject has another message in its place, or
+            TopologyError: Not a generated class, the subject has another message in its place, or
                 `pip install 'tidewheel[protobuf]'` is missing.
-            SchemaRegistryError: The subject is not in the registry, or the registry is away.
+            SchemaRegistryError: The subject does not exist, or the registry is unreachable.
 
         >>> from google.protobuf.timestamp_pb2 import Timestamp
         >>> Serdes.protobuf(Timestamp).deserialize("t", b"").seconds
@@ -259,18 +254,15 @@ class Serdes:
         version: SubjectVersion = None,
         references: Iterable[SchemaReference] = (),
     ) -> Serde[Any]:
-        """Return the serde of JSON that is checked against a JSON Schema when it is written and when it is read.
+        """Return the serde of JSON validated against a JSON Schema, on writing and reading.
 
         Args:
-            schema: The schema's JSON as text, or as a dict.
-            registry: As for `avro`.
-            subject: As for `avro`.
-            version: As for `avro`.
-            references: As for `avro`; the name is what `$ref` says. No `$ref` fetches anything else.
+            schema: The schema's JSON as text or dict.
+            references: As for `avro`; the name is the value of `$ref`. No other `$ref` is fetched.
 
         Raises:
-            TopologyError: The schema, the subject's format or a setting is wrong, or
-                `pip install 'tidewheel[jsonschema]'` is missing.
+            TopologyError: Invalid schema, subject format or setting, or `pip install
+                'tidewheel[jsonschema]'` is missing.
             SchemaRegistryError: As for `avro`.
 
         >>> Serdes.json_schema({"title": "Order", "type": "object", "required": ["cents"]})
@@ -282,17 +274,16 @@ class Serdes:
     def windowed(
         inner: "SerdeLike[T]", size: Duration | FixedWindows | SlidingWindows
     ) -> Serde[Windowed[T]]:
-        """Return the serde of the keys of time windows: Kafka's TimeWindowedSerializer and -Deserializer.
+        """Return the serde of time-windowed keys: Kafka's TimeWindowedSerializer and -Deserializer.
 
-        The bytes are the inner key's and the window's start; its end follows from the size.
+        Bytes: the inner key and the window's start; the end follows from the size.
 
         Args:
-            inner: Serde of the keys inside.
-            size: The windows' size (a sliding window's time difference), or the windows themselves: calendar windows
-                have no one size.
+            size: Window size (a sliding window's time difference), or the windows object, needed
+                for calendar windows.
 
         Raises:
-            TopologyError: No serde, or no size.
+            TopologyError: Invalid serde or size.
 
         >>> minutes = Serdes.windowed(str, 60_000)
         >>> minutes.deserialize("counts", minutes.serialize("counts", Windowed("a", 0, 60_000)) or b"")
@@ -302,10 +293,7 @@ class Serdes:
 
     @staticmethod
     def session_windowed(inner: "SerdeLike[T]") -> Serde[Windowed[T]]:
-        r"""Return the serde of the keys of sessions: Kafka's SessionWindowedSerializer and -Deserializer.
-
-        Args:
-            inner: Serde of the keys inside.
+        r"""Return the serde of session keys: Kafka's SessionWindowedSerializer and -Deserializer.
 
         >>> Serdes.session_windowed(str).serialize("counts", Windowed("a", 1, 2))
         b'a\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x01'
@@ -314,7 +302,7 @@ class Serdes:
 
 
 class SerdeMethods(Protocol[T]):
-    """The least an object needs to be used as a serde."""
+    """Minimum interface of a serde."""
 
     def serialize(self, topic: str, value: T, /) -> bytes | None:
         """Return the bytes of a value."""
@@ -326,7 +314,10 @@ class SerdeMethods(Protocol[T]):
 
 
 class SerdeReading(Protocol[T_co]):
-    """A serde that gives such values; serdes never see None, so one of `str` is one of `str | None`."""
+    """A serde that returns such values.
+
+    Serdes never receive None, so a serde of `str` also serves `str | None`.
+    """
 
     def serialize(self, topic: str, value: Any, /) -> bytes | None:
         """Return the bytes of a value."""
@@ -338,7 +329,7 @@ class SerdeReading(Protocol[T_co]):
 
 
 class SerdeWriting(Protocol[T_contra]):
-    """A serde that takes such values, and maybe others."""
+    """A serde that accepts such values, and possibly others."""
 
     def serialize(self, topic: str, value: T_contra, /) -> bytes | None:
         """Return the bytes of a value."""
@@ -349,14 +340,14 @@ class SerdeWriting(Protocol[T_contra]):
         ...
 
 
-#: A plain type that stands for its serde, beside a function of the user: it is the type that the function gives, not one
-#: that is wide enough for both, as pyright would make it of `type[T]`.
+#: Plain types used as serdes next to a user function: the type variable keeps the function's type,
+#: where pyright would widen `type[T]`.
 PlainT = TypeVar("PlainT", bytes, str, int, float, bool, uuid.UUID)
 
 #: What is accepted where a serde is asked for: a serde, any object with its two methods, or a plain type.
 SerdeLike = SerdeMethods[T] | type[T]
 
-#: The same for a stream whose types are known already, and for one that is only written.
+#: The same for a stream of known types, and for write-only use.
 SerdeOf = SerdeReading[T] | type[T]
 SerdeInto = SerdeReading[T] | SerdeWriting[T] | type[T]
 
@@ -369,22 +360,20 @@ _BY_NAME: Final[dict[str, Callable[[], Serde[Any]]]] = {
     "msgpack": Serdes.msgpack,
 }  # fmt: skip
 
-#: Names of serdes in environment variables and files.
+#: Serde names in environment variables and files.
 SERDE_NAMES: Final = tuple(_BY_NAME)
 
 
 def as_serde(
     serde: SerdeLike[T], what: str = "serde", *, error: type[StreamsError] = TopologyError
 ) -> Serde[T]:
-    """Return a full serde for anything that can be used as one.
+    """Return a full serde for any argument that can be used as one.
 
-    `str`, `bytes`, `int` (64 bits), `float`, `bool` and `uuid.UUID` stand for their plain serdes; an object with
-    `serialize(topic, value)` and `deserialize(topic, data)` gets batch forms that call them one by one.
+    `str`, `bytes`, `int` (64 bits), `float`, `bool` and `uuid.UUID` mean their plain serdes; an
+    object with `serialize(topic, value)` and `deserialize(topic, data)` gets batch forms.
 
     Args:
-        serde: What the user gave.
-        what: The parameter or option it was given for.
-        error: What to raise if it can't be used.
+        what: Its parameter or option, for the message.
 
     >>> as_serde(str) is Serdes.string()
     True
@@ -405,7 +394,7 @@ def as_serde(
 
 
 def serde_named(name: str) -> Serde[Any] | None:
-    """Return the built-in serde of a name in a settings file, or None if there is no such name.
+    """Return the built-in serde of a name in a settings file, or None.
 
     >>> serde_named("int64")
     <serde int64>
@@ -415,7 +404,7 @@ def serde_named(name: str) -> Serde[Any] | None:
 
 
 class _Adapted(Serde[T]):
-    """Any object with the two methods; what else of a serde it has is used."""
+    """Any object with the two methods; its other serde methods are used if present."""
 
     def __init__(self, methods: SerdeMethods[T]) -> None:
         name = getattr(methods, "name", None)

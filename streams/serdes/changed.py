@@ -1,7 +1,7 @@
-"""A change of a table's row as one value, and its serde, byte for byte Kafka Streams' ChangedSerializer (KIP-904).
+"""Change of a table row, with a serde byte-identical to Kafka Streams' ChangedSerializer (KIP-904).
 
-It is what a repartition topic below `KTable.group_by` carries: what to take out of a group's aggregate, what to add,
-or both at once where the group stayed the same.
+Repartition topics of `KTable.group_by` carry changes: the value to subtract, the value to add, or
+both if the group is the same.
 """
 
 from typing import Any, Final, NamedTuple
@@ -11,31 +11,28 @@ from tidewheel.streams.serdes.serde import Serde
 
 
 class Change(NamedTuple):
-    """A row's value before and after; None where there was or is none, but not both."""
+    """A row's value before and after; at most one of them is None."""
 
     new: Any
     old: Any
 
 
-#: The last byte tells what stands before it. From `_WITH_LATEST` on, a byte that says whether the change is the row's
-#: latest stands in front of it; Kafka Streams reads that form and may write it one day.
+#: The last byte is the format. From `_WITH_LATEST` on, a byte before it marks the row's latest
+#: change; Kafka Streams reads that form and may write it in future.
 _OLD, _NEW, _BOTH = range(3)
 _WITH_LATEST: Final = 3
 _FORMS: Final = 6
 
-#: A length is a variable-length integer of at most 5 bytes, in zigzag form (Kafka's ByteUtils.writeVarint).
+#: A length is a zigzag varint of at most 5 bytes (Kafka's ByteUtils.writeVarint).
 _LENGTH_BYTES: Final = 5
 
 
 class ChangedSerde(Serde[Change]):
-    r"""Serde of changes around the serde of the rows' values.
+    r"""Serde of changes around the serde of row values.
 
-    - only the old value: its bytes, 0
-    - only the new value: its bytes, 1
-    - both: the length of the new value's bytes, these, those of the old value, 2
-
-    Attributes:
-        inner: The serde of the rows' values.
+    - old value only: its bytes, 0
+    - new value only: its bytes, 1
+    - both: length of the new value, new value, old value, 2
 
     >>> from tidewheel.streams.serdes import Serdes
     >>> ChangedSerde(Serdes.string()).serialize("topic", Change(new="abc", old="d"))
@@ -47,7 +44,6 @@ class ChangedSerde(Serde[Change]):
         self.inner = inner
 
     def serialize(self, topic: str, value: Change, /) -> bytes:
-        """Return the bytes of a change."""
         if value.old is None:
             return self._inner_bytes(topic, value.new) + bytes((_NEW,))
         old = self._inner_bytes(topic, value.old)
@@ -63,7 +59,6 @@ class ChangedSerde(Serde[Change]):
         return data
 
     def deserialize(self, topic: str, data: bytes, /) -> Change:
-        """Return the change of some bytes."""
         form = data[-1] if data else _FORMS
         if form >= _FORMS:
             raise self.failed("deserialise", topic, f"{len(data)} bytes are no change of a row")
@@ -84,11 +79,10 @@ class ChangedSerde(Serde[Change]):
                 return Change(inner(topic, data[start:middle]), inner(topic, data[middle:end]))
 
     def _read_length(self, topic: str, data: bytes) -> tuple[int, int]:
-        """Return where the new value starts, and its length."""
         number = 0
         for index, byte in enumerate(data[:_LENGTH_BYTES]):
             number |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:  # noqa: PLR2004 - the bit that says that more follows
+            if byte < 0x80:  # noqa: PLR2004 - continuation bit
                 length = (number >> 1) ^ -(number & 1)
                 if length >= 0:
                     return index + 1, length
@@ -97,9 +91,9 @@ class ChangedSerde(Serde[Change]):
 
 
 def _length(length: int) -> bytes:
-    number = length << 1  # zigzag, and never negative
+    number = length << 1  # zigzag of a non-negative number
     digits = bytearray()
-    while number >= 0x80:  # noqa: PLR2004 - what fits into seven bits
+    while number >= 0x80:  # noqa: PLR2004 - seven bits per byte
         digits.append(number & 0x7F | 0x80)
         number >>= 7
     digits.append(number)

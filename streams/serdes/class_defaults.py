@@ -1,8 +1,8 @@
-"""Fields of decoded objects, as the class's constructor stores them, so that equal values have equal bytes.
+"""Normalises fields of decoded objects, so equal values have equal bytes.
 
-msgspec leaves a field that the bytes lack to the class attribute of a dataclass without slots, and
-its encoder then omits the field. Fields of an attrs class without slots are stored, and written, in
-the order of the bytes.
+For a missing field of a dataclass without slots, msgspec relies on the class attribute, and its
+encoder then omits the field. It writes fields of attrs classes without slots in the order of the
+read bytes.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _SCALARS: Final = (str, bytes, int, float, type(None))
 
 
 def default_setter(python_type: Any) -> Callable[[Any], None] | None:
-    """Return a function that stores defaults and the order of fields in an object of a type; None where neither can differ.
+    """Return a function that sets defaults and field order in decoded objects; None if neither can differ.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -47,9 +47,9 @@ def default_setter(python_type: Any) -> Callable[[Any], None] | None:
 
 
 def has_attrs_with_dict(python_type: Any) -> bool:
-    """Return whether values of a type may hold objects of attrs classes without slots.
+    """Return True if values of a type may contain objects of attrs classes without slots.
 
-    msgspec writes all that is in their `__dict__`, in its order: cached properties too.
+    msgspec writes their whole `__dict__` in its order, with cached properties.
     """
     return any(_is_attrs_with_dict(part) for part in inner_types(python_type))
 
@@ -60,7 +60,6 @@ def _is_attrs_with_dict(python_type: Any) -> bool:
 
 
 def _setter(python_type: Any) -> Callable[[Any], None] | None:
-    """Return the function for the objects of one class, without those inside."""
     if _is_attrs_with_dict(python_type):
         return _field_sorter(tuple(field.name for field in python_type.__attrs_attrs__))
     own = _defaults(python_type)
@@ -76,8 +75,6 @@ def _setter(python_type: Any) -> Callable[[Any], None] | None:
 
 
 def _field_sorter(names: tuple[str, ...]) -> Callable[[Any], None]:
-    """Return a function that puts an object's fields in the declared order."""
-
     def sort_fields(value: Any) -> None:
         attributes = value.__dict__
         in_order = {name: attributes[name] for name in names if name in attributes}
@@ -89,7 +86,6 @@ def _field_sorter(names: tuple[str, ...]) -> Callable[[Any], None]:
 
 
 def _defaults(python_type: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the fields whose default is a class attribute, with the default."""
     if not (isinstance(python_type, type) and is_dataclass(python_type)):
         return ()
     attributes = _class_attributes(python_type)
@@ -101,7 +97,6 @@ def _defaults(python_type: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _class_attributes(python_type: type[Any]) -> frozenset[str]:
-    """Return the names of a class's attributes that are no slots."""
     slots: set[str] = set()
     for base in python_type.__mro__:
         own = vars(base).get("__slots__", ())

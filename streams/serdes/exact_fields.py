@@ -1,7 +1,7 @@
-"""Closed types: types whose values read back equal if each part is of exactly its declared type.
+"""Closed types: types whose values read back equal if each part has exactly its declared type.
 
-`exact_fields` compiles such a type, when its serde is built, into a check of whole batches that runs in
-C: parts become columns, and a column needs one set of types. Values of other types are read back.
+`exact_fields` compiles such a type, when its serde is built, to a batch check that runs in C: parts
+become columns, and a column needs one set of types. Values of other types are read back.
 """
 
 import gc
@@ -30,15 +30,15 @@ from tidewheel.streams.serdes.type_parts import (
     type_hints,
 )
 
-#: Says whether all values of a column read back equal; False is always a correct answer.
+#: Returns True if all values of a column read back equal; False is always safe.
 Check = Callable[[Sequence[Any]], bool]
 
 _NONE: Final = type(None)
-#: Types that unions may mix: the form of their values tells them apart.
+#: Types that unions may mix: their encoded forms differ.
 _EXACT: Final = frozenset({str, int, float, bool, _NONE})
-#: Types of which every object reads back equal in msgspec's formats.
+#: Types whose objects always read back equal in msgspec's formats.
 _LEAVES: Final = frozenset({bytes, date, timedelta, UUID})
-#: Zones whose times come back with the same offset; others may have offsets with seconds.
+#: Time zones that read back with the same offset; others may have offsets with seconds.
 _ZONES: Final = frozenset({None, UTC})
 _zone_of: Final = attrgetter("tzinfo")
 _values_of: Final = methodcaller("values")
@@ -49,7 +49,7 @@ _HARMLESS_OPTIONS: Final = frozenset({
     "json_schema_extra", "frozen", "repr",
 })  # fmt: skip
 
-#: What a class may override that has a say in what is written or read.
+#: Overridable methods that affect reading or writing.
 _HOOKS: Final = (
     "__post_init__",
     "model_post_init",
@@ -63,15 +63,15 @@ _MODEL_HOOKS: Final = ("model_dump", "model_validate", "__get_pydantic_core_sche
 
 
 def exact_fields(python_type: Any, is_json: bool) -> Check:
-    """Return the function that says whether a batch's values are all of exactly their declared types.
+    """Return the check that a batch's values have exactly their declared types.
 
-    It returns False for every batch of a type that is not closed: such values are read back.
+    For a type that is not closed the check always returns False: its values are read back.
 
     >>> check = exact_fields(list[int], is_json=True)
     >>> check([[1, 2], []]), check([[1, True]])
     (True, False)
     """
-    with suppress(TypeError, RecursionError):  # types that are no hints
+    with suppress(TypeError, RecursionError):  # types that are not type hints
         check = _check_of(python_type, is_json, ())
         if check is not None:
             return check
@@ -79,7 +79,7 @@ def exact_fields(python_type: Any, is_json: bool) -> Check:
 
 
 def _check_of(hint: Any, is_json: bool, outer: tuple[Any, ...]) -> Check | None:
-    """Return the check of a type's values, or None for a type that is not closed."""
+    """Return the check of a type; None for a type that is not closed."""
     parts = [_NONE if part is None else part for part in members(hint)]
     if frozenset(parts) <= _EXACT:
         return _of_types(frozenset(parts), is_json)
@@ -93,11 +93,10 @@ def _check_of(hint: Any, is_json: bool, outer: tuple[Any, ...]) -> Check | None:
 
 
 def _of_types(kinds: frozenset[Any], is_json: bool, also: Check | None = None) -> Check:
-    """Return the check that values are of exactly these types, and that another check holds."""
     if also is not None:
         return lambda column: kinds.issuperset(map(type, column)) and also(column)
     if is_json and float in kinds:
-        # JSON has no NaN. A sum that is not finite, of whatever numbers, leaves the verdict to reading back.
+        # JSON has no NaN. If the sum is not finite, values are read back.
         if str in kinds:
             return lambda column: (
                 kinds.issuperset(map(type, column))
@@ -152,7 +151,7 @@ def _container(
 ) -> Check | None:
     if origin is dict:
         key, value = (_check_of(part, is_json, outer) for part in arguments)
-        # Keys of JSON are text: of other types only whole numbers come back as they were.
+        # JSON keys are text: besides text only integers read back equal.
         if arguments[0] not in {str, int} or key is None or value is None:
             return None
         return lambda column: (
@@ -174,13 +173,13 @@ def _container(
 
 
 class _Layout(NamedTuple):
-    """Where the collector lists the fields of objects of one class.
+    """Order in which the collector lists the fields of one class's objects.
 
     Attributes:
-        width: Entries of one object.
-        of_class: The place of its class.
-        of_dict: The place of its `__dict__` where that has the fields, else None.
-        places: The places of its fields, in the object or in its `__dict__`.
+        width: Entries per object.
+        of_class: Position of the class.
+        of_dict: Position of `__dict__` if it contains the fields, else None.
+        places: Positions of the fields, in the object or its `__dict__`.
     """
 
     width: int
@@ -198,7 +197,7 @@ def _object(python_type: Any, is_json: bool, outer: tuple[Any, ...]) -> Check | 
         return None
     is_model = issubclass(python_type, BaseModel)
     if is_model and not all(frozenset(_types_of(hints[name])) <= _EXACT for name in names):
-        return None  # pydantic has forms of its own for other types
+        return None  # pydantic has special forms for other types
     found = [_check_of(hints[name], is_json, outer) for name in names]
     checks = [check for check in found if check is not None]
     if len(checks) != len(names):
@@ -224,15 +223,15 @@ def _by_name(python_type: Any, names: list[str], checks: list[Check]) -> Check:
     return are_exact
 
 
-#: What a column raises that holds other values than it should, or an object that lacks a field.
+#: Errors of a column with unexpected values, or of objects without a field.
 _NOT_EXACT: Final = (AttributeError, TypeError, ValueError, OverflowError)
 
 
 def _by_layout(python_type: Any, layout: _Layout, checks: list[Check], other: Check) -> Check:
-    """Return the check that takes all fields of a batch from one or two calls of the collector.
+    """Return the check that reads all fields of a batch by one or two collector calls.
 
-    Reading the fields by name takes two to four times as long. `other` checks batches with objects of
-    another layout.
+    Reading fields by name takes two to four times as long. `other` checks objects of another
+    layout.
     """
     width, of_class, of_dict, places = layout
     columns = list(zip(places, checks, strict=True))
@@ -260,9 +259,9 @@ def _by_layout(python_type: Any, layout: _Layout, checks: list[Check], other: Ch
 
 
 def _layouts(python_type: Any, names: list[str]) -> list[_Layout]:
-    """Return where the collector lists the fields of a class's objects, the most frequent layout last.
+    """Return the layouts of a class's objects, the most frequent one last.
 
-    An object without slots keeps its fields in itself until its `__dict__` is used, as encoders do.
+    An object without slots stores fields inline until its `__dict__` is used, as encoders do.
     """
     marks = {name: object() for name in names}
     found: list[_Layout] = []
@@ -327,7 +326,7 @@ def _own_bases(python_type: Any, root: type[Any]) -> list[type[Any]]:
 
 
 def _is_plain_model(model: type[BaseModel]) -> bool:
-    """Return whether pydantic writes and reads a model's fields as they are: no setting, alias, validator or serializer."""
+    """Return True if pydantic reads and writes a model's fields unchanged: no option, alias, validator or serializer."""
     decorators = model.__pydantic_decorators__
     return (
         model.__bases__ == (BaseModel,)
@@ -342,7 +341,7 @@ def _is_plain_model(model: type[BaseModel]) -> bool:
 
 
 def _is_plain_field(field: FieldInfo) -> bool:
-    """Return whether a field has no option but those that change neither its bytes nor its value."""
+    """Return True if a field's options change neither its bytes nor its value."""
     return all(
         getattr(field, option) == getattr(_NO_OPTIONS, option)
         for option in FieldInfo.__slots__

@@ -1,7 +1,4 @@
-"""Which partition a windowed key goes to: that of the key inside, as Kafka Streams' WindowedStreamPartitioner.
-
-All windows of a key stay together, and where the key's own records are.
-"""
+"""Partitioners of keys: windowed keys follow their inner key, as in Kafka Streams' WindowedStreamPartitioner."""
 
 import struct
 import zlib
@@ -20,12 +17,12 @@ _MASK: Final = 0xFFFFFFFF
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
 
-#: For so many keys the partition is remembered.
+#: Maximum number of cached key partitions.
 _KNOWN_MAX: Final = 65_536
 
 
 def murmur2(key: bytes) -> int:
-    """Return the unsigned 32-bit hash by which Kafka's clients choose the partition of a key (Utils.murmur2).
+    """Return Kafka's unsigned 32-bit murmur2 hash of a key (Utils.murmur2).
 
     >>> murmur2(b"foobar") - (1 << 32), murmur2(b"abc")
     (-790332482, 479470107)
@@ -43,7 +40,7 @@ def murmur2(key: bytes) -> int:
 
 @lru_cache(maxsize=_KNOWN_MAX)
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition that Kafka's own partitioner gives a key.
+    """Return the partition of a key in Kafka's default partitioner.
 
     >>> [partition_of(str(number).encode(), 4) for number in range(6)]
     [0, 3, 0, 3, 1, 2]
@@ -52,12 +49,10 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 class WindowedPartitioner(msgspec.Struct, frozen=True):
-    """A sink's partitioner for keys of a windowed serde."""
-
     serde: WindowedSerde[Any]
 
     def __call__(self, topic: str, key: Any, value: Any, partitions: int) -> int | None:  # noqa: ARG002 - a partitioner's signature
-        """Return the partition of the key inside; None (the default) for a record without a key."""
+        """Return the inner key's partition; None (the default) without a key."""
         if key is None:
             return None
         data = self.serde.inner.serialize(topic, key.key)
@@ -69,11 +64,11 @@ class WindowedPartitioner(msgspec.Struct, frozen=True):
         values: Sequence[Any],  # noqa: ARG002 - the signature of those that choose for batches
         partitions: int,
     ) -> list[int] | None:
-        """Return the partitions of many keys as they are written; None where some record has no key."""
+        """Return the partitions of many serialised keys; None if a record has no key."""
         return None if None in keys else self.by_bytes(cast("Sequence[bytes]", keys), partitions)
 
     def by_bytes(self, keys: Sequence[bytes], partitions: int) -> list[int]:
-        """Return the partitions of many keys, given as the serde writes them: the key inside stands before its window.
+        """Return the partitions of many serialised keys; the inner key precedes its window.
 
         >>> from tidewheel import Serdes
         >>> from tidewheel.streams.serdes.windowed import SessionWindowedSerde
@@ -94,12 +89,11 @@ class WindowedPartitioner(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=8)
 def _known(_partitions: int) -> dict[bytes, int]:
-    """Return what is remembered of topics with so many partitions: keys and their partitions, for look-ups by batch."""
     return {}
 
 
 def crc32_partition(key: bytes, partitions: int) -> int:
-    """Return the partition that librdkafka's default partitioner (`consistent_random`) gives a key.
+    """Return a key's partition in librdkafka's default partitioner (`consistent_random`).
 
     >>> [crc32_partition(str(number).encode(), 4) for number in range(6)]
     [1, 3, 1, 3, 0, 2]
@@ -108,7 +102,7 @@ def crc32_partition(key: bytes, partitions: int) -> int:
 
 
 def fnv1a_partition(key: bytes, partitions: int) -> int:
-    """Return the partition that librdkafka's `fnv1a` partitioners, and Sarama by default, give a key.
+    """Return a key's partition in librdkafka's `fnv1a` partitioners, Sarama's default.
 
     >>> [fnv1a_partition(str(number).encode(), 4) for number in range(6)]
     [3, 0, 1, 2, 3, 0]
@@ -120,7 +114,7 @@ def fnv1a_partition(key: bytes, partitions: int) -> int:
     return abs(signed) % partitions
 
 
-#: What places keys, by the names that `input_partitioners` takes.
+#: Partitioners by their names in `input_partitioners`.
 KEY_PARTITIONERS: Final[dict[str, Callable[[bytes, int], int]]] = {
     "murmur2": partition_of,
     "crc32": crc32_partition,
@@ -129,12 +123,12 @@ KEY_PARTITIONERS: Final[dict[str, Callable[[bytes, int], int]]] = {
 
 
 class KeyPartitioner(msgspec.Struct, frozen=True):
-    """A sink's partitioner that places keys as an input of another partitioner does; any partition for one without a key."""
+    """Sink partitioner that matches an input's partitioner; records without a key may go to any partition."""
 
     name: str
 
     def __call__(self, topic: str, key: Any, value: Any, partitions: int) -> int | None:
-        """Never called: `for_all` chooses for whole batches."""
+        """Never called: `for_all` serves whole batches."""
         raise NotImplementedError
 
     def for_all(
@@ -143,7 +137,7 @@ class KeyPartitioner(msgspec.Struct, frozen=True):
         values: Sequence[Any],  # noqa: ARG002 - the signature of those that choose for batches
         partitions: int,
     ) -> list[int]:
-        """Return the partitions of many keys as they are written.
+        """Return the partitions of many serialised keys.
 
         >>> KeyPartitioner("crc32").for_all([b"0", b"1", None], [0, 0, 0], 4)
         [1, 3, -1]

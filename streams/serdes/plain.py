@@ -1,7 +1,6 @@
 """Serdes of plain values: bytes, text, numbers, booleans, UUIDs and untyped JSON.
 
-Their batch forms are the fast paths of the engine; each is as strict as its single form, and falls back to it for
-the error message.
+Batch forms are the engine's fast paths; on failure they call the single form for its error message.
 """
 
 import math
@@ -18,8 +17,6 @@ T = TypeVar("T")
 
 
 class _Bytes(Serde[bytes]):
-    """Bytes as they are."""
-
     name = "bytes"
     canonical = True
 
@@ -31,7 +28,7 @@ class _Bytes(Serde[bytes]):
             return value
         if isinstance(value, bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance] - values are whatever users pass
             data = bytes(value)
-            if data == value:  # not so for a view of larger items
+            if data == value:  # false for a view of larger items
                 return data
         raise self.failed("serialise", topic, f"expected bytes, got {type(value).__name__}")
 
@@ -48,13 +45,13 @@ class _Bytes(Serde[bytes]):
 
 
 class _String(Serde[str]):
-    """Text as UTF-8, strictly: bytes that are no UTF-8 are an error, not a replacement character."""
+    """Text as strict UTF-8: invalid bytes are an error."""
 
     name = "string"
     canonical = True
 
     def surely_serializes(self, value: Any, /) -> bool:
-        # Only text beyond ASCII can hold lone surrogates; `isascii` reads a flag, not the text.
+        # Only non-ASCII text can contain lone surrogates; `isascii` reads a flag.
         return type(value) is str and value.isascii()
 
     def serialize(self, topic: str, value: str, /) -> bytes | None:
@@ -73,8 +70,8 @@ class _String(Serde[str]):
             reason = f"{len(data)} bytes, no UTF-8 at byte {error.start}"
         raise self.failed("deserialise", topic, reason)
 
-    # Joining, coding once and splitting is provably right for UTF-8, but no faster and
-    # three times slower for long text.
+    # Joining, encoding once and splitting is correct for UTF-8, but never faster and three times
+    # slower for long text.
     def serialize_batch(self, topic: str, values: Sequence[str], /) -> list[bytes | None]:
         try:
             return list(map(str.encode, values))
@@ -88,12 +85,13 @@ class _String(Serde[str]):
             return super().deserialize_batch(topic, data)  # raises with the reason
 
 
-#: Values cut out of a packed run at a time: enough to spread the call's cost, and the format stays small.
+#: Values sliced from a packed run per step: enough to amortise the call, and the format stays
+#: small.
 _CUT: Final = 256
 
 
 class _Number(Serde[T]):
-    """A number of fixed size, big-endian, as `struct` writes it."""
+    """A number of fixed size, big-endian `struct` format."""
 
     def __init__(self, name: str, code: str, python_type: type[T], *, canonical: bool) -> None:
         super().__init__(name=name, canonical=canonical)
@@ -101,19 +99,16 @@ class _Number(Serde[T]):
         self._one = struct.Struct(f">{code}")
         self._cut = struct.Struct(f"{self._one.size}s" * _CUT)
         self._python_type = python_type
-        # Every float has its eight bytes; NaN, which no comparison holds for, is not worth a second look.
+        # Every float fits; NaN, which fails every comparison, takes the slow path.
         whole = 1 << (8 * self._one.size - 1)
         self._lowest: float = -math.inf if python_type is float else -whole
         self._highest: float = math.inf if python_type is float else whole - 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how it is made anew in another process, which its formats can't travel to."""
         return _number, (self.name, self._code, self._python_type, self.canonical)
 
     def surely_serializes(self, value: Any, /) -> bool:
-        exact = cast(
-            "object", type(value)
-        )  # bools and other subclasses may have ideas of their own
+        exact = cast("object", type(value))  # bools and other subclasses may differ
         return exact is self._python_type and self._lowest <= value <= self._highest
 
     def serialize(self, topic: str, value: T, /) -> bytes | None:
@@ -141,7 +136,7 @@ class _Number(Serde[T]):
         if not {self._python_type}.issuperset(map(type, values)):
             return super().serialize_batch(
                 topic, values
-            )  # `pack` takes 2**53 + 1 for a float, and loses a digit
+            )  # `pack` accepts 2**53 + 1 as a float and loses a digit
         try:
             packed = struct.pack(f">{count}{self._code}", *values)
         except (struct.error, OverflowError):
@@ -154,7 +149,7 @@ class _Number(Serde[T]):
         return out
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[T]:
-        # Each length is checked: seven bytes and nine would make sixteen, and two wrong numbers.
+        # Each length is checked: seven plus nine bytes would decode as two wrong numbers.
         if {self._one.size}.issuperset(map(len, data)):
             return list(struct.unpack(f">{len(data)}{self._code}", b"".join(data)))
         return super().deserialize_batch(topic, data)  # raises with the reason
@@ -193,9 +188,9 @@ class _Boolean(Serde[bool]):
 
 
 class _Uuid(Serde[uuid.UUID]):
-    """A UUID as its text of 36 characters, as Kafka's UUIDSerializer writes it.
+    """A UUID as text of 36 characters, as in Kafka's UUIDSerializer.
 
-    Not canonical: upper-case text is read as well, and written back in lower case.
+    Not canonical: upper-case text is read, too, and written in lower case.
     """
 
     name = "uuid"
@@ -215,7 +210,7 @@ class _Uuid(Serde[uuid.UUID]):
         except ValueError:
             pass
         else:
-            # `UUID` also takes braces, prefixes and misplaced hyphens; Kafka's readers do not.
+            # `UUID` also accepts braces, prefixes and misplaced hyphens; Kafka's readers do not.
             if str(value).encode() == data.lower():
                 return value
         reason = f"{len(data)} bytes, expected the {self._LENGTH} characters of a UUID"
@@ -225,7 +220,7 @@ class _Uuid(Serde[uuid.UUID]):
 class _Json(Serde[Any]):
     """Untyped JSON: dicts, lists, text, numbers, booleans and null.
 
-    Its keys have the fields of dicts in the order of their names: keys that are equal have equal bytes (ADR 14).
+    In keys, dict entries are sorted by name: equal keys have equal bytes (ADR 14).
     """
 
     name = "json"
@@ -233,12 +228,11 @@ class _Json(Serde[Any]):
     def __init__(self, *, is_key: bool = False, sort_keys: bool = True) -> None:
         super().__init__()
         self._sort = is_key and sort_keys
-        #: Whether equal keys have equal bytes, which rows of older versions may not (ADR 14).
+        #: True if equal keys have equal bytes; rows of older versions may not (ADR 14).
         self.sorts_keys = self._sort
         self._key: Serde[Any] | None = None if sort_keys and not is_key else self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how another process gets it: there is one of each kind."""
         return _json, (self._sort, self._key is self and not self._sort)
 
     def for_keys(self) -> Serde[Any]:
@@ -260,8 +254,8 @@ class _Json(Serde[Any]):
             reason = f"{len(data)} bytes, {error}"
         raise self.failed("deserialise", topic, reason)
 
-    # One array of all values, decoded at once, is 5% faster but not as strict: `1,2`, `[3` and `4]` are three values
-    # that are no JSON, and their array has three elements.
+    # One array of all values decodes 5% faster but less strictly: `1,2`, `[3` and `4]` are invalid
+    # values that form an array of three elements.
     def serialize_batch(self, topic: str, values: Sequence[Any], /) -> list[bytes | None]:
         try:
             return cast("list[bytes | None]", dumps_batch(values, sort=self._sort))
@@ -276,7 +270,7 @@ class _Json(Serde[Any]):
 
 
 def _json(sorts: bool, as_given: bool) -> Serde[Any]:
-    """Return the serde of this process for one that came from another."""
+    """Return this process's serde for an unpickled one."""
     if as_given:
         return JSON_AS_GIVEN
     return _JSON_KEY if sorts else JSON
@@ -286,11 +280,11 @@ BYTES: Final[Serde[bytes]] = _Bytes()
 STRING: Final[Serde[str]] = _String()
 INT32: Final[Serde[int]] = _Number("int32", "i", int, canonical=True)
 INT64: Final[Serde[int]] = _Number("int64", "q", int, canonical=True)
-# Not canonical: a NaN has many bit patterns, and not every processor hands all of them back.
+# Not canonical: NaN has many bit patterns, and processors may change them.
 FLOAT64: Final[Serde[float]] = _Number("float64", "d", float, canonical=False)
 BOOLEAN: Final[Serde[bool]] = _Boolean()
 UUID: Final[Serde[uuid.UUID]] = _Uuid()
 JSON: Final[Serde[Any]] = _Json()
 _JSON_KEY: Final[Serde[Any]] = _Json(is_key=True)
-#: JSON whose keys keep the order of their fields, as all keys were written before ADR 14.
+#: JSON whose keys keep the given field order, the format before ADR 14.
 JSON_AS_GIVEN: Final[Serde[Any]] = _Json(sort_keys=False)

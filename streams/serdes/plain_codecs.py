@@ -1,7 +1,7 @@
-"""Avro, Protobuf and JSON Schema without a registry: the format's own bytes, and nothing before them.
+"""Avro, Protobuf and JSON Schema without a registry: the format's bytes only.
 
-Avro bytes are those of the specification's binary encoding, without the schema: reader and writer must use the same
-one. The libraries come with the extras and are imported when a codec is made.
+Avro uses the specification's binary encoding without the schema: reader and writer need the same
+one. Libraries are imported when a codec is created.
 """
 
 import json
@@ -22,7 +22,6 @@ class PlainAvro:
         self._values = AvroValues(schema)
 
     def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:  # noqa: ARG002 - the port's signature
-        """Return the value's bytes; maps of keys are in the order of their keys."""
         checked = self._values.checked(value)
         if is_key:
             checked = self._values.in_order(checked)
@@ -32,44 +31,39 @@ class PlainAvro:
             raise CodecError(self._values.refusal(value)) from None
 
     def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:  # noqa: ARG002 - the port's signature
-        """Return the value; bytes that are left over are an error."""
         return self._values.decode(data)
 
     def sorted_key(self, data: bytes) -> bytes:
-        """Return the bytes that a stored key has now."""
         return self._values.encode(self._values.in_order(self._values.decode(data)))
 
 
 class PlainProtobuf:
-    """Protobuf's own bytes; maps are written in the order of their keys, so that equal messages have equal bytes."""
+    """Protobuf bytes with maps sorted by key, so equal messages have equal bytes."""
 
     def __init__(self, message_type: type[Any]) -> None:
         import_module("google.protobuf.message")
         self._message_type = message_type
 
     def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:  # noqa: ARG002 - the port's signature
-        """Return the message's bytes."""
         try:
             return bytes(value.SerializeToString(deterministic=True))
         except Exception as error:  # noqa: BLE001 - the libraries raise what Python does
             raise CodecError(f"raised {type(error).__name__}") from None
 
     def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:  # noqa: ARG002 - the port's signature
-        """Return the message."""
         try:
             return self._message_type.FromString(data)
         except Exception as error:  # noqa: BLE001 - the libraries raise what Python does
             raise CodecError(f"raised {type(error).__name__}") from None
 
     def sorted_key(self, data: bytes) -> bytes:
-        """Return the bytes: maps were always written in order."""
         return data
 
 
 class PlainJsonSchema:
-    """JSON that is validated when it is written and when it is read; `$ref` never fetches anything.
+    """JSON validated on writing and reading; `$ref` never fetches.
 
-    `named` are the texts of other schemas, by the names by which `$ref` refers to them.
+    `named` maps `$ref` names to texts of other schemas.
     """
 
     def __init__(self, schema: str, named: Mapping[str, str] | None = None) -> None:
@@ -87,19 +81,16 @@ class PlainJsonSchema:
         self._best_match = import_module("jsonschema.exceptions").best_match
 
     def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:  # noqa: ARG002 - the port's signature
-        """Return the value as JSON; a key has the fields of dicts in the order of their names."""
         return dumps(self.checked(value), sort=is_key)
 
     def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:  # noqa: ARG002 - the port's signature
-        """Return the value."""
         return self.checked(loads(data))
 
     def sorted_key(self, data: bytes) -> bytes:
-        """Return the bytes that a stored key has now."""
         return dumps(loads(data), sort=True)
 
     def checked(self, value: Any) -> Any:
-        """Return a value that follows the schema; raises `CodecError` for any other."""
+        """Return a valid value; raise `CodecError` for others."""
         try:
             error = self._best_match(self._validator.iter_errors(value))
         except self._unresolvable as unresolvable:
@@ -112,7 +103,7 @@ class PlainJsonSchema:
 
 
 def _schema_resources(schema: Any, named: Mapping[str, str]) -> Any:
-    """Return the schemas that `$ref` finds, also relative to the `$id` of each schema."""
+    """Return the schemas that `$ref` can resolve, also relative to each schema's `$id`."""
     referencing = import_module("referencing")
     draft7 = import_module("referencing.jsonschema").DRAFT7
     contents = {name: json.loads(text) for name, text in named.items()}
@@ -132,7 +123,6 @@ def _id(schema: Any) -> str:
 
 
 def _declared(schema: Any) -> Iterator[str]:
-    """Yield the names of all properties of a schema."""
     if isinstance(schema, dict):
         given = cast("dict[str, Any]", schema)
         yield from given.get("properties") or ()
@@ -144,7 +134,7 @@ def _declared(schema: Any) -> Iterator[str]:
 
 
 def json_schema_reason(error: Any, names: Collection[str] = ()) -> str:
-    """Return where a value breaks which rule of its schema, without the value; keys that are no declared names are data."""
+    """Return the place and the violated rule, without the value; undeclared keys count as data."""
     path = "".join(
         f"[{step}]" if isinstance(step, int) else f".{step}" if step in names else "[str key]"
         for step in error.absolute_path

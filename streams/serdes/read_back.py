@@ -1,7 +1,7 @@
-"""Read-back checks: the place where a value and the value read back from its bytes differ. Pure.
+"""Read-back checks: find the place where a value and its read-back copy differ. Pure.
 
-These walk values in Python and run only for a value that is about to be refused, or that `==` can't judge (NaN, classes
-with an `__eq__` of their own). Texts name places and types, never data.
+These walk values in Python, and run only for values about to be rejected or unsuitable for `==`
+(NaN, classes with their own `__eq__`). Texts contain paths and types, never data.
 """
 
 import dataclasses
@@ -16,17 +16,17 @@ from typing import Any, Final, cast
 import msgspec
 from pydantic import BaseModel
 
-#: Beyond this depth a value holds itself, or can't be written anyway.
+#: Deeper values contain themselves, or can't be written.
 _MAX_DEPTH: Final = 200
 
 _ABSENT: Final = object()
 
-#: Keys that are shown: names of fields, not addresses or numbers.
+#: Keys shown in messages: field names, not addresses or numbers.
 _NAME: Final = re.compile(r"(?!.*\d{3})[^\W\d][\w-]{0,39}")
 
 
 def step_to(key: object) -> str:
-    """Return the step of a path to a dict's entry; only a text that looks like a field's name is shown.
+    """Return the path step of a dict entry; only texts like field names are shown.
 
     >>> step_to("city"), step_to("ann@example.com"), step_to("id-4711"), step_to(3)
     ('.city', '[str key]', '[str key]', '[int key]')
@@ -35,14 +35,14 @@ def step_to(key: object) -> str:
     return f".{key}" if is_name else f"[{type(key).__name__} key]"
 
 
-#: Returns the step of a path to a dict's entry; keys may be data.
+#: Returns the path step of a dict entry; keys may be data.
 Step = Callable[[object], str]
 
 
 def difference(
     value: Any, back: Any, path: str = "$", depth: int = 0, step: Step = step_to
 ) -> str | None:
-    """Return where and how a value differs from the one read back, or None if they are equal.
+    """Return the place and kind of the difference to the read-back value, or None.
 
     >>> difference({"at": (1, 2)}, {"at": [1, 2]})
     'at $.at: tuple is read back as list'
@@ -76,7 +76,7 @@ def first_failure(
     depth: int = 0,
     step: Step = step_to,
 ) -> str:
-    """Return the path of the innermost part of a value for which `write` raises; it raises for the value itself.
+    """Return the path of the innermost part for which `write` raises.
 
     >>> import json
     >>> first_failure({"a": [1, {2}]}, json.dumps)
@@ -86,13 +86,13 @@ def first_failure(
         for place, part in parts(value, step):
             try:
                 write(part)
-            except Exception:  # noqa: BLE001 - whatever an encoder raises, the place is what is asked
+            except Exception:  # noqa: BLE001 - any encoder error: only the place matters
                 return first_failure(part, write, path + place, depth + 1, step)
     return path
 
 
 def parts(value: Any, step: Step = step_to) -> Iterable[tuple[str, Any]]:
-    """Return the parts of a value, each with its step of the path; none for a leaf."""
+    """Return the parts of a value with their path steps; none for a leaf."""
     whole = value
     if isinstance(value, Mapping):
         return [(step(key), part) for key, part in cast("Mapping[Any, Any]", whole).items()]
@@ -104,7 +104,7 @@ def parts(value: Any, step: Step = step_to) -> Iterable[tuple[str, Any]]:
 
 
 def _is_object(value: Any) -> bool:
-    """Return whether a value has fields: a Struct, a dataclass, an attrs class or a pydantic model."""
+    """Return True for an object with fields: Struct, dataclass, attrs class or pydantic model."""
     kind: Any = cast("object", type(value))
     return (
         isinstance(value, msgspec.Struct | BaseModel)
@@ -114,7 +114,6 @@ def _is_object(value: Any) -> bool:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return all attributes an object carries, declared or not, but for cached properties."""
     kind: Any = cast("object", type(value))
     names: list[str] = []
     if isinstance(value, msgspec.Struct):
@@ -180,11 +179,11 @@ def _are_equal(value: Any, back: Any) -> bool:
         if value == back or (value != value and back != back):  # noqa: PLR0124 - NaN
             return True
         if isinstance(value, datetime) and isinstance(back, datetime) and type(value) is datetime:
-            # Times of different zones are never equal within a change of the clock, although they are one moment.
+            # Times of different zones are never equal near a clock change, even at the same moment.
             return bool(value.tzinfo and back.tzinfo) and value.astimezone(UTC) == back.astimezone(
                 UTC
             )
-    except Exception:  # noqa: BLE001 - an `__eq__` of the user's may raise anything: such values can't be compared
+    except Exception:  # noqa: BLE001 - a user's `__eq__` may raise anything: such values can't be compared
         return False
     return False
 

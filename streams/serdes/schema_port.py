@@ -1,7 +1,7 @@
-"""The port between serdes and a schema registry: serdes know what a codec is, `tidewheel.streams.kafka` has those of a registry.
+"""Port between serdes and the schema registry adapter of `tidewheel.streams.kafka`.
 
-`streams/__init__.py` joins the two, with a function that imports the adapter when the first such serde is asked for:
-without the extras everything else works.
+`tidewheel/__init__.py` registers the adapter's loader, called for the first registry serde: without
+the extras all other serdes work.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from tidewheel.streams.errors import TopologyError
 
 
 class CodecError(Exception):
-    """A value has no such bytes, or bytes are no such value; the text holds nothing of the data.
+    """A value or bytes can't be converted; the text contains no data.
 
     >>> raise CodecError("at Order.id: expected long, got str")
     Traceback (most recent call last):
@@ -21,39 +21,29 @@ class CodecError(Exception):
 
 
 class SchemaCodec(Protocol):
-    """Turns values of one schema into bytes and back; raises `CodecError`, or `SchemaRegistryError`."""
+    def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes: ...
 
-    def encode(self, topic: str, value: Any, *, is_key: bool) -> bytes:
-        """Return the bytes of a value that a record of `topic` has as its key or as its value."""
-        ...
-
-    def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any:
-        """Return the value of some bytes."""
-        ...
+    def decode(self, topic: str, data: bytes, *, is_key: bool) -> Any: ...
 
     def sorted_key(self, data: bytes) -> bytes:
-        """Return the bytes that a stored key has now, without asking a registry; see ADR 14."""
+        """Return the sorted form of a stored key, without a registry request (ADR 14)."""
         ...
 
 
 class RegistryClient(Protocol):
-    """What a registry's client has at least; `confluent_kafka.schema_registry.SchemaRegistryClient` is one."""
+    """Minimum interface of a registry client, such as `confluent_kafka.schema_registry.SchemaRegistryClient`."""
 
-    def register_schema(self, *args: Any, **kwargs: Any) -> Any:
-        """Register a schema."""
-        ...
+    def register_schema(self, *args: Any, **kwargs: Any) -> Any: ...
 
-    def get_schema(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the schema of an id."""
-        ...
+    def get_schema(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-#: A schema registry: its URL, the settings of a client, or a client.
+#: A schema registry: URL, client settings, or a client.
 Registry = str | Mapping[str, Any] | RegistryClient
 
 
 class Reference(NamedTuple):
-    """Another schema of the registry that a schema uses; version None is the latest."""
+    """Another registry schema used by a schema; version None: the latest."""
 
     name: str
     subject: str
@@ -61,13 +51,13 @@ class Reference(NamedTuple):
 
 
 class SchemaSource(NamedTuple):
-    """Where a serde's schema comes from: the program, or a subject of the registry.
+    """Source of a serde's schema: the program, or a registry subject.
 
     Attributes:
-        text: The schema's JSON; None until a subject's schema has been fetched, and for Protobuf.
-        references: The schemas that it uses.
-        subject: The subject whose schema it is; None for a schema of the program's own.
-        version: The subject's version; None is the latest.
+        text: The schema's JSON; None for Protobuf and before a fetch.
+        references: Schemas that it uses.
+        subject: The schema's subject; None for a schema of the program.
+        version: The subject's version; None: the latest.
     """
 
     text: str | None = None
@@ -77,52 +67,42 @@ class SchemaSource(NamedTuple):
 
 
 class RegistryFormats(Protocol):
-    """The schema formats that go through a registry.
+    """Codecs of schema formats with a registry.
 
-    Raises `TopologyError` for a wrong setting, `SchemaRegistryError` for a schema that the registry
-    does not have.
+    Raises `TopologyError` for a wrong setting, `SchemaRegistryError` for a missing schema.
     """
 
-    def fetched(self, source: SchemaSource, schema_type: str, registry: Registry) -> SchemaSource:
-        """Return a source with its text and with the numbers of its versions."""
-        ...
+    def fetched(
+        self, source: SchemaSource, schema_type: str, registry: Registry
+    ) -> SchemaSource: ...
 
-    def avro(self, source: SchemaSource, registry: Registry) -> SchemaCodec:
-        """Return the codec of an Avro schema that was fetched."""
-        ...
+    def avro(self, source: SchemaSource, registry: Registry) -> SchemaCodec: ...
 
     def protobuf(
         self, message_type: type[Any], source: SchemaSource, registry: Registry
-    ) -> SchemaCodec:
-        """Return the codec of a generated Protobuf class."""
-        ...
+    ) -> SchemaCodec: ...
 
-    def json_schema(self, source: SchemaSource, registry: Registry) -> SchemaCodec:
-        """Return the codec of a JSON Schema that was fetched."""
-        ...
+    def json_schema(self, source: SchemaSource, registry: Registry) -> SchemaCodec: ...
 
-    def travelling(self, registry: Registry) -> Registry:
-        """Return a registry as other processes may be told of it: without secrets, and nothing that is open."""
-        ...
+    def travelling(self, registry: Registry) -> Registry: ...
 
 
-# Where the adapter is put, and taken from when it is first needed.
+# Loader of the adapter, called at first use.
 _loaders: Final[list[Callable[[], RegistryFormats]]] = []
 
 
 def provide(load: Callable[[], RegistryFormats]) -> None:
-    """Say how the adapter is loaded; called once, when `streams` is imported."""
+    """Register the adapter's loader; called once, at import."""
     _loaders[:] = [load]
 
 
 def registry_formats() -> RegistryFormats:
-    """Return the adapter; raises ImportError where a library that it needs is not installed."""
     (load,) = _loaders
     return load()
 
 
 def missing_extra(operator: str, extra: str, error: ImportError) -> TopologyError:
-    """Return the error to raise where a format's libraries are not installed.
+    """Return the error for missing format libraries.
 
     >>> missing_extra("Serdes.avro", "avro", ImportError("no fastavro", name="fastavro"))
     TopologyError("Serdes.avro needs fastavro: pip install 'tidewheel[avro]'")

@@ -1,7 +1,7 @@
-"""Serdes of schema formats: Avro, Protobuf, JSON Schema, each with a schema registry or without.
+"""Serdes of Avro, Protobuf and JSON Schema, with or without a schema registry.
 
-Without a registry the bytes are the format's own. With one they begin with the magic byte 0 and the id of the schema
-that wrote them, as Confluent's serialisers for Java write them.
+Without a registry, bytes are the format's own. With one, the magic byte 0 and the schema id precede
+them, as in Confluent's Java serialisers.
 """
 
 import json
@@ -20,44 +20,36 @@ from tidewheel.streams.serdes.schema_port import (
 )
 from tidewheel.streams.serdes.serde import Serde
 
-#: A schema as JSON text, or as what that text says.
+#: A schema as JSON text, or parsed.
 Schema = str | Mapping[str, Any] | Sequence[Any]
 
 
 class ReferenceObject(Protocol):
-    """A reference as an object; `confluent_kafka.schema_registry.SchemaReference` is one."""
+    @property
+    def name(self) -> str | None: ...
 
     @property
-    def name(self) -> str | None:
-        """Return the name that the schema uses."""
-        ...
+    def subject(self) -> str | None: ...
 
     @property
-    def subject(self) -> str | None:
-        """Return the subject that the name stands for."""
-        ...
-
-    @property
-    def version(self) -> int | None:
-        """Return the subject's version."""
-        ...
+    def version(self) -> int | None: ...
 
 
-#: A reference as the registry's API has it: `{"name": …, "subject": …, "version": …}`.
+#: A reference in the registry API's form: `{"name": …, "subject": …, "version": …}`.
 SchemaReference = Mapping[str, Any] | ReferenceObject
-#: A version of a subject; None is the latest as well.
+#: Version of a subject; None: the latest.
 SubjectVersion = int | Literal["latest"] | None
 
-# A serde keeps its registry's own object, so that its id can't be given to another one.
+# Serdes keep their registry object alive, so its id() stays unique.
 _MADE: Final[dict[tuple[Any, ...], Serde[Any]]] = {}
 
 
-#: What another process makes a serde of: its format, its source, its message class, its registry.
+#: Recipe for another process: format, source, message class, registry.
 _Recipe = tuple[str, SchemaSource, type[Any] | None, Registry | None]
 
 
 class _SchemaSerde(Serde[Any]):
-    """A serde of a codec. Registries keep the schemas of keys and of values apart, so it says which its values are."""
+    """Serde of a codec; separate for keys and values, as their registry subjects are."""
 
     def __init__(
         self,
@@ -87,7 +79,7 @@ class _SchemaSerde(Serde[Any]):
         return self._codec.sorted_key(data)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Say how another process makes it; a codec has open connections and locks.
+        """Return a recipe for another process; a codec has connections and locks.
 
         Raises:
             TopologyError: Its registry is a client, or has a secret in its settings.
@@ -126,8 +118,8 @@ def avro_serde(
     """Return the serde of an Avro schema.
 
     Raises:
-        TopologyError: The schema is none, an argument is wrong, or a library is missing.
-        SchemaRegistryError: The registry is away, or does not have the subject or a reference.
+        TopologyError: An invalid schema or argument, or a missing library.
+        SchemaRegistryError: The registry is unreachable, or a subject or reference does not exist.
     """
     source = _source("Serdes.avro", schema, registry, subject, version, references)
     return _serde("avro", source, None, registry)
@@ -159,7 +151,7 @@ def json_schema_serde(
     version: SubjectVersion = None,
     references: Iterable[SchemaReference] = (),
 ) -> Serde[Any]:
-    """Return the serde of JSON that follows a JSON Schema; raises as `avro_serde` does."""
+    """Return the serde of JSON validated by a JSON Schema; raises as `avro_serde` does."""
     source = _source("Serdes.json_schema", schema, registry, subject, version, references)
     return _serde("json_schema", source, None, registry)
 
@@ -171,7 +163,7 @@ def _made_again(
     registry: Registry | None,
     is_key: bool,
 ) -> Serde[Any]:
-    """Return the serde that another process had, where it has arrived."""
+    """Rebuild a serde in another process."""
     made = _serde(kind, source, message_type, registry)
     return made.for_keys() if is_key else made
 
@@ -183,7 +175,7 @@ _SCHEMA_TYPES: Final = {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "
 def _serde(
     kind: str, source: SchemaSource, message_type: type[Any] | None, registry: Registry | None
 ) -> Serde[Any]:
-    """Return the serde of these arguments, made at most once: nodes with one serde reuse the bytes of keys."""
+    """Return a cached serde: nodes that share a serde reuse key bytes."""
     identity = _identity(registry)
     key = (kind, source, message_type, identity)
     if key not in _MADE:
@@ -205,7 +197,7 @@ def _serde(
             raise TopologyError(
                 f"{operator}: {name} is no schema that can be used ({reason}); correct it"
             ) from error
-        # Other processes use the version that was found here, not one that is the latest by then.
+        # Other processes use the version found here, not a later one.
         exact = full if full.subject is None else full._replace(text=None)
         recipe = kind, exact, message_type, registry
         made = _SchemaSerde(f"{kind}({name})", codec, message_type, recipe)
@@ -230,7 +222,6 @@ def _codec(
 
 
 def _name(kind: str, source: SchemaSource, message_type: type[Any] | None) -> str:
-    """Return what messages call a schema; a subject's own once it has been fetched."""
     if message_type is not None:
         return str(cast("Any", message_type).DESCRIPTOR.full_name)
     if source.text is None:
@@ -253,7 +244,6 @@ def _source(
     version: SubjectVersion,
     references: Iterable[SchemaReference],
 ) -> SchemaSource:
-    """Return where a schema comes from; raises `TopologyError` for wrong combinations."""
     given = tuple(_reference(operator, each) for each in references)
     problem = None
     if subject is None and schema is None:
@@ -303,7 +293,6 @@ def _is_text(given: object) -> bool:
 
 
 def _version(operator: str, what: str, given: object) -> int | None:
-    """Return a version's number, None for the latest."""
     if given is None or given == "latest":
         return None
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:
@@ -320,7 +309,6 @@ def _identity(registry: Registry | None) -> object:
 
 
 def _schema_text(operator: str, schema: object) -> str:
-    """Return a schema as JSON text."""
     if isinstance(schema, str):
         text = schema
     elif isinstance(schema, Mapping | list | tuple):
@@ -339,7 +327,6 @@ def _schema_text(operator: str, schema: object) -> str:
 
 
 def _part(schema: object, name: str) -> str | None:
-    """Return a text that a schema has at its top, or None."""
     found = cast("Mapping[str, object]", schema).get(name) if isinstance(schema, Mapping) else None
     return found if isinstance(found, str) else None
 

@@ -1,9 +1,9 @@
-"""What a serde is: two functions between values and bytes, and batch forms of both.
+"""`Serde`: conversion between values and bytes, for single values and batches.
 
-Every serde has single and batch forms of both directions; the engine calls the batch forms, and the single ones to
-find the record that failed. None (a null key, a tombstone) is never passed to a serde. Failures raise
-`SerializationError`, which names the serde and the topic but holds nothing of the data. Numbers are big-endian and
-text is UTF-8, as Kafka's own serialisers write them. There is no pickle serde: data is not code.
+The engine calls batch forms, and single forms to find a failed record. Serdes never receive None (a
+null key, a tombstone). Failures raise `SerializationError` with serde and topic, without data. As
+in Kafka's serialisers, numbers are big-endian and text is UTF-8. There is no pickle serde:
+unpickling runs code.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,16 +21,15 @@ Deserializer = Callable[[str, bytes], T]
 
 
 class Serde(Generic[T]):
-    """Two functions, `serialize(topic, value)` and `deserialize(topic, data)`, and batch forms of both.
+    """Conversion by `serialize(topic, value)` and `deserialize(topic, data)`, with batch forms of both.
 
-    Give the two functions, or subclass and override the two methods. The batch forms call them one by one; override
-    those too where a whole list goes faster.
+    Pass the two functions, or subclass and override the methods. Batch forms call them per value;
+    override those too if lists can be converted faster.
 
     Attributes:
-        name: What messages call it.
-        canonical: Whether `serialize(topic, deserialize(topic, data)) == data` for all data it can read. Then the
-            raw bytes of a key are kept and need not be made again. Say so only if it is true: keys that are equal
-            but have different bytes would otherwise be different keys.
+        canonical: True if `serialize(topic, deserialize(topic, data)) == data` for all readable
+            data. The engine then reuses the raw bytes of keys. A wrong True makes equal keys with
+            different bytes distinct.
 
     >>> celsius = Serde(
     ...     lambda topic, degrees: f"{degrees:.1f}".encode(), lambda topic, data: float(data), name="celsius"
@@ -66,30 +65,29 @@ class Serde(Generic[T]):
             self.canonical = canonical
 
     def for_keys(self) -> "Serde[T]":
-        """Return the serde to use where this one was given for keys: itself, unless the two differ.
+        """Return the serde for keys: this one, unless key and value serdes differ.
 
-        They do with a schema registry, which keeps the schemas of a topic's keys and of its values apart. Kafka's
-        `Serde.configure(configs, isKey)`. Must return the same object each time.
+        They differ with a schema registry, which has separate subjects. Kafka's
+        `Serde.configure(configs, isKey)`. Must always return the same object.
         """
         return self
 
     def sorted_key(self, topic: str, data: bytes, /) -> bytes | None:
-        """Return the bytes that a stored key has now; they differ for dicts of another order (ADR 14)."""
+        """Return the current form of a stored key's bytes; dict order may differ (ADR 14)."""
         return self.serialize(topic, self.deserialize(topic, data))
 
     def from_plain(self, value: Any, /) -> Any:
-        """Return a value as `serialize` takes it, from one made of dicts, lists and plain values.
+        """Return a value for `serialize` from dicts, lists and plain values.
 
-        What is loaded from a table comes like that, whatever class the serde is for. Raises `SerializationError` for
-        what does not fit.
+        Data loaded from tables has this form. Raises `SerializationError` for unsuitable data.
         """
         return value
 
     def surely_serializes(self, value: Any, /) -> bool:  # noqa: ARG002 - subclasses look at it
-        """Return True only if `serialize` can't fail for this value; False is always a correct answer.
+        """Return True only if `serialize` can't fail for this value; False is always safe.
 
-        Such a value may wait unserialised until the commit, which saves the work for values that are replaced
-        before. Override it only where a glance at the value's type is enough to tell.
+        Such a value may stay unserialised until the commit, which saves work for overwritten
+        values. Override it only for a cheap check of the type.
         """
         return False
 
@@ -97,7 +95,7 @@ class Serde(Generic[T]):
         """Return the bytes of a value; None makes the record's value null (a tombstone).
 
         Raises:
-            SerializationError: It does not fit; the error says nothing of the value.
+            SerializationError: Unsuitable value; the message contains no data.
         """
         if self._serializer is None:
             raise NotImplementedError(f"serde {self.name!r} has no serialize function")
@@ -107,7 +105,7 @@ class Serde(Generic[T]):
             raise self.failed("serialise", topic, _kind_of(error)) from error
 
     def deserialize(self, topic: str, data: bytes, /) -> T:
-        """Return the value of some bytes; raises `SerializationError` for bytes that it can't read."""
+        """Return the value of some bytes; raise `SerializationError` for unreadable bytes."""
         if self._deserializer is None:
             raise NotImplementedError(f"serde {self.name!r} has no deserialize function")
         try:
@@ -118,18 +116,18 @@ class Serde(Generic[T]):
             ) from error
 
     def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
-        """Return the bytes of many values; raises if any fails."""
+        """Return the bytes of many values; raise if any fails."""
         return list(map(self.serialize, repeat(topic), values))
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[T]:
-        """Return many values; raises if any fails."""
+        """Return many values; raise if any fails."""
         return list(map(self.deserialize, repeat(topic), data))
 
     def __repr__(self) -> str:
         return f"<serde {self.name}>"
 
     def failed(self, verb: str, topic: str, reason: str) -> SerializationError:
-        """Return the error to raise; `reason` must hold nothing of the data."""
+        """Return the error to raise; `reason` must not contain data."""
         fact = f"{self.name} serde, topic {topic!r}: can't {verb} ({reason})"
         return SerializationError(
             f"{fact}; give the serde that fits the topic (key_serde=, value_serde=), or set an exception handler to skip "
@@ -138,7 +136,7 @@ class Serde(Generic[T]):
         )
 
     def missing(self) -> str | None:
-        """Return which of the two functions was neither given nor overridden, or None if the serde is complete."""
+        """Return the function that was neither given nor overridden, or None."""
         base: Any = Serde
         if self._serializer is None and type(self).serialize is base.serialize:
             return "serialize"
@@ -148,7 +146,7 @@ class Serde(Generic[T]):
 
 
 def for_keys(serde: SerdePort) -> SerdePort:
-    """Return the serde to use where this one was given for keys.
+    """Return the key form of a serde, see `Serde.for_keys`.
 
     >>> for_keys(Serde(name="plain")).name
     'plain'
@@ -171,5 +169,5 @@ def _two_parameters(function: Callable[..., Any], wanted: str) -> Callable[..., 
 
 
 def _kind_of(error: Exception) -> str:
-    # The text of a user's exception may quote the record; the chained exception has it for those who may see it.
+    # A user exception's text may quote the record; it stays in the chained exception.
     return f"raised {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""Types taken apart at build time: which classes they are made of, and a sample value to probe a serde with. Pure."""
+"""Analysis of types at build time: their classes, and a sample value to test a serde. Pure."""
 
 import types
 import typing
@@ -26,13 +26,13 @@ import msgspec
 from pydantic import AliasChoices, AliasPath, BaseModel, SecretBytes, SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
 
-#: Says that a type has no sample, or that making one fails.
+#: The type has no sample, or creating one fails.
 NO_SAMPLE: Final = object()
 
 _MAX_DEPTH: Final = 6
 _MAX_LENGTH: Final = 1000
 
-# Tame values: a serde that rounds times to seconds is judged when it writes, not when it is built.
+# Simple values: a serde that rounds times to seconds passes here and fails when it writes.
 _SAMPLES: Final[dict[object, object]] = {
     str: "a",
     int: 1,
@@ -53,7 +53,7 @@ _SAMPLES: Final[dict[object, object]] = {
 
 
 def type_name(python_type: Any) -> str:
-    """Return what messages call a type.
+    """Return a type's name for messages.
 
     >>> type_name(int), type_name(int | None)
     ('int', 'int | None')
@@ -68,7 +68,7 @@ def type_name(python_type: Any) -> str:
 
 
 def is_users_class(python_type: Any) -> bool:
-    """Return whether a type is a Struct, a pydantic model, a dataclass or an attrs class."""
+    """Return True for a Struct, pydantic model, dataclass or attrs class."""
     if not isinstance(python_type, type):
         return False
     kind: Any = python_type
@@ -77,7 +77,6 @@ def is_users_class(python_type: Any) -> bool:
 
 
 def is_pydantic_class(python_type: Any) -> bool:
-    """Return whether a type is a class that pydantic reads and writes: a model, or a dataclass of its decorator."""
     kind: Any = get_origin(python_type) or python_type
     if not isinstance(kind, type):
         return False
@@ -88,12 +87,11 @@ def is_pydantic_class(python_type: Any) -> bool:
 
 
 def pydantic_fields(python_type: Any) -> Mapping[str, FieldInfo]:
-    """Return the fields of a pydantic class."""
     return cast("Mapping[str, FieldInfo]", python_type.__pydantic_fields__)
 
 
 def type_hints(python_type: Any) -> dict[str, Any]:
-    """Return the types of a class's fields, or nothing where they can't be found out."""
+    """Return the field types of a class; empty if they can't be resolved."""
     try:
         hints = get_type_hints(python_type, include_extras=True)
     except Exception:  # noqa: BLE001 - names that only type checkers see
@@ -102,7 +100,7 @@ def type_hints(python_type: Any) -> dict[str, Any]:
 
 
 def members(python_type: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the type alone.
+    """Return the members of a union, or the type itself.
 
     >>> members(int | None)
     (<class 'int'>, <class 'NoneType'>)
@@ -126,7 +124,7 @@ def inner_types(python_type: Any, seen: set[int] | None = None) -> Iterator[Any]
     origin = get_origin(python_type)
     if origin is Literal:
         return
-    value = getattr(python_type, "__value__", None)  # a `type` statement's alias
+    value = getattr(python_type, "__value__", None)  # the alias of a `type` statement
     if value is not None and not isinstance(python_type, type):
         yield from inner_types(value, seen)
     if origin is not None and is_users_class(origin):
@@ -139,7 +137,6 @@ def inner_types(python_type: Any, seen: set[int] | None = None) -> Iterator[Any]
 
 
 def is_typed_dict(python_type: object) -> bool:
-    """Return whether a type is a `TypedDict`."""
     return typing.is_typeddict(python_type)
 
 
@@ -149,12 +146,12 @@ def _is_named_tuple(python_type: Any) -> bool:
 
 
 def holds_sets(python_type: Any) -> bool:
-    """Return whether values of a type may be or hold sets, whose order differs between processes."""
+    """Return True if values may contain sets, whose order differs between processes."""
     return any(_is_subclass(part, AbstractSet) for part in inner_types(python_type))
 
 
 def holds_mappings(python_type: Any) -> bool:
-    """Return whether values of a type may be or hold dicts, whose order is the one they were filled in."""
+    """Return True if values may contain dicts, which keep insertion order."""
     return any(
         part in {Any, object}
         or isinstance(part, TypeVar)
@@ -168,7 +165,6 @@ def holds_mappings(python_type: Any) -> bool:
 
 
 def _is_bare_container(part: Any) -> bool:
-    """Return whether a type is a container that may hold anything, as `list` may."""
     return (
         isinstance(part, type)
         and not get_args(part)
@@ -187,7 +183,7 @@ def _allows_extra(python_type: Any) -> bool:
 
 
 def is_hashable(part: Any) -> bool:
-    """Return whether a type can be in a set; one with lists in its annotations can't."""
+    """Return True if a type can be in a set; one with lists in its annotations can't."""
     try:
         hash(part)
     except TypeError:
@@ -201,7 +197,7 @@ def _is_subclass(part: Any, kind: type[Any]) -> bool:
 
 
 def has_own_equality(python_type: Any) -> bool:
-    """Return whether `==` of a class may hold for objects whose fields differ."""
+    """Return True if a class's `==` may hold for objects with different fields."""
     if not is_users_class(python_type):
         return False
     equals: Any = python_type.__eq__
@@ -210,16 +206,16 @@ def has_own_equality(python_type: Any) -> bool:
     if issubclass(python_type, msgspec.Struct):
         return equals is not msgspec.Struct.__eq__ or not python_type.__struct_config__.eq
     if is_dataclass(python_type):
-        if _allows_extra(python_type):  # what `==` of a dataclass does not see
+        if _allows_extra(python_type):  # ignored by a dataclass's `==`
             return True
         code = getattr(equals, "__code__", None)
         generated = code is not None and code.co_filename == "<string>"
         return not generated or not all(field.compare for field in fields(python_type))
-    return True  # attrs has options of each field
+    return True  # attrs has options per field
 
 
 def declared_names(python_type: Any) -> frozenset[str]:
-    """Return the names of all fields within a type, also those that they have in the data.
+    """Return all field names within a type, including their aliases in the data.
 
     >>> sorted(declared_names(msgspec.defstruct("Order", [("line_items", int)], rename="camel")))
     ['lineItems', 'line_items']
@@ -250,7 +246,7 @@ def _texts(*aliases: Any) -> Iterator[str]:
 
 
 def nested_classes(python_type: Any) -> tuple[type[Any], ...]:
-    """Return the users' classes of which a value of a type may have objects inside."""
+    """Return the user classes that may be nested in values of a type."""
     found = [part for part in inner_types(python_type) if is_users_class(part)]
     if is_users_class(python_type) and not is_recursive(python_type):
         found.remove(python_type)
@@ -258,7 +254,6 @@ def nested_classes(python_type: Any) -> tuple[type[Any], ...]:
 
 
 def is_recursive(python_type: Any) -> bool:
-    """Return whether objects of a class may hold others of it."""
     hints = type_hints(python_type).values()
     return any(part is python_type for hint in hints for part in inner_types(hint))
 
@@ -268,7 +263,7 @@ _TRUSTED: Final[WeakSet[type[Any]]] = WeakSet()
 
 
 def have_sly_subclasses(classes: Iterable[type[Any]]) -> bool:
-    """Return whether a subclass has an equality of its own: its objects may equal one of the class, without their fields.
+    """Return True if a subclass has its own equality: its objects may equal one of the class with other fields.
 
     Subclasses may be defined after the serde was built.
     """
@@ -322,7 +317,7 @@ def _sample(python_type: Any, depth: int) -> Any:  # noqa: PLR0911 - one for eac
 
 
 def _candidates(made: Any, metadata: Sequence[Any]) -> Iterator[Any]:
-    """Yield a sample and variants of it, one of which fits most constraints of `msgspec.Meta` and of pydantic's `Field`."""
+    """Yield a sample and variants, to satisfy most constraints of `msgspec.Meta` and pydantic's `Field`."""
     yield made
     given = _constraints(metadata)
     if isinstance(made, str | bytes | list | tuple):
@@ -344,7 +339,6 @@ def _candidates(made: Any, metadata: Sequence[Any]) -> Iterator[Any]:
 
 
 def _constraints(metadata: Sequence[Any]) -> dict[str, Any]:
-    """Return the constraints of an annotation by their names; libraries share these."""
     found: dict[str, Any] = {}
     for part in metadata:
         found |= _constraints(getattr(part, "metadata", ()))
@@ -356,7 +350,7 @@ def _constraints(metadata: Sequence[Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, annotated: Any) -> bool:
-    """Return whether the libraries accept a value for an annotated type; False where they can't say."""
+    """Return True if the libraries accept a value for an annotated type; False if unknown."""
     metadata = [part for part in get_args(annotated)[1:] if not isinstance(part, str)]
     is_msgspec = [isinstance(part, msgspec.Meta) for part in metadata]
     try:
@@ -390,7 +384,7 @@ def _sample_container(origin: Any, arguments: tuple[Any, ...], depth: int) -> An
 def _sample_object(python_type: Any, depth: int) -> Any:
     is_pydantic = is_pydantic_class(python_type)
     hints = type_hints(python_type)
-    if is_pydantic:  # these have the constraints of `Field` as well
+    if is_pydantic:  # these have `Field` constraints as well
         declared = pydantic_fields(python_type)
         hints = {name: field.rebuild_annotation() for name, field in declared.items()}
     optional = _optional_fields(python_type)

@@ -1,11 +1,11 @@
-"""JSON and MessagePack straight into the user's types: msgspec Structs, dataclasses, pydantic models, unions of them.
+"""Typed JSON and MessagePack: msgspec Structs, dataclasses, pydantic models and unions.
 
-msgspec decodes everything it knows (Structs, dataclasses, TypedDicts, attrs classes, plain and nested types);
-pydantic decodes pydantic models, which msgspec does not know, types made of them (`list[Model]`), and unions of several
-dataclasses. `tidewheel.streams.serdes.unions` decodes unions of Structs without tags.
+msgspec decodes all types it supports (Structs, dataclasses, TypedDicts, attrs classes, plain and
+nested types). pydantic decodes its models, types made of them (`list[Model]`), and unions of
+several dataclasses. `tidewheel.streams.serdes.unions` decodes unions of Structs without tags.
 
-A value is written only if it reads back equal. For a batch of a flat class the types of its fields prove that; other values
-are read back and compared.
+Only values that read back equal are written. For a batch of a flat class the field types prove
+that; other values are read back and compared.
 """
 
 import re
@@ -44,7 +44,7 @@ from tidewheel.streams.serdes.unions import UnionCodec, needs_union_codec
 
 T = TypeVar("T")
 
-#: Values that msgspec quotes in its messages; types and paths stand in backticks.
+#: Values quoted in msgspec's messages; types and paths are in backticks.
 _QUOTED: Final = re.compile(r"'.*'", re.DOTALL)
 _WITH_VALUE: Final = re.compile(
     r"(Invalid (?:enum )?value |Object contains unknown field ).*?( - at `\$[^`']*`)?\Z", re.DOTALL
@@ -58,7 +58,7 @@ _MSGPACK_TYPES: Final[frozenset[object]] = frozenset(
 )
 
 
-#: From this size on, the check of a batch by columns is cheaper than reading back.
+#: Minimum batch size for which the column check is cheaper than reading back.
 _MANY: Final = 4
 
 
@@ -66,11 +66,11 @@ class TypeCodec(NamedTuple):
     """Encoder and decoder of single values of a type.
 
     Attributes:
-        convert: Makes a value of dicts and lists.
-        failure: Returns why a value has no bytes, without data; it is called after `encode` has raised.
-        encode_key: Encodes with dicts in the order of their keys: equal keys of records need equal bytes.
-        encode_lines: Encodes many values, with a line feed behind each.
-        plain: For JSON, returns a value as dicts and lists, to look for numbers that JSON can't hold.
+        convert: Makes a value from dicts and lists.
+        failure: Returns the reason why `encode` raised, without data.
+        encode_key: Encodes with dicts sorted by key: equal record keys need equal bytes.
+        encode_lines: Encodes many values, each followed by a line feed.
+        plain: For JSON: returns dicts and lists, to find numbers that JSON can't represent.
     """
 
     encode: Callable[[Any], bytes]
@@ -83,10 +83,10 @@ class TypeCodec(NamedTuple):
 
 
 class _Typed(Serde[T]):
-    """A serde of a type; `made_by` and the type make it in another process.
+    """A serde of a type; `made_by` rebuilds it in another process.
 
     Attributes:
-        sorts_keys: Whether it writes keys, and dicts in them in the order of their keys (ADR 14).
+        sorts_keys: True if dicts in keys are sorted (ADR 14).
     """
 
     def __init__(
@@ -113,13 +113,12 @@ class _Typed(Serde[T]):
             if python_type is Any
             else exact_fields(python_type, codec.plain is not None)
         )
-        # An equality of the user's own may hold although a field has changed.
+        # A user-defined equality may hold for changed fields.
         self._compares = not any(has_own_equality(part) for part in inner_types(python_type))
         self._nested = nested_classes(python_type)
         self._step = step_in(python_type)
 
     def __reduce__(self) -> "tuple[Callable[..., Serde[Any]], tuple[Any, ...]]":
-        """Return how another process makes it: encoders and decoders stay in their process."""
         return _made_again, (self._made_by, self._type, self._key is self, self._sort_keys)
 
     def for_keys(self) -> Serde[T]:
@@ -144,7 +143,7 @@ class _Typed(Serde[T]):
     def from_plain(self, value: Any, /) -> Any:
         try:
             return self._codec.convert(value)
-        except Exception as error:  # noqa: BLE001 - models run the user's own code, which may raise anything
+        except Exception as error:  # noqa: BLE001 - models run user code, which may raise anything
             reason = _reason(error, self._step, self._type)
         raise self.failed("serialise", "", reason)
 
@@ -158,22 +157,22 @@ class _Typed(Serde[T]):
                 data = self._encode(value)
                 if self._decode(data) == value:
                     return data
-            except Exception:  # noqa: BLE001, S110 - the way of a batch finds the reason
+            except Exception:  # noqa: BLE001, S110 - the batch path finds the reason
                 pass
         try:
             return self._encoded((value,))[0]
-        except Exception as error:  # noqa: BLE001 - models run the user's own code, which may raise anything
+        except Exception as error:  # noqa: BLE001 - models run user code, which may raise anything
             reason = _reason(error, self._step, self._type)
         raise self.failed("serialise", topic, reason)
 
     def deserialize(self, topic: str, data: bytes, /) -> T:
         try:
             return cast("T", self._decode(data))
-        except Exception as error:  # noqa: BLE001 - models run the user's own code, which may raise anything
+        except Exception as error:  # noqa: BLE001 - models run user code, which may raise anything
             reason = f"{len(data)} bytes, {_reason(error, self._step, self._type)}"
         raise self.failed("deserialise", topic, reason)
 
-    # `decode_lines` over joined values is no faster, and takes `1 2` for two values.
+    # `decode_lines` over joined values is not faster, and accepts `1 2` as two values.
     def serialize_batch(self, topic: str, values: Sequence[T], /) -> list[bytes | None]:
         try:
             return cast("list[bytes | None]", self._encoded(values))
@@ -187,7 +186,7 @@ class _Typed(Serde[T]):
             return super().deserialize_batch(topic, data)
 
     def probe(self) -> str | None:
-        """Return why no value of the type reads back equal, or None where a sample does, or has none."""
+        """Return the reason why no value of the type reads back equal; None if a sample does, or there is none."""
         value = sample(self._type)
         if value is NO_SAMPLE:
             return None
@@ -199,7 +198,7 @@ class _Typed(Serde[T]):
 
     def _encoded(self, values: Sequence[T]) -> list[bytes]:
         codec = self._codec
-        # Before they are encoded: that makes dataclasses keep their fields elsewhere.
+        # Checked before encoding, which makes dataclasses move their fields to `__dict__`.
         is_exact = len(values) >= _MANY and self._are_exact(values)
         try:
             encoded = _encode_many(values, codec)
@@ -233,24 +232,24 @@ class _Typed(Serde[T]):
 
 
 def _encode_many(values: Sequence[Any], codec: TypeCodec) -> list[bytes]:
-    """Return the bytes of many values; lines cost a sixth less than values one by one."""
+    """Return the bytes of many values; lines cost a sixth less than single values."""
     if codec.encode_lines is not None:
         lines = codec.encode_lines(values).split(b"\n")
         lines.pop()
-        if len(lines) == len(values):  # unless a value is JSON that has lines itself
+        if len(lines) == len(values):  # false if a value is JSON that contains line feeds
             return lines
     return list(map(codec.encode, values))
 
 
 def json_serde(python_type: Any, sort_keys: bool = True) -> Serde[Any]:
-    """Return the JSON serde of a type; raises `TopologyError` for a type neither library can decode."""
+    """Return the JSON serde of a type; raise `TopologyError` for an unsupported type."""
     name = f"json({type_name(python_type)})"
     codec = _json_codec(python_type, name)
     return _probed(_Typed(name, json_serde, python_type, codec, sort_keys=sort_keys))
 
 
 def msgpack_serde(python_type: Any, sort_keys: bool = True) -> Serde[Any]:
-    """Return the MessagePack serde of a type (`Any` for untyped); raises as `json_serde` does."""
+    """Return the MessagePack serde of a type (`Any`: untyped); raises as `json_serde` does."""
     name = "msgpack" if python_type is Any else f"msgpack({type_name(python_type)})"
     codec = _msgpack_codec(python_type, name)
     return _probed(_Typed(name, msgpack_serde, python_type, codec, sort_keys=sort_keys))
@@ -278,14 +277,15 @@ def _json_codec(python_type: Any, name: str) -> TypeCodec:
         return _union_codec(python_type, name, _json_codec, msgspec.json)
     if _needs_pydantic(python_type, name):
         adapter = _adapter(python_type, name)
-        # The adapter's own methods take twice as long; so do warnings of values that the check refuses anyway.
+        # The adapter's own methods take twice as long, and so do warnings about values that the
+        # check rejects anyway.
         to_json = adapter.serializer.to_json
 
         def write(value: Any) -> bytes:
             return to_json(value, by_alias=True, warnings=False)
 
         def read(data: bytes) -> Any:
-            # By name as well: rows of earlier versions were written like that.
+            # By name as well: earlier versions wrote rows that way.
             return adapter.validate_json(data, by_alias=True, by_name=True)
 
         return TypeCodec(
@@ -384,7 +384,7 @@ def _union_codec(
 def _adapter(python_type: Any, name: str) -> "TypeAdapter[Any]":
     try:
         return TypeAdapter[Any](python_type)
-    except Exception as error:  # noqa: BLE001 - classes run the user's own code when a schema is made of them
+    except Exception as error:  # noqa: BLE001 - building a schema runs user code
         problem = str(error).partition("\n")[0]
     raise _undecodable(name, problem)
 
@@ -417,7 +417,7 @@ def _with_defaults(make: Callable[[Any], Any], python_type: Any) -> Callable[[An
 
 
 def _sorted(library: Any, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Return an encoder whose dicts and fields are in order; the library is msgspec's of the format."""
+    """Return an encoder with sorted dicts and fields; the library is msgspec's of the format."""
     write, read = library.Encoder().encode, library.Decoder().decode
     write_sorted = library.Encoder(order="sorted").encode
 
@@ -425,14 +425,14 @@ def _sorted(library: Any, encode: Callable[[Any], bytes]) -> Callable[[Any], byt
         plain = read(encode(value))
         try:
             return cast("bytes", write_sorted(plain))
-        except TypeError:  # it takes no dict whose keys are numbers
+        except TypeError:  # it rejects dicts with number keys
             return cast("bytes", write(_in_order(plain, write)))
 
     return encode_sorted
 
 
 def _key_encoder(library: Any) -> Callable[[Any], bytes]:
-    """Return an encoder whose dicts are in the order of their keys; fields of classes keep theirs."""
+    """Return an encoder with dicts sorted by key; class fields keep their order."""
     encode = library.Encoder(order="deterministic").encode
     in_order = _sorted(library, library.Encoder().encode)
 
@@ -446,12 +446,11 @@ def _key_encoder(library: Any) -> Callable[[Any], bytes]:
 
 
 def _encoded_as_read(codec: TypeCodec) -> Callable[[Any], bytes]:
-    """Return an encoder of keys that reads them first: that leaves the declared fields, in their order."""
+    """Return an encoder that reads keys back first: that leaves the declared fields, in their order."""
     return lambda value: codec.encode_key(codec.decode(codec.encode(value)))
 
 
 def _in_order(value: Any, write: Callable[[Any], bytes]) -> Any:
-    """Return plain values with all dicts in the order of their keys' bytes."""
     whole: Any = value
     if isinstance(value, dict):
         order = sorted(whole, key=write)
@@ -466,7 +465,7 @@ def _is_plain_msgpack(values: Sequence[Any]) -> bool:
 
 
 def _refuse_other_classes(values: Sequence[Any], python_type: type[Any]) -> None:
-    """Raise for the first value that is no object of the class; one of a subclass would come back without it."""
+    """Raise for the first value of another class; a subclass would not read back."""
     for value in values:
         kind: Any = cast("object", type(value))
         if kind is python_type:
@@ -481,12 +480,13 @@ def _refuse_other_classes(values: Sequence[Any], python_type: type[Any]) -> None
 
 
 def _needs_pydantic(python_type: Any, name: str) -> bool:
-    """Return whether pydantic is to decode a type; refuse at build time the types that neither library decodes."""
+    """Return True if pydantic must decode a type; reject types that neither library decodes."""
     try:
         unknown = list(_unknown(msgspec.inspect.type_info(python_type)))
         problem = "" if not unknown else f"{type_name(unknown[0])} is an ordinary class"
     except TypeError as error:
-        # msgspec knows no unions of several dataclasses or models; pydantic knows no Structs.
+        # msgspec can't decode unions of several dataclasses or models; pydantic can't decode
+        # Structs.
         classes = [part for part in inner_types(python_type) if isinstance(part, type)]
         if len(members(python_type)) > 1 or any(
             len(members(part)) > 1 for part in inner_types(python_type)
@@ -514,9 +514,8 @@ def _undecodable(name: str, problem: str) -> TopologyError:
 
 
 def _unknown(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[Any]:
-    """Yield the classes within a type that msgspec can't read."""
     if isinstance(info, msgspec.inspect.CustomType) or (
-        # msgspec reads pydantic's dataclasses without their aliases, validators and constraints.
+        # msgspec ignores aliases, validators and constraints of pydantic dataclasses.
         isinstance(info, msgspec.inspect.DataclassType) and is_pydantic_class(info.cls)
     ):
         yield info.cls
@@ -525,7 +524,7 @@ def _unknown(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[Any]:
         for part in parts:
             yield from _unknown(part, seen)
     elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and id(info) not in seen:
-        # Types may hold themselves.
+        # Types may contain themselves.
         for field in msgspec.structs.fields(info):
             yield from _unknown(getattr(info, field.name), seen | {id(info)})
 
@@ -541,7 +540,7 @@ def _failure(
 
 
 def step_in(python_type: Any) -> Step:
-    """Return what messages call an entry of a dict in values of a type: only names of declared fields are no data."""
+    """Return the path step of a dict entry; only declared field names are shown, other keys are data."""
     if any(part in {Any, object} for part in inner_types(python_type) if is_hashable(part)):
         return step_to
     names = declared_names(python_type)
@@ -553,10 +552,10 @@ def step_in(python_type: Any) -> Step:
 
 
 def _reason(error: Exception, step: Step, python_type: Any = Any) -> str:
-    """Return why, without the data: types and paths of the message, never values, and no text of the user's code."""
+    """Return the reason without data: types and paths, no values and no text of user code."""
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        shows_indexes = not holds_mappings(python_type)  # else they may be keys
+        shows_indexes = not holds_mappings(python_type)  # otherwise they may be keys
         path = "".join(
             f"[{place}]" if shows_indexes and isinstance(place, int) else step(place)
             for place in first["loc"]
@@ -565,7 +564,8 @@ def _reason(error: Exception, step: Step, python_type: Any = Any) -> str:
     if isinstance(error, CodecError):
         return str(error)
     text = str(error)
-    if isinstance(error.__cause__, Exception):  # a constructor's; msgspec has added the place
+    # raised by a constructor; msgspec has added the place
+    if isinstance(error.__cause__, Exception):
         place = _PLACE.search(text)
         return f"raised {type(error.__cause__).__name__}{place[0] if place else ''}"
     known = isinstance(error, msgspec.MsgspecError) or type(error) in {TypeError, OverflowError}
@@ -575,7 +575,7 @@ def _reason(error: Exception, step: Step, python_type: Any = Any) -> str:
 
 
 def _is_raised_by_users(error: Exception) -> bool:
-    """Return whether code of the user raised an error: the innermost frame is none of ours, which call the libraries."""
+    """Return True if user code raised the error: the innermost frame is not one of ours."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next

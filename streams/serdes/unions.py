@@ -1,8 +1,8 @@
-"""Unions of classes without tags: the bytes of the object's class, and on reading the class that fits best.
+"""Unions of classes without tags: written by the object's class, read as the best-fitting class.
 
-A class fits if it decodes. Of several the one whose fields are most of those in the data wins, then the earlier one. A
-field with a `Literal` type decides, because another text does not decode. A value that would be read as another class is
-refused when it is written, as every value that does not read back equal.
+A class fits if it decodes. The class with most of the data's fields wins, then the earlier one. A
+`Literal` field decides, because other texts do not decode. A value that would be read as another
+class is rejected on writing.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ _Codecs = Mapping[Any, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]]
 
 
 def needs_union_codec(python_type: Any) -> bool:
-    """Return whether a type is a union of classes, one of them a Struct, that msgspec can't tell apart by tags."""
+    """Return True for a union of classes with a Struct that msgspec can't distinguish by tags."""
     parts = [part for part in members(python_type) if part is not type(None)]
     if len(parts) < 2 or not all(is_users_class(part) for part in parts):  # noqa: PLR2004 - one is no union
         return False
@@ -37,7 +37,7 @@ def needs_union_codec(python_type: Any) -> bool:
 
 
 class UnionCodec:
-    """Writes an object by its class, and reads into the class that fits best."""
+    """Writes an object by its class, and reads it as the best-fitting class."""
 
     def __init__(self, codecs: _Codecs, decode_plain: Callable[[bytes], Any]) -> None:
         self._codecs = codecs
@@ -45,7 +45,7 @@ class UnionCodec:
         self._fields = {part: _field_names(part) for part in codecs}
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of a value; raises `CodecError` if its class is none of the union."""
+        """Return the bytes of a value; raise `CodecError` for a class outside the union."""
         found = self._codecs.get(type(value))
         if found is None:
             names = " | ".join(type_name(part) for part in self._codecs)
@@ -53,7 +53,6 @@ class UnionCodec:
         return found[0](value)
 
     def decode(self, data: bytes) -> Any:
-        """Return the value of some bytes; raises `CodecError` if no class of the union fits."""
         plain = self._decode_plain(data)
         given = _keys(plain)
         best: tuple[int, Any] | None = None
@@ -63,14 +62,14 @@ class UnionCodec:
                 continue
             try:
                 best = known, decode(data)
-            except Exception:  # noqa: BLE001, S112 - that it does not decode is the answer
+            except Exception:  # noqa: BLE001, S112 - a failed decode means "does not fit"
                 continue
         if best is None:
             raise self._none_fits()
         return best[1]
 
     def first_of(self, value: Any, converters: Mapping[Any, Callable[[Any], Any]]) -> Any:
-        """Return a value of the class that fits dicts and lists best."""
+        """Return a value of the class that best fits dicts and lists."""
         given = _keys(value)
         order = sorted(converters, key=lambda part: -len(given & self._fields[part]))
         for part in order:
@@ -91,7 +90,6 @@ def _keys(plain: Any) -> frozenset[Any]:
 
 
 def _field_names(part: Any) -> frozenset[str]:
-    """Return the names of a class's fields in the data."""
     if not isinstance(part, type):
         return frozenset()
     if issubclass(part, msgspec.Struct):

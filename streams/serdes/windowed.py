@@ -1,7 +1,7 @@
-"""Serdes of windowed keys, byte for byte Kafka's TimeWindowedSerializer and SessionWindowedSerializer.
+"""Serdes of windowed keys, byte-identical to Kafka's TimeWindowedSerializer and SessionWindowedSerializer.
 
-A time window's key is the inner key's bytes and the window's start (8 bytes); its end is not in the bytes but follows
-from the size. A session's key is the inner key's bytes, its end, and its start (8 bytes each).
+Time window: inner key, start (8 bytes); the end follows from the size. Session: inner key, end,
+start (8 bytes each).
 """
 
 import struct
@@ -21,11 +21,7 @@ _SESSION: Final = struct.Struct(">qq")
 
 
 class WindowedSerde(Serde[Windowed[K]]):
-    """What serdes of windowed keys have in common: the serde of the key inside.
-
-    Attributes:
-        inner: The serde of the key inside.
-    """
+    """Common base of windowed key serdes."""
 
     def __init__(self, inner: SerdePort, name: str, tail_bytes: int) -> None:
         super().__init__(name=f"{name}({getattr(inner, 'name', inner)})", canonical=inner.canonical)
@@ -34,13 +30,12 @@ class WindowedSerde(Serde[Windowed[K]]):
         self._for_keys: Serde[Windowed[K]] | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether another serde writes the same bytes: it has the same serde inside, and the same windows."""
+        """Return True if another serde writes the same bytes: equal inner serde and windows."""
         if type(other) is not type(self):
             return NotImplemented
         return self.inner == other.inner and self._same_windows(other)
 
     def __hash__(self) -> int:
-        """Return a number that serdes which are equal share."""
         return hash((type(self), self.inner))
 
     def _same_windows(self, other: Any) -> bool:  # noqa: ARG002 - those with sizes look at it
@@ -48,22 +43,20 @@ class WindowedSerde(Serde[Windowed[K]]):
 
     @property
     def sorts_keys(self) -> bool:
-        """Return whether dicts in the key inside are sorted."""
         return getattr(self.inner, "sorts_keys", False) is True
 
     def sorted_key(self, topic: str, data: bytes, /) -> bytes | None:
-        """Return the bytes that a stored key has now."""
         inner: Any = self.inner
         key = inner.sorted_key(topic, data[: -self._tail_bytes])
         return None if key is None else key + data[-self._tail_bytes :]
 
     @property
     def tail_bytes(self) -> int:
-        """Return how many bytes stand behind those of the key inside."""
+        """Return the number of bytes after the inner key."""
         return self._tail_bytes
 
     def for_keys(self) -> Serde[Windowed[K]]:
-        """Return the serde of windowed keys whose inner serde is for keys."""
+        """Return the windowed serde with its inner serde in key form."""
         if self._for_keys is None:
             inner = for_keys(self.inner)
             self._for_keys = self if inner is self.inner else self.with_inner(inner)
@@ -80,7 +73,6 @@ class WindowedSerde(Serde[Windowed[K]]):
         raise NotImplementedError
 
     def serialize(self, topic: str, value: Windowed[K], /) -> bytes | None:
-        """Return the bytes of a windowed key."""
         if not isinstance(value, Windowed):  # pyright: ignore[reportUnnecessaryIsInstance] - users may be untyped
             raise self.failed("serialise", topic, f"{type(value).__name__} is not a Windowed")
         data = self.inner.serialize(topic, value.key)
@@ -95,7 +87,6 @@ class WindowedSerde(Serde[Windowed[K]]):
         raise self.failed("serialise", topic, reason)
 
     def deserialize(self, topic: str, data: bytes, /) -> Windowed[K]:
-        """Return the windowed key of some bytes."""
         cut = len(data) - self._tail_bytes
         if cut < 0:
             raise self.failed(
@@ -105,12 +96,12 @@ class WindowedSerde(Serde[Windowed[K]]):
 
 
 def is_windowed(serde: object) -> TypeGuard[WindowedSerde[Any]]:
-    """Return whether a serde is one of windowed keys."""
+    """Return True for a serde of windowed keys."""
     return isinstance(serde, WindowedSerde)
 
 
 class TimeWindowedSerde(WindowedSerde[K]):
-    """Serde of the keys of time windows; `end_of` tells where a window that starts at a time ends."""
+    """Serde of time-windowed keys; `end_of` returns a window's end by its start."""
 
     def __init__(self, inner: SerdePort, end_of: Callable[[int], int]) -> None:
         super().__init__(inner, "windowed", _TIME.size)
@@ -135,7 +126,7 @@ class TimeWindowedSerde(WindowedSerde[K]):
 
 
 class SessionWindowedSerde(WindowedSerde[K]):
-    """Serde of the keys of sessions."""
+    """Serde of session keys."""
 
     def __init__(self, inner: SerdePort) -> None:
         super().__init__(inner, "session_windowed", _SESSION.size)
@@ -156,7 +147,7 @@ class SessionWindowedSerde(WindowedSerde[K]):
 
 
 def end_after(size_ms: int) -> Callable[[int], int]:
-    """Return what tells a window's end from its start, for windows of one size; an end past all times is the last one.
+    """Return a function from start to end for windows of one size; ends are capped at the largest timestamp.
 
     >>> end_after(10)(5)
     15

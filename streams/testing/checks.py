@@ -1,4 +1,4 @@
-"""What tests give to topics of the driver, checked."""
+"""Checks of records that tests give to the driver."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from tidewheel.tasks.processing.api.record import Headers
 
 
 def rows(given: object, call: str, *columns: str) -> Iterable[tuple[Any, ...]]:
-    """Yield rows of as many values as there are columns; raises `StreamsError` for anything else.
+    """Yield rows with one value per column; raise `StreamsError` for others.
 
     >>> list(rows([("a", 1), "b"], "pipe_key_values", "key", "value"))
     Traceback (most recent call last):
@@ -28,7 +28,7 @@ def rows(given: object, call: str, *columns: str) -> Iterable[tuple[Any, ...]]:
 
 
 def checked_headers(headers: object) -> Headers:
-    """Return headers as a tuple; raises `StreamsError` for what Kafka does not take."""
+    """Return headers as a tuple; raise `StreamsError` for headers that Kafka rejects."""
     try:
         return as_headers(headers)
     except TypeError as error:

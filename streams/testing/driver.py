@@ -1,8 +1,8 @@
-"""`TopologyTestDriver`: runs a topology without a broker, with the processing code of a worker.
+"""`TopologyTestDriver`: runs a topology without a broker, with a worker's processing code.
 
-As in Kafka Streams' TopologyTestDriver: all topics have one partition, records go one by one through all topics with a
-commit after each, the one with the lowest timestamp first, and the wall clock moves only when told. There is a task for
-each sub-topology.
+As in Kafka Streams' TopologyTestDriver, topics have one partition, and records go one by one,
+lowest timestamp first, through all topics with a commit after each. The test moves the wall clock.
+Each sub-topology has one task.
 """
 
 import tempfile
@@ -54,16 +54,16 @@ from tidewheel.tasks.task.partition_group import arrival_queue
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: No topic of the driver refuses a record for its size.
+#: The driver's topics accept records of any size.
 _UNLIMITED_BYTES = 1 << 31
 
 
 @fully_frozen
 @dataclass(frozen=True, slots=True)
 class TestRecord(Generic[K, V]):
-    """A record read from an output topic: key, value, timestamp (ms since the epoch) and headers as (name, bytes)."""
+    """Output record: key, value, timestamp (ms since the epoch) and headers as (name, bytes)."""
 
-    __test__ = False  # not a test class, whatever pytest thinks of its name
+    __test__ = False  # no test class, despite its name
 
     key: K
     value: V
@@ -86,7 +86,7 @@ def _raws(columns: OutputColumns) -> Iterator[_Raw]:
 
 
 class _Topics:
-    """`TopicInfo` of the driver: every topic exists, has one partition and takes any size."""
+    """`TopicInfo` of the driver: every topic exists, has one partition and accepts any size."""
 
     def partition_count(self, topic: str) -> int:  # noqa: ARG002 - the port's signature
         return 1
@@ -112,9 +112,9 @@ class TopologyTestDriver:
     ...     output.read_value()
     'HELLO'
 
-    State is kept in a temporary folder unless the config names a `state_dir`; without a config, results are not cached
-    (`statestore_cache_max_bytes` is 0), so every update is seen. Join non-matches and on-close results are looked for
-    at every record, unless the config sets `emit_interval_ms`.
+    State is in a temporary folder unless the config sets `state_dir`. Without a config, results are
+    not cached (`statestore_cache_max_bytes` is 0), so every update is visible. Join non-matches and
+    on-close results are checked at every record, unless the config sets `emit_interval_ms`.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class TopologyTestDriver:
         """Create the tasks and initialise their processors.
 
         Args:
-            topology: What to run.
-            config: Settings; their `state_dir` is used only if it was set.
-            initial_wall_clock_ms: Where the wall clock starts (ms since the epoch, from 0).
-            record_by_record: Run every sub-topology record by record, also where batches would do.
+            topology: Topology to run.
+            config: Settings; `state_dir` is used only if set explicitly.
+            initial_wall_clock_ms: Initial wall clock (ms since the epoch, >= 0).
+            record_by_record: Run every sub-topology record by record, even if batches are possible.
         """
         self._stack = ExitStack()
         self._closed = False
@@ -188,7 +188,7 @@ class TopologyTestDriver:
 
         if self._plan.global_stores:
             self._global_stores = self._open_global_stores(directory / "global", open_database)
-        # An input that is waited for keeps only its own task waiting.
+        # A task that waits for an input must not block other tasks.
         shared = None if self._config.max_task_idle_ms > 0 else arrival_queue()
         factory = TaskFactory(
             plan=self._plan,
@@ -241,8 +241,6 @@ class TopologyTestDriver:
             self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tidewheel-driver-"))
         )
 
-    # -- topics ----------------------------------------------------------------------------------------------------
-
     def create_input_topic(
         self,
         name: str,
@@ -252,14 +250,12 @@ class TopologyTestDriver:
         start_timestamp_ms: int | None = None,
         auto_advance_ms: timedelta | int = 0,
     ) -> "TestInputTopic[K, V]":
-        """Return a topic to pipe records into; raises `StreamsError` if the topology does not read it.
+        """Return an input topic; raise `StreamsError` if the topology does not read it.
 
         Args:
-            name: The topic; it must be a source topic of the topology (or match a pattern of one).
-            key_serde: Serde of keys.
-            value_serde: Serde of values.
-            start_timestamp_ms: Timestamp of the first record that is piped without one; the wall clock if None.
-            auto_advance_ms: How much later each further record is; from 0, also a `timedelta`.
+            name: A source topic of the topology, or one that matches a source pattern.
+            start_timestamp_ms: Timestamp of the first record without its own; None: the wall clock.
+            auto_advance_ms: Time added for each further record, >= 0; may be a `timedelta`.
         """
         self.check_open()
         advance_ms = to_ms(auto_advance_ms, "auto_advance_ms", error=StreamsError)
@@ -272,9 +268,9 @@ class TopologyTestDriver:
     def create_output_topic(
         self, name: str, *, key_serde: SerdeLike[K], value_serde: SerdeLike[V]
     ) -> "TestOutputTopic[K, V]":
-        """Return a topic to read the topology's results from.
+        """Return an output topic.
 
-        Reading raises `StreamsError` if nothing can ever be written to it: no sink names it.
+        Reading raises `StreamsError` if no sink can write to it.
         """
         self.check_open()
         check_name(name, "topic", "create_output_topic")
@@ -282,7 +278,7 @@ class TopologyTestDriver:
         return TestOutputTopic(self, records, name, (key_serde, value_serde))
 
     def _find_outputs(self) -> None:
-        """Find out where sinks and handlers may write: to topics they name, or to any that a function chooses."""
+        """Collect the output topics of sinks and handlers; functions may choose any topic."""
         config, prefix = self._config, internal_prefix(self._config.application_id)
         handlers: tuple[object, ...] = (
             config.deserialization_exception_handler,
@@ -301,7 +297,7 @@ class TopologyTestDriver:
                     self._writes_anywhere = True
 
     def check_output(self, topic: str) -> None:
-        """Raise `StreamsError` for a topic that nothing can ever be written to, as Kafka Streams' driver does."""
+        """Raise `StreamsError` for a topic without a writer, as Kafka Streams' driver does."""
         self.check_open()
         if self._writes_anywhere or topic in self._written:
             return
@@ -326,17 +322,15 @@ class TopologyTestDriver:
             f"{topic} is not a source topic of the topology (its source topics: {known})"
         )
 
-    # -- running ---------------------------------------------------------------------------------------------------
-
     def pipe(self, topic: str, records: list[_Raw], *, together: bool = True) -> None:
-        """Process raw records of one topic, then what they bring about; `TestInputTopic` is the usual way in.
+        """Process raw records of one topic and all resulting records; usually called by `TestInputTopic`.
 
-        `together`: in batches as large as can be, also behind repartition topics, with a commit after each of them. Otherwise
-        one record at a time, as in Kafka Streams' driver.
+        `together` uses the largest possible batches, also after repartition topics, with a commit
+        after each. Otherwise records go one by one, as in Kafka Streams' driver.
         """
         self.check_open()
         if self._global_stores is not None:
-            self._global_stores.commit(known_ms=self._now_ms)  # what the test changed in them
+            self._global_stores.commit(known_ms=self._now_ms)  # changes made by the test
         if self._is_global(topic):
             self._apply_global(topic, records)
         else:
@@ -347,7 +341,6 @@ class TopologyTestDriver:
         return self._global_stores is not None and topic in self._global_stores.specs
 
     def _apply_global(self, topic: str, records: list[_Raw]) -> None:
-        """Apply records of a global topic at once; nothing is triggered by them."""
         assert self._global_stores is not None
         self._global_stores.apply(self._consumed(topic, records), known_ms=self._now_ms)
 
@@ -374,7 +367,7 @@ class TopologyTestDriver:
         )
 
     def _settle(self, limit: int = _UNLIMITED_BYTES) -> None:
-        """Process and commit runs of at most `limit` records until nothing is left to do."""
+        """Process and commit runs of at most `limit` records until no record is left."""
         while True:
             while (task := self._next_task()) is not None:
                 task.process(limit)
@@ -385,14 +378,14 @@ class TopologyTestDriver:
                 return
 
     def _next_task(self) -> ActiveTask | None:
-        """Return the task of the record that comes next, or None if there is none or it has to wait."""
+        """Return the task of the next record; None if there is none or it must wait."""
         for task in self._tasks:
             queue = task.group.queue
             assert queue is not None, "the order is by arrival"
             if not queue:
                 continue
             owner = self._consumers[queue.peek().partition.topic]
-            # What was piped is all there is, so nothing is waited for but the time of `max_task_idle_ms`.
+            # All input is already piped: tasks wait only for `max_task_idle_ms`.
             owner.group.update_lags(dict.fromkeys(owner.inputs, 0))
             if owner.ready(self._now_ms):
                 return owner
@@ -421,7 +414,7 @@ class TopologyTestDriver:
         return self._now_ms
 
     def advance_wall_clock_time(self, duration: timedelta | int) -> None:
-        """Move the wall clock (ms or timedelta; 0 is legal) and run the punctuations that are due."""
+        """Advance the wall clock (ms or timedelta, 0 allowed) and run due punctuations."""
         self.check_open()
         self._now_ms += to_ms(duration, error=StreamsError)
         for task in self._tasks:
@@ -429,10 +422,11 @@ class TopologyTestDriver:
             self._commit(task)
         self._settle(1)
 
-    # -- state -----------------------------------------------------------------------------------------------------
-
     def get_state_store(self, name: str) -> Any:
-        """Return a store, to read and write; a table's is its timestamped one. Raises `StreamsError` if there is none."""
+        """Return a store for reading and writing; of a table the timestamped one.
+
+        Raises `StreamsError` if missing.
+        """
         self.check_open()
         stores = self.get_all_state_stores()
         if str(name) not in stores:  # users may be untyped
@@ -451,11 +445,11 @@ class TopologyTestDriver:
         return stores | ({} if self._global_stores is None else self._global_stores.manager.stores)
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Return the figures of each task, by task id."""
+        """Return the metrics of each task, by task id."""
         return {str(task.task_id): task.metrics() for task in self._tasks}
 
     def close(self) -> None:
-        """Close processors and stores and remove the temporary state; idempotent."""
+        """Close processors and stores and remove temporary state; idempotent."""
         self._closed = True
         stores = [store for task in self._tasks for store in task.stores.stores.values()]
         self._stack.close()
@@ -477,7 +471,7 @@ class TopologyTestDriver:
 
 
 class TestInputTopic(Generic[K, V]):
-    """Pipes records into a source topic; made by `create_input_topic`. A serde that can't take a record raises its error.
+    """Pipes records into a source topic; made by `create_input_topic`. Serde errors are raised.
 
     >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -494,7 +488,7 @@ class TestInputTopic(Generic[K, V]):
     [('a', 100), ('b', 101), ('c', 102), ('d', 1103), ('e', 7), ('f', 8)]
     """
 
-    __test__ = False  # not a test class, whatever pytest thinks of its name
+    __test__ = False  # no test class, despite its name
 
     def __init__(
         self,
@@ -514,7 +508,7 @@ class TestInputTopic(Generic[K, V]):
     def pipe_input(
         self, key: K | None, value: V | None, timestamp: int | None = None, headers: Headers = ()
     ) -> None:
-        """Pipe one record and process it; without a timestamp it gets the topic's next one."""
+        """Pipe and process one record; without a timestamp it gets the topic's next one."""
         self._driver.pipe(self.name, [self._raw(key, value, timestamp, headers)], together=False)
 
     def pipe_key_values(self, pairs: Iterable[tuple[K | None, V | None]]) -> None:
@@ -523,14 +517,14 @@ class TestInputTopic(Generic[K, V]):
             self.pipe_input(key, value)
 
     def pipe_batch(self, records: Iterable[tuple[K | None, V | None, int]]) -> None:
-        """Pipe (key, value, timestamp) records as one batch, with one commit after all of them; it stays one in repartition topics."""
+        """Pipe (key, value, timestamp) records as one batch with one commit, also in repartition topics."""
         given = rows(records, "pipe_batch", "key", "value", "timestamp")
         raws = [self._raw(key, value, timestamp, ()) for key, value, timestamp in given]
         if raws:
             self._driver.pipe(self.name, raws)
 
     def advance_time(self, duration: timedelta | int) -> None:
-        """Move the timestamp of the next record that is piped without one."""
+        """Advance the timestamp of the next record without its own."""
         self._driver.check_open()
         self._next_ms = self._now_ms() + to_ms(duration, error=StreamsError)
 
@@ -553,7 +547,7 @@ class TestInputTopic(Generic[K, V]):
 
 
 class TestOutputTopic(Generic[K, V]):
-    """Reads what the topology wrote to a topic; made by `create_output_topic`. What was read is gone.
+    """Reads the records of an output topic, each once; made by `create_output_topic`.
 
     >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -565,7 +559,7 @@ class TestOutputTopic(Generic[K, V]):
     (3, 1, ('b', 2), [('c', 3)], True)
     """
 
-    __test__ = False  # not a test class, whatever pytest thinks of its name
+    __test__ = False  # no test class, despite its name
 
     def __init__(
         self,
@@ -581,7 +575,7 @@ class TestOutputTopic(Generic[K, V]):
         self._value_serde: SerdePort = as_serde(serdes[1])
 
     def read_record(self) -> TestRecord[K, V]:
-        """Return the next record; raises LookupError if there is none."""
+        """Return the next record; raise LookupError if there is none."""
         self._driver.check_output(self.name)
         if not self._records:
             raise LookupError(f"topic {self.name} has no more records")
@@ -591,31 +585,31 @@ class TestOutputTopic(Generic[K, V]):
         return TestRecord(cast("K", key), cast("V", value), raw.timestamp, raw.headers)
 
     def read_records(self) -> list[TestRecord[K, V]]:
-        """Return all records that are left."""
+        """Return all remaining records."""
         return list(self._drain())
 
     def read_key_value(self) -> tuple[K, V]:
-        """Return (key, value) of the next record; raises LookupError if there is none."""
+        """Return (key, value) of the next record; raise LookupError if there is none."""
         record = self.read_record()
         return record.key, record.value
 
     def read_key_values(self) -> list[tuple[K, V]]:
-        """Return (key, value) of all records that are left."""
+        """Return (key, value) of all remaining records."""
         return [(record.key, record.value) for record in self._drain()]
 
     def read_value(self) -> V:
-        """Return the value of the next record; raises LookupError if there is none."""
+        """Return the value of the next record; raise LookupError if there is none."""
         return self.read_record().value
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing is left to read."""
+        """Return True if no record is left."""
         self._driver.check_output(self.name)
         return not self._records
 
     @property
     def queue_size(self) -> int:
-        """Return how many records are left to read."""
+        """Return the number of remaining records."""
         self._driver.check_output(self.name)
         return len(self._records)
 

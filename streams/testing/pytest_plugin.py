@@ -1,7 +1,7 @@
-"""Fixtures for tests of Tidewheel programs; pytest finds this file by the package's entry point.
+"""Pytest fixtures for Tidewheel programs, found by the package's entry point.
 
-It is loaded in every pytest run of everyone who has Tidewheel installed: nothing but pytest is
-imported here, everything else when a fixture is first used.
+Every pytest run with Tidewheel installed loads this file, so it imports only pytest; fixtures
+import the rest.
 """
 
 import os
@@ -24,12 +24,12 @@ BOOTSTRAP_VARIABLE = "TIDEWHEEL_TEST_BOOTSTRAP_SERVERS"
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> "Iterator[RunningBroker]":
-    """A real Kafka for the whole test session: `kafka_broker.bootstrap_servers`.
+    """A real Kafka broker for the test session: `kafka_broker.bootstrap_servers`.
 
-    The one in $TIDEWHEEL_TEST_BOOTSTRAP_SERVERS if that is set, else one that is started at first
-    use and thrown away at the end. Tests share it, so each should use topics of its own.
+    Uses $TIDEWHEEL_TEST_BOOTSTRAP_SERVERS if set, else starts a broker and removes it at the end.
+    Tests share it, so each should use its own topics.
     """
-    # Imported late on purpose: see the module's description.
+    # Imported late, see the module's docstring.
     from tidewheel.streams.broker import ExternalBroker, KafkaBroker  # noqa: PLC0415
     from tidewheel.streams.broker.server_config import PATIENT  # noqa: PLC0415
 
@@ -43,7 +43,7 @@ def kafka_broker() -> "Iterator[RunningBroker]":
 
 @pytest.fixture
 def topology_driver() -> "Iterator[Callable[..., TopologyTestDriver]]":
-    """Makes `TopologyTestDriver`s, with its arguments, and closes them when the test ends.
+    """Factory of `TopologyTestDriver`s; closes them when the test ends.
 
     `driver = topology_driver(builder.build())`
     """

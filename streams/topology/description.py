@@ -68,7 +68,6 @@ class NodeDescription:
         return head + after + before
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, omitting fields that the node type lacks."""
         own: dict[str, Any]
         match self.type:
             case "source" if self.pattern is None:
@@ -137,14 +136,26 @@ class GlobalStoreDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopologyDescription:
-    """A described topology; `str()` gives Kafka Streams' text."""
+    """A described topology; `str()` gives Kafka Streams' text.
+
+    >>> from tidewheel import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> builder.stream("in", key_serde=str, value_serde=str).to("out")
+    >>> description = builder.build().describe()
+    >>> print(str(description).strip())
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000000 (topics: [in])
+          --> KSTREAM-SINK-0000000001
+        Sink: KSTREAM-SINK-0000000001 (topic: out)
+          <-- KSTREAM-SOURCE-0000000000
+    """
 
     subtopologies: tuple[SubtopologyDescription, ...]
     global_stores: tuple[GlobalStoreDescription, ...] = ()
 
     @classmethod
     def of(cls, spec: TopologySpec, *, execution: bool = False) -> "TopologyDescription":
-        """Return the description of a topology; `execution` adds how each sub-topology runs."""
         return cls(
             tuple(_described(sub, execution) for sub in spec.subtopologies),
             tuple(map(_described_global, spec.global_stores)),
@@ -156,7 +167,14 @@ class TopologyDescription:
         return "Topologies:\n " + "".join(f"  {text}" for _, text in sorted(parts.items()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain lists, dicts and strings, ready for JSON."""
+        """Return plain lists, dicts and strings, ready for JSON.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str, name="read").to("out", name="write")
+        >>> builder.build().describe().to_dict()["subtopologies"][0]["nodes"][1]
+        {'type': 'sink', 'name': 'write', 'topic': 'out', 'predecessors': ['read'], 'successors': []}
+        """
         subtopologies = [sub.to_dict() for sub in self.subtopologies]
         global_stores = [each.to_dict() for each in self.global_stores]
         return {"subtopologies": subtopologies} | (
@@ -164,7 +182,23 @@ class TopologyDescription:
         )
 
     def to_mermaid(self) -> str:
-        """Return a Mermaid flowchart: a box per sub-topology, topics as stadiums, stores as cylinders."""
+        """Return a Mermaid flowchart: a box per sub-topology, topics as stadiums, stores as cylinders.
+
+        >>> from tidewheel import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", key_serde=str, value_serde=str, name="read").to("out", name="write")
+        >>> print(builder.build().describe().to_mermaid())
+        flowchart TB
+          topic0(["in"])
+          topic1(["out"])
+          subgraph sub0["Sub-topology 0"]
+            node0["read"]
+            node1["write"]
+          end
+          topic0 --> node0
+          node0 --> node1
+          node1 --> topic1
+        """
         return _Mermaid().draw(self.subtopologies, self.global_stores)
 
 
@@ -302,13 +336,16 @@ class _Mermaid:
 
 
 def _label(text: str) -> str:
-    """Return quoted text; quotes and Mermaid markup become entities."""
     escaped = text.replace("#", "#35;").replace('"', "#quot;")
     return f'"{escaped.replace("<", "#lt;").replace(">", "#gt;")}"'
 
 
 def string_hash(text: str) -> int:
-    """Return Java's `String.hashCode()`, unsigned."""
+    """Return Java's `String.hashCode()`, unsigned.
+
+    >>> string_hash("hello")
+    99162322
+    """
     code = 0
     data = text.encode("utf-16-be")
     for index in range(0, len(data), 2):
@@ -400,7 +437,6 @@ class TreeOrder:
             return
 
     def _rotate(self, leaf: _Leaf, parent: _Leaf | None, *, left: bool) -> None:
-        """Rotate a node down to one side; its other child replaces it."""
         if left:
             up = leaf.right
             assert up is not None

@@ -69,12 +69,8 @@ class TopologyStores(ABC):
 
         Args:
             builder: A key-value store builder. The topic replaces a changelog.
-            source_name: Name of the node that reads the topic.
             topic: The topic; no other node may read it.
-            processor_name: Name of the node that writes the store.
             supplier: `Processor` class of that node. It must not forward or schedule.
-            key_serde: Serde of keys; default: the configured one.
-            value_serde: Serde of values; same default.
 
         >>> from tidewheel import Stores, Topology
         >>> rates = Stores.key_value("rates", key_serde=str, value_serde=float, logging=False)
@@ -119,12 +115,8 @@ class TopologyStores(ABC):
         Args:
             builder: Builder of a key-value store, with or without timestamps or versions.
             source_name: Name of the node that reads the topic; other nodes may be its children too.
-            topic: The topic.
-            processor_name: Name of the node that writes the store.
             supplier: `Processor` class of that node. It must not forward; its schedules do not run
                 during a restore.
-            key_serde: Serde of keys; default: the configured one.
-            value_serde: Serde of values; same default.
             timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
 
         Raises:
@@ -239,7 +231,6 @@ class TopologyStores(ABC):
         )
 
     def check_parents_give_on(self, node: ProcessorSpec | SinkSpec, context: str) -> None:
-        """Raise `TopologyError` for a parent that only fills a store."""
         for store, nodes in self._global_stores.items():
             for parent in {nodes.source, nodes.processor}.intersection(node.parents):
                 raise TopologyError(

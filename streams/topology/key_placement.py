@@ -86,7 +86,6 @@ def _log_warning(text: str) -> None:
 
 
 def checked_topics(plan: ApplicationPlan) -> dict[str, int]:
-    """Return the co-partitioned input topics with their partition counts. Pure."""
     counts: dict[str, int] = {}
     for subtopology in plan.subtopologies.values():
         spec = subtopology.spec
@@ -180,5 +179,4 @@ class KeyCheck:
         )
 
     def findings(self, topics: Iterable[str]) -> str:
-        """Return the placement errors of some topics; empty without one."""
         return " ".join(filter(None, map(self.finding, sorted(set(topics)))))

@@ -42,7 +42,6 @@ def connected_groups(nodes: Mapping[str, NodeSpec]) -> list[list[str]]:
 def check_parents_exist(
     node: ProcessorSpec | SinkSpec, nodes: Mapping[str, NodeSpec], context: str
 ) -> None:
-    """Raise `TopologyError` unless every parent exists and forwards records."""
     if not node.parents:
         raise TopologyError(f"{context}: it has no parent; name at least one node")
     for name in node.parents:

@@ -113,10 +113,7 @@ class Topology(TopologyStores):
         """Add a node that reads topics.
 
         Args:
-            name: Node name.
             topics: A topic, a list of topics, or a regular expression that matches whole names.
-            key_serde: Serde of keys; default: the configured one.
-            value_serde: Serde of values; same default.
             timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
             offset_reset: Start without a committed offset: "earliest", "latest", a `timedelta`
                 (first record of at most that age), or "none" (an error).
@@ -150,7 +147,6 @@ class Topology(TopologyStores):
             name: The node's name; `context.forward(record, child=name)` sends to it.
             supplier: `Processor` class, or a function that returns a new one at each call (one per
                 task). Its `stores` are added and connected.
-            parents: Nodes that forward records to it.
 
         >>> _ = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
         """
@@ -181,11 +177,7 @@ class Topology(TopologyStores):
         """Add a node that writes to a topic.
 
         Args:
-            name: Node name.
             topic: The topic, or `f(key, value, context)` -> topic for each record.
-            parents: Nodes that forward records to it.
-            key_serde: Serde of keys; default: the configured one.
-            value_serde: Serde of values; same default.
             partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for
                 Kafka's default.
 
@@ -208,7 +200,14 @@ class Topology(TopologyStores):
         return self
 
     def add_state_store(self, builder: StoreBuilder, processors: str | Sequence[str] = ()) -> Self:
-        """Add a store and connect it to processors; more can be connected later."""
+        """Add a store and connect it to processors; more can be connected later.
+
+        >>> from tidewheel import Stores
+        >>> counts = Stores.key_value("counts", key_serde=str, value_serde=int)
+        >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
+        >>> topology.add_state_store(counts, ["work"]).store_names
+        ('counts',)
+        """
         location = caller_location()
         context = where("add_state_store", location)
         builder = check_store_builder(builder, context)
@@ -220,7 +219,13 @@ class Topology(TopologyStores):
     def connect_processor_and_state_stores(
         self, processor: str, stores: str | Sequence[str]
     ) -> Self:
-        """Connect a processor to existing stores; global stores need no connection and are rejected."""
+        """Connect a processor to existing stores; global stores need no connection and are rejected.
+
+        >>> from tidewheel import Stores
+        >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
+        >>> _ = topology.add_state_store(Stores.key_value("seen", key_serde=str, value_serde=int))
+        >>> _ = topology.connect_processor_and_state_stores("work", ["seen"])
+        """
         context = where("connect_processor_and_state_stores", caller_location())
         names = one_or_more(stores, "stores", context)
         if not names:
@@ -341,7 +346,11 @@ class Topology(TopologyStores):
 
     @property
     def source_topics(self) -> tuple[str, ...]:
-        """Return the external input topics, sorted (no internal ones, no patterns)."""
+        """Return the external input topics, sorted (no internal ones, no patterns).
+
+        >>> Topology().add_source("read", "in").source_topics
+        ('in',)
+        """
         sources = (node for node in self._nodes.values() if isinstance(node, SourceSpec))
         return tuple(
             sorted(topic for node in sources if not node.internal for topic in node.topics)
@@ -349,7 +358,11 @@ class Topology(TopologyStores):
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """Return the names of all stores, sorted."""
+        """Return the names of all stores, sorted.
+
+        >>> Topology().store_names
+        ()
+        """
         return tuple(sorted(self._stores))
 
     def describe(self, execution: bool = False) -> TopologyDescription:

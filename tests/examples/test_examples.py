@@ -1,4 +1,4 @@
-"""Every example: short, understood by the test driver, and run by `tidewheel run` on a real Kafka."""
+"""Every example: short, run by the test driver and by `tidewheel run` on a real Kafka."""
 
 import signal
 import socket
@@ -88,7 +88,6 @@ def _counted() -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
-    """The session's broker."""
     made = Cluster(kafka_broker.bootstrap_servers)
     yield made
     made.close()
@@ -98,7 +97,7 @@ def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
 def topics(
     topics_of_the_demo: None, cluster: Cluster, request: pytest.FixtureRequest
 ) -> Iterator[None]:
-    """The example's topics, whose names are fixed; gone afterwards, as are its own."""
+    """The example's fixed topics, deleted afterwards with its internal ones."""
     names: tuple[str, ...] = request.param
     cluster.create(dict.fromkeys(names, 2))
     yield
@@ -176,7 +175,7 @@ def test_any_process_of_the_word_count_service_answers(cluster: Cluster, tmp_pat
     def tell(port: int) -> bool:
         try:
             found = {word: int(_get(f"http://localhost:{port}/{word}")) for word in _counted()}
-        except OSError as error:  # it has not begun, or a task is moving
+        except OSError as error:  # not started yet, or a task is moving
             asked[port] = repr(error)
             return False
         asked[port] = str(found)

@@ -1,4 +1,4 @@
-"""What is given and can't be meant is refused where it is given: the message names the call, the argument, and what to give."""
+"""Invalid arguments are rejected immediately: the message names call, argument and accepted values."""
 
 import re
 from collections.abc import Callable
@@ -28,27 +28,21 @@ CONFIG: Final = StreamsConfig(application_id="app", bootstrap_servers="unused:90
 
 
 class Keeping(Processor[str, str, str, str]):
-    """Does nothing."""
-
     def process(self, record: Any) -> None:
         pass
 
 
 class KeepingKeys(FixedKeyProcessor[str, str, str]):
-    """Does nothing."""
-
     def process(self, record: Any) -> None:
         pass
 
 
 class Same(ValueTransformerWithKey[str, str, str]):
-    """Does nothing."""
-
     def transform(self, key: str, value: str | None) -> str | None:
         return value
 
 
-#: As untyped code may give it.
+#: Untyped, for wrong calls.
 TRANSFORMER: Final[Any] = Same
 ANYTHING: Final[Any] = Serdes
 NOT_A_FLAG: Final[Any] = "x"
@@ -67,9 +61,6 @@ def stream() -> Any:
 
 def table() -> Any:
     return StreamsBuilder().table("t", **TEXT)
-
-
-# -- where a topology is made ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("config", [{}, "x", 5, object(), timedelta(seconds=1)])
@@ -179,9 +170,6 @@ def test_other_arguments_of_calls() -> None:
         retrying(str.upper, on="x")  # type: ignore[call-overload]
 
 
-# -- on records --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("use", "message"),
     [
@@ -257,9 +245,6 @@ def test_what_processors_ask_is_checked(call: Callable[[Any], Any], message: str
             source.pipe_input("a", "b")
 
 
-# -- stores ------------------------------------------------------------------------------------------------------------
-
-
 def stored() -> Topology:
     topology = Topology().add_source("read", "in", **TEXT).add_processor("keep", Keeping, ["read"])
     for store in (
@@ -311,9 +296,6 @@ def test_a_key_of_the_wrong_type_names_the_store(name: str) -> None:
         store = driver.get_state_store(name)
         with pytest.raises(StreamsError, match=f"store {name}: string serde.*expected str, got"):
             store.get(5) if name == "versioned" else store.fetch(5, *([0] * (name == "window")))
-
-
-# -- the driver and the application ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bad", ["x", {}, [], 1.5, True, object()])
@@ -376,7 +358,7 @@ def test_nothing_of_a_closed_driver_answers() -> None:
     for call in (lambda: store.get("a"), lambda: store.put("a", None), lambda: len(store)):
         with pytest.raises(InvalidStateStoreError, match="store rows is closed"):
             call()
-    driver.close()  # idempotent
+    driver.close()
 
 
 @pytest.mark.parametrize("name", ["window", "session", "versioned"])
@@ -389,13 +371,9 @@ def test_stores_of_all_kinds_are_closed(name: str) -> None:
 
 
 class Progress:
-    """A listener of both kinds."""
+    def on_restore(self, event: Any) -> None: ...
 
-    def on_restore(self, event: Any) -> None:
-        """Take no notice."""
-
-    def on_standby_update(self, event: Any) -> None:
-        """Take no notice."""
+    def on_standby_update(self, event: Any) -> None: ...
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What log lines look like, for people and for machines."""
+"""Log lines as text and JSON."""
 
 import io
 import json

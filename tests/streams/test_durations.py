@@ -1,4 +1,4 @@
-"""Durations in all spellings become whole milliseconds."""
+"""Durations in whole milliseconds."""
 
 from datetime import timedelta
 from typing import Any

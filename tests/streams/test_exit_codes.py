@@ -1,4 +1,4 @@
-"""Which error ends a command with which code."""
+"""Exit codes by error."""
 
 import pytest
 
@@ -46,13 +46,10 @@ def test_every_kind_of_error_has_its_code(error: BaseException, code: ExitCode) 
 
 
 class _ClientError:
-    """Looks as the client's own errors do."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
     def name(self) -> str:
-        """Return the error's name."""
         return self._name
 
 

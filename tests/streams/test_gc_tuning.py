@@ -1,4 +1,4 @@
-"""The garbage collector, where it is kept out."""
+"""Garbage collector tuning."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""How an application ends: closing, draining, signals, threads that fail."""
+"""End of an application: closing, draining, signals, failed threads."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ S = KafkaStreamsState
 
 
 class Stage:
-    """Lives that run until they are to depart, or longer, and note how they are to."""
+    """Fake workers that run until asked to end, or longer, and record the request."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -36,14 +36,12 @@ class Stage:
         self.error: BaseException | None = None
 
     def app(self, options: RunOptions | None = None, **settings: Any) -> KafkaStreams:
-        """Return an application that is not started."""
         builder = StreamsBuilder()
         builder.stream("in", key_serde=str, value_serde=str).to("out")
         config = StreamsConfig(application_id="app", bootstrap_servers="unused:9092", **settings)
         return KafkaStreams(builder.build(), config, options=options)
 
     def run(self, life: WorkerLife) -> None:
-        """Stand for a life."""
         self.lives.append(life)
         life._on_running(True)
         self.begun.release()
@@ -52,8 +50,7 @@ class Stage:
             raise self.error
 
     def depart(self, life: WorkerLife, departure: Departure) -> None:
-        """Stand for what a life does when it is to go."""
-        # Who closes an application may still be on the way to a life when its test is over, and meet the next one's stage.
+        # A closing thread may outlive its test and reach the next one's stage.
         if life in self.lives:
             self.departures.append(departure)
             self.free.set()
@@ -61,7 +58,7 @@ class Stage:
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """No Kafka, no watchdog: lives are the test's."""
+    """Replaces Kafka and watchdog by fake workers."""
     made = Stage()
     monkeypatch.setattr(WorkerLife, "run", lambda life: made.run(life))  # noqa: PLW0108 - a bound method would not get the life
     monkeypatch.setattr(WorkerLife, "depart", lambda life, each: made.depart(life, each))  # noqa: PLW0108 - as above
@@ -70,7 +67,6 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
 
 def started(app: KafkaStreams) -> KafkaStreams:
-    """Start, and wait until it runs."""
     app.start()
     assert app.wait_until_running(_PATIENCE_S)
     return app
@@ -130,7 +126,7 @@ def test_L4_the_first_signal_drains_and_the_second_ends_at_once(
 ) -> None:
     monkeypatch.setattr(WorkerLife, "depart", lambda _life, each: stage.departures.append(each))
     app = stage.app(drain_timeout_ms=60_000)
-    # Said here: a process that was started in the background ignores Ctrl-C.
+    # Set explicitly: processes started in the background ignore Ctrl-C.
     before = signal.default_int_handler
     found = signal.signal(signal.SIGINT, before)
 

@@ -1,15 +1,15 @@
-"""What a process imports before it does anything: it starts beside tasks that run, and takes their processor meanwhile."""
+"""Imports at start-up, kept few because a start competes with running tasks for the processor."""
 
 import subprocess
 import sys
 
-#: Only commands, tests, single serialisation formats, restores with Spark, and leaders need these.
+#: Only commands, tests, schema formats, Spark restores and leaders need these.
 _HEAVY = (
     "cyclopts", "fastavro", "google.protobuf", "httpx", "jsonschema", "pyspark", "tidewheel.rebalance.assignors.sticky", "rich",
     "tidewheel.state_stores.bulk_restore.location", "tidewheel.streams.broker", "tidewheel.streams.cli", "tidewheel.streams.demo", "tidewheel.streams.group.recovery", "tidewheel.streams.kafka.registry.schema_registry",
     "tidewheel.streams.group.reset", "tidewheel.streams.testing",
 )  # fmt: skip
-#: `import tidewheel` alone is what pytest does wherever Tidewheel is installed.
+#: pytest runs `import tidewheel` wherever Tidewheel is installed.
 _NOT_YET_USED = (
     "asyncio",
     "confluent_kafka",
@@ -20,14 +20,14 @@ _NOT_YET_USED = (
     "orjson",
     "tidewheel.rebalance",
 )
-#: A watchdog besides processes nothing, and its settings are checked already.
+#: A watchdog processes no records, and its settings are already checked.
 _WORKERS_OWN = (
     "pydantic",
     "rocksdict",
     "tidewheel.streams.dsl.builder",
     "tidewheel.tasks.loop.stream_worker",
 )
-#: From the standard library, where less will do.
+#: Costly standard library modules.
 _FOR_A_LINE = ("argparse", "tomllib")
 #: A watchdog has no store.
 _NO_STORE = (
@@ -37,7 +37,7 @@ _NO_STORE = (
     "tempfile",
 )
 
-#: A supervisor knows workers by their processes only: what the user's program needs, they need.
+#: A supervisor starts worker processes, which load the user's program.
 _NO_PROGRAM = (
     *_WORKERS_OWN,
     "asyncio",
@@ -48,7 +48,7 @@ _NO_PROGRAM = (
 
 
 def found_after(*steps: tuple[str, tuple[str, ...]]) -> list[str]:
-    """Import a module after the other in a new process; which of those beside it are there then, as text."""
+    """Import modules in a new process; return the loaded ones of this list as text."""
     lines = ["import sys"]
     for module, unwanted in steps:
         lines += [

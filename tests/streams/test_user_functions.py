@@ -1,4 +1,4 @@
-"""User functions are called with what their signature asks for."""
+"""User functions are called by their signatures."""
 
 import asyncio
 import functools
@@ -134,8 +134,7 @@ def test_positional_only_parameters_count() -> None:
     assert not adapt(positional_only, kind="mapper", node="map").takes_key
 
 
-def nothing() -> None:
-    """Take nothing."""
+def nothing() -> None: ...
 
 
 def three(a: Any, b: Any, c: Any) -> Any:
@@ -295,4 +294,4 @@ def test_caller_location_skips_our_own_frames() -> None:
     names: dict[str, Any] = {}
     exec(code, names)  # noqa: S102 - compiled above, to stand for a frame of the package
 
-    assert "test_functions.py" in names["build"](caller_location)
+    assert "test_user_functions.py" in names["build"](caller_location)

@@ -1,4 +1,4 @@
-"""Windows: where they start, end and close, what they refuse, and days, weeks and months over changes of the clock."""
+"""Windows: starts, ends, closing, errors, and calendar windows at clock changes."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
@@ -25,10 +25,10 @@ from tidewheel.streams.windows import FOREVER, FixedWindows
 HOUR = 3_600_000
 YEARS = st.integers(0, 4_000_000_000_000)
 
-#: Days that begin in the evening.
+#: Days that start in the evening.
 EVENINGS = CalendarWindows("day", "Europe/Berlin", day_start="18:00")
 
-#: Zones with the clock changing at midnight, over midnight, by half an hour, and with a date that was skipped.
+#: Clock changes at midnight, across midnight, by half an hour, and a skipped date.
 ZONES = [
     "UTC", "Europe/Berlin", "America/Sao_Paulo", "America/St_Johns", "Australia/Lord_Howe", "Pacific/Apia",
     "Asia/Kolkata", "Africa/Monrovia",
@@ -36,15 +36,12 @@ ZONES = [
 
 
 def ms(text: str, zone: str = "UTC") -> int:
-    """Return a local time as milliseconds since the epoch."""
     moment = datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 @cache
 def custom(size: int, advance: int, offset: int) -> CustomWindows:
-    """Return windows of a function: hopping ones, or with gaps where they are further apart than long."""
-
     def of(timestamp: int) -> list[tuple[int, int]]:
         latest = (timestamp - offset) // advance * advance + offset
         starts = range(latest, timestamp - size, -advance)
@@ -94,7 +91,7 @@ def test_windows_with_an_offset_are_those_of_a_function(
 def test_a_record_is_in_these_windows(
     windows: FixedWindows, timestamp: int, starts: list[int]
 ) -> None:
-    """As Kafka Streams' TimeWindowsTest and UnlimitedWindowsTest have it."""
+    """As in Kafka Streams' TimeWindowsTest and UnlimitedWindowsTest."""
     assert list(windows.starts_for(timestamp)) == starts
 
 
@@ -194,18 +191,17 @@ def test_a_time_zone_may_be_an_object() -> None:
 @pytest.mark.parametrize(
     ("windows", "moment", "start", "end"),
     [
-        # The day summer time starts has 23 hours, the day it ends 25.
+        # A day of a clock change has 23 or 25 hours.
         (CalendarWindows("day", "Europe/Berlin"), "2024-03-31T12:00", "2024-03-31T00:00", "2024-04-01T00:00"),
         (CalendarWindows("day", "Europe/Berlin"), "2024-10-27T02:30", "2024-10-27T00:00", "2024-10-28T00:00"),
         (CalendarWindows("day", "Europe/Berlin"), "2024-10-27T00:00", "2024-10-27T00:00", "2024-10-28T00:00"),
         (CalendarWindows("day", "Europe/Berlin"), "2024-10-26T23:59:59.999", "2024-10-26T00:00", "2024-10-27T00:00"),
-        # Weeks start on Monday.
         (CalendarWindows("week", "Europe/Berlin"), "2024-03-31T23:59", "2024-03-25T00:00", "2024-04-01T00:00"),
         (CalendarWindows("week", "Europe/Berlin"), "2024-04-01T00:00", "2024-04-01T00:00", "2024-04-08T00:00"),
         (CalendarWindows("month", "Europe/Berlin"), "2024-02-29T12:00", "2024-02-01T00:00", "2024-03-01T00:00"),
         (CalendarWindows("month", "Europe/Berlin"), "2024-12-31T12:00", "2024-12-01T00:00", "2025-01-01T00:00"),
         (CalendarWindows("day", "Asia/Kolkata"), "2024-05-05T00:00", "2024-05-05T00:00", "2024-05-06T00:00"),
-        # Days from 18:00, also where the clocks change in them, and weeks from Sunday.
+        # Days from 18:00, also at clock changes, and weeks from Sunday.
         (EVENINGS, "2024-05-05T17:59:59.999", "2024-05-04T18:00", "2024-05-05T18:00"),
         (EVENINGS, "2024-05-05T18:00", "2024-05-05T18:00", "2024-05-06T18:00"),
         (EVENINGS, "2024-03-31T12:00", "2024-03-30T18:00", "2024-03-31T18:00"),
@@ -213,7 +209,7 @@ def test_a_time_zone_may_be_an_object() -> None:
         (CalendarWindows("week", "Europe/Berlin", week_start="sunday"), "2024-03-31T23:59", "2024-03-31T00:00", "2024-04-07T00:00"),
         (CalendarWindows("week", "Europe/Berlin", week_start="sunday"), "2024-03-30T23:59", "2024-03-24T00:00", "2024-03-31T00:00"),
         (CalendarWindows("week", "Europe/Berlin", day_start="18:00", week_start="sunday"), "2024-03-31T12:00", "2024-03-24T18:00", "2024-03-31T18:00"),
-        # The clocks go from 02:00 to 03:00: the day begins at 03:00, which is past 02:30.
+        # The clock skips 02:00 to 03:00: the day starts at 03:00.
         (CalendarWindows("day", "Europe/Berlin", day_start="02:30"), "2024-03-31T03:10", "2024-03-31T03:00", "2024-04-01T02:30"),
         (CalendarWindows("day", "Europe/Berlin", day_start="02:30"), "2024-03-31T01:59", "2024-03-30T02:30", "2024-03-31T03:00"),
     ],

@@ -1,1 +1,1 @@
-"""Files that type checkers read and nobody runs: types reach from a serde to the user's code."""
+"""Type-checked programs: types reach from a serde to user code."""

@@ -1,7 +1,7 @@
-"""The public types: users' programs pass mypy and pyright in strict mode, wrong ones don't.
+"""Public types: correct programs pass mypy and pyright in strict mode, wrong ones fail.
 
-`correct/` and `wrong/` hold programs that are checked and never run. A line that ends with `# error` must be refused by
-both checkers; all others must pass without a cast, an ignore or an annotation.
+`correct/` and `wrong/` are checked, never run. Both checkers must reject lines that end with `#
+error`; other lines must pass without cast, ignore or annotation.
 """
 
 import json
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow
 
 
 def expected_errors() -> set[Line]:
-    """Return the lines of all programs that must be refused."""
     return {
         (f"{path.parent.name}/{path.name}", number)
         for folder in FOLDERS
@@ -33,7 +32,6 @@ def expected_errors() -> set[Line]:
 
 
 def run(*command: str) -> str:
-    """Return what a checker prints."""
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=ROOT,
@@ -47,7 +45,6 @@ def run(*command: str) -> str:
 
 
 def compare(found: Iterable[tuple[str, int, str]]) -> None:
-    """Compare a checker's errors (file, line, text) with the marks, line by line."""
     lines: dict[Line, str] = {}
     for file, number, text in found:
         path = Path(file)
@@ -61,15 +58,13 @@ def compare(found: Iterable[tuple[str, int, str]]) -> None:
 
 
 def test_there_is_something_to_refuse() -> None:
-    """Every file of `wrong/` has marked lines, and none of `correct/` has."""
     marked = {file for file, _ in expected_errors()}
     assert marked == {f"wrong/{path.name}" for path in Path(FOLDERS[1]).glob("[!_]*.py")}
 
 
 def test_mypy() -> None:
-    """mypy --strict refuses exactly the lines marked as errors."""
     pytest.importorskip("mypy")
-    # `make types` leaves these folders out, which goes for folders only.
+    # `make types` excludes these folders, but not single files.
     files = [str(path) for folder in FOLDERS for path in Path(folder).glob("*.py")]
     output = run("mypy", "--strict", "--output=json", "--follow-imports=silent", *files)
     found = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
@@ -77,7 +72,6 @@ def test_mypy() -> None:
 
 
 def test_pyright() -> None:
-    """Pyright in strict mode refuses exactly the lines marked as errors."""
     pytest.importorskip("pyright")
     output = run("pyright", "--outputjson", "--pythonpath", sys.executable, *FOLDERS)
     compare(

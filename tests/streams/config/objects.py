@@ -1,4 +1,4 @@
-"""Module-level objects that settings name: an assignor, handlers, callbacks, serdes."""
+"""Module-level objects named by settings: an assignor, handlers, callbacks, serdes."""
 
 from typing import Any
 
@@ -12,40 +12,30 @@ CELSIUS = Serde[float](
 
 
 def assignor(members: Any) -> Any:
-    """Place tasks."""
     return members
 
 
 def handler(context: ErrorContext, record: Record[Any, Any], exception: Exception) -> ErrorResponse:
-    """Skip."""
     return ErrorResponse(action="continue")
 
 
 async def async_extractor(record: ConsumedRecord, highest: int) -> int:
-    """What no setting can be."""
     return max(record.timestamp, highest)
 
 
 def extractor(record: ConsumedRecord, highest: int) -> int:
-    """Take the record's."""
     return record.timestamp
 
 
 def token(config: str) -> tuple[str, float]:
-    """Return a token."""
     return config, 0.0
 
 
 class Assigning:
-    """A class with members of all kinds."""
-
     @classmethod
-    def build(cls) -> None:
-        """Build."""
+    def build(cls) -> None: ...
 
-    def method(self) -> None:
-        """Do."""
+    def method(self) -> None: ...
 
     @staticmethod
-    def static() -> None:
-        """Do."""
+    def static() -> None: ...

@@ -1,4 +1,4 @@
-"""librdkafka properties pass through, except those that correctness rests on."""
+"""librdkafka properties pass through, except reserved ones."""
 
 import functools
 from typing import Any, Literal
@@ -120,8 +120,7 @@ def in_main(config: str) -> str:
 in_main.__module__ = "__main__"
 
 
-def pretender() -> None:
-    """Claim to be another function."""
+def pretender() -> None: ...
 
 
 pretender.__qualname__ = "test_cautions"
@@ -150,8 +149,7 @@ def test_objects_without_a_name(obj: Any, reason: str) -> None:
 
 
 def test_functions_inside_functions_have_no_name() -> None:
-    def closure() -> None:
-        """Do nothing."""
+    def closure() -> None: ...
 
     with pytest.raises(ConfigError, match=r"defined inside a function.*module:name"):
         importable_name(closure)

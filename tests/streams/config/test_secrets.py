@@ -1,4 +1,4 @@
-"""Secrets are shown nowhere and read late."""
+"""Secrets are never shown, and resolved late."""
 
 import io
 import os
@@ -17,7 +17,7 @@ CANARY = "canary-7391"
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> StreamsConfig:
-    """A config with a secret in every place that may hold one."""
+    """A config with a secret in every possible place."""
     monkeypatch.setenv("TIDEWHEEL_ADMIN__SASL_PASSWORD", CANARY)
     return StreamsConfig(
         application_id="shop",
@@ -28,7 +28,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> StreamsConfig:
 
 
 def texts(config: StreamsConfig) -> dict[str, str]:
-    """Return every text a config can be turned into by accident or on purpose."""
+    """Return all texts a config can be converted to."""
     pretty = io.StringIO()
     rich.print(config, file=pretty)
     return {

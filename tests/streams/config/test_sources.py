@@ -1,4 +1,4 @@
-"""Keywords win over environment variables, which win over a file; unknown names are errors in all three."""
+"""Sources of settings: keywords, environment variables, file; unknown names."""
 
 import logging
 from pathlib import Path

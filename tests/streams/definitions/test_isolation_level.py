@@ -1,4 +1,4 @@
-"""Which isolation level a query of a store has: by its call, by the setting, and what is refused."""
+"""Isolation level of a query: argument, option and errors."""
 
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +16,6 @@ from tidewheel import (
 
 
 def app(**settings: Any) -> KafkaStreams:
-    """Return an application with a store, not started."""
     builder = StreamsBuilder()
     builder.table("in", key_serde=str, value_serde=str, store="rows")
     config = StreamsConfig(application_id="app", bootstrap_servers="unused:9092", **settings)

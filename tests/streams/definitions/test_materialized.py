@@ -1,4 +1,4 @@
-"""`Materialized` and `Stores`: what they make, and what they refuse."""
+"""`Materialized` and `Stores`: specs and errors."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -47,7 +47,6 @@ def test_stores_of_processors(make: Callable[..., Any], kind: StoreKind) -> None
 
 
 def test_every_kind_of_store_of_a_processor() -> None:
-    """The options of a kind reach its spec in milliseconds; an LRU store is in memory, as Kafka Streams'."""
     serdes: dict[str, Any] = {"key_serde": str, "value_serde": int}
     ended = Stores.key_value("s", ttl=timedelta(seconds=1), **serdes).spec
     assert (ended.kind, ended.ttl_ms) == (StoreKind.KEY_VALUE, 1_000)
@@ -68,12 +67,10 @@ def test_every_kind_of_store_of_a_processor() -> None:
 
 
 def table_spec(**options: Any) -> StoreSpec:
-    """Return the store of a table without windows."""
     return Materialized("s", **options).spec("s", Serdes.string(), Serdes.int64(), context="count")
 
 
 def window_spec(**options: Any) -> StoreSpec:
-    """Return the store of a table by windows of 10 ms that may change for 15 ms."""
     return Materialized("s", **options).window_spec(
         "s",
         Serdes.string(),
@@ -116,7 +113,7 @@ def test_a_windowed_table_is_kept_as_long_as_it_may_change() -> None:
     assert (session.kind, session.retention_ms, session.caching) == (StoreKind.SESSION, 7, True)
 
 
-#: Without their types, so that they can be called wrongly.
+#: Untyped, for wrong calls.
 ANY_TABLE: Any = Materialized
 ANY_STORES: Any = Stores
 

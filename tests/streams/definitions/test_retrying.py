@@ -1,4 +1,4 @@
-"""`retrying`: how often, how long, what it gives up on, and what becomes of the record then."""
+"""`retrying`: attempts, waits, final errors and the record's handling."""
 
 import asyncio
 import inspect
@@ -19,7 +19,7 @@ STRING = Serdes.string()
 
 
 class Flaky:
-    """Fails as often as it is told for each value, then answers."""
+    """Fails a given number of times per value, then returns."""
 
     def __init__(self, failures: int, error: type[Exception] = OSError) -> None:
         self.failures = failures
@@ -35,7 +35,7 @@ class Flaky:
 
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the waits, in seconds, which take no time; their random part is the largest there is."""
+    """Return the recorded waits in seconds, with the largest random part."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -44,7 +44,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     def nap(seconds: float) -> None:
         if threading.get_ident() == own:
             waits.append(seconds)
-        else:  # of Spark, say, which other tests of this process have started
+        else:  # of other tests' Spark, for example
             real(seconds)
 
     own, real = threading.get_ident(), time.sleep
@@ -57,8 +57,6 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def in_async(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a coroutine function that does the same."""
-
     async def awaited(*arguments: Any) -> Any:
         return function(*arguments)
 
@@ -66,7 +64,6 @@ def in_async(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function, or wait for its coroutine."""
     result = function(*arguments)
     try:
         return wait_for(result) if inspect.iscoroutine(result) else result
@@ -76,8 +73,6 @@ def called(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 class TestBoth:
-    """What holds for plain functions and for coroutine functions."""
-
     def test_it_is_called_until_it_answers(self, kind: str, waited: list[float]) -> None:
         flaky = Flaky(2)
         function = flaky if kind == "plain" else in_async(flaky)

@@ -1,4 +1,4 @@
-"""`dsl_store_suppliers`: how stores of the DSL are kept where nobody said so at the operator."""
+"""`dsl_store_suppliers`: default types of DSL stores."""
 
 from typing import Any
 
@@ -23,16 +23,12 @@ from tidewheel.testing import TopologyTestDriver
 
 
 class WindowsInMemory(DslStoreSuppliers):
-    """Windows in memory, all else as it always is."""
-
     def window_store(self, name: str) -> DslStoreType:
         assert name
         return "in_memory"
 
 
 class Undecided(DslStoreSuppliers):
-    """Answers what is no kind of store."""
-
     def session_store(self, name: str) -> Any:
         return f"disk of {name}"
 
@@ -42,7 +38,6 @@ def config(**options: Any) -> StreamsConfig:
 
 
 def every_store(store: str | Materialized | None = None) -> StreamsBuilder:
-    """Return a program with a store of each kind that the DSL makes."""
     builder = StreamsBuilder()
     orders = builder.stream("orders", key_serde=str, value_serde=str)
     grouped = orders.group_by_key()
@@ -64,7 +59,6 @@ def every_store(store: str | Materialized | None = None) -> StreamsBuilder:
 
 
 def persistent(spec: TopologySpec) -> dict[str, bool]:
-    """Return by name whether each store is on disk."""
     stores = [store for sub in spec.subtopologies for store in sub.stores]
     stores += [each.store for each in spec.global_stores]
     return {store.name: store.persistent for store in stores}
@@ -103,7 +97,7 @@ def test_what_materialized_says_wins(setting: str, store_type: Any, on_disk: boo
     ],
 )
 def test_a_class_says_it_per_store(given: Any) -> None:
-    """Kafka Streams' DslStoreSuppliers: one method for each kind of store."""
+    """As in Kafka Streams' DslStoreSuppliers."""
     kept = persistent(every_store().build().spec(config(dsl_store_suppliers=given)))
     in_memory = {name for name, on_disk in kept.items() if not on_disk}
     assert in_memory == {"windows", "join-this-join-store", "join-outer-other-join-store"}

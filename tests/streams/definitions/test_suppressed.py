@@ -1,4 +1,4 @@
-"""`suppress` in the language: what may be asked for, names as in Kafka Streams, and what is refused."""
+"""`suppress`: arguments, names and errors."""
 
 from datetime import timedelta
 from typing import Any
@@ -27,12 +27,11 @@ UNBOUNDED = BufferConfig.unbounded()
 
 
 def counted(builder: StreamsBuilder) -> KTable[str, int]:
-    """Count the records of each key."""
     return builder.stream("input", **TEXT).group_by_key().count()
 
 
 def test_a_buffer_has_limits_and_does_one_thing_when_it_is_full() -> None:
-    """Limited ones emit early unless told otherwise, as in Kafka Streams; the order of the calls does not matter."""
+    """As in Kafka Streams, limited buffers emit early by default."""
     assert BufferConfig(None, None, emits_early=False) == UNBOUNDED
     assert BufferConfig.max_records(5) == BufferConfig(5, None, emits_early=True)
     assert BufferConfig.max_bytes(5) == BufferConfig(None, 5, emits_early=True)

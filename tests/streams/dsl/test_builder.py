@@ -1,4 +1,4 @@
-"""`StreamsBuilder`: sources, tables, serdes from above, and what `build` checks and takes from the configuration."""
+"""`StreamsBuilder`: sources, tables, inherited serdes and `build`."""
 
 import re
 from collections.abc import Callable
@@ -40,9 +40,6 @@ def node(topology: Topology, name: str) -> Any:
 
 def stores(topology: Topology) -> dict[str, Any]:
     return {spec.name: spec for sub in topology.draft().subtopologies for spec in sub.stores}
-
-
-# -- serdes ------------------------------------------------------------------------------------------------------------
 
 
 def test_serdes_come_from_above() -> None:
@@ -151,9 +148,6 @@ def test_a_mapped_tables_store_brings_its_serde() -> None:
     assert node(builder.build(), "KSTREAM-SINK-0000000005").value_serde is Serdes.int32()
 
 
-# -- stores ------------------------------------------------------------------------------------------------------------
-
-
 def test_settings_of_a_table_reach_its_store() -> None:
     builder = StreamsBuilder()
     grouped = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
@@ -211,9 +205,6 @@ def test_two_tables_can_not_share_a_store_by_accident() -> None:
         builder.build()
 
 
-# -- several sources ---------------------------------------------------------------------------------------------------
-
-
 def test_the_same_topic_is_consumed_once() -> None:
     builder = StreamsBuilder()
     builder.stream(["a", "b"], key_serde=str, value_serde=str).filter(bool)
@@ -229,7 +220,7 @@ def test_the_same_topic_is_consumed_once() -> None:
 
 
 def test_a_stream_merged_with_itself_read_twice_has_one_parent() -> None:
-    """Merging two streams of one topic gives each record once, as in Kafka Streams."""
+    """As in Kafka Streams."""
     builder = StreamsBuilder()
     one = builder.stream("in", key_serde=str, value_serde=str)
     one.merge(builder.stream("in", key_serde=str, value_serde=str)).to("out")
@@ -253,44 +244,33 @@ def test_sources_that_can_not_be_one_are_refused() -> None:
 
 
 class ByField:
-    """A timestamp extractor that says nothing about equality."""
-
     def __init__(self, field: str) -> None:
         self.field = field
 
     def __call__(self, record: ConsumedRecord, partition_time: int) -> int:
-        """Return the time in a field."""
         return int(record.value[self.field])
 
     def extract(self, record: ConsumedRecord, partition_time: int) -> int:
-        """Return the time in a field."""
         return self(record, partition_time)
 
 
 class Upper(Serde[str]):
-    """A serde that says nothing about equality."""
-
     def serialize(self, topic: str, value: str) -> bytes:
-        """Return the bytes."""
         return value.upper().encode()
 
     def deserialize(self, topic: str, data: bytes) -> str:
-        """Return the text."""
         return data.decode()
 
 
 def by_field(field: str) -> Callable[[ConsumedRecord, int], int]:
-    """Return an extractor that closes over a field."""
     return lambda record, partition_time: int(record.value[field])
 
 
 def field_of(field: str, record: ConsumedRecord, partition_time: int) -> int:
-    """Return the time in a field."""
     return int(record.value[field])
 
 
 def at_field(record: ConsumedRecord, partition_time: int) -> int:
-    """Return the time in one field."""
     return int(record.value["at"])
 
 
@@ -358,9 +338,6 @@ def test_a_topic_that_is_written_may_be_read() -> None:
     assert len(builder.build().spec().subtopologies) == 2
 
 
-# -- build -------------------------------------------------------------------------------------------------------------
-
-
 def test_build_may_be_called_again() -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
@@ -379,7 +356,7 @@ def test_empty_builder() -> None:
 
 
 def test_unused_store_is_left_out() -> None:
-    """A store that no processor names is built without, as in Kafka Streams."""
+    """As in Kafka Streams."""
     builder = StreamsBuilder()
     builder.stream("in", key_serde=str, value_serde=str)
     builder.add_state_store(Stores.key_value("seen", key_serde=str, value_serde=int))
@@ -445,7 +422,7 @@ def test_strict_naming_lists_every_generated_name() -> None:
     stream = named.stream("in", key_serde=str, value_serde=str)
     stream.group_by(lambda value: value, key_serde=str, name="by-value").count(name="counts")
     stream.repartition(name="wide")
-    stream.to_table()  # nobody keeps it, so nothing is named
+    stream.to_table()  # not stored, so no name is generated
     assert named.build(strict).store_names == ("counts",)
 
 

@@ -1,4 +1,4 @@
-"""`Stores.custom`: what it takes, where such a store can't be used, and what is said then."""
+"""`Stores.custom`: arguments, limits and errors."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -28,24 +28,19 @@ ONE = Totals()
 
 
 class Unfinished(Totals):
-    """Has a method that is to be written."""
-
     @abstractmethod
     def snapshot(self) -> None: ...
 
 
 def needs(size: int) -> StateStore:
-    """Need an argument."""
     raise ValueError(size)
 
 
 def fails() -> StateStore:
-    """Can't make any."""
     raise OSError("no memory")
 
 
 def settings(**changes: Any) -> StreamsConfig:
-    """Return settings without a broker."""
     return StreamsConfig(application_id="app", bootstrap_servers="nobody:1", **changes)
 
 
@@ -91,8 +86,7 @@ def test_a_task_with_one_is_never_cut() -> None:
     class Keyed(Processor[str, str, None, None]):
         keyed = True
 
-        def process(self, record: Record[str, str]) -> None:
-            """Do nothing."""
+        def process(self, record: Record[str, str]) -> None: ...
 
     builder = StreamsBuilder().add_state_store(Stores.custom("totals", Totals))
     builder.stream("in", key_serde=str, value_serde=str).process(Keyed, stores=["totals"])

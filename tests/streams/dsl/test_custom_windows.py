@@ -1,4 +1,4 @@
-"""`CustomWindows`: windows of a function, its laws, and what is made of them in tables, serdes and `suppress`."""
+"""`CustomWindows`: laws, tables, serdes and `suppress`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,18 +27,16 @@ Spans = list[tuple[int, int]]
 
 
 def tens(timestamp: int) -> Spans:
-    """Return tumbling windows of 10."""
     start = timestamp // 10 * 10
     return [(start, start + 10)]
 
 
 def of_known_years(timestamp: int) -> Spans:
-    """Return days, of a few of them only."""
     start = timestamp // DAY * DAY
     return [(start, start + DAY)] if 3 <= start // DAY < 5 else []
 
 
-#: What is no window, and what the error says.
+#: Invalid windows and their errors.
 BROKEN: dict[str, tuple[Callable[[int], Any], str]] = {
     "no list": (lambda t: None, "raised TypeError"),
     "raises": (lambda t: [(t, t + 1 // (t % 7))], "raised ZeroDivisionError"),
@@ -110,7 +108,6 @@ def test_keys_know_where_their_windows_end() -> None:
 
 
 def append(_key: str, value: str, seen: str) -> str:
-    """Append a text."""
     return seen + value
 
 

@@ -1,4 +1,4 @@
-"""Records that rules drop are seen: a warning names operator, reason, count and first position, for every operator."""
+"""Dropped records: a warning names operator, reason, count and first position."""
 
 import logging
 from collections.abc import Callable
@@ -26,9 +26,9 @@ from tidewheel.testing import TopologyTestDriver
 MINUTE = 60_000
 Rows = list[tuple[str | None, str | None, int]]
 
-#: One record far ahead, then late ones; the first late one has offset 1.
+#: One record far ahead, then late ones; the first late offset is 1.
 LATE: Rows = [("k", "v", 50 * MINUTE), *[("k", "v", MINUTE)] * 3]
-#: The first record without a key has offset 1.
+#: The first offset without a key is 1.
 NO_KEY: Rows = [("k", "v", 1), (None, "v", 2), ("k", "v", 3), (None, "v", 4), (None, "v", 5)]
 
 

@@ -1,4 +1,4 @@
-"""Global tables and stores in the DSL: names, checks, joins, and who may read and write them."""
+"""Global tables and stores: names, checks, joins and access."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,15 +31,12 @@ STRING = Serdes.string()
 
 
 def config(**settings: Any) -> StreamsConfig:
-    """Return settings for the driver."""
     return StreamsConfig(
         application_id="globals", bootstrap_servers="unused:9092", statestore_cache_max_bytes=0, **settings
     )  # fmt: skip
 
 
 class Driver(TopologyTestDriver):
-    """A driver with its topics at hand."""
-
     def __init__(
         self, topology: Topology, *, record_by_record: bool = False, **settings: Any
     ) -> None:
@@ -53,7 +50,6 @@ Use = Callable[[KStream[str, str], GlobalKTable[str, str]], KStream[Any, Any]]
 
 
 def built(use: Use, **options: Any) -> Topology:
-    """Return the topology in which a stream of 'left' uses the global table 'table' and goes to 'out'."""
     builder = StreamsBuilder()
     table = builder.global_table("table", key_serde=STRING, value_serde=STRING, **options)
     stream = use(builder.stream("left", key_serde=STRING, value_serde=STRING), table)
@@ -62,11 +58,7 @@ def built(use: Use, **options: Any) -> Topology:
 
 
 def joined(left: str, right: str | None) -> str:
-    """Join two values."""
     return f"{left}+{right}"
-
-
-# -- names and text ---------------------------------------------------------------------------------------------------
 
 
 def test_the_description_is_that_of_kafka_streams() -> None:
@@ -93,11 +85,11 @@ Topologies:
 """
     )
     (task,) = [each.id for each in topology.spec().subtopologies]
-    assert task == 1  # numbers are shared with the sub-topologies, as in Kafka Streams
+    assert task == 1  # numbers include the sub-topologies, as in Kafka Streams
 
 
 def test_numbers_and_names_count_as_in_kafka_streams() -> None:
-    """Several tables, named ones, a global store and fixed-key processors; compared with Kafka Streams 4.3.1's text."""
+    """The text is Kafka Streams 4.3.1's."""
 
     class Fixed(FixedKeyProcessor[str, str, str]):
         def process(self, record: FixedKeyRecord[str, str]) -> None:
@@ -195,9 +187,6 @@ def test_the_store_is_queryable_only_by_a_name_of_the_users() -> None:
     assert builder.build().store_names == ("b-STATE-STORE-0000000002", "rows")
 
 
-# -- joins ------------------------------------------------------------------------------------------------------------
-
-
 def test_updates_of_the_table_trigger_nothing() -> None:
     with Driver(built(lambda s, t: s.join(t, joined, key_selector=lambda v: v[0]))) as driver:
         driver.left.pipe_input("k", "a1", 1)
@@ -252,7 +241,6 @@ def test_a_joiner_may_take_both_keys(left: bool, one_by_one: bool) -> None:
 
 
 def itself(value: str) -> str:
-    """Return the value."""
     return value
 
 
@@ -268,7 +256,6 @@ def test_only_a_global_table_has_a_mapped_key() -> None:
         join(table, joiner)
 
 
-#: Opens at once, so that a law can be tried often.
 IN_MEMORY = Materialized("rows", store_type="in_memory")
 
 LEFTS = st.lists(
@@ -416,9 +403,6 @@ def test_joins_that_are_refused(what: str) -> None:
         built(use)
 
 
-# -- tables and stores ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -440,7 +424,7 @@ def test_tables_that_are_refused(options: Any, message: str) -> None:
 
 
 def test_a_topic_is_read_once() -> None:
-    """As a stream or table, or for one global store: Kafka Streams refuses both at once too."""
+    """Kafka Streams rejects both, too."""
     for method in ("stream", "global_table"):
         builder = StreamsBuilder()
         builder.global_table("table", key_serde=str, value_serde=str)
@@ -507,8 +491,6 @@ def test_a_bad_record_of_the_table_goes_to_the_deserialisation_handler() -> None
 
 
 class Newest(Processor[str, str, None, None]):
-    """Keeps the longest value of each key."""
-
     def process(self, record: Record[str, str]) -> None:
         store = self.context.get_state_store("longest")
         if len(record.value) > len(store.get(record.key) or ""):
@@ -516,8 +498,6 @@ class Newest(Processor[str, str, None, None]):
 
 
 class Reads(Processor[str, str, str, str]):
-    """Forwards what the global store has, unconnected; tries to write at "write"."""
-
     def process(self, record: Record[str, str]) -> None:
         store = self.context.get_state_store("longest")
         if record.value == "write":
@@ -529,7 +509,6 @@ LONGEST = Stores.key_value("longest", key_serde=STRING, value_serde=STRING, cach
 
 
 def by_builder() -> Topology:
-    """A global store of a processor, read by another, by the DSL."""
     builder = StreamsBuilder()
     builder.add_global_store(LONGEST, "table", Newest, key_serde=STRING, value_serde=STRING)
     stream = builder.stream("left", key_serde=STRING, value_serde=STRING)
@@ -538,7 +517,6 @@ def by_builder() -> Topology:
 
 
 def by_hand() -> Topology:
-    """The same, by hand."""
     return (
         Topology()
         .add_global_store(
@@ -565,7 +543,7 @@ def test_every_processor_reads_a_global_store(make: Callable[[], Topology]) -> N
 
 
 def test_a_global_store_needs_no_connecting() -> None:
-    """Kafka Streams refuses it too: "can be used by a Processor without being specified"."""
+    """Kafka Streams rejects it, too: "can be used by a Processor without being specified"."""
     builder = StreamsBuilder()
     builder.add_global_store(LONGEST, "table", Newest, key_serde=STRING, value_serde=STRING)
     stream = builder.stream("left", key_serde=STRING, value_serde=STRING)

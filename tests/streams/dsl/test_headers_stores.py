@@ -1,4 +1,4 @@
-"""`dsl_store_format` and `Materialized(headers=)`: tables whose rows keep the headers of the record that set them."""
+"""Tables whose rows keep record headers: `dsl_store_format` and `Materialized(headers=)`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +53,6 @@ def config(**options: Any) -> StreamsConfig:
 
 
 def kept_by(topology: Topology, **options: Any) -> set[str]:
-    """Return the names of the stores that keep headers."""
     spec = topology.spec(config(**options))
     stores = [store for sub in spec.subtopologies for store in sub.stores]
     stores += [each.store for each in spec.global_stores]
@@ -132,14 +131,13 @@ def folded(_key: str, value: str | None, total: str) -> str:
 
 
 def joined(builder: StreamsBuilder) -> Any:
-    """Return a table joined with a filtered one of its own."""
     table = builder.table("in", key_serde=str, value_serde=str)
     odd = table.filter(lambda value: value in "1357")
     store = Materialized("rows", value_serde=str)
     return table.left_join(odd, lambda left, right: f"{left}/{right}", store=store)
 
 
-#: A table of each kind of operator, kept in store "rows".
+#: A table of each operator kind, with store "rows".
 TABLES: dict[str, Callable[[StreamsBuilder], Any]] = {
     "source": lambda builder: builder.table("in", key_serde=str, value_serde=str, store="rows"),
     "mapped": lambda builder: builder.table("in", key_serde=str, value_serde=str).map_values(
@@ -175,7 +173,6 @@ TABLES: dict[str, Callable[[StreamsBuilder], Any]] = {
 
 
 def lived(name: str, *, record_by_record: bool = False, **options: Any) -> tuple[Any, Any]:
-    """Return what a table forwards, and the rows of its store, after two batches."""
     builder = StreamsBuilder()
     seen: list[Any] = []
     TABLES[name](builder).to_stream().process(lambda: Noting(seen))
@@ -192,8 +189,6 @@ def lived(name: str, *, record_by_record: bool = False, **options: Any) -> tuple
 
 
 class Noting(Processor[Any, Any, Any, Any]):
-    """Notes what comes, and forwards nothing."""
-
     def __init__(self, seen: list[Any]) -> None:
         self._seen = seen
 
@@ -202,7 +197,6 @@ class Noting(Processor[Any, Any, Any, Any]):
 
 
 def plain(row: Any) -> Any:
-    """Return a row's value without its headers."""
     key, value = row
     if isinstance(value, AggregationWithHeaders):
         return key, value.aggregation
@@ -230,8 +224,6 @@ def test_what_a_table_forwards_is_the_same_and_its_rows_have_headers(
 
 
 class Keeps(Processor[str, str, str, str]):
-    """Keeps each record whole, and forwards the one before it."""
-
     def process(self, record: Any) -> None:
         store: Any = self.context.get_state_store("last")
         before = store.get(record.key)

@@ -1,4 +1,4 @@
-"""`group_by` of a table and its aggregations: names and numbers as in Kafka Streams, and what is refused."""
+"""Aggregations of `KTable.group_by`: names and errors."""
 
 from typing import Any
 
@@ -18,13 +18,12 @@ TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 
 
 def grouped(builder: StreamsBuilder, **options: Any) -> KGroupedTable[Any, Any]:
-    """Group a table by its values."""
     table = builder.table("input-topic", **TEXT)
     return table.group_by(lambda key, value: (value, key), **{**TEXT, **options})
 
 
 def described(*, store: str | None = None) -> str:
-    """Return how Kafka Streams describes a count of a grouped table (TopologyTest)."""
+    """Return Kafka Streams' description of a grouped table's count (TopologyTest)."""
     first = 4 if store is not None else 5
     name = store or "KTABLE-AGGREGATE-STATE-STORE-0000000004"
     sink, source, count = (f"{first + offset:010d}" for offset in range(3))
@@ -59,7 +58,7 @@ def test_a_count_is_described_as_in_kafka_streams(store: str | None) -> None:
 
 
 def test_the_stores_of_all_aggregations_are_named_after_the_first_kind() -> None:
-    """Kafka Streams names a reduce's store KTABLE-AGGREGATE-, and its node KTABLE-REDUCE-."""
+    """Kafka Streams' reduce: store KTABLE-AGGREGATE-, node KTABLE-REDUCE-."""
     builder = StreamsBuilder()
     table = grouped(builder).reduce(lambda total, value: total, lambda total, value: total)
     assert repr(table) == "<KTable KTABLE-REDUCE-0000000007>"

@@ -1,4 +1,4 @@
-"""`KStream` and `KGroupedStream`: names and numbers, when records go through a repartition topic, bad arguments."""
+"""`KStream` and `KGroupedStream`: names, repartitioning and errors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,10 +24,7 @@ Stream = KStream[Any, Any]
 
 
 class Own(Processor[Any, Any, Any, Any]):
-    """A processor."""
-
-    def process(self, record: Record[Any, Any]) -> None:
-        """Do nothing."""
+    def process(self, record: Record[Any, Any]) -> None: ...
 
 
 def built(use: Callable[[Stream], object]) -> Topology:
@@ -44,8 +41,6 @@ def node(topology: Topology, name: str) -> Any:
     nodes = {node.name: node for sub in topology.draft().subtopologies for node in sub.nodes}
     return nodes[name]
 
-
-# -- operators ---------------------------------------------------------------------------------------------------------
 
 OPERATORS: dict[str, tuple[Callable[..., Any], str, type | None]] = {
     "filter": (lambda s, **o: s.filter(bool, **o), "KSTREAM-FILTER-", stateless.Filter),
@@ -109,7 +104,6 @@ OPERATORS: dict[str, tuple[Callable[..., Any], str, type | None]] = {
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_each_operator_makes_its_node(operator: str) -> None:
-    """Each operator makes a node of Kafka Streams' name that runs the right operator, and `name=` renames it."""
     use, prefix, made = OPERATORS[operator]
     generated, named = built(use), built(lambda stream: use(stream, name="mine"))
     (name,) = [name for name in names(generated) if name.startswith(prefix)]
@@ -181,8 +175,6 @@ def test_print_refuses_a_file_it_cannot_write(to: Any) -> None:
     ):
         built(lambda s: s.print("seen", to=to))
 
-
-# -- repartitioning ----------------------------------------------------------------------------------------------------
 
 REKEYING = ("map", "flat_map", "select_key", "process")
 
@@ -283,7 +275,6 @@ def test_two_groups_of_one_name_are_refused() -> None:
 
 
 def test_a_name_that_ends_in_repartition_is_not_doubled() -> None:
-    """As in Kafka Streams, "x-repartition" names the topic "x-repartition"."""
     topology = built(lambda s: s.repartition(name="x-repartition"))
     assert topology.spec().repartition_topics == {"x-repartition": None}
 
@@ -300,9 +291,6 @@ def test_unnamed_repartition_gets_numbers() -> None:
 def test_null_keys_are_dropped_before_a_repartition() -> None:
     topology = built(lambda s: s.repartition(name="r"))
     assert node(topology, "r-repartition-filter").supplier.operator is stateless.DropNullKeys
-
-
-# -- split and merge ---------------------------------------------------------------------------------------------------
 
 
 def test_split_names_its_branches() -> None:
@@ -373,9 +361,7 @@ def test_specs_name_the_users_line() -> None:
                 assert isinstance(spec.supplier, OperatorSupplier)
 
 
-# -- bad arguments -----------------------------------------------------------------------------------------------------
-
-#: Without its types, so that it can be called wrongly.
+#: Untyped, for wrong calls.
 ANY_BUILDER: Any = StreamsBuilder
 
 REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
@@ -488,12 +474,10 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
 
 
 async def _async(value: str) -> Any:
-    """What no mapper can be."""
     yield value
 
 
-async def _waits(*arguments: Any) -> Any:
-    """What only mappers and predicates can be."""
+async def _waits(*arguments: Any) -> Any: ...
 
 
 @pytest.mark.parametrize("what", REFUSED)

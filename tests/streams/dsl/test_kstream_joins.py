@@ -1,6 +1,6 @@
-"""Joins of streams as calls: names, numbers, repartitioning, co-partitioning and the errors of wrong calls.
+"""Stream joins: names, repartitioning, co-partitioning and errors.
 
-The expected texts are what `describe()` of Kafka Streams 4.3.1 printed for the same programs.
+Expected texts are `describe()` outputs of Kafka Streams 4.3.1.
 """
 
 from collections.abc import Callable
@@ -29,35 +29,30 @@ VERSIONED = Materialized("T", store_type="versioned", history_retention=1_000)
 
 
 def stream(builder: StreamsBuilder, topic: str) -> KStream[str, str]:
-    """Return a stream of texts."""
     return builder.stream(topic, **TEXT)
 
 
 def same(key: str, value: str) -> tuple[str, str]:
-    """Map a record to itself, which may have changed the key for all anybody knows."""
+    """Map a record to itself, which marks the key as changed."""
     return key, value
 
 
 def pair(left: str | None, right: str | None) -> str:
-    """Join two values."""
     return f"{left}-{right}"
 
 
 def left_join_of_a_rekeyed_stream(builder: StreamsBuilder) -> KStream[str, str]:
-    """A named left join whose right side is repartitioned."""
     left, right = stream(builder, "left"), stream(builder, "right").map(same)
     return left.left_join(right, pair, within=NEAR, name="x-y", **TEXT, other_value_serde=str)
 
 
 def rekeyed_stream_with_table(builder: StreamsBuilder) -> KStream[str, str]:
-    """A left join with a versioned table and a grace, of a stream that is repartitioned."""
     left = stream(builder, "left").map(same)
     table = builder.table("right", **TEXT, store=VERSIONED)
     return left.left_join(table, pair, grace=10, **TEXT)
 
 
 def self_join(builder: StreamsBuilder) -> KStream[str, str]:
-    """A stream joined with itself."""
     left = stream(builder, "left")
     return left.join(left, pair, within=NEAR)
 
@@ -146,7 +141,6 @@ TEXTS: dict[Callable[[StreamsBuilder], KStream[str, str]], str] = {
 
 
 def built(program: Callable[[StreamsBuilder], KStream[str, str]], *, optimized: bool) -> Topology:
-    """Return a topology that writes what the program gives."""
     builder = StreamsBuilder()
     program(builder).to("output", **TEXT)
     config = StreamsConfig(application_id="joins", bootstrap_servers="unused:9092")
@@ -164,7 +158,6 @@ def test_the_text_is_that_of_kafka_streams(
 
 
 def store_names(**options: Any) -> tuple[str, ...]:
-    """Return the stores of an outer join with these options."""
     builder = StreamsBuilder()
     left, right = stream(builder, "left"), stream(builder, "right")
     left.outer_join(right, pair, within=NEAR, **options)
@@ -173,7 +166,7 @@ def store_names(**options: Any) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("options", [{"store": "s"}, {"store": "s", "name": "n"}, {"name": "s"}])
 def test_stores_are_named_after_store_or_else_name(options: dict[str, str]) -> None:
-    """As Kafka Streams' `StreamJoined.withStoreName` names them."""
+    """As in Kafka Streams' `StreamJoined.withStoreName`."""
     assert store_names(**options) == (
         "s-outer-other-join-store",
         "s-outer-shared-join-store",
@@ -182,7 +175,7 @@ def test_stores_are_named_after_store_or_else_name(options: dict[str, str]) -> N
 
 
 def test_nodes_may_have_a_name_while_stores_keep_generated_ones() -> None:
-    """Kafka Streams' `StreamJoined.withName`: a Materialized without a name says so."""
+    """As in Kafka Streams' `StreamJoined.withName`."""
     assert store_names(name="n", store=Materialized()) == store_names()
 
 
@@ -228,9 +221,6 @@ def test_explicit_naming_names_what_a_join_generates() -> None:
         assert name in str(caught.value)
 
 
-# -- repartitioning and co-partitioning --------------------------------------------------------------------------------
-
-
 def test_one_topic_serves_several_joins_without_a_name() -> None:
     builder = StreamsBuilder()
     left = stream(builder, "left").map(same)
@@ -246,7 +236,6 @@ def test_one_topic_serves_several_joins_without_a_name() -> None:
 
 
 def counts(topology: Topology, **topics: int) -> dict[str, int]:
-    """Return the partition counts of the internal topics on a cluster."""
     plan = plan_application(topology.spec(), "app", topics)
     return {
         topic.name.removeprefix("app-"): topic.partitions
@@ -275,9 +264,6 @@ def test_a_repartition_topic_takes_the_count_of_the_other_side() -> None:
     assert counts(builder.build(), left=7, right=2)["j-left-repartition"] == 2
 
 
-# -- null keys in front of a repartition (KIP-962) ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["join", "left_join"])
 @pytest.mark.parametrize("with_table", [False, True])
 def test_a_repartition_lets_null_keys_through_to_a_left_join(
@@ -296,9 +282,6 @@ def test_a_repartition_lets_null_keys_through_to_a_left_join(
         assert output.read_key_values() == ([(None, "a-None")] if kind == "left_join" else [])
 
 
-# -- a stream joined with itself ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kind", "windows", "stores"),
     [
@@ -313,7 +296,7 @@ def test_a_repartition_lets_null_keys_through_to_a_left_join(
 def test_one_store_is_enough_only_where_results_stay_the_same(
     kind: str, windows: JoinWindows, stores: int
 ) -> None:
-    """Kafka Streams makes no exception, and its results change where the window leaves the record itself out."""
+    """Kafka Streams omits the check: results change if the window excludes the record itself."""
 
     def program(builder: StreamsBuilder) -> KStream[str, str]:
         joined: KStream[str, str] = getattr(stream(builder, "left"), kind)(
@@ -387,8 +370,6 @@ def test_an_optimised_self_join_has_the_results_of_one_that_is_not(
     alone = {"join": [], "left_join": ["2-None"], "outer_join": ["2-None", "None-2"]}[kind]
     assert [value for key, value, _ in results("all") if key is None] == alone
 
-
-# -- wrong calls ---------------------------------------------------------------------------------------------------------
 
 Sides = tuple[Any, Any, Any]
 

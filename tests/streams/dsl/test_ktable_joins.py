@@ -1,4 +1,4 @@
-"""Joins of tables at build time: names as in Kafka Streams, errors, partition counts; and over several partitions."""
+"""Table joins: names, errors, partition counts, and results over several partitions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,6 @@ Use = Callable[[KTable[str, str], KTable[str, str]], KTable[str, Any]]
 
 
 def topology_of(use: Use, config: StreamsConfig | None = None) -> Topology:
-    """Return what `use` makes of the tables "left" and "right", with its changes going to "out"."""
     builder = StreamsBuilder()
     use(builder.table("left", **SERDES), builder.table("right", **SERDES)).to_stream().to(
         "out", **SERDES
@@ -34,18 +33,14 @@ def topology_of(use: Use, config: StreamsConfig | None = None) -> Topology:
 
 
 def joined(left: str | None, right: str | None) -> str:
-    """Join texts."""
     return f"({left},{right})"
 
 
 def target(value: str) -> str | None:
-    """Return what stands behind "|"."""
     return value.partition("|")[2] or None
 
 
-# -- names ---------------------------------------------------------------------------------------------------------------
-
-#: What `Topology.describe()` of Kafka Streams 4.3.1 prints for the same programs.
+#: `Topology.describe()` of Kafka Streams 4.3.1.
 ON_KEY = """\
 Topologies:
    Sub-topology: 0
@@ -134,7 +129,7 @@ def test_nodes_have_kafka_streams_names(use: Use, expected: str) -> None:
 
 
 def test_a_join_s_name_is_in_the_names_of_its_parts() -> None:
-    """As Kafka Streams' Named and TableJoined make them; the numbers of others stay as they are."""
+    """As in Kafka Streams' Named and TableJoined."""
     named = topology_of(lambda left, right: left.outer_join(right, joined, name="mine"))
     names = {node.name for sub in named.spec().subtopologies for node in sub.nodes}
     assert {"mine", "mine-join-this", "mine-join-other", "KTABLE-TOSTREAM-0000000009"} <= names
@@ -195,9 +190,6 @@ def test_explicit_naming_wants_names_for_all_parts_of_a_foreign_key_join() -> No
     assert builder.build(config).store_names == ("left", "mine-subscription-store", "right")
 
 
-# -- errors --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("use", "reason"),
     [
@@ -247,9 +239,6 @@ def test_a_foreign_key_join_needs_the_serdes_of_both_tables() -> None:
     assert builder.build(config).spec().subtopologies
 
 
-# -- partitions ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("operator", ["join", "left_join", "outer_join"])
 def test_tables_joined_on_keys_need_equal_partition_counts(operator: str) -> None:
     spec = topology_of(lambda left, right: getattr(left, operator)(right, joined)).spec()
@@ -276,7 +265,7 @@ RIGHT = {f"r{number}": f"row{number}" for number in range(4)}
 
 
 def play(bench: Bench, **life: Any) -> bool:
-    """Write both tables, the right one twice, with left rows that come, move and go in between; then live."""
+    """Write both tables, the right one twice, with left rows added, moved and deleted in between."""
     for key in RIGHT:
         bench.send("right", key, "before")
     for key, value in LEFT.items():
@@ -289,12 +278,10 @@ def play(bench: Bench, **life: Any) -> bool:
 
 
 def last_values(bench: Bench) -> dict[str | None, str | None]:
-    """Return the last result of each key."""
     return {key: None if value is None else value.decode() for key, value in bench.outputs("out")}
 
 
 def expected(*, outer: bool) -> dict[str | None, str | None]:
-    """Return the join of the tables at the end."""
     rows = {key: RIGHT.get(target(value) or "") for key, value in LEFT.items()}
     results: dict[str | None, str | None] = {
         key: joined(LEFT[key], row) if row is not None or outer else None
@@ -305,7 +292,6 @@ def expected(*, outer: bool) -> dict[str | None, str | None]:
 
 
 def bench_of(operator: str, **settings: Any) -> Bench:
-    """Return a bench with three partitions on the left and two on the right."""
     topology = topology_of(
         lambda left, right: getattr(left, operator)(right, joined, foreign_key=target)
     )

@@ -1,4 +1,4 @@
-"""Late records as dead letters: which operators drop what, whose bytes a letter has, and each exactly once."""
+"""Late records as dead letters, each exactly once."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -33,13 +33,10 @@ Letter = tuple[int, str]
 
 
 def counted(windows: Any) -> Use:
-    """Return an operator that counts in windows."""
     return lambda stream: stream.group_by_key().windowed_by(windows).count() and None
 
 
 def summed(windows: Any) -> Use:
-    """Return an operator that adds up in windows, and gives results when they close."""
-
     def use(stream: KStream[Any, Any]) -> None:
         grouped = stream.group_by_key().windowed_by(windows).emit_strategy("on_window_close")
         grouped.reduce(lambda total, value: total + value)
@@ -48,7 +45,6 @@ def summed(windows: Any) -> Use:
 
 
 def joined(stream: KStream[Any, Any]) -> None:
-    """Join with some of the same records, over two stores."""
     stream.left_join(
         stream.filter(lambda value: value > 0),
         lambda left, right: [left, right],
@@ -57,14 +53,12 @@ def joined(stream: KStream[Any, Any]) -> None:
 
 
 def joined_with_itself(stream: KStream[Any, Any]) -> None:
-    """Join with itself, over one store."""
     stream.join(stream, lambda left, right: [left, right], within=JoinWindows(5, grace=0)).to(
         "joined", key_serde=JSON, value_serde=JSON
     )
 
 
 def versioned(stream: KStream[Any, Any]) -> None:
-    """Keep a table with a short history."""
     stream.to_table(store=Materialized("rows", store_type="versioned", history_retention=10))
 
 
@@ -84,7 +78,7 @@ OPERATORS: dict[str, Use] = {
 def letters_of(
     use: Use, times: list[int], *, record_by_record: bool, **options: Any
 ) -> list[Letter]:
-    """Return (offset, why) of the dead letters of records of one key at these times."""
+    """Return (offset, reason) of a key's dead letters at these times."""
     with driver_of(use, record_by_record=record_by_record, **options) as driver:
         driver.create_input_topic("in", key_serde=JSON, value_serde=JSON).pipe_batch(
             [("k", number, time) for number, time in enumerate(times)]
@@ -119,12 +113,11 @@ def test_a_late_record_is_a_dead_letter_of_its_operator(name: str, record_by_rec
         for _, why in letters:
             assert "timestamp 3 " in why
             assert "(task 0_0): " in why
-        # Each side of a join keeps the records of its own.
         assert len(letters) == len(expected) * (2 if name == "join" else 1)
 
 
 def test_a_letter_is_the_input_record_with_headers_that_name_lateness() -> None:
-    """Raw key and value, the record's own headers and timestamp, then Kafka Streams' headers."""
+    """Raw key and value, the record's headers and timestamp, then Kafka Streams' headers."""
     with driver_of(OPERATORS["tumbling"], **LATE) as driver:
         topic = driver.create_input_topic("in", key_serde=JSON, value_serde=JSON)
         topic.pipe_input("k", "first", timestamp=30)
@@ -174,7 +167,6 @@ def test_both_executors_write_the_same_letters(name: str, times: list[int]) -> N
 
 
 def windowed() -> Topology:
-    """Count per key and window."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     counts = stream.group_by_key().windowed_by(TimeWindows(10, grace=0)).count()

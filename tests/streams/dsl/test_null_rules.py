@@ -1,4 +1,4 @@
-"""The table of docs/dsl.md: what each operator does with null keys, null values and late records."""
+"""The table of docs/dsl.md: null keys, null values and late records per operator."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,17 +27,14 @@ Records = list[tuple[str, Any, Any, int]]
 
 
 def both(left: Any, right: Any) -> str:
-    """A joiner that shows what it got."""
     return f"{left}+{right}"
 
 
 def window(key: Any, _: Any) -> str:
-    """Return a windowed key as text."""
     return f"{key.key} {key.start}"
 
 
 def counted(windows: Any, *, start: int = 0) -> Build:
-    """Aggregate in windows, counting null values too."""
     merger = {"merger": lambda _key, one, two: one + two} if type(windows) is SessionWindows else {}
     return lambda b: (
         b.stream("in")
@@ -49,7 +46,6 @@ def counted(windows: Any, *, start: int = 0) -> Build:
 
 
 def run(build: Build, records: Records) -> tuple[list[tuple[Any, Any, int]], int]:
-    """Return what comes out, and how many records were dropped."""
     builder = StreamsBuilder()
     build(builder).to("out", key_serde=str, value_serde=JSON)
     with TopologyTestDriver(builder.build(CONFIG)) as driver:
@@ -75,24 +71,20 @@ FOREIGN: Records = [
 
 
 def stream_join(kind: str) -> Build:
-    """Join two streams."""
     return lambda b: getattr(b.stream("left"), kind)(b.stream("right"), both, within=NEAR)
 
 
 def stream_table(kind: str) -> Build:
-    """Join a stream and a table."""
     return lambda b: getattr(b.stream("left"), kind)(b.table("right"), both)
 
 
 def stream_global(kind: str, selector: Callable[..., Any]) -> Build:
-    """Join a stream and a global table."""
     return lambda b: getattr(b.stream("left"), kind)(
         b.global_table("right"), both, key_selector=selector
     )
 
 
 def table_join(kind: str, **options: Any) -> Build:
-    """Join two tables."""
     return lambda b: getattr(b.table("left"), kind)(b.table("right"), both, **options).to_stream()
 
 
@@ -135,7 +127,6 @@ def test_nulls(
 
 
 def at(*times: int) -> Records:
-    """Return records of one key."""
     return [("in", "a", 1, time) for time in times]
 
 
@@ -157,5 +148,5 @@ def test_late_records(
 ) -> None:
     found, count = run(build, records)
     assert found == expected
-    # A late record of a join may be too old to be kept for later partners; its results come all the same.
+    # A late join record may be too old to be stored, but its results are emitted.
     assert dropped in {count, None}

@@ -1,4 +1,4 @@
-"""What `add_read_only_state_store` refuses, and what it says then."""
+"""Errors of `add_read_only_state_store`."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,7 @@ RATES = Stores.key_value("rates", key_serde=str, value_serde=str)
 
 
 class Waits(Processor[str, str, None, None]):
-    """Can't be run again in another thread."""
-
-    async def process(self, record: Record[str, str]) -> None:
-        """Do nothing."""
+    async def process(self, record: Record[str, str]) -> None: ...
 
 
 def with_store(

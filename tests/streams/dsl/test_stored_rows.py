@@ -1,4 +1,4 @@
-"""A stored row that the new class can't read: the store is named, no handler is asked, a restart is no help."""
+"""Stored rows that a changed class can't read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class NewOrder:
 
 
 class Changing(Serde[Any]):
-    """Writes orders, and reads them until the class changes: then it reads what it would after an upgrade."""
+    """Writes orders and reads them; after the class change, reading fails."""
 
     name = "changing"
 
@@ -67,8 +67,6 @@ def add(order: Order, total: Order) -> Order:
 
 
 class Summing(Processor[str, Order, None, None]):
-    """Adds to a store of its own."""
-
     def process(self, record: Record[str, Order]) -> None:
         store = self.context.get_state_store("rows")
         store.put(record.key, add(record.value, store.get(record.key) or Order(0)))
@@ -140,7 +138,7 @@ def test_a_row_of_an_older_class_ends_the_worker(build: Any, handler: Any) -> No
 
 
 class ChangingKey(Serde[str]):
-    """Writes text, and can't read it any more once the class has changed."""
+    """Writes text; after the class change, reading fails."""
 
     name = "changing key"
 
@@ -254,13 +252,11 @@ def test_a_bad_record_is_still_the_records_fault() -> None:
 
 
 class Place(msgspec.Struct):
-    """A key with a dict in it."""
-
     parts: dict[str, int]
 
 
 def given_order(serde: Serde[Any]) -> Serde[Any]:
-    """Return a serde as all keys were written before they were sorted; the stored bytes are what counts."""
+    """Return a serde with unsorted keys, the format of older versions."""
     return Serde(serde.serialize, serde.deserialize, name="before")
 
 
@@ -286,7 +282,7 @@ def global_table(builder: StreamsBuilder, serde: Serde[Any]) -> None:
 
 
 def windowed_rows(builder: StreamsBuilder, serde: Serde[Any]) -> None:
-    """A table whose keys are windows, so that the key's serde has another one inside."""
+    """A table with windowed keys: their serde has an inner serde."""
     windowed = Serdes.windowed(serde, 10)
     stream = builder.stream("in", key_serde=serde, value_serde=str)
     windows = stream.select_key(lambda key, _: Windowed(key, 0, 10))

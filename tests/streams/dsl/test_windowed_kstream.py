@@ -1,4 +1,4 @@
-"""`windowed_by`, `emit_strategy` and `cogroup`: names and numbers as Kafka Streams', stores, serdes, and what is refused."""
+"""`windowed_by`, `emit_strategy` and `cogroup`: names, stores, serdes and errors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,33 +38,25 @@ CONFIG = StreamsConfig(
 
 
 def grouped(builder: StreamsBuilder, topic: str = "in") -> KGroupedStream[str, str]:
-    """Return a stream of texts by key."""
     return builder.stream(topic, key_serde=str, value_serde=str).group_by_key()
 
 
 def append(_key: str, value: str, seen: str) -> str:
-    """Add a text."""
     return seen + value
 
 
 def join(_key: str, one: str, two: str) -> str:
-    """Put two texts together."""
     return one + two
 
 
 def merger_for(windows: Any) -> Any:
-    """Return a merger for sessions, None for others."""
     return join if isinstance(windows, SessionWindows) else None
 
 
 def store_of(builder: StreamsBuilder) -> StoreSpec:
-    """Return the only store."""
     (subtopology,) = builder.build().spec(CONFIG).subtopologies
     (store,) = subtopology.stores
     return store
-
-
-# -- names and numbers -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("windows", KINDS)
@@ -183,9 +175,6 @@ def test_the_topics_of_a_cogroup_must_be_partitioned_alike() -> None:
     assert subtopology.copartition_groups == (frozenset({"one", "two"}),)
 
 
-# -- stores and serdes -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("windows", "kind", "least_ms"),
     [
@@ -258,9 +247,6 @@ def test_the_default_key_serde_is_that_of_the_key_inside() -> None:
     assert [many.inner] == list(serdes.values()) == [Serdes.string()]
 
 
-# -- cogroup at work ---------------------------------------------------------------------------------------------------
-
-
 FEW = (
     ("one", [("k", "a", 1), ("l", "b", 2)]),
     ("two", [("k", "c", 3), ("k", "d", 14), ("l", "e", 4)]),
@@ -271,7 +257,6 @@ FEW = (
 def run_cogroup(
     windows: Any, batches: Any = FEW, *, cache: int = 0, record_by_record: bool = False
 ) -> list[Any]:
-    """Pipe batches to the two streams of a cogroup, and return what came out after each."""
     builder = StreamsBuilder()
     one, two = grouped(builder, "one"), grouped(builder, "two")
     both: Any = one.cogroup(append).cogroup(two, lambda key, value, seen: f"{seen}{value.upper()}")
@@ -303,7 +288,7 @@ def run_cogroup(
     [(TimeWindows(10), "k@10-20"), (SessionWindows(5), "k@11-12"), (SlidingWindows(5), "k@7-12")],
 )
 def test_windows_of_a_stream_that_is_behind_the_others_are_kept(windows: Any, window: str) -> None:
-    """Kafka Streams' store forgets them as soon as one stream of the cogroup is past the retention."""
+    """Kafka Streams' store expires them once any stream of the cogroup exceeds the retention."""
     batches = [("one", [("l", "a", 1_000)]), ("two", [("k", "b", 11)]), ("two", [("k", "c", 12)])]
     assert run_cogroup(windows, batches)[2][-1] == (window, "BC")
 
@@ -334,7 +319,7 @@ def test_a_cogroup_with_a_cache_forwards_the_last_change_once(record_by_record: 
             TimeWindows(10),
             [
                 [("k@0-10", "a"), ("l@0-10", "b")],
-                # The second stream's own time is 14 when its last record comes.
+                # The second stream's time is 14 at its last record.
                 [("k@0-10", "aC"), ("k@10-20", "D")],
                 [("k@0-10", "aCf")],
             ],
@@ -360,7 +345,7 @@ def test_a_cogroup_with_a_cache_forwards_the_last_change_once(record_by_record: 
                 [
                     ("k@2-12", "C"),
                     ("k@0-10", "aC"),
-                    # A window of two origins gives its result for each, as in Kafka Streams.
+                    # A window with two origins emits a result for each, as in Kafka Streams.
                     ("k@4-14", "D"),
                     ("k@4-14", "D"),
                     ("l@3-13", "E"),
@@ -390,9 +375,6 @@ def test_two_groups_of_one_stream_see_what_the_other_wrote(windows: Any) -> None
         source.pipe_batch([("k", "a", 5), ("k", "b", 5)])
         output = driver.create_output_topic("out", key_serde=str, value_serde=str)
         assert output.read_key_values() == [("k", "a"), ("k", "aa"), ("k", "aab"), ("k", "aabb")]
-
-
-# -- what is refused ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

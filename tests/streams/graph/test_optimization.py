@@ -1,7 +1,7 @@
-"""`topology_optimization`: fewer topics, the same results, and Kafka Streams' names.
+"""`topology_optimization`: fewer topics, equal results, Kafka Streams' names.
 
-The texts are those that Kafka Streams' RepartitionOptimizingTest, RepartitionWithMergeOptimizingTest, StreamsGraphTest
-and StreamsBuilderTest expect for the same programs.
+Texts are from Kafka Streams' RepartitionOptimizingTest, RepartitionWithMergeOptimizingTest,
+StreamsGraphTest and StreamsBuilderTest.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,6 @@ STRING = Serdes.string()
 
 
 def config_of(optimization: Any = "all", **options: Any) -> StreamsConfig:
-    """Return settings with this optimisation."""
     return StreamsConfig(
         application_id="app",
         bootstrap_servers="unused:9092",
@@ -44,26 +43,18 @@ PLAIN = config_of("none")
 
 
 def text(expected: str) -> str:
-    """Return a description as `describe()` gives it."""
     return dedent(expected).strip("\n") + "\n\n"
 
 
 def repartition_topics(topology: Topology) -> list[str]:
-    """Return the repartition topics, without prefix."""
     return sorted(topology.spec().repartition_topics)
 
 
 def strings(builder: StreamsBuilder, topic: str, name: str | None = None) -> KStream[str, str]:
-    """Return a stream of texts."""
     return builder.stream(topic, key_serde=STRING, value_serde=STRING, name=name)
 
 
-# -- repartition topics ------------------------------------------------------------------------------------------------
-
-
 class Noting(Processor[str, str, None, None]):
-    """Keeps nothing."""
-
     def process(self, record: Any) -> None:
         pass
 
@@ -294,7 +285,6 @@ def test_what_is_grouped_again_and_again_is_repartitioned_once() -> None:
 
 
 def merged_before_grouped(builder: StreamsBuilder) -> None:
-    """RepartitionWithMergeOptimizingTest."""
     first, second = (
         strings(builder, f"input{each}", f"source{each}Stream").map(
             lambda key, value: (value.split(":")[0], value), name=f"mapped{each}Stream"
@@ -396,7 +386,7 @@ def processed_in_between(builder: StreamsBuilder) -> None:
 
 
 def looked_up_in_between(builder: StreamsBuilder) -> None:
-    """A join with a global table changes values, and what is grouped below has the serde of those."""
+    """A global-table join changes values, and with them the serde of a group below."""
     names = builder.global_table("names", key_serde=STRING, value_serde=int)
     keyed = strings(builder, "in").select_key(lambda value: value)
     numbers = keyed.join(names, lambda value, number: number, key_selector=lambda value: value)
@@ -404,7 +394,7 @@ def looked_up_in_between(builder: StreamsBuilder) -> None:
 
 
 def half_of_a_merge(builder: StreamsBuilder) -> None:
-    """A stream with its own keys is merged in: only behind the merge are all records repartitioned."""
+    """A stream with its own keys is merged in: only the merge may be repartitioned."""
     rekeyed = strings(builder, "a").select_key(lambda value: value)
     rekeyed.merge(strings(builder, "b")).group_by_key(name="merged").count()
     rekeyed.group_by_key(name="alone").count()
@@ -425,7 +415,7 @@ def test_what_cannot_be_shared_stays_as_it_is(
 
 
 def test_a_single_repartitioning_moves_up_too() -> None:
-    """As in Kafka Streams, under a name that tells its topic."""
+    """As in Kafka Streams."""
     builder = StreamsBuilder()
     strings(builder, "in").select_key(lambda value: value).peek(print).group_by_key().count()
     sub = str(builder.build(config_of()).describe())
@@ -459,8 +449,6 @@ def test_building_changes_nothing() -> None:
     assert "KSTREAM-SOURCE-0000000034" in str(builder.build(config_of()).describe()).rpartition("Sub-topology")[2]  # fmt: skip
 
 
-# -- the same results --------------------------------------------------------------------------------------------------
-
 STEPS = ("filter", "peek", "map_values", "select_key", "map", "merge", "process", "group", "count", "table", "repartition")  # fmt: skip
 RECORDS = st.lists(
     st.tuples(
@@ -473,7 +461,7 @@ RECORDS = st.lists(
 )
 
 
-#: What makes a stream of streams made so far; the number tells names apart.
+#: Operators by name, applied to existing streams; the number makes names unique.
 MAKERS: dict[str, Callable[[KStream[Any, Any], KStream[Any, Any], int], KStream[Any, Any]]] = {
     "filter": lambda stream, _other, _number: stream.filter(lambda value: len(value) < 4),
     "peek": lambda stream, _other, _number: stream.peek(lambda value: None),
@@ -488,14 +476,12 @@ MAKERS: dict[str, Callable[[KStream[Any, Any], KStream[Any, Any], int], KStream[
 
 
 class Rekeying(Processor[str, str, str, str]):
-    """Changes keys and values."""
-
     def process(self, record: Any) -> None:
         self.context.forward(record.replace(key=record.value[-1], value=record.key + record.value))
 
 
 def random_program(builder: StreamsBuilder, steps: list[tuple[str, int]]) -> None:
-    """Build on streams made so far; every count goes to a topic of its own."""
+    """Build on earlier streams; every count has its own topic."""
     made = [strings(builder, "in"), strings(builder, "other")]
     for number, (step, which) in enumerate(steps):
         stream, other = made[which % len(made)], made[(which * 7 + 1) % len(made)]
@@ -509,7 +495,6 @@ def random_program(builder: StreamsBuilder, steps: list[tuple[str, int]]) -> Non
 
 
 def results(topology: Topology, records: list[tuple[str, str, str]]) -> dict[str, Any]:
-    """Return what each topic got, per key in order."""
     with TopologyTestDriver(topology, config_of()) as driver:
         inputs = {
             topic: driver.create_input_topic(topic, key_serde=STRING, value_serde=STRING)

@@ -1,4 +1,4 @@
-"""Operators behind generated names: found again wherever a changed program puts them, and changed in place without harm."""
+"""Operators behind generated names are recognised in changed programs."""
 
 import functools
 import importlib
@@ -120,13 +120,12 @@ def test_A8_operators_that_change_places_are_refused(
         ((orders,), (orders, clicks)),
         ((orders, clicks), (orders,)),
         ((orders,), (orders, joined, by_user)),
-        # Changed in place: another length, another reducer.
+        # Another length, another reducer.
         ((long_values,), (lambda builder: long_values(builder, 7),)),
         ((first_values, orders), (long_values, stateless)),
-        # Named now.
         ((orders, clicks), (orders, lambda builder: clicks(builder, store="clicks"))),
         ((orders, clicks), (lambda builder: clicks(builder, store="c"), lambda builder: orders(builder, store="o"))),
-        # Two of a kind are not told apart.
+        # Two of a kind are indistinguishable.
         ((orders, orders), (orders, orders)),
         ((orders,), (orders, orders)),
     ],
@@ -288,7 +287,7 @@ def without_source(text: str) -> Any:
     return eval(text)  # noqa: S307 - as a REPL does it
 
 
-#: Functions that differ in operations, not in names and constants.
+#: Functions that differ in operations only.
 DIFFERENT: dict[str, tuple[Part, Part]] = {
     "builtins": (reduced(min), reduced(max)),
     "operations": (reduced(lambda a, v: a + v), reduced(lambda a, v: a * v)),
@@ -370,7 +369,7 @@ def test_A8_commits_of_earlier_versions_are_compared_as_those_versions_did() -> 
         check_names(before, operators(by_city, by_user))
 
 
-#: The same function, written and placed in other ways.
+#: The same function in other layouts.
 PROGRAMS = {
     "plain": """
 from tidewheel import StreamsBuilder, StreamsConfig

@@ -1,4 +1,4 @@
-"""Classes of many shapes, for the law that what a serde writes reads back equal."""
+"""Classes of many shapes for the round-trip tests."""
 
 import uuid
 from collections.abc import Mapping
@@ -179,7 +179,6 @@ class Hidden(BaseModel):
     _cache: int = PrivateAttr(default=0)
 
     def remember(self, cache: int) -> None:
-        """Set the private attribute."""
         self._cache = cache
 
 
@@ -189,7 +188,7 @@ class Computed(BaseModel):
     def _twice(self) -> int:
         return self.id * 2
 
-    #: It is written, and ignored when it is read.
+    #: Written, but ignored when read.
     double = computed_field(return_type=int)(property(_twice))
 
 
@@ -198,7 +197,6 @@ class Serialised(BaseModel):
 
     @field_serializer("at")
     def write(self, at: datetime) -> str:
-        """Write whole seconds only."""
         return at.isoformat(timespec="seconds")
 
 
@@ -208,7 +206,6 @@ class Validated(BaseModel):
     @field_validator("name")
     @classmethod
     def strip(cls, name: str) -> str:
-        """Change what was given."""
         return name.strip()
 
 
@@ -227,7 +224,6 @@ class OpenPassword(BaseModel):
 
     @field_serializer("secret")
     def write(self, secret: SecretStr) -> str:
-        """Write the text itself: the author knows."""
         return secret.get_secret_value()
 
 

@@ -1,4 +1,4 @@
-"""Avro: what is written reads back equal, or is refused with the field's path."""
+"""Avro: a written value reads back equal, or the error has the field's path."""
 
 import datetime as dt
 import math

@@ -1,4 +1,4 @@
-"""What is accepted as a serde, and what is not."""
+"""Accepted and rejected serde arguments."""
 
 import uuid
 from typing import Any
@@ -10,8 +10,6 @@ from tidewheel.streams.serdes import SERDE_NAMES, Serde, Serdes, as_serde, serde
 
 
 class Celsius(Serde[float]):
-    """A serde by subclass; it never calls the base's constructor."""
-
     name = "celsius"
 
     def __init__(self) -> None:
@@ -27,8 +25,6 @@ class Celsius(Serde[float]):
 
 
 class Methods:
-    """A serde by its two methods only."""
-
     def serialize(self, topic: str, value: str) -> bytes:
         return f"{topic}/{value}".encode()
 
@@ -37,8 +33,6 @@ class Methods:
 
 
 class WholeLists(Methods):
-    """Batch forms of its own."""
-
     canonical = True
 
     def serialize_batch(self, topic: str, values: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Changes of rows on their way through a repartition topic: Kafka Streams' bytes, and nothing else accepted."""
+"""Changes in repartition topics: Kafka Streams' bytes only."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ def test_the_bytes_are_those_of_kafka_streams(change: Change, data: bytes) -> No
 def test_the_forms_that_kafka_streams_reads_but_does_not_write_yet_are_read(
     data: bytes, change: Change
 ) -> None:
-    """They say in one more byte whether the change is the latest of a versioned row (KIP-914)."""
+    """One more byte marks the latest change of a versioned row (KIP-914)."""
     assert SERDE.deserialize("t", data) == change
 
 

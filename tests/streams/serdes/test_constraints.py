@@ -1,4 +1,4 @@
-"""Constraints, pydantic's dataclasses and fields, and classes with an equality of their own."""
+"""Constraints, pydantic dataclasses and fields, and user-defined equality."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -78,9 +78,7 @@ def test_constraints_refuse_values_and_not_classes(
 )
 def test_samples_fit_their_constraints(hint: Any) -> None:
     found = sample(hint)
-    if (
-        found is NO_SAMPLE
-    ):  # texts that a pattern allows, and dicts of several entries, are not made up
+    if found is NO_SAMPLE:  # texts of a pattern and dicts with several entries are not generated
         assert "pattern" in str(hint) or "dict" in str(hint) or "max_length" in str(hint)
     else:
         assert msgspec.convert(found, hint) == found

@@ -1,4 +1,4 @@
-"""Closed types: a check of types that never says more than reading back does."""
+"""Closed types: the type check agrees with reading back."""
 
 import enum
 import math
@@ -61,8 +61,6 @@ class Order(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Priced(Item):
-    """Its fields are stored behind those of its base class."""
-
     aprice: float = 0.0
 
 
@@ -126,7 +124,6 @@ ANYTHING = st.recursive(
 
 
 def read_back(library: Any, python_type: Any, value: Any) -> str | None:
-    """Return why a value does not read back equal."""
     try:
         back = library.decode(library.encode(value), type=python_type)
     except Exception as error:  # noqa: BLE001 - whatever a library raises
@@ -147,7 +144,7 @@ def test_a_part_of_any_value_is_exact_only_if_it_reads_back(library: Any, name: 
             try:
                 library.encode(order)
             except (OverflowError, UnicodeEncodeError):
-                return  # an encoder refuses by itself: numbers beyond its bits, lone surrogates
+                return  # the encoder rejects it: too large numbers, lone surrogates
             assert read_back(library, Order, order) is None
 
     law()
@@ -175,7 +172,7 @@ def test_good_values_are_not_read_back(library: Any) -> None:
         for _ in range(2):
             assert check(values), python_type
             assert check(values * 50), python_type
-            for value in values:  # encoders make a dataclass keep its fields in its `__dict__`
+            for value in values:  # encoding moves a dataclass's fields to its `__dict__`
                 if not isinstance(value, BaseModel):
                     library.encode(value)
         assert check([])
@@ -189,8 +186,7 @@ class Text(str):
     __slots__ = ()
 
 
-class Other(Item):
-    """Its objects would be read back as items."""
+class Other(Item): ...
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The partition of a key is the one that librdkafka chooses, whose murmur2 is Kafka's own."""
+"""Key partitions equal librdkafka's."""
 
 import random
 import time
@@ -17,7 +17,7 @@ PATIENCE_S = 30.0
 
 
 def partitions_by_client(keys: list[bytes]) -> list[tuple[int, int]]:
-    """Return where the client puts records of these keys, and of how many partitions; against its own mock cluster."""
+    """Return the client's partitions of these keys, and the partition count, from its mock cluster."""
     settings = ClientSettings(bootstrap_servers="127.0.0.1:9", application_id="shop")
     config: dict[str, Any] = settings.sink() | {
         "test.mock.num.brokers": 1,

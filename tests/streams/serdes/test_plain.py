@@ -1,4 +1,4 @@
-"""Serdes of plain values: round trips, Kafka's own bytes, strictness, and batches that equal single calls."""
+"""Plain serdes: round trips, Kafka's bytes, strictness, and equal batch forms."""
 
 import math
 import struct
@@ -76,7 +76,6 @@ def test_any_bytes_give_a_value_or_a_serialization_error(serde: Serde[Any]) -> N
 def test_numbers_are_big_endian_in_batches_of_all_sizes(
     serde: Serde[Any], code: str, size: int
 ) -> None:
-    """Java's serialisers write the same bytes, wherever a batch is cut."""
     numbers = list(range(-(size // 2), size - size // 2))
     data = [struct.pack(code, number) for number in numbers]
 
@@ -187,8 +186,6 @@ def test_a_batch_is_a_new_list() -> None:
 
 
 class Text(str):
-    """A subclass, which may do anything."""
-
     __slots__ = ()
 
 
@@ -241,7 +238,7 @@ def test_ordinary_values_of_plain_serdes_surely_serialise(serde: Serde[Any], val
         (serde, direction)
         for serde in SERDES
         for direction in ("serialize", "deserialize")
-        # All bytes are bytes, so that serde never fails to read.
+        # All bytes are valid, so this serde never fails.
         if (serde, direction) != (Serdes.bytes(), "deserialize")
     ],
     ids=str,

@@ -1,4 +1,4 @@
-"""The law of all serdes: what is written reads back equal, or is refused when it is written."""
+"""All serdes: a written value reads back equal, or writing fails."""
 
 import copy
 import itertools
@@ -83,7 +83,7 @@ def rich(python_type: Any, inner: Any) -> st.SearchStrategy[Any]:
     )
 
 
-#: Types with values that they hold, each of which most serdes should write.
+#: Types with sample values; most serdes should write them.
 SHAPES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (shapes.FlatStruct, flat(shapes.FlatStruct)),
     (shapes.FlatData, flat(shapes.FlatData)),
@@ -134,7 +134,7 @@ def attributes(value: Any) -> Any:
 
 
 def assert_law(serde: Serde[Any], values: list[Any]) -> bool:
-    """Assert that all values read back equal, and return True, or that they are refused."""
+    """Assert that all values read back equal (return True), or are all rejected."""
     try:
         data = serde.serialize_batch("topic", values)
     except SerializationError:
@@ -197,7 +197,6 @@ def test_fields_of_another_type_are_equal_or_refused(
 
 
 def same(back: Any, value: Any) -> bool:
-    """Return whether two values are equal; NaN is equal to NaN."""
     if isinstance(value, shapes.Unequal):
         return type(back) is type(value) and same(vars(back), vars(value))
     kind = cast("object", type(value))

@@ -1,4 +1,4 @@
-"""Avro, Protobuf and JSON Schema without a registry, and what is said where their libraries are missing."""
+"""Avro, Protobuf and JSON Schema without a registry, and missing libraries."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""JSON and MessagePack decode straight into the user's types."""
+"""Typed JSON and MessagePack."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -142,7 +142,6 @@ class Picky(BaseModel):
     @field_validator("secret")
     @classmethod
     def refuse(cls, value: str) -> str:
-        """Refuse everything, with an exception pydantic does not catch."""
         raise RuntimeError(value)
 
 
@@ -166,8 +165,7 @@ def test_a_model_that_holds_wrong_values_is_refused(make: Any) -> None:
     assert "canary" not in str(caught.value)
 
 
-class Ordinary:
-    """A class neither library knows."""
+class Ordinary: ...
 
 
 @pytest.mark.parametrize("make", FORMATS)

@@ -1,4 +1,4 @@
-"""Serdes of windowed keys: Kafka's bytes, ends that follow from sizes, errors, and the partition of the key inside."""
+"""Windowed key serdes: Kafka's bytes, window ends, errors and partitions."""
 
 from typing import Any
 
@@ -78,9 +78,6 @@ def test_a_bad_size_or_serde_is_refused() -> None:
         Serdes.windowed(dict, 1)
 
 
-# -- partitions --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("key", "hashed"),
     [
@@ -98,7 +95,7 @@ def test_the_hash_is_kafkas(key: bytes, hashed: int) -> None:
 
 @given(st.text(), TIMES, st.integers(1, 50))
 def test_windows_of_a_key_go_where_the_key_goes(key: str, start: int, partitions: int) -> None:
-    """Whatever the window, as Kafka Streams' WindowedStreamPartitioner has it."""
+    """As in Kafka Streams' WindowedStreamPartitioner."""
     partitioner = WindowedPartitioner(SessionWindowedSerde(Serdes.string()))
     found = partitioner("t", Windowed(key, start, start), 1, partitions)
     assert found == partition_of(key.encode(), partitions)
@@ -106,7 +103,6 @@ def test_windows_of_a_key_go_where_the_key_goes(key: str, start: int, partitions
 
 
 def sink_of(builder: StreamsBuilder, **settings: Any) -> SinkSpec:
-    """Return the sink of a topology with one."""
     config = StreamsConfig(application_id="a", bootstrap_servers="unused:9092", **settings)
     (subtopology,) = builder.build(config).spec(config).subtopologies
     (sink,) = subtopology.sinks

@@ -1,4 +1,4 @@
-"""The test driver: topics in and out, times, repartition topics, stores, clean-up."""
+"""The test driver: topics, times, repartition topics, stores, clean-up."""
 
 import re
 from collections.abc import Callable
@@ -29,14 +29,12 @@ TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
 
 
 def copying(source: Any = "in", to: Any = "out") -> Topology:
-    """Copy a topic."""
     builder = StreamsBuilder()
     builder.stream(source, **TEXT).to(to, **TEXT)
     return builder.build()
 
 
 def counting(**store: Any) -> Topology:
-    """Count by value, through a repartition topic."""
     builder = StreamsBuilder()
     grouped = builder.stream("in", **TEXT).group_by(lambda value: value, key_serde=STRING)
     grouped.count(store=Materialized("counts", **store)).to_stream().to(
@@ -280,7 +278,7 @@ def test_time_that_does_not_pass_fires_nothing() -> None:
 
 
 def test_a_topic_that_nothing_writes_to_can_not_be_read() -> None:
-    """As in Kafka Streams' driver, when it is read; dead letters and repartition topics can be."""
+    """As in Kafka Streams' driver, when it is read; dead letters and repartition topics are readable."""
     config = StreamsConfig(
         application_id="app", bootstrap_servers="unused:9092", dead_letter_queue_topic="dead"
     )
@@ -338,7 +336,7 @@ def test_times_that_can_not_be_are_refused() -> None:
 def test_records_of_equal_time_in_repartition_topics_go_in_the_order_they_came(
     agg_first: bool, record_by_record: bool
 ) -> None:
-    """As in Kafka Streams' driver: a stream joined with its own aggregate finds itself, where that was made first."""
+    """As in Kafka Streams' driver: a stream joined with its own earlier aggregate finds itself."""
     builder = StreamsBuilder()
     text: dict[str, Any] = {"key_serde": str, "value_serde": str}
     keyed = builder.stream("in", **text).select_key(lambda key, value: value)
@@ -352,7 +350,7 @@ def test_records_of_equal_time_in_repartition_topics_go_in_the_order_they_came(
 
 
 def _appended(builder: StreamsBuilder, *numbers: str) -> None:
-    """Append each number at each record, through a repartition topic for each, and write the text to "out"."""
+    """Append each number in a repartition topic of its own, and write the text to "out"."""
     stream = builder.stream("in", **TEXT)
     keyed = {number: stream.select_key(lambda key: key) for number in sorted(numbers)}
     grouped = [keyed[number].group_by_key(**TEXT, name=f"topic{number}") for number in numbers]
@@ -379,7 +377,7 @@ def _appended(builder: StreamsBuilder, *numbers: str) -> None:
 def test_repartition_topics_take_turns_as_in_kafka_streams(
     topics: str, has_other: bool, expected: list[str], as_batch: bool, record_by_record: bool
 ) -> None:
-    """Ties go by arrival, depth first, in one queue for all sub-topologies, which sifts as Java's does."""
+    """Ties go by arrival, depth first, in one queue of all sub-topologies with Java's sift order."""
     builder = StreamsBuilder()
     if has_other:
         builder.stream("in", **TEXT).group_by(lambda key, value: value, **TEXT).count()
@@ -396,7 +394,7 @@ def test_repartition_topics_take_turns_as_in_kafka_streams(
 
 @pytest.mark.parametrize("record_by_record", [False, True])
 def test_each_record_of_a_repartition_topic_is_committed(record_by_record: bool) -> None:
-    """As in Kafka Streams' driver: a cache behind it gives every result, unless the input was a batch."""
+    """As in Kafka Streams' driver: a cache still emits every result, except for batches."""
     config = StreamsConfig(
         application_id="c", bootstrap_servers="unused:9092", statestore_cache_max_bytes=1 << 20
     )

@@ -1,7 +1,7 @@
-"""`describe()` gives Kafka Streams' text: names, numbers, order and layout.
+"""`describe()` equals Kafka Streams' text.
 
-The expected texts are outputs that Kafka Streams' documentation and tests show for the same programs; `source` names
-where. The tutorial's older layout is given in today's.
+Expected texts are from Kafka Streams' documentation and tests (see `source`), the tutorial's in
+today's layout.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,6 @@ CASES: dict[str, tuple[Program, str]] = {}
 
 
 def case(expected: str) -> Callable[[Program], Program]:
-    """Register a program with the text it must give."""
-
     def register(program: Program) -> Program:
         CASES[program.__name__] = (program, dedent(expected).strip("\n") + "\n\n")
         return program
@@ -514,7 +512,6 @@ def a_source_that_stands_in_for_another_is_the_last_parent(builder: StreamsBuild
 
 @pytest.mark.parametrize("name", CASES)
 def test_text_is_that_of_kafka_streams(name: str) -> None:
-    """The text of a program equals what Kafka Streams prints for it, to the last blank."""
     program, expected = CASES[name]
     builder = StreamsBuilder()
     program(builder)
@@ -522,7 +519,7 @@ def test_text_is_that_of_kafka_streams(name: str) -> None:
 
 
 def test_empty_topology() -> None:
-    """A topology without nodes can still be described, as in Kafka Streams."""
+    """As in Kafka Streams."""
     assert str(Topology().describe()) == "Topologies:\n "
 
 

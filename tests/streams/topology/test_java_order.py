@@ -1,4 +1,4 @@
-"""The order of Java's hash maps and sorted sets, compared with what Java printed."""
+"""Order of Java's hash maps and sorted sets, compared with Java's output."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Where keys are: inputs written by another partitioner are found, and topics that meet them follow."""
+"""Key placement: misplaced keys are found, and joined topics follow the partitioner."""
 
 import re
 from typing import Any
@@ -63,7 +63,6 @@ def test_few_records_of_each_partition_are_looked_at() -> None:
 
 
 def _joined(other: Any = None) -> StreamsBuilder:
-    """Return a join of a stream that is repartitioned with a table."""
     builder = StreamsBuilder()
     table = builder.table("users", key_serde=str, value_serde=str)
     stream = builder.stream("orders", key_serde=str, value_serde=str)

@@ -1,4 +1,4 @@
-"""The Processor API: graphs by name, sub-topologies, and what a topology refuses."""
+"""The Processor API: named graphs, sub-topologies and errors."""
 
 import re
 from collections.abc import Callable
@@ -33,9 +33,6 @@ def source(topology: Topology, name: str, topic: str) -> Topology:
 
 def groups(topology: Topology) -> list[list[str]]:
     return [[node.name for node in sub.nodes] for sub in topology.draft().subtopologies]
-
-
-# -- sub-topologies ----------------------------------------------------------------------------------------------------
 
 
 def test_unconnected_sources_are_sub_topologies_in_the_order_they_were_added() -> None:
@@ -117,9 +114,6 @@ def test_the_same_store_builder_twice_is_one_store() -> None:
     topology.add_state_store(shared, "pa").add_state_store(shared, "pb")
     assert topology.store_names == ("store",)
     assert len(topology.spec().subtopologies) == 1
-
-
-# -- what is refused ---------------------------------------------------------------------------------------------------
 
 
 def base() -> Topology:
@@ -252,7 +246,7 @@ def test_refused(what: str) -> None:
 
 
 def test_a_store_of_nobody_is_left_out() -> None:
-    """As in Kafka Streams no task makes it."""
+    """As in Kafka Streams."""
     topology = base().add_state_store(Stores.key_value("unused", key_serde=str, value_serde=str))
     assert topology.store_names == ("unused",)
     assert [sub.stores for sub in topology.spec().subtopologies] == [()]

@@ -1,4 +1,4 @@
-"""A topology as plain values, as a Mermaid flowchart, and as a hash."""
+"""A topology as plain values, Mermaid flowchart and hash."""
 
 import json
 import re
@@ -87,7 +87,7 @@ def test_mermaid_escapes_what_it_would_read_as_markup() -> None:
 def test_hash_is_stable_and_sees_the_structure() -> None:
     assert word_count().hash() == word_count().hash()
     assert word_count().hash() != word_count("totals").hash()
-    # Pinned, because members of a group compare hashes made by different processes and versions.
+    # Pinned: members of different versions compare hashes.
     assert Topology().add_source("read", "in").hash() == "01fcda77be461523"
     assert (
         Topology().add_source("read", "in").hash()

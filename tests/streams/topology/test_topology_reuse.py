@@ -20,11 +20,8 @@ from tidewheel import (
 )
 from tidewheel.tasks.internal_topics import plan_application
 
-# -- source topics of tables -------------------------------------------------------------------------------------------
-
 
 def changelogs(topology: Topology) -> list[str]:
-    """Return the changelog topics that an application makes."""
     plan = plan_application(topology.spec(), "app", {"topic": 2, "topic2": 2})
     return [topic.name for topic in plan.changelog_topics]
 
@@ -57,16 +54,11 @@ def test_tables_made_of_streams_keep_their_changelog() -> None:
     assert changelogs(builder.build(config_of())) == ["app-made-changelog", "app-counted-changelog"]
 
 
-# -- joins of a stream with itself -------------------------------------------------------------------------------------
-
-
 def joined(first: KStream[str, str], second: KStream[str, str]) -> KStream[str, str]:
-    """Join two streams."""
     return first.join(second, lambda left, right: left + right, within=JoinWindows(100))
 
 
 def nodes_that_keep_windows(topology: Topology) -> int:
-    """Return how many nodes keep a side of a join."""
     return str(topology.describe()).count("Processor: KSTREAM-WINDOWED-")
 
 

@@ -34,22 +34,18 @@ from tidewheel.testing import TopologyTestDriver
 
 
 def skipped(context: ErrorContext, record: object, error: Exception) -> ErrorResponse:
-    """Go on, and leave a letter."""
     letter = DeadLetter(topic="letters", key=context.raw_key, value=context.raw_value)
     return ErrorResponse(action="continue", dead_letter_records=(letter,))
 
 
 def created_at(record: ConsumedRecord, partition_time_ms: int) -> int:
-    """Take the time of the value."""
     return max(record.timestamp, partition_time_ms)
 
 
-def moved(state: KafkaStreamsState, before: KafkaStreamsState) -> None:
-    """Hear of a state."""
+def moved(state: KafkaStreamsState, before: KafkaStreamsState) -> None: ...
 
 
 def restored(event: RestoreEvent) -> None:
-    """Hear of a restore."""
     print(event.store, event.restored)
 
 
@@ -72,10 +68,7 @@ assert_type(config.replace(commit_interval_ms="5s"), StreamsConfig)
 
 
 class Uses(Processor[str, str, str, int]):
-    """Uses a store of each kind."""
-
     def init(self, context: ProcessorContext[str, int]) -> None:
-        """Get the stores."""
         super().init(context)
         self.counts: KeyValueStore[str, int] = context.get_state_store("counts")
         self.windows: WindowStore[str, int] = context.get_state_store("windows")
@@ -84,7 +77,6 @@ class Uses(Processor[str, str, str, int]):
         self.prices: VersionedKeyValueStore[str, int] = context.get_state_store("prices")
 
     def process(self, record: Record[str, str]) -> None:
-        """Use them."""
         total = (self.counts.get(record.key) or 0) + len(record.value)
         self.counts[record.key] = total
         assert_type(self.counts.range("a", "b"), Iterator[tuple[str, int]])

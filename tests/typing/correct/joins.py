@@ -1,4 +1,4 @@
-"""All joins: what the joiner gets, and which side may be missing."""
+"""All joins: joiner parameters, and sides that may be None."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,8 +18,6 @@ from tidewheel import (
 
 @dataclass
 class Order:
-    """A row with a foreign key."""
-
     user: str
     cents: int
 
@@ -35,7 +33,6 @@ assert_type(cities, GlobalKTable[int, bytes])
 
 
 def is_missing(value: object | None) -> bool:
-    """Whether there is no partner."""
     return value is None
 
 
@@ -57,7 +54,6 @@ assert_type(
     KStream[str, str],
 )
 
-# With tables.
 assert_type(amounts.join(users, lambda cents, user: f"{user.upper()}{cents}"), KStream[str, str])
 assert_type(amounts.join(users, lambda key, cents, user: cents, grace=10), KStream[str, int])
 assert_type(amounts.left_join(users, lambda cents, user: is_missing(user)), KStream[str, bool])
@@ -88,7 +84,6 @@ assert_type(
     KStream[str, bytes],
 )
 
-# Of tables.
 assert_type(users.join(ages, lambda user, age: (user, age + 1)), KTable[str, tuple[str, int]])
 assert_type(users.left_join(ages, lambda user, age: user * (age or 0)), KTable[str, str])
 assert_type(
@@ -112,7 +107,6 @@ assert_type(
     KTable[int, str],
 )
 
-# Tables under other keys.
 by_user = orders.group_by(lambda number, order: (order.user, order.cents))
 assert_type(by_user, KGroupedTable[str, int])
 assert_type(by_user.count(), KTable[str, int])

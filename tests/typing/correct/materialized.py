@@ -1,4 +1,4 @@
-"""A table's store: with both serdes, one of them or none, said at once or before; the table's types are not lost by it."""
+"""Stores with both serdes, one or none keep the table's types."""
 
 from typing import Any, assert_type
 
@@ -54,7 +54,7 @@ assert_type(
     KTable[Windowed[str], int],
 )
 
-# A row that is None is no row, and a record whose new key is None is in no group; serdes never see them.
+# None is no row, and a None group no group; serdes never receive them.
 assert_type(users.map_values(lambda user: user or None, store=words), KTable[str, str])
 assert_type(users.join(stock, lambda user, n: n if user else None), KTable[str, int])
 assert_type(maybe.to_table(store=words), KTable[str, str])
@@ -67,6 +67,6 @@ maybe.to("out", value_serde=str)
 maybe.repartition(key_serde=str, value_serde=Serdes.string())
 maybe.group_by_key(value_serde=Serdes.string())
 
-# What takes any value takes these; what reads no type in particular says nothing of it.
+# Consumers of any value accept these.
 lines.to("out", value_serde=Serdes.json(object))
 lines.to("out", key_serde=Serdes.json(), value_serde=Serdes.json())

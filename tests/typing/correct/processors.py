@@ -1,4 +1,4 @@
-"""Processors of the user's own, stores, punctuations; batches; partitioners and topics per record."""
+"""Processors, stores, punctuations, batches, partitioners and topic functions."""
 
 from collections.abc import Sequence
 from typing import assert_type
@@ -24,38 +24,28 @@ lines = builder.stream("lines", key_serde=str, value_serde=str)
 
 
 class Lengths(Processor[str, str, bytes, int]):
-    """Changes key and value."""
-
     def init(self, context: ProcessorContext[bytes, int]) -> None:
-        """Schedule a callback."""
         super().init(context)
         self.schedule = context.schedule(1_000, PunctuationType.STREAM_TIME, self.flush)
 
     def process(self, record: Record[str, str]) -> None:
-        """Forward the length."""
         self.context.forward(Record(record.key.encode(), len(record.value), record.timestamp))
 
     def flush(self, timestamp_ms: int) -> None:
-        """Stop when it is late."""
         if timestamp_ms > 10_000:
             self.schedule.cancel()
 
 
 class Shout(FixedKeyProcessor[str, str, str]):
-    """Cannot change the key."""
-
     def process(self, record: FixedKeyRecord[str, str]) -> None:
-        """Forward in capitals."""
         self.context.forward(record.replace(value=record.value.upper()))
 
 
 def make_lengths() -> Lengths:
-    """A supplier that is no class."""
     return Lengths()
 
 
 def lengths_of(values: list[str]) -> Sequence[int]:
-    """Many values at once."""
     return [len(value) for value in values]
 
 
@@ -64,10 +54,7 @@ assert_type(lines.process(make_lengths, stores=["seen"]), KStream[bytes, int])
 
 
 class Rows(ValueTransformerWithKey[str, str, int]):
-    """Makes rows of another type."""
-
     def transform(self, key: str, value: str | None) -> int | None:
-        """Return the length."""
         return None if value is None else len(value)
 
 
@@ -81,25 +68,19 @@ assert_type(
 
 
 async def looked_up(line: str) -> int:
-    """Wait for something."""
     return len(line)
 
 
 async def split_up(key: str, line: str) -> list[tuple[int, str]]:
-    """Wait, and make several."""
     return [(len(key), line)]
 
 
 async def all_looked_up(values: list[str]) -> list[int]:
-    """Wait for many at once."""
     return [len(value) for value in values]
 
 
 class Waits(Processor[str, str, str, int]):
-    """Waits for each record."""
-
     async def process(self, record: Record[str, str]) -> None:
-        """Forward the length."""
         self.context.forward(record.replace(value=await looked_up(record.value)))
 
 
@@ -125,5 +106,5 @@ with TopologyTestDriver(topology) as driver:
     output = driver.create_output_topic("out", key_serde=str, value_serde=int)
     assert_type(output.read_key_values(), list[tuple[str, int]])
 
-# Values with their types said.
+# With explicit types.
 assert_type(Record[str, int]("a", 1, 5).replace(value="x"), Record[str, str])

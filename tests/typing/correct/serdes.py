@@ -1,4 +1,4 @@
-"""A serde's type reaches the values it gives."""
+"""A serde's type reaches its values."""
 
 from dataclasses import dataclass
 from typing import Any, assert_type
@@ -10,20 +10,14 @@ from tidewheel.streams.serdes import SerdeLike, as_serde
 
 @dataclass
 class Order:
-    """A user's type."""
-
     id: int
 
 
 class Methods:
-    """A user's serde."""
-
     def serialize(self, topic: str, value: Order, /) -> bytes | None:
-        """Return bytes."""
         return str(value.id).encode()
 
     def deserialize(self, topic: str, data: bytes, /) -> Order:
-        """Return an order."""
         return Order(int(data))
 
 
@@ -41,13 +35,11 @@ assert_type(Serdes.string().deserialize_batch("t", [b"a"]), list[str])
 
 shorthand: SerdeLike[Order] = Methods()
 
-# Formats with a schema: dicts, except for Protobuf's classes.
 assert_type(Serdes.avro({"type": "string"}), Serde[Any])
 assert_type(Serdes.avro("{}", "http://localhost:8081"), Serde[Any])
 assert_type(Serdes.json_schema({}, {"url": "http://localhost:8081"}), Serde[Any])
 assert_type(Serdes.protobuf(Order), Serde[Order])
 
-# A serde's type is the stream's, and that of all that comes after.
 orders = StreamsBuilder().stream("orders", key_serde=str, value_serde=Serdes.json(Order))
 assert_type(
     orders.map_values(lambda order: order.id).group_by_key().reduce(max).to_stream(),

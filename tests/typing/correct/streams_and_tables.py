@@ -1,4 +1,4 @@
-"""Streams, one record at a time; groups and their aggregations; tables."""
+"""Streams, groups and their aggregations, tables."""
 
 import re
 from typing import Any, assert_type
@@ -26,7 +26,6 @@ assert_type(builder.stream("anything"), KStream[Any, Any])
 
 seen: list[tuple[str, str]] = []
 
-# Functions of the value, or of key and value: lambdas, functions, methods, classes.
 assert_type(lines.filter(lambda line: line.startswith("a")), KStream[str, str])
 assert_type(lines.filter(lambda key, line: key in line), KStream[str, str])
 assert_type(lines.filter_not(str.isspace), KStream[str, str])
@@ -50,28 +49,23 @@ lines.print("lines")
 
 
 def shorten(line: str, width: int = 80) -> str:
-    """A function whose second parameter has a default takes the value."""
     return line[:width]
 
 
 def same(key: str, number: int) -> bool:
-    """A predicate of both."""
     return key == str(number)
 
 
 def first_letter(line: str) -> str | None:
-    """Group lines by how they begin; empty ones are in no group."""
     return line[:1] or None
 
 
 async def measured(line: str) -> int:
-    """Group lines by their length."""
     return len(line)
 
 
 assert_type(lines.map_values(shorten), KStream[str, str])
 
-# Several streams.
 by_value = numbers.split({"big": lambda n: n > 9, "small": lambda n: n < 9}, default="rest")
 assert_type(by_value, dict[str, KStream[str, int]])
 by_both = numbers.split({"own": lambda key, n: key == str(n)})
@@ -85,7 +79,6 @@ assert_type(lines.repartition(partitions=3, key_serde=str), KStream[str, str])
 lines.to("out", key_serde=Serdes.string())
 lines.to(lambda key, line, context: f"{key}-{line}-{context.topic}")
 
-# Groups and tables.
 assert_type(lines.group_by_key(), KGroupedStream[str, str])
 assert_type(lines.group_by(len, key_serde=int), KGroupedStream[int, str])
 assert_type(lines.group_by(len, key_serde=Serdes.int32()), KGroupedStream[int, str])
@@ -118,15 +111,11 @@ assert_type(counts.to_stream(lambda key, count: (key, count)), KStream[tuple[str
 
 
 class Length(Processor[str, str, bytes, int]):
-    """A processor that changes both types."""
-
     def process(self, record: Record[str, str]) -> None:
-        """Forward the length."""
         self.context.forward(Record(record.key.encode(), len(record.value), record.timestamp))
 
 
 def make_length() -> Length:
-    """A supplier that is no class."""
     return Length()
 
 

@@ -1,4 +1,4 @@
-"""Grouped tables, suppress and transform_values: what type checkers must infer without help."""
+"""Grouped tables, suppress and transform_values."""
 
 from datetime import timedelta
 from typing import assert_type
@@ -37,7 +37,6 @@ assert_type(
 
 
 def by_length(city: str) -> tuple[int, str] | None:
-    """Leave the rows without a city out."""
     return (len(city), city) if city else None
 
 
@@ -54,10 +53,7 @@ assert_type(held, KTable[str, int])
 
 
 class Length(ValueTransformerWithKey[str, str, int]):
-    """Makes lengths of texts."""
-
     def transform(self, key: str, value: str | None) -> int | None:
-        """Return the length."""
         return None if value is None else len(key + value) + self.context.current_stream_time_ms()
 
 

@@ -1,4 +1,4 @@
-"""Aggregations in windows, cogroups and suppression: keys become `Windowed`."""
+"""Windowed aggregations, cogroups and suppression: keys become `Windowed`."""
 
 from datetime import timedelta
 from typing import assert_type
@@ -54,7 +54,7 @@ assert_type(
 
 
 def merged(key: str, one: int, two: int) -> int:
-    """Join two sessions (mypy makes Any of a lambda whose parameters are all aggregates)."""
+    """Not a lambda: mypy infers Any if all its parameters are aggregates."""
     return one + two
 
 
@@ -76,12 +76,10 @@ assert_type(counts.suppress(limited), KTable[Windowed[str], int])
 
 
 def clicked(key: str, page: str, seen: dict[str, int]) -> dict[str, int]:
-    """Count a click."""
     return {**seen, page: seen.get(page, 0) + 1}
 
 
 def ordered(key: str, cents: int, seen: dict[str, int]) -> dict[str, int] | None:
-    """Add an order, or forget everything."""
     return {**seen, "cents": cents} if cents else None
 
 

@@ -1,4 +1,4 @@
-"""Settings, handlers, the running application, the test driver and topologies by hand: what they do not take."""
+"""Wrong settings, handlers, application and driver calls."""
 
 from tidewheel import (
     ConsumedRecord,
@@ -26,35 +26,28 @@ app = KafkaStreams(builder.build(config), config)
 topology = Topology()
 
 
-class Nothing(Processor[str, str, str, int]):
-    """A processor of text."""
+class Nothing(Processor[str, str, str, int]): ...
 
 
-class OtherKeys(ValueTransformerWithKey[int, str, str]):
-    """Rows under numbers."""
+class OtherKeys(ValueTransformerWithKey[int, str, str]): ...
 
 
 def of_bytes(context: ErrorContext, record: bytes, error: Exception) -> ErrorResponse:
-    """Handle something else than a record."""
     return ErrorResponse(action="continue")
 
 
 def in_words(context: ErrorContext, record: Record[str, str], error: Exception) -> str:
-    """Answer something else than is asked."""
     return "continue"
 
 
 def named(record: ConsumedRecord, partition_time_ms: int) -> str:
-    """Return a name for a time."""
     return record.topic
 
 
-def heard(event: str) -> None:
-    """Hear text."""
+def heard(event: str) -> None: ...
 
 
-def restored(event: RestoreEvent) -> None:
-    """Hear of a restore."""
+def restored(event: RestoreEvent) -> None: ...
 
 
 StreamsConfig(application_id=5)  # error

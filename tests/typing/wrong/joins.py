@@ -1,4 +1,4 @@
-"""Other keys, joiners of other types, sides that may be missing."""
+"""Wrong keys, joiners, and sides that may be None."""
 
 from tidewheel import JoinWindows, StreamsBuilder
 
@@ -14,7 +14,6 @@ near = JoinWindows(10)
 
 
 def pair(left: str, right: int) -> tuple[str, int]:
-    """A joiner that can't do without a partner."""
     return left, right
 
 

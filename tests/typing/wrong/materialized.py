@@ -1,4 +1,4 @@
-"""Serdes of other types than the stream or the table has, given to an operator or to its store."""
+"""Wrong serdes of operators and stores."""
 
 from tidewheel import JoinWindows, Materialized, Serdes, StreamsBuilder, TimeWindows
 
@@ -14,12 +14,10 @@ typed = Materialized("typed", key_serde=str, value_serde=int)
 
 
 def both(one: str, two: str) -> str:
-    """Join two texts."""
     return one + two
 
 
 def counted(key: str, line: str, total: int) -> int:
-    """Count."""
     return total + 1
 
 

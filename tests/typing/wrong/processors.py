@@ -1,4 +1,4 @@
-"""Processors of other types, and what they may not forward."""
+"""Wrong types of processors and forwarded records."""
 
 from tidewheel import (
     FixedKeyProcessor,
@@ -17,27 +17,19 @@ numbers = builder.stream("numbers", key_serde=str, value_serde=int)
 
 
 class Shout(FixedKeyProcessor[str, str, str]):
-    """Forwards another type than it says."""
-
     def process(self, record: FixedKeyRecord[str, str]) -> None:
-        """Forward a number."""
         self.context.forward(record.replace(value=len(record.value)))  # error
         self.context.forward(Record(record.key, record.value, 0))  # error
 
 
 class Rows(ValueTransformerWithKey[str, str, int]):
-    """Makes rows of another type than it says."""
-
     def transform(self, key: str, value: str | None) -> str | None:  # error
-        """Return text."""
         return value
 
 
 class Lengths(Processor[str, str, str, int]):
-    """Takes another type than it says."""
-
     def process(self, record: Record[str, int]) -> None:  # error
-        """Forward nothing."""
+        ...
 
 
 lines.process(Shout)  # error

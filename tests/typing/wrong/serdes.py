@@ -1,4 +1,4 @@
-"""Values, types and schemas that a serde does not take."""
+"""Wrong values, types and schemas of serdes."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,11 @@ from tidewheel import Serde, Serdes, StreamsBuilder
 
 @dataclass
 class Order:
-    """A user's type."""
-
     id: int
 
 
 class Half:
-    """An object that can only write."""
-
     def serialize(self, topic: str, value: Order, /) -> bytes | None:
-        """Return bytes."""
         return str(value.id).encode()
 
 

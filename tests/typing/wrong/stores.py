@@ -1,4 +1,4 @@
-"""Stores that a processor uses with other types than it says, and what it may not ask of its context."""
+"""Wrong use of stores and the context in a processor."""
 
 from tidewheel import (
     KeyValueStore,
@@ -16,10 +16,7 @@ from tidewheel import (
 
 
 class Uses(Processor[str, str, str, int]):
-    """Uses a store of each kind."""
-
     def init(self, context: ProcessorContext[str, int]) -> None:
-        """Get the stores."""
         super().init(context)
         self.counts: KeyValueStore[str, int] = context.get_state_store("counts")
         self.windows: WindowStore[str, int] = context.get_state_store("windows")
@@ -30,11 +27,9 @@ class Uses(Processor[str, str, str, int]):
         context.schedule(5, "stream_time", self.tick)  # error
         context.schedule(5, PunctuationType.STREAM_TIME, lambda: None)  # error
 
-    def tick(self, now_ms: int) -> None:
-        """Do nothing."""
+    def tick(self, now_ms: int) -> None: ...
 
     def process(self, record: Record[str, str]) -> None:
-        """Do everything wrong."""
         self.counts.put(5, 5)  # error
         self.counts.put(record.key, record.value)  # error
         self.counts["a"] = "b"  # error

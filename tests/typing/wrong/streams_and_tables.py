@@ -1,4 +1,4 @@
-"""Functions that take or return something else than the stream has; arguments of another type."""
+"""Wrong functions and arguments of streams and tables."""
 
 from tidewheel import Processor, Record, Serdes, StreamsBuilder
 
@@ -9,20 +9,15 @@ users = builder.table("users", key_serde=str, value_serde=str)
 
 
 class Length(Processor[str, str, bytes, int]):
-    """A processor of text."""
-
     def process(self, record: Record[str, str]) -> None:
-        """Forward something else than is promised."""
         self.context.forward(record)  # error
 
 
 def joined(key: str, line: str, total: str) -> str:
-    """An aggregator of text."""
     return key + line + total
 
 
 def same(key: str, number: int) -> bool:
-    """A predicate of both."""
     return key == str(number)
 
 

@@ -1,4 +1,4 @@
-"""Grouped tables, suppress and transform_values: what type checkers must refuse."""
+"""Wrong grouped tables, suppress and transform_values."""
 
 from tidewheel import BufferConfig, StreamsBuilder, Suppressed, ValueTransformerWithKey
 
@@ -8,10 +8,7 @@ stock = builder.table("stock", key_serde=str, value_serde=int)
 
 
 class Length(ValueTransformerWithKey[str, str, int]):
-    """Makes lengths of texts."""
-
     def transform(self, key: str, value: str | None) -> int | None:
-        """Forget that rows may be deleted."""
         return len(value)  # error
 
 

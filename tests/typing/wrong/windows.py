@@ -1,4 +1,4 @@
-"""Windows of another kind, aggregates of another type."""
+"""Wrong windows and aggregate types."""
 
 from tidewheel import (
     BufferConfig,
@@ -16,12 +16,10 @@ hourly = clicks.windowed_by(TimeWindows(10))
 
 
 def clicked(key: str, page: str, seen: list[str]) -> list[str]:
-    """Remember a click."""
     return [*seen, page]
 
 
 def ordered(key: int, cents: int, seen: list[str]) -> list[str]:
-    """Remember an order of somebody else's keys."""
     return [*seen, str(cents)]
 
 
