@@ -1,9 +1,10 @@
-"""Keeps what documents say of the code equal to the code: `python -m checks.generated_parts [--write]`.
+"""Generated parts of documents and sources: `python -m checks.generated_parts [--write]`.
 
-A generated part stands between `<!-- generated: NAME -->` and `<!-- /generated: NAME -->`. Without `--write` nothing is
-changed, and a part that is out of date is an error. `make check` finds it too, by the test of this module.
+A part is between `<!-- generated: NAME -->` and `<!-- /generated: NAME -->`, in Python files between
+`# --- generated: NAME` and `# --- /generated: NAME`. Without `--write` an outdated part is an error.
 """
 
+import ast
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,61 +15,80 @@ from checks.repository_files import ROOT
 from tidewheel import RocksDBOptions, StreamsConfig
 from tidewheel.state_stores.rocksdb.options import meanings
 from tidewheel.streams.config.display import attribute_docstrings, displayed
+from tidewheel.streams.config.streams_config import SECTIONS
 from tidewheel.streams.exit_codes import markdown_table
 
 _MIB: Final = 1024 * 1024
 
-#: The settings page's sections. Every option stands in one of them.
-SECTIONS: Final[dict[str, tuple[str, ...]]] = {
-    "Application": ("application_id", "bootstrap_servers", "processing_guarantee", "commit_interval_ms"),
-    "Parallelising factor": ("parallelising_factor", "num_stream_threads"),
-    "Input": (
-        "auto_offset_reset", "accept_offsets", "max_poll_records", "buffered_bytes_per_partition", "buffered_records_per_partition",
-        "max_task_idle_ms",
-    ),
-    "State": (
-        "state_dir", "state_dir_exclusive", "state_cleanup_delay_ms", "statestore_cache_max_bytes",
-        "statestore_uncommitted_max_bytes", "default_interactive_query_isolation_level", "interactive_query_timeout_ms", "rocksdb",
-        "snapshot_location",
-    ),
-    "Topology and topics": (
-        "default_key_serde", "default_value_serde", "ensure_explicit_naming", "default_timestamp_extractor",
-        "processor_wrapper_class", "dsl_store_suppliers", "dsl_store_format",
-        "topology_optimization", "emit_interval_ms", "replication_factor", "repartition_topic_config", "repartition_purge_interval_ms",
-    ),
-    "Errors": (
-        "deserialization_exception_handler", "processing_exception_handler",
-        "processing_exception_handler_global_enabled", "production_exception_handler",
-        "dead_letter_queue_topic", "late_records_to_dead_letter_queue",
-    ),
-    "Groups": (
-        "group_instance_id", "rejoin_timeout_ms", "drain_timeout_ms", "num_standby_replicas", "max_warmup_replicas",
-        "acceptable_recovery_lag", "settling_ms", "task_move_interval_ms", "task_assignor", "rack_id", "client_tags", "input_partitioners",
-        "application_server",
-        "heartbeat_interval_ms", "session_timeout_ms", "worker_hang_timeout_ms",
-        "max_call_ms",
-    ),
-    "Kafka clients": ("consumer", "producer", "admin"),
-}  # fmt: skip
+#: Keyword types of options whose check accepts more than the field's type.
+_ACCEPTED: Final = {
+    "milliseconds": "DurationOption",
+    "size": "SizeOption",
+    "check_serde": "SerdeOption",
+    "check_handler": "HandlerOption",
+    "checked_properties": "PropertiesOption",
+    "check_servers": "str | Sequence[str]",
+    "check_directory": "str | PathLike[str]",
+    "check_location": "str | PathLike[str] | None",
+    "check_assignor": "str | Callable[..., Any]",
+    "check_optimization": 'Literal["all", "none"] | Collection[str]',
+    "check_extractor": "TimestampExtractor | str | None",
+    "check_wrapper": "type[ProcessorWrapper] | ProcessorWrapper | str | None",
+    "check_store_suppliers": ("DslStoreType | type[DslStoreSuppliers] | DslStoreSuppliers | str"),
+    "check_rocksdb": "RocksDBOptions | Mapping[str, Any]",
+}
 
-#: Defaults that depend on the machine, as the page says them.
-_SAID: Final = {"state_dir": "`~/.local/state/tidewheel`"}
+#: Defaults that depend on the machine.
+_SHOWN_DEFAULTS: Final = {"state_dir": "`~/.local/state/tidewheel`"}
 
 
 def settings_table() -> str:
     """Return a table for each section of settings."""
-    parts: list[str] = []
-    for section, options in SECTIONS.items():
-        rows = [_row(option) for option in options]
-        parts += [
-            f"### {section}",
-            "",
-            "| option | default | meaning |",
-            "|---|---|---|",
-            *rows,
-            "",
-        ]
-    return "\n".join(parts).rstrip()
+    lines: list[str] = []
+    for option in StreamsConfig.model_fields:
+        if option in SECTIONS:
+            lines += [
+                "",
+                f"### {SECTIONS[option]}",
+                "",
+                "| option | default | meaning |",
+                "|---|---|---|",
+            ]
+        lines.append(_row(option))
+    return "\n".join(lines).strip()
+
+
+def keyword_types() -> str:
+    """Return the body of `StreamsOptions`: each option with its keyword type.
+
+    Types are texts of `fields.py`: a type checker needs them as source code.
+    """
+    fields = ast.parse((ROOT / "streams/config/fields.py").read_text(encoding="utf-8"))
+    types = dict(filter(None, map(_keyword_type, fields.body)))
+    config = ast.parse((ROOT / "streams/config/streams_config.py").read_text(encoding="utf-8"))
+    options = [
+        (node.target.id, node.annotation.attr)
+        for node in ast.walk(config)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.annotation, ast.Attribute)
+    ]
+    return "\n".join(f"    {option}: {types[kind]}" for option, kind in options)
+
+
+def _keyword_type(node: ast.stmt) -> tuple[str, str] | None:
+    """Return name and keyword type of `Name = Annotated[type, check]`."""
+    match node:
+        case ast.Assign(
+            targets=[ast.Name(id=name)],
+            value=ast.Subscript(slice=ast.Tuple(elts=[value_type, check])),
+        ):
+            functions = [part.id for part in ast.walk(check) if isinstance(part, ast.Name)]
+            accepted = [_ACCEPTED[function] for function in functions if function in _ACCEPTED]
+            text = ast.unparse(value_type).replace("'", '"')
+            return name, accepted[0] if accepted else text
+        case _:
+            return None
 
 
 def _row(option: str) -> str:
@@ -76,7 +96,9 @@ def _row(option: str) -> str:
     if field.is_required():
         default = "required"
     else:
-        default = _SAID.get(option) or _shown(option, field.get_default(call_default_factory=True))
+        default = _SHOWN_DEFAULTS.get(option) or _shown(
+            option, field.get_default(call_default_factory=True)
+        )
     return f"| `{option}` | {default} | {_cell(attribute_docstrings(StreamsConfig)[option])} |"
 
 
@@ -112,17 +134,18 @@ def _cell(text: str) -> str:
 
 def rocksdb_table() -> str:
     """Return a table of RocksDB's options, from the docstring of `RocksDBOptions`."""
-    told = meanings()
+    descriptions = meanings()
     rows = [
-        f"| `{field.name}` | {_shown(field.name, field.default)} | {_cell(told[field.name])} |"
+        f"| `{field.name}` | {_shown(field.name, field.default)} | {_cell(descriptions[field.name])} |"
         for field in dataclasses.fields(RocksDBOptions)
     ]
     return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
 
 
-#: Name of a part -> the document it stands in, and what makes it.
+#: Name of a part -> its file and generator.
 PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "settings": ("docs/configuration.md", settings_table),
+    "options": ("streams/config/options.py", keyword_types),
     "rocksdb": ("docs/configuration.md", rocksdb_table),
     "exit-codes": ("docs/running.md", markdown_table),
 }
@@ -134,17 +157,23 @@ def with_part(text: str, name: str, part: str) -> str:
     Raises:
         ValueError: The document does not have both markers, in order, once.
     """
-    start, end = f"<!-- generated: {name} -->", f"<!-- /generated: {name} -->"
-    if text.count(start) != 1 or text.count(end) != 1 or text.index(start) > text.index(end):
-        raise ValueError(f"the document needs one {start} and after it one {end}")
-    head, rest = text.split(start)
-    return f"{head}{start}\n\n{part}\n\n{end}{rest.split(end)[1]}"
+    is_python = f"# --- generated: {name}\n" in text
+    start, end = (
+        (f"    # --- generated: {name}\n", f"\n    # --- /generated: {name}\n")
+        if is_python
+        else (f"<!-- generated: {name} -->\n\n", f"\n\n<!-- /generated: {name} -->")
+    )
+    first, last = start.strip(), end.strip()
+    if text.count(first) != 1 or text.count(last) != 1 or text.index(first) > text.index(last):
+        raise ValueError(f"the document needs one {first} and after it one {last}")
+    head, rest = text[: text.index(first)], text.partition(last)[2]
+    return f"{head}{start.lstrip(' ')}{part}{end.rstrip()}{rest}"
 
 
 def outdated(root: Path = ROOT) -> Iterator[tuple[Path, str, str]]:
-    """Yield (document, part, the document's text as it should be) for every part that is not as the code has it."""
+    """Yield (file, part name, correct text) for every outdated part."""
     for name, (document, make) in PARTS.items():
-        # Read anew for each part: the caller may have written another part of the same document meanwhile.
+        # Read for each part: the caller may have written another part of the same file.
         path = root / document
         text = path.read_text(encoding="utf-8")
         wanted = with_part(text, name, make())
@@ -155,16 +184,16 @@ def outdated(root: Path = ROOT) -> Iterator[tuple[Path, str, str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the parts, or write them; 1 if one is out of date."""
     write = "--write" in (sys.argv[1:] if arguments is None else arguments)
-    found = 0
+    count = 0
     for path, name, wanted in outdated():
-        found += 1
+        count += 1
         if write:
             path.write_text(wanted, encoding="utf-8")
         done = "written" if write else "out of date; run `python -m checks.generated_parts --write`"
         print(f"{path.relative_to(ROOT)}: {name}: {done}")
-    if not found:
-        print(f"{len(PARTS)} generated parts of documents are up to date")
-    return 1 if found and not write else 0
+    if not count:
+        print(f"{len(PARTS)} generated parts are up to date")
+    return 1 if count and not write else 0
 
 
 if __name__ == "__main__":
