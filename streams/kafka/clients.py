@@ -101,7 +101,7 @@ class KafkaClients:
 
 def _warnings(given: Mapping[ClientKind, Mapping[str, Any]]) -> list[str]:
     texts = [
-        f"{kind}['enable.ssl.certificate.verification'] is off: anyone on the way can read and change what is sent"
+        f"{kind}['enable.ssl.certificate.verification'] is off: anyone on the network path can read and change the data"
         for kind, properties in given.items()
         if str(properties.get("enable.ssl.certificate.verification", "true")).lower() == "false"
     ]

@@ -79,7 +79,7 @@ class Keeper:
         """
         if redacted_url(url) == url:
             return url
-        kept = self._secret(option, url, "leave its credentials to where fsspec looks for them")
+        kept = self._secret(option, url, "leave its credentials to fsspec's own sources")
         return url if kept == url else f"{_KEPT}{kept}"
 
     def close(self) -> None:

@@ -179,7 +179,7 @@ class FakeGroupLog:
     def _write(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
         with self._topics.lock:
             if self._topics.away:
-                raise LeadershipLostError("the cluster took no records for too long")
+                raise LeadershipLostError("the cluster accepted no records for too long")
             if self._epoch != self._topics.producer_epoch:
                 raise LeadershipLostError("fenced" if self._epoch else "resigned")
             if not rows:

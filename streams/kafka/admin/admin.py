@@ -365,7 +365,7 @@ class KafkaAdmin:
         setting = found[broker].get(_RETENTION)
         # Managed services hide some settings.
         if setting is None or not str(setting.value).isdigit():
-            raise StreamsError(f"{what}: it does not say")
+            raise StreamsError(f"{what}: the broker hides the setting")
         return int(setting.value) * 60_000
 
     def alter_committed(

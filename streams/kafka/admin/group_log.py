@@ -137,7 +137,7 @@ class KafkaGroupLog:
         missing = [each.topic for each in (self._state, self._inbox) if each.topic not in ids]
         if missing and not create:
             raise ControlTopicsChangedError(
-                f"topic {missing[0]} is gone; it holds what the group has decided"
+                f"topic {missing[0]} is gone; it holds the group's decisions"
             )
         if missing:
             app = self._settings.application_id
@@ -326,14 +326,14 @@ class LeaderProducer:
                 stop=len(keys),
             )
             if not self._producer.flush(deadline_s):
-                raise LeadershipLostError("the cluster took no records for too long")
+                raise LeadershipLostError("the cluster accepted no records for too long")
             self._producer.call(self._producer.named("commit_transaction"), deadline_s=deadline_s)
         except KafkaException as exception:
             raise LeadershipLostError(self._told(exception)) from exception
         except RefusedError as refused:
             raise LeadershipLostError(f"a record was refused: {refused.error.str()}") from refused
         except StalledError as stalled:
-            raise LeadershipLostError("the cluster took no records for too long") from stalled
+            raise LeadershipLostError("the cluster accepted no records for too long") from stalled
         self._producer.serve()
         if self._log.doubt:  # A late request may end the next transaction (H8).
             raise LeadershipLostError(f"a transaction's outcome is unknown: {self._log.doubt}")

@@ -233,6 +233,8 @@ class _Answer:
 
 
 class _Scram:
+    """SCRAM client (RFC 5802)."""
+
     def __init__(self, digest: str, user: str, password: str) -> None:
         self._digest = digest
         self._password = password.encode()

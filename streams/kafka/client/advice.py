@@ -46,4 +46,4 @@ def next_step(error: KafkaError) -> str:
     step = _NEXT_STEPS.get(error.code())
     if step is None and is_transient(error):
         step = AWAY_ADVICE
-    return step or "the cluster said no more than that"
+    return step or "the cluster gave no further reason"

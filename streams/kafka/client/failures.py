@@ -165,4 +165,4 @@ def _next_step(error: KafkaError, topic: str) -> str:
         case code if code in NO_PARTITION:
             return "let the partitioner return a partition that exists"
         case _:
-            return "the cluster said no more than that"
+            return "the cluster gave no further reason"

@@ -48,7 +48,7 @@ class _Fixed(msgspec.Struct, frozen=True):
 _EVERY_CLIENT: Final[Mapping[str, _Fixed]] = {
     "bootstrap.servers": _Fixed(_ONE_CLUSTER),
     "metadata.broker.list": _Fixed(_ONE_CLUSTER),
-    "default.topic.config": _Fixed("give topic properties beside the others, without this table"),
+    "default.topic.config": _Fixed("give topic properties among the others, without this table"),
     "logger": _Fixed(
         "the client's log goes to Python's logger 'tidewheel.streams.kafka.client'; remove it"
     ),
@@ -74,7 +74,7 @@ _FIXED: Final[Mapping[ClientKind, Mapping[str, _Fixed]]] = {
     },
     "producer": {
         **_EVERY_CLIENT,
-        "transactional.id": _Fixed("producers are named so that they fence each other; remove it"),
+        "transactional.id": _Fixed("Tidewheel names producers to fence each other; remove it"),
         "transaction.timeout.ms": _Fixed("set worker_hang_timeout_ms; this is that plus 30 s"),
         "enable.idempotence": _Fixed("transactions need it; remove it", frozenset({"true"})),
         "acks": _ALL_ACKS,
@@ -130,9 +130,7 @@ def construction_error(kind: ClientKind, reason: str) -> ConfigError:
     name = named.group(1)
     if reason.startswith("No such"):
         return ConfigError(f"{kind}[{name!r}]: librdkafka has no such property; check its spelling")
-    return ConfigError(
-        f"{kind}[{name!r}]: librdkafka refuses its value; look it up in librdkafka's manual"
-    )
+    return ConfigError(f"{kind}[{name!r}]: librdkafka refuses its value; see librdkafka's manual")
 
 
 def _creation_problem(reason: str, names: tuple[str, ...]) -> str:

@@ -66,7 +66,7 @@ def read_range(
                 position, moved_s = reached, time.monotonic()
             elif time.monotonic() - moved_s > stall_s:
                 raise StreamsError(
-                    f"{partition}: nothing came for {stall_s:g} s at offset {position}, though the log goes on to "
+                    f"{partition}: nothing came for {stall_s:g} s at offset {position}, though the log ends at "
                     f"{to_offset}; check that the partition has a leader, and run it again"
                 )
     finally:

@@ -233,7 +233,7 @@ class AssignedConsumer:
             offset = max(_offset_of(message), self._next[where])
             return OffsetOutOfRangeError(
                 f"{self.noun} {where}: offset {offset} is not in the log; its records were deleted, or the topic was "
-                f"made anew or lost its end ({error.name()}: {error.str()}); {self.next_step}",
+                f"created again or truncated ({error.name()}: {error.str()}); {self.next_step}",
                 partition=where,
                 offset=offset,
             )
@@ -318,4 +318,4 @@ def _next_step_of(error: KafkaError) -> str:
         return "grant this principal READ and DESCRIBE on the topic"
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return "raise consumer={'receive.message.max.bytes': ...}"
-    return "nothing is skipped; once the brokers give the records, a new start goes on there"
+    return "nothing is skipped; once the brokers return the records, a new start continues there"

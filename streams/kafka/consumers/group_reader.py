@@ -15,7 +15,7 @@ class KafkaGroupReader(AssignedConsumer):
     """
 
     noun = "group topic"
-    next_step = "the topic was deleted or made anew: see `tidewheel status`"
+    next_step = "the topic was deleted or created again: see `tidewheel status`"
 
     def __init__(
         self, settings: ClientSettings, *, committed_only: bool, with_headers: bool = False

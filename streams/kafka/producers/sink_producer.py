@@ -146,7 +146,7 @@ class KafkaSinkProducer:
                 if _is_fatal(refusal.error):
                     self._renew()
             except StalledError as stalled:
-                error = KafkaError(MSG_TIMED_OUT, "the cluster took no records")
+                error = KafkaError(MSG_TIMED_OUT, "the cluster accepted no records")
                 refused |= dict.fromkeys(range(stalled.index, stop), error)
                 break
             else:

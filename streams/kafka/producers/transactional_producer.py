@@ -409,4 +409,4 @@ class KafkaTransactionalProducer:
 
 
 def _stalled() -> KafkaError:
-    return KafkaError(TIMED_OUT, "the cluster took no records for too long")
+    return KafkaError(TIMED_OUT, "the cluster accepted no records for too long")

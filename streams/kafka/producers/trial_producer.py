@@ -152,7 +152,7 @@ class TrialProducer:
                     return
                 except BufferError as full:
                     raise TransactionAbortedError(
-                        f"producer {self._id}: the cluster took no records for too long"
+                        f"producer {self._id}: the cluster accepted no records for too long"
                     ) from full
         if batch.has_canary:
             key, value, timestamp = _CANARY

@@ -59,7 +59,7 @@ _HARMLESS_PREFIXES: Final = (
 )  # fmt: skip
 
 _TIMEOUT_S: Final = 10
-"""How long one request may take, unless `timeout` says otherwise; confluent-kafka itself would wait for ever."""
+"""Default of `timeout`; confluent-kafka's own default waits forever."""
 _MESSAGE_MAX: Final = 300
 _FRAME_BYTES: Final = 5
 _GUID_FRAME_BYTES: Final = 17

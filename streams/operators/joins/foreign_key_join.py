@@ -52,7 +52,7 @@ def _hashes(rows: Sequence[bytes | None]) -> list[bytes | None]:
 
 
 class ForeignKeyOperator(Operator):
-    needs_whole_task = "a foreign-key join looks up rows of other keys"
+    needs_whole_task = "a foreign-key join reads rows of other keys"
 
     def __init__(self, topics: ForeignKeyTopics) -> None:
         self._topics = topics

@@ -182,7 +182,7 @@ class Suppress(MaterializedOperator):
             if limit is not None
         )
         return StreamsError(
-            f"{self.context.node_name}: suppress holds {figures}, and its buffer is to shut down when full; give it "
+            f"{self.context.node_name}: suppress holds {figures}, and its buffer shuts down when full; give it "
             "more room (with_max_records, with_max_bytes, BufferConfig.unbounded()), or emit_early_when_full()"
         )
 

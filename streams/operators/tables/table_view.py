@@ -213,7 +213,7 @@ class _VersionedRows(_StoredRows):
 
 def not_versioned(table: str) -> TypeError:
     return TypeError(
-        f"{table} keeps only the newest rows; look them up with get_many, or make the table versioned"
+        f"{table} keeps only the newest rows; read them with get_many, or make the table versioned"
     )
 
 

@@ -10,7 +10,7 @@ from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.processing.api.processor import FixedKeyProcessor, Processor
 from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 
-NOT_KEYED: Final = "it doesn't say `keyed = True`"
+NOT_KEYED: Final = "it doesn't set `keyed = True`"
 
 AnyProcessor = Processor[Any, Any, Any, Any] | FixedKeyProcessor[Any, Any, Any]
 

@@ -61,8 +61,8 @@ class UsePartitionTimeOnInvalidTimestamp:
             return record.timestamp
         if partition_time_ms < 0:
             raise StreamsError(
-                f"{_place(record)} has no valid timestamp ({record.timestamp}), and no record of its partition before it "
-                "had one to take instead"
+                f"{_place(record)} has no valid timestamp ({record.timestamp}), and no earlier record of its partition "
+                "had one to use instead"
             )
         return partition_time_ms
 

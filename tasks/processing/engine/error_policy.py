@@ -347,13 +347,13 @@ def _printable(text: str) -> str:
 def _next_step(stage: ErrorStage, action: ErrorAction, *, internal: bool) -> str:
     if internal:
         return (
-            ". The record belongs to the application's own state and is never skipped; mend what the error names, or raise "
+            ". The record belongs to the application's own state and is never skipped; fix the cause of the error, or raise "
             "the topic's limits if it is too large"
         )
     if action == "retry":
         return f'. The {stage}_exception_handler answered "retry", which is for outputs that a time-out kept back'
     return (
-        f'. To go on past such records set {stage}_exception_handler="continue"'
+        f'. To skip such records set {stage}_exception_handler="continue"'
         " (and dead_letter_queue_topic to keep them)"
     )
 

@@ -67,8 +67,8 @@ class OperatorTimes:
         total = sum(counts.values())
         if len(times) != min(total, OPERATOR_TIMES_MAX):
             _log.warning(
-                "task %s has %d stream times of operators, but %d were committed; none is used, so records may count "
-                "as on time that were late before",
+                "task %s has %d stream times of operators, but %d were committed; none is used, so late records may "
+                "count as on time",
                 task_id,
                 total,
                 len(times),
@@ -79,7 +79,7 @@ class OperatorTimes:
             end = begin + counts[name]
             if end > len(times):
                 _log.warning(
-                    "task %s has more than %d stream times of operators; those from %s on begin anew",
+                    "task %s has more than %d stream times of operators; those from %s on restart",
                     task_id,
                     OPERATOR_TIMES_MAX,
                     name,

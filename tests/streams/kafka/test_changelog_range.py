@@ -70,6 +70,6 @@ def test_an_empty_range_makes_no_client() -> None:
 
 def test_a_reader_that_stands_still_gives_up() -> None:
     reader = _Reader([0, 1], None)
-    with pytest.raises(StreamsError, match=r"app-counts-changelog-1: .* at offset 2, .* to 9"):
+    with pytest.raises(StreamsError, match=r"app-counts-changelog-1: .* at offset 2, .* at 9"):
         _read(reader, 0, 9, stall_s=0.0)
     assert reader.closed

@@ -48,7 +48,9 @@ def test_brokers_that_do_not_tell_their_retention_are_an_error_that_says_so(
     settings = {name: SimpleNamespace(value=value) for name, value in told.items()}
     monkeypatch.setattr(admin, "_ask", lambda *_: cluster)
     monkeypatch.setattr(admin, "_each", lambda *_: defaultdict(lambda: settings))
-    with pytest.raises(StreamsError, match=r"offsets\.retention\.minutes of a broker: it does not"):
+    with pytest.raises(
+        StreamsError, match=r"offsets\.retention\.minutes of a broker: the broker hides"
+    ):
         admin.offsets_retention_ms()
 
 

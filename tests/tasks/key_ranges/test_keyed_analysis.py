@@ -158,7 +158,7 @@ FREE: dict[str, tuple[Program, str]] = {
     ),
     "foreign-key join": (
         lambda s, o, t: t.join(s.to_table(), joined, foreign_key=lambda v: v),
-        "foreign-key join looks up rows of other keys",
+        "foreign-key join reads rows of other keys",
     ),
     "suppress": (
         lambda s, o, t: t.suppress(Suppressed.until_time_limit(5, BufferConfig.unbounded())),
@@ -187,11 +187,11 @@ FREE: dict[str, tuple[Program, str]] = {
     ),
     "a processor that says nothing": (
         lambda s, o, t: s.process(Silent, name="own").to("x"),
-        "own: it doesn't say `keyed = True`",
+        "own: it doesn't set `keyed = True`",
     ),
     "a transformer that says nothing": (
         lambda s, o, t: t.transform_values(Shout),
-        "it doesn't say `keyed = True`",
+        "it doesn't set `keyed = True`",
     ),
     "a count behind a keyed processor that may change keys": (
         lambda s, o, t: (
@@ -217,7 +217,7 @@ def test_K4_what_looks_beyond_its_key_stays_whole_and_says_why(
 def test_K4_a_processors_store_is_its_own_keys_only_where_the_key_is_the_records() -> None:
     assert with_store(Counter)().keyed
     assert "keys that were changed" in with_store(Counter, mapped=True)().reason
-    assert "doesn't say" in with_store(Silent)().reason
+    assert "doesn't set" in with_store(Silent)().reason
 
 
 @pytest.mark.parametrize(
@@ -300,9 +300,9 @@ def test_the_description_says_it() -> None:
     topology = Topology().add_source("read", "in", key_serde=str, value_serde=str)
     topology.add_processor("own", Silent, parents=["read"])
     description = topology.describe(execution=True)
-    assert "    Key ranges: free: own: it doesn't say `keyed = True`\n" in str(description)
+    assert "    Key ranges: free: own: it doesn't set `keyed = True`\n" in str(description)
     (part,) = description.to_dict()["subtopologies"]
-    assert part["key_ranges"] == "free: own: it doesn't say `keyed = True`"
+    assert part["key_ranges"] == "free: own: it doesn't set `keyed = True`"
     assert "Key ranges" not in str(topology.describe())
 
 
@@ -324,6 +324,6 @@ def test_K4_the_start_says_which_tasks_are_not_cut() -> None:
     (said,) = whole_tasks(spec, CONFIG.model_copy(update={"parallelising_factor": 4}))
     assert said == (
         "tasks of sub-topology 0 are not cut into key ranges, so parallelising_factor=4 does nothing for them: own: it "
-        "doesn't say `keyed = True`"
+        "doesn't set `keyed = True`"
     )
     assert whole_tasks(spec, CONFIG) == []

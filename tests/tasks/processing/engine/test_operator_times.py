@@ -190,4 +190,4 @@ def test_beyond_the_maximum_times_begin_anew(caplog: pytest.LogCaptureFixture) -
     after = {str(number): Keeper(-1, -1) for number in range(20)}
     OperatorTimes(after).restore(times, "0_1")
     assert [keeper.kept[0] for keeper in after.values()] == [*range(16), -1, -1, -1, -1]
-    assert "those from 16 on begin anew" in caplog.text
+    assert "those from 16 on restart" in caplog.text
