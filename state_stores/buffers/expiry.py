@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from tidewheel.state_stores.buffers.commit_buffer import Drained, RestoreExtras
 from tidewheel.state_stores.buffers.segmented_buffer import segments_on_disk
 from tidewheel.state_stores.buffers.timed_buffer import (
-    decode_note,
-    encode_note,
-    note_name,
-    read_note,
+    decode_store_time,
+    encode_store_time,
+    read_store_time,
+    store_time_name,
 )
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.ports import Database
@@ -39,7 +39,7 @@ class StoreExpiry:
         self._spec = spec
         self._database = database
         self._layout = SegmentLayout.of(spec)
-        self._noted = read_note(database, spec.name)
+        self._stored_time = read_store_time(database, spec.name)
         #: No segment before this one is on disk.
         self._first = -1
 
@@ -48,14 +48,14 @@ class StoreExpiry:
 
         `position_ms` is the stream time before the first unfinished record of any range.
         """
-        name = note_name(self._spec.name)
-        notes = [decode_note(changed.notes.get(name)) for changed in drained]
+        name = store_time_name(self._spec.name)
+        notes = [decode_store_time(changed.notes.get(name)) for changed in drained]
         newest = (
-            max([self._noted[0], *(observed for observed, _ in notes)]),
-            max([self._noted[1], *(seq for _, seq in notes)]),
+            max([self._stored_time[0], *(observed for observed, _ in notes)]),
+            max([self._stored_time[1], *(seq for _, seq in notes)]),
         )
-        written = {name: encode_note(*newest)} if newest != self._noted else {}
-        self._noted = newest
+        written = {name: encode_store_time(*newest)} if newest != self._stored_time else {}
+        self._stored_time = newest
         return RestoreExtras(delete_range=self._expired(position_ms), notes=written)
 
     def _expired(self, position_ms: int) -> tuple[bytes, bytes] | None:

@@ -5,7 +5,7 @@ from itertools import chain, repeat
 
 from tidewheel.state_stores.buffers.commit_buffer import Drained
 from tidewheel.state_stores.buffers.rows import SortedRows
-from tidewheel.state_stores.buffers.timed_buffer import decode_note
+from tidewheel.state_stores.buffers.timed_buffer import decode_store_time
 from tidewheel.state_stores.layout.headers import Headers
 
 
@@ -19,7 +19,7 @@ def merge_changes(changes: Sequence[Drained]) -> Drained:
     notes: dict[str, bytes] = {}
     for change in changes:
         for name, note in change.notes.items():
-            notes[name] = max(notes.get(name, note), note, key=decode_note)
+            notes[name] = max(notes.get(name, note), note, key=decode_store_time)
     ranges = [change.delete_range for change in changes if change.delete_range is not None]
     columns = _all_of(changes) if changes[0].all_count else _last_of(changes)
     return Drained(

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer
 from tidewheel.state_stores.buffers.in_flight_view import DatabaseView, OrderedRows, on_top
-from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, read_note
+from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, read_store_time
 from tidewheel.state_stores.errors import InvalidStateStoreError
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
@@ -92,7 +92,7 @@ class ReadCommitted:
         self._has_time = spec.has_time
 
     def _observed_ms(self) -> int:
-        return read_note(self._database, self._store)[0] if self._has_time else -1
+        return read_store_time(self._database, self._store)[0] if self._has_time else -1
 
     def get(self, key: bytes) -> Callable[[], tuple[bytes | None, int]]:
         return partial(self._get, key)

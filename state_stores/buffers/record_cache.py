@@ -48,7 +48,7 @@ class RecordCache:
             if not existed:
                 self._new.add(data)
         self._keys[data] = key
-        self._note((data,))
+        self._track((data,))
 
     def changed_many(self, keys: Sequence[Any], data: Sequence[bytes]) -> list[bytes]:
         """Track changes of many keys before they are made; load and return keys not cached yet.
@@ -63,7 +63,7 @@ class RecordCache:
         if fresh:
             self._new.update(self._buffer.absent(fresh))
             self._key_bytes += column_bytes(fresh)
-        self._note(data)
+        self._track(data)
         if self._left:
             again = self._left.intersection(data)
             self._left -= again
@@ -74,7 +74,7 @@ class RecordCache:
     def mark_committed(self) -> None:
         self._left = set(self._keys)
 
-    def _note(self, data: Sequence[bytes]) -> None:
+    def _track(self, data: Sequence[bytes]) -> None:
         self._changes.append(data)
         self._change_count += len(data)
         if self._change_count > 4 * len(self._keys) + 1_000:

@@ -268,7 +268,7 @@ class SegmentedBuffer(TimedBuffer):
             timestamps,
             disk_rows=SortedRows(keys[live:], self._wrap_batch(values[live:], timestamps[live:])),
             delete_range=None if self.in_range else self._delete_range(dead),
-            notes=self._note(),
+            notes=self._time_to_store(),
         )
 
     def _delete_range(self, dead: bytes) -> tuple[bytes, bytes] | None:

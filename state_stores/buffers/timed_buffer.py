@@ -11,37 +11,37 @@ from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained, 
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
 
-_NOTE: Final = struct.Struct(">qI")
+_STORE_TIME: Final = struct.Struct(">qI")
 
 
-def note_name(store: str) -> str:
+def store_time_name(store: str) -> str:
     """Return the name under which a store's time is stored next to the positions.
 
-    >>> note_name("clicks")
+    >>> store_time_name("clicks")
     'stream-time:clicks'
     """
     return f"stream-time:{store}"
 
 
-def decode_note(data: bytes | None) -> tuple[int, int]:
-    """Return the stored time and last sequence number; -1 and 0 without a note.
+def decode_store_time(data: bytes | None) -> tuple[int, int]:
+    """Return the stored time and last sequence number; -1 and 0 for None.
 
-    >>> decode_note(encode_note(1_000, 3))
+    >>> decode_store_time(encode_store_time(1_000, 3))
     (1000, 3)
     """
-    if data is None or len(data) != _NOTE.size:
+    if data is None or len(data) != _STORE_TIME.size:
         return -1, 0
-    observed, seq = _NOTE.unpack(data)
+    observed, seq = _STORE_TIME.unpack(data)
     return observed, seq
 
 
-def encode_note(observed_ms: int, seq: int) -> bytes:
-    return _NOTE.pack(observed_ms, seq)
+def encode_store_time(observed_ms: int, seq: int) -> bytes:
+    return _STORE_TIME.pack(observed_ms, seq)
 
 
-def read_note(database: Database, store: str) -> tuple[int, int]:
+def read_store_time(database: Database, store: str) -> tuple[int, int]:
     """Return the committed time and last sequence number; -1 and 0 before the first."""
-    return decode_note(database.position(note_name(store)))
+    return decode_store_time(database.position(store_time_name(store)))
 
 
 class TimedBuffer(CommitBuffer):
@@ -66,44 +66,48 @@ class TimedBuffer(CommitBuffer):
         self.observed_stream_time_ms = -1
         self.seq = 0
         #: Time and sequence number on disk or in the commit in flight.
-        self._noted = (-1, 0)
-        self.load_note()
+        self._stored_time = (-1, 0)
+        self.load_time()
 
-    def load_note(self) -> None:
-        self._noted = read_note(self._database, self.spec.name)
-        observed, self.seq = self._noted
+    def load_time(self) -> None:
+        self._stored_time = read_store_time(self._database, self.spec.name)
+        observed, self.seq = self._stored_time
         self.observed_stream_time_ms = -1 if self.in_range else observed
 
     @property
     def time_ms(self) -> int:
-        return self._to_note()[0]
+        return self._latest_time()[0]
 
     def divide(self) -> None:
         """Behave as one key range: the next records were processed by some ranges already."""
         self.in_range = True
-        self.load_note()
+        self.load_time()
 
     def unite(self) -> None:
         """Be the whole store again: all ranges have the same position."""
         self.in_range = False
-        self.observe(self._noted[0])
+        self.observe(self._stored_time[0])
 
     def observe(self, stream_time_ms: int) -> None:
         """Advance the store's time; an earlier time has no effect."""
         self.observed_stream_time_ms = max(self.observed_stream_time_ms, stream_time_ms)
 
-    def _note(self) -> dict[str, bytes]:
-        now = self._to_note()
-        return {note_name(self.spec.name): encode_note(*now)} if now != self._noted else {}
+    def _time_to_store(self) -> dict[str, bytes]:
+        now = self._latest_time()
+        return (
+            {store_time_name(self.spec.name): encode_store_time(*now)}
+            if now != self._stored_time
+            else {}
+        )
 
-    def _to_note(self) -> tuple[int, int]:
+    def _latest_time(self) -> tuple[int, int]:
         observed, seq = self.observed_stream_time_ms, self.seq
-        return (max(observed, self._noted[0]), seq) if self.in_range else (observed, seq)
+        return (max(observed, self._stored_time[0]), seq) if self.in_range else (observed, seq)
 
     def _drained(
         self, keys: list[bytes], values: list[bytes | None], timestamps: list[int]
     ) -> Drained:
-        return Drained(keys, values, timestamps, notes=self._note())
+        return Drained(keys, values, timestamps, notes=self._time_to_store())
 
     def _observe_rows(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
         raise NotImplementedError
@@ -115,16 +119,18 @@ class TimedBuffer(CommitBuffer):
         slowest_ms: int | None = None,  # noqa: ARG002 - for stores that delete expired rows
     ) -> RestoreExtras:
         self._observe_rows(rows)
-        notes = self._note()
-        self._noted = (self.observed_stream_time_ms, self.seq)
+        notes = self._time_to_store()
+        self._stored_time = (self.observed_stream_time_ms, self.seq)
         return RestoreExtras(notes=notes)
 
     def applied(self) -> None:
-        self._noted = (
-            self._to_note() if self.in_range else read_note(self._database, self.spec.name)
+        self._stored_time = (
+            self._latest_time()
+            if self.in_range
+            else read_store_time(self._database, self.spec.name)
         )
         super().applied()
 
     def discard(self) -> None:
         super().discard()
-        self.load_note()
+        self.load_time()

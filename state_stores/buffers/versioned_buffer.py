@@ -147,7 +147,7 @@ class VersionedBuffer(_ByKey, TimedBuffer):
             [None if value is None else versions.value_of(value) for _, _, value in columns],
             [timestamp for _, timestamp, _ in columns],
             disk_rows=SortedRows([key for key, _ in rows], [value for _, value in rows]),
-            notes=self._note(),
+            notes=self._time_to_store(),
             all_count=True,
         )
 

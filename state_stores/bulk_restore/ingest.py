@@ -12,7 +12,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
-from tidewheel.state_stores.buffers.timed_buffer import encode_note, note_name, read_note
+from tidewheel.state_stores.buffers.timed_buffer import (
+    encode_store_time,
+    read_store_time,
+    store_time_name,
+)
 from tidewheel.state_stores.bulk_restore.run_files import RunFile
 from tidewheel.state_stores.bulk_restore.runs import Row
 from tidewheel.state_stores.layout.position import Position
@@ -59,8 +63,12 @@ def ingest_runs(
     Raises:
         StateStoreError: Ingestion failed; the store has no position then.
     """
-    before = StoreTime() if from_nothing else StoreTime(*read_note(database, spec.name))
-    forgotten = [position_name, *also_forget, *((note_name(spec.name),) if from_nothing else ())]
+    before = StoreTime() if from_nothing else StoreTime(*read_store_time(database, spec.name))
+    forgotten = [
+        position_name,
+        *also_forget,
+        *((store_time_name(spec.name),) if from_nothing else ()),
+    ]
     database.write({}, dict.fromkeys(forgotten, b""))
     bulk = database if isinstance(database, BulkDatabase) else None
     if bulk is not None:
@@ -82,7 +90,7 @@ def _notes(
 ) -> dict[str, bytes]:
     notes: dict[str, bytes] = {}
     if now != StoreTime():
-        notes[note_name(spec.name)] = encode_note(now.observed_ms, now.seq)
+        notes[store_time_name(spec.name)] = encode_store_time(now.observed_ms, now.seq)
     if position is not None:
         notes[position_name] = position.encode()
     return notes

@@ -168,7 +168,7 @@ class StoreSnapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Snapshots of an application's stores; result of `tidewheel.streams.bulk.snapshot`."""
+    """Snapshots of an application's stores; result of `tidewheel.bulk.snapshot`."""
 
     application_id: str
     stores: dict[str, StoreSnapshot]

@@ -18,7 +18,7 @@ from tidewheel.state_stores.buffers.query_sources import (
     committed,
     not_running,
 )
-from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, read_note
+from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, read_store_time
 from tidewheel.state_stores.errors import SerdeError, StoredRowError
 from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.headers import Headers
@@ -484,7 +484,7 @@ class CommittedKeyValueStore(QueryKeyValueStore[K, V]):
             (data,) = database.get_many(self.name, [key])
             if data is not None:
                 has_ttl = self._spec.ttl_ms is not None
-                observed_ms = read_note(database, self.name)[0] if has_ttl else -1
+                observed_ms = read_store_time(database, self.name)[0] if has_ttl else -1
                 value: V | None = self._decode(key, data, self._ended_at(observed_ms))
                 return value
         return None

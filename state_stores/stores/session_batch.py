@@ -96,7 +96,7 @@ class SessionBatch:
         if live is None:
             live = self._live[key] = {}
         for row, found_start, found_end, _ in found:
-            self._note(index, row, found_start, found_end, None)
+            self._track_change(index, row, found_start, found_end, None)
             self._gone.add(row)
             live.pop(row, None)
         row = self._layout.session_key(key, start, end)
@@ -107,10 +107,10 @@ class SessionBatch:
             buffer.put(row, value, end)
             live[row] = _STORED
             self._stored += 1
-        self._note(index, row, start, end, value)
+        self._track_change(index, row, start, end, value)
         self._gone.discard(row)
 
-    def _note(self, index: int, row: bytes, start: int, end: int, value: Any) -> None:
+    def _track_change(self, index: int, row: bytes, start: int, end: int, value: Any) -> None:
         self.rows.append(row)
         self.starts.append(start)
         self.ends.append(end)

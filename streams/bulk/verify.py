@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tidewheel.rebalance.model import TopicPartition
-from tidewheel.state_stores.buffers.timed_buffer import read_note
+from tidewheel.state_stores.buffers.timed_buffer import read_store_time
 from tidewheel.state_stores.bulk_restore.content import StoredRow, stored_rows
 from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
 from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
@@ -415,7 +415,7 @@ def _verify(
                     position=None,
                     from_nothing=False,
                 )
-                observed_ms, _ = read_note(database, spec.name)
+                observed_ms, _ = read_store_time(database, spec.name)
                 observed_ms = max(observed_ms, truth.time.observed_ms)
                 rows = stored_rows(spec, database.iterate(spec.name, None, None), observed_ms)
                 compared[copy.name] = compare(truth.rows(spec, observed_ms=observed_ms), rows)

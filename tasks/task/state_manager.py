@@ -19,7 +19,7 @@ from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained, 
 from tidewheel.state_stores.buffers.expiry import slowest_time
 from tidewheel.state_stores.buffers.in_flight_view import InFlightView
 from tidewheel.state_stores.buffers.query_sources import UncommittedRows
-from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, note_name
+from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, store_time_name
 from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
 from tidewheel.state_stores.errors import StoreCorruptedError
@@ -295,7 +295,7 @@ class StateManager:
             self._slots[store].forget()
             return
         partition = self._backup(store)
-        gone = {note_name(store): b"", _IDENTITY: b""}
+        gone = {store_time_name(store): b"", _IDENTITY: b""}
         if partition is not None:
             gone[position_name(*partition)] = b""
         self.database(store).write({}, gone)

@@ -22,7 +22,7 @@ from tests.state_stores.bulk_restore.logs import (
 )
 from tidewheel import StreamsConfig
 from tidewheel.rebalance.model import TaskId, TopicPartition
-from tidewheel.state_stores.buffers.timed_buffer import read_note
+from tidewheel.state_stores.buffers.timed_buffer import read_store_time
 from tidewheel.state_stores.bulk_restore.content import StoredRow, stored_rows
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.ports import Database
@@ -280,7 +280,7 @@ class Changelogs:
 
 
 def rows_in(spec: StoreSpec, database: Database) -> list[StoredRow]:
-    observed_ms, _ = read_note(database, spec.name)
+    observed_ms, _ = read_store_time(database, spec.name)
     return list(stored_rows(spec, database.iterate(spec.name, None, None), observed_ms))
 
 

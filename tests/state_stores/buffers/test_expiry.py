@@ -7,7 +7,7 @@ import pytest
 from tests.state_stores.stores.store_bench import TOPIC, spec_of
 from tidewheel.state_stores.buffers.commit_buffer import Drained, write_rows
 from tidewheel.state_stores.buffers.expiry import StoreExpiry, slowest_time
-from tidewheel.state_stores.buffers.timed_buffer import read_note
+from tidewheel.state_stores.buffers.timed_buffer import read_store_time
 from tidewheel.state_stores.in_memory import InMemoryDatabase
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.restore import fold
@@ -77,10 +77,10 @@ def test_K3_the_note_is_that_of_the_fastest_range() -> None:
     expiry = StoreExpiry(SPEC, database)
     write(database, put(range_of(database), b"b", 50), expiry, 0)
     write(database, put(range_of(database), b"a", 1), expiry, 0)
-    assert read_note(database, "store")[0] == 50 * MINUTE
+    assert read_store_time(database, "store")[0] == 50 * MINUTE
     later = StoreExpiry(SPEC, database)
     write(database, put(range_of(database), b"a", 2), later, 0)
-    assert read_note(database, "store")[0] == 50 * MINUTE
+    assert read_store_time(database, "store")[0] == 50 * MINUTE
 
 
 def test_K3_a_range_hides_no_rows_because_of_other_ranges() -> None:
@@ -102,7 +102,7 @@ def test_K6_one_range_after_many_expires_like_them_until_all_are_level() -> None
     drained = put(whole, b"c", 1)
     assert drained.delete_range is None
     write_rows(database, {"store": drained.stored}, {}, {"store": drained})
-    assert read_note(database, "store")[0] == 50 * MINUTE, "told by the rows of the fast ones"
+    assert read_store_time(database, "store")[0] == 50 * MINUTE, "told by the rows of the fast ones"
     assert [start for start, _, _ in whole.fetch_bytes(b"a", 0, 100 * MINUTE)] == [MINUTE]
     whole.unite()
     assert whole.observed_stream_time_ms == 50 * MINUTE
@@ -144,7 +144,7 @@ def test_K3_restored_rows_expire_for_the_slowest_range(
         restored = buffer.restored([row], slowest_ms=slowest_ms)
         write_rows(database, {"store": [row]}, {}, {"store": restored})
     assert minutes(database) == left
-    assert read_note(database, "store")[0] == 50 * MINUTE, "queries go by the fastest"
+    assert read_store_time(database, "store")[0] == 50 * MINUTE, "queries go by the fastest"
 
 
 def test_K3_a_store_without_expiry_has_no_slowest_time() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidewheel import Serdes
 from tidewheel.state_stores.buffers.commit_buffer import write_rows
-from tidewheel.state_stores.buffers.timed_buffer import read_note
+from tidewheel.state_stores.buffers.timed_buffer import read_store_time
 from tidewheel.state_stores.in_memory import InMemoryDatabase
 from tidewheel.state_stores.layout.envelope import unwrap_value
 from tidewheel.state_stores.layout.segments import SegmentLayout
@@ -144,7 +144,7 @@ def visible(
 
 
 def noted(database: Database) -> StoreTime:
-    return StoreTime(*read_note(database, STORE))
+    return StoreTime(*read_store_time(database, STORE))
 
 
 def compacted(records: Sequence[Logged], *, before: int, deletes_before: int) -> list[Logged]:

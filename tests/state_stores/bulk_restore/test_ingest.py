@@ -34,7 +34,7 @@ from tests.state_stores.bulk_restore.logs import (
     visible,
 )
 from tests.state_stores.bulk_restore.test_equality import Directories, build, directories
-from tidewheel.state_stores.buffers.timed_buffer import note_name
+from tidewheel.state_stores.buffers.timed_buffer import store_time_name
 from tidewheel.state_stores.bulk_restore.ingest import BulkDatabase, ingest_runs
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
 from tidewheel.state_stores.in_memory import InMemoryDatabase
@@ -110,7 +110,7 @@ class MortalDatabase(InMemoryDatabase):
         self._step()
         self._disk.rows = dict(self.iterate(STORE, None, None))
         self._step()
-        names = (POSITION, note_name(STORE))
+        names = (POSITION, store_time_name(STORE))
         self._disk.positions = {name: self.position(name) or b"" for name in names}
         self._step()
 
@@ -170,7 +170,7 @@ def test_a_kill_at_any_step_does_no_harm(
         assert Position.decode(survivor.position(POSITION)) == at(middle)
     found = Position.decode(survivor.position(POSITION))
     if found is None:
-        survivor.write({}, {note_name(STORE): b""})
+        survivor.write({}, {store_time_name(STORE): b""})
         survivor.clear(STORE)
     follow = 0 if found is None else found.offset
     replay(spec, survivor, [record for record in records if record.offset >= follow])

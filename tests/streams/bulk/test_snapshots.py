@@ -18,7 +18,7 @@ from tests.streams.bulk.inline import inline_driver
 from tidewheel import StreamsConfig, StreamsError
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.expiry import slowest_time
-from tidewheel.state_stores.buffers.timed_buffer import read_note
+from tidewheel.state_stores.buffers.timed_buffer import read_store_time
 from tidewheel.state_stores.bulk_restore.content import StoredRow, stored_rows
 from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
 from tidewheel.state_stores.bulk_restore.merge import newest_rows
@@ -92,7 +92,7 @@ def _replayed(spec: StoreSpec, broker: FakeBroker) -> list[StoredRow]:
         spec, [Logged(each.offset, each.key, each.value, each.timestamp) for each in records]
     )
     return list(
-        stored_rows(spec, database.iterate(STORE, None, None), read_note(database, STORE)[0])
+        stored_rows(spec, database.iterate(STORE, None, None), read_store_time(database, STORE)[0])
     )
 
 
