@@ -1,5 +1,5 @@
-"""Kafka's error codes, sorted by what they mean to us. Pure tables; broker's and client's own codes side by side."""
-# ruff: noqa: SLF001 - librdkafka's names for what the client itself finds begin with an underscore
+"""Kafka's error codes by meaning, the broker's and the client's own."""
+# ruff: noqa: SLF001 - librdkafka's client errors begin with an underscore
 
 from typing import Final
 

@@ -339,7 +339,7 @@ class _Client:
                 answer = value(*args, **kwargs)
             except RegistryReply:
                 raise
-            except Exception as error:  # noqa: BLE001 - HTTP, TLS, DNS, tokens: whatever kept the answer away
+            except Exception as error:  # noqa: BLE001 - any failure of HTTP, TLS, DNS or tokens
                 problem = _problem(error)
             else:
                 if returns_schema:

@@ -82,7 +82,6 @@ def _place(record: ConsumedRecord) -> str:
     return f"{record.topic}-{record.partition} offset {record.offset}"
 
 
-#: Names of Kafka Streams, for text settings.
 NAMED_EXTRACTORS: Final[dict[str, type[Any]]] = {
     kind.__name__: kind
     for kind in (

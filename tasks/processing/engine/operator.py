@@ -65,7 +65,7 @@ class Operator(ABC):
     expands: ClassVar[bool] = False
     #: Sends each record to exactly one child (split).
     exclusive: ClassVar[bool] = False
-    #: The object may use stores, schedule and commit.
+    #: Runs a user's object, which may use stores, schedule and commit.
     runs_users_object: ClassVar[bool] = False
     #: Reason not to split its task into key ranges. Empty if every row it uses belongs to its
     #: record's key.
@@ -73,12 +73,12 @@ class Operator(ABC):
     keys_out: KeysOut = "same"
     #: Outputs one record per input, with the same timestamp.
     keeps_times: ClassVar[bool] = False
-    #: Judges lateness by earlier records with a key.
+    #: Judges lateness by the largest timestamp of earlier records with a key.
     observes_time: ClassVar[bool] = False
     #: Accepts `JointRecords` and processes them in `order`, also towards nodes that share its
     #: stores.
     takes_joint: bool = False
-    #: Calls users' functions once per batch.
+    #: Calls a user's function once per batch, which is cheaper.
     calls_batches: ClassVar[bool] = False
     #: Records without a value advance its time.
     times_null_values: ClassVar[bool] = True
@@ -104,7 +104,7 @@ class Operator(ABC):
         """Return the cached (keys, bytes)."""
         return (0, 0)
 
-    def mark_committed(self) -> None:  # noqa: B027 - most operators hold nothing back
+    def mark_committed(self) -> None:  # noqa: B027 - most operators have no cache
         """Mark changes that remain cached after a commit."""
 
     def awaits(self) -> bool:
@@ -114,7 +114,7 @@ class Operator(ABC):
         """Return True if it may block its thread, such as in a user's function."""
         return True
 
-    def rows_erased(self, store: str) -> None:  # noqa: B027 - most operators know of rows what the store says
+    def rows_erased(self, store: str) -> None:  # noqa: B027 - most operators cache no rows
         """Drop cached knowledge about a store's rows: some were erased."""
 
     def times(self) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class Operator(ABC):
         """Restore `times`; called after `init`."""
         assert not times, "an operator with times of its own takes them back"
 
-    def close(self) -> None:  # noqa: B027 - most operators hold nothing
+    def close(self) -> None:  # noqa: B027 - most operators have no resources
         """Release resources; called once, also after errors."""
 
 

@@ -224,7 +224,7 @@ async def _answer(value: Any) -> bool:
 )  # fmt: skip
 def test_a_coroutine_that_nobody_waits_for_fails_its_record(operator: str) -> None:
     def use(stream: Any) -> Any:
-        function: Any = lambda value: _answer(value)  # noqa: E731, PLW0108 - what users write
+        function: Any = lambda value: _answer(value)  # noqa: E731, PLW0108 - as users write it
         if operator == "split":
             return stream.split({"yes": function})["yes"]
         return getattr(stream, operator)(function) or stream

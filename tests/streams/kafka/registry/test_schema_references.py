@@ -491,7 +491,7 @@ def test_records_of_another_format_say_so(shop: SchemaRegistry) -> None:
         Serdes.avro(ADDRESS, shop.url).deserialize("t", data or b"")
 
 
-SECRET = "canary-7391"  # noqa: S105 - what must not be shown
+SECRET = "canary-7391"  # noqa: S105 - must not be shown
 
 
 @pytest.mark.parametrize("make", [Serdes.avro, Serdes.json_schema])

@@ -287,7 +287,7 @@ def test_a_bad_record_goes_to_its_handler(registry: SchemaRegistry) -> None:
             assert output.read_key_values() == [("c", {"cents": 5})]
 
 
-SECRET = "canary-7391"  # noqa: S105 - what must not be shown
+SECRET = "canary-7391"  # noqa: S105 - must not be shown
 
 
 @pytest.mark.parametrize("form", ["in the URL", "property", "reference"])

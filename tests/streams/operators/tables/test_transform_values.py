@@ -84,7 +84,7 @@ def test_a_row_on_which_it_fails_is_the_handlers() -> None:
             return 100 // value
 
     rows = [("a", 5, 1), ("b", 0, 2), ("c", 4, 3)]
-    use: Any = lambda s: table_of(s).transform_values(Failing).to_stream()  # noqa: E731 - one line says it
+    use: Any = lambda s: table_of(s).transform_values(Failing).to_stream()  # noqa: E731 - one line is clearer
     assert run(use, rows, processing_exception_handler="continue") == [("a", 20, 1), ("c", 25, 3)]
 
 

@@ -39,7 +39,7 @@ def in_thread(loop: PrivateLoop, call: Any) -> tuple[threading.Thread, list[Base
         try:
             with loop:
                 wait_for(call())
-        except BaseException as error:  # noqa: BLE001 - the test looks at it
+        except BaseException as error:  # noqa: BLE001 - the test checks it
             raised.append(error)
 
     thread = threading.Thread(target=run)

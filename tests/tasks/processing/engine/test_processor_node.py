@@ -246,7 +246,7 @@ def boom(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
 def swallow(context: ProcessorContext[Any, Any], record: Record[Any, Any]) -> None:
     try:
         context.forward(record)
-    except Exception:  # noqa: BLE001 - what a careless user writes
+    except Exception:  # noqa: BLE001 - as a careless user writes it
         context.forward(record.replace(value="swallowed"))
 
 
