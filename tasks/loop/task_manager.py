@@ -36,9 +36,9 @@ from tidewheel.tasks.errors import OutdatedGrantError
 from tidewheel.tasks.internal_topics import ApplicationPlan
 from tidewheel.tasks.loop.erasures import Erasures
 from tidewheel.tasks.processing.engine.drops import most_frequent
-from tidewheel.tasks.restore.restore_results import Broken, Closed, Refused, Restored
 from tidewheel.tasks.restore.start_positions import Grant, StartPosition, old_maps, operator_times
 from tidewheel.tasks.restore.state_updater import StateUpdater
+from tidewheel.tasks.restore.store_restore import Broken, Closed, Refused, Restored
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.learner_task import LearnerTask
 from tidewheel.tasks.task.lifecycle import TaskState

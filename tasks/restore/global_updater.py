@@ -19,7 +19,7 @@ from tidewheel.tasks.call_watch import GLOBAL, CallWatch, Limits
 from tidewheel.tasks.errors import GlobalStoreDamagedError, MissingSourceTopicError
 from tidewheel.tasks.ports import Admin, ChangelogReader, Clock, OffsetOutOfRangeError
 from tidewheel.tasks.restore.global_stores import GlobalStores
-from tidewheel.tasks.restore.stalls import Reach, Stalls, explained
+from tidewheel.tasks.restore.store_changelog_reader import Reach, Stalls, explained
 from tidewheel.tasks.restore.store_restore import DELETE_RETENTION_MS, EventKind, RestoreEvent
 
 _log = logging.getLogger(__name__)

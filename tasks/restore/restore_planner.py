@@ -18,7 +18,6 @@ from tidewheel.tasks.ports import (
     UnsettledOffsetsError,
 )
 from tidewheel.tasks.restore.offset_origin import StartRules, check_state
-from tidewheel.tasks.restore.stalls import Stall, explained
 from tidewheel.tasks.restore.start_positions import (
     Grant,
     StartPosition,
@@ -28,6 +27,7 @@ from tidewheel.tasks.restore.start_positions import (
     slowest_position_ms,
     topic_ids_of,
 )
+from tidewheel.tasks.restore.store_changelog_reader import Stall, explained
 from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, LogFacts, StoreRestore, start_of
 from tidewheel.tasks.task.active_task import ActiveTask
 

@@ -24,7 +24,6 @@ from tidewheel.state_stores.bulk_restore.plan import (
 )
 from tidewheel.state_stores.spec import StoreKind
 from tidewheel.tasks.ports import Clock
-from tidewheel.tasks.restore.restoring_task import Charge
 from tidewheel.tasks.restore.run_ports import (
     RunMaker,
     RunOrder,
@@ -34,7 +33,12 @@ from tidewheel.tasks.restore.run_ports import (
     RunsFailed,
     RunsMade,
 )
-from tidewheel.tasks.restore.store_restore import LogFacts, StoreRestore, tombstone_retention_ms
+from tidewheel.tasks.restore.store_restore import (
+    Charge,
+    LogFacts,
+    StoreRestore,
+    tombstone_retention_ms,
+)
 
 _log = logging.getLogger(__name__)
 

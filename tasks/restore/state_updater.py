@@ -23,18 +23,27 @@ from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError, 
 from tidewheel.tasks.errors import StartRefusedError, TaskCorruptedError
 from tidewheel.tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
-from tidewheel.tasks.restore.reading_turns import ReadingTurns
-from tidewheel.tasks.restore.restore_events import RestoreEvents, StandbyUpdateEvent
 from tidewheel.tasks.restore.restore_planner import RestorePlanner
-from tidewheel.tasks.restore.restore_rate import RestoreRate, said_of
-from tidewheel.tasks.restore.restore_results import Broken, Closed, Refused, Restored, RestoreResult
-from tidewheel.tasks.restore.restoring_task import Charge
 from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.run_restores import RunRestores
-from tidewheel.tasks.restore.shared_reader import SharedReader
-from tidewheel.tasks.restore.stalls import Reach, Stalls
 from tidewheel.tasks.restore.start_positions import Grant, StartPosition
-from tidewheel.tasks.restore.store_restore import EventKind, LogFacts, RestoreEvent, StoreRestore
+from tidewheel.tasks.restore.store_changelog_reader import Reach, ReadingTurns, SharedReader, Stalls
+from tidewheel.tasks.restore.store_restore import (
+    Broken,
+    Charge,
+    Closed,
+    EventKind,
+    LogFacts,
+    Refused,
+    Restored,
+    RestoreEvent,
+    RestoreEvents,
+    RestoreRate,
+    RestoreResult,
+    StandbyUpdateEvent,
+    StoreRestore,
+    said_of,
+)
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.learner_task import LearnerTask
 

@@ -5,19 +5,36 @@
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.errors import StateStoreError, StreamsError
 from tidewheel.state_stores.restore import StartFrom, StoreTime, fold, restore_start
+from tidewheel.tasks.errors import TaskCorruptedError
 from tidewheel.tasks.ports import TopicDescription
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
-from tidewheel.tasks.restore.restore_rate import RestoreRate
+from tidewheel.tasks.restore.start_positions import Grant, StartPosition
 from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.learner_task import CopyProgress, LearnerTask
 from tidewheel.tasks.task.source_restore import SourceRestore
+
+UpdateKind = Literal["start", "batch", "suspended"]
+#: Why a copy is followed no more, as Kafka Streams' SuspendReason: it has left this worker, or its task is to run here.
+SuspendReason = Literal["MIGRATED", "PROMOTED"]
+
+
+#: The rate is that of the last so many seconds.
+_WINDOW_S: Final = 10.0
+#: Notes closer together than this are one.
+_STEP_S: Final = 0.25
+#: A rate lies between two notes.
+_NOTES_MIN: Final = 2
+
 
 #: Kafka's default for how long tombstones outlive compaction.
 DELETE_RETENTION_MS = 86_400_000
@@ -26,6 +43,63 @@ DELETE_RETENTION_MS = 86_400_000
 _FOR_EVER_MS: Final = 1 << 62
 
 EventKind = Literal["start", "batch", "end", "suspended"]
+
+
+class RestoreRate:
+    """A rate over the last ten seconds.
+
+    >>> rate = RestoreRate()
+    >>> rate.note(0, 100.0)
+    >>> rate.note(5_000, 102.0)
+    >>> rate.per_second, rate.seconds_for(10_000)
+    (2500.0, 4.0)
+    """
+
+    __slots__ = ("_notes",)
+
+    def __init__(self) -> None:
+        #: (total, when), the oldest first.
+        self._notes: deque[tuple[int, float]] = deque()
+
+    def note(self, total: int, now_s: float) -> None:
+        """Note how many there are by now, in all; a smaller number than before begins anew."""
+        notes = self._notes
+        if notes and total < notes[-1][0]:
+            notes.clear()
+        if len(notes) > 1 and now_s - notes[-2][1] < _STEP_S:
+            notes.pop()
+        notes.append((total, now_s))
+        while len(notes) > _NOTES_MIN and now_s - notes[1][1] >= _WINDOW_S:
+            notes.popleft()
+
+    @property
+    def per_second(self) -> float:
+        """Return the rate as of the last note; 0 before there are two."""
+        notes = list(self._notes)  # of one moment: another thread may ask
+        if len(notes) < _NOTES_MIN:
+            return 0.0
+        (first, begin_s), (last, end_s) = notes[0], notes[-1]
+        return (last - first) / (end_s - begin_s) if end_s > begin_s else 0.0
+
+    def seconds_for(self, remaining: int) -> float | None:
+        """Return how long the rest takes at this rate; None if that can't be told."""
+        rate = self.per_second
+        if remaining <= 0:
+            return 0.0
+        return remaining / rate if rate > 0 else None
+
+
+def said_of(restored: int, remaining: int, rate: RestoreRate) -> str:
+    """Return how far a restore is, for people.
+
+    >>> said_of(5_000, 10_000, RestoreRate())
+    'restoring: 5,000 records so far, 10,000 to go'
+    """
+    text = f"restoring: {restored:,} records so far, {remaining:,} to go"
+    left_s = rate.seconds_for(remaining)
+    if left_s is None:
+        return text
+    return f"{text}, {rate.per_second:,.0f} records/s, about {left_s:,.0f} s left"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,3 +372,230 @@ def tombstone_retention_ms(topic: TopicDescription) -> int:
     if "compact" not in topic.config.get("cleanup.policy", "compact"):
         return _FOR_EVER_MS
     return int(topic.config.get("delete.retention.ms", DELETE_RETENTION_MS))
+
+
+class Charge(msgspec.Struct, eq=False):
+    """A task that is to be handed over (`grant`), or followed as a copy (`copy`)."""
+
+    task: ActiveTask
+    grant: Grant | None = None
+    copy: LearnerTask | None = None
+    entries: dict[TopicPartition, StoreRestore] = msgspec.field(
+        default_factory=dict[TopicPartition, StoreRestore]
+    )
+    starts: Mapping[TopicPartition, StartPosition] | None = None
+    topic_ids: Mapping[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
+    #: Its stores are open and are what their positions say.
+    complete: bool = False
+    #: Records read since the grant.
+    restored: int = 0
+    wiped: bool = False
+    #: It may not start under its grant; nothing is read for it until the next order.
+    refused: bool = False
+    #: It was a copy, and the owner before has let go.
+    promoted: bool = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether nobody works on the task until it runs here, or soon nobody will: others make room for it."""
+        return self.promoted or (
+            self.copy is not None and self.copy.role == "learner" and self.copy.is_ready
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether all its stores have come to their ends."""
+        return all(entry.is_done for entry in self.entries.values())
+
+    def progress(self, ends: Mapping[TopicPartition, int]) -> CopyProgress:
+        """Return how far its stores are, given the ends that the reader knows."""
+        return CopyProgress(
+            positions={each: entry.position for each, entry in self.entries.items()},
+            ends={each: _end_of(entry, ends) for each, entry in self.entries.items()},
+        )
+
+
+def _end_of(entry: StoreRestore, ends: Mapping[TopicPartition, int]) -> int | None:
+    if entry.limit is not None:
+        return entry.limit
+    # The reader knows nothing of what is made into runs elsewhere: at least this much is to come.
+    return (
+        max(entry.milestone, entry.position + 1) if entry.elsewhere else ends.get(entry.partition)
+    )
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that is ready to run.
+
+    Attributes:
+        task: The task, its stores open.
+        grant: The grant it was restored under.
+        starts: Where its inputs begin.
+        topic_ids: Ids of its input topics.
+        restored: Changelog records that were read since it was asked for.
+    """
+
+    task: ActiveTask
+    grant: Grant
+    starts: Mapping[TopicPartition, StartPosition]
+    topic_ids: Mapping[str, bytes]
+    restored: int
+
+
+class Broken(msgspec.Struct, frozen=True, kw_only=True):
+    """A task or copy whose state can't be had here; its databases are closed. A copy has no grant."""
+
+    task: ActiveTask
+    grant: Grant | None
+    error: StateStoreError | TaskCorruptedError
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that may not start under a grant; its databases stay open until the updater is told what becomes of it."""
+
+    task: ActiveTask
+    grant: Grant
+    error: StreamsError
+
+
+class Closed(msgspec.Struct, frozen=True, kw_only=True):
+    """A task whose databases were closed, as ordered."""
+
+    task: ActiveTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyUpdateEvent:
+    """Progress of a copy of one store that follows one changelog partition (KIP-988).
+
+    `start`, `position` and `end` are offsets: where following began, where the copy is (all that is below it is in the store),
+    and the end of the changelog as far as it is known. `restored` counts the records since the start, `batch` those since
+    the last event. `role` is "standby" or "learner"; `reason` is set in "suspended".
+
+    >>> event = StandbyUpdateEvent(
+    ...     kind="batch", task_id="0_1", role="standby", store="counts", topic="app-counts-changelog", partition=1,
+    ...     start=0, position=90, end=100, restored=90, batch=40,
+    ... )
+    >>> event.end - event.position
+    10
+    """
+
+    kind: UpdateKind
+    task_id: str
+    role: str
+    store: str
+    topic: str
+    partition: int
+    start: int
+    position: int
+    end: int
+    restored: int
+    batch: int = 0
+    reason: SuspendReason | None = None
+
+
+#: Result of an order, for the worker's loop.
+RestoreResult = Restored | Broken | Refused | Closed
+
+
+class RestoreEvents:
+    """Tells two listeners: one of tasks that are restored to run, one of copies. Called by the updater's thread only.
+
+    Args:
+        on_restore: Told of tasks that are to run.
+        on_standby_update: Told of copies, learners and standbys alike.
+    """
+
+    def __init__(
+        self,
+        on_restore: Callable[[RestoreEvent], None],
+        on_standby_update: Callable[[StandbyUpdateEvent], None],
+    ) -> None:
+        self._on_restore = on_restore
+        self._on_standby_update = on_standby_update
+
+    def started(self, charge: Charge) -> None:
+        """Tell that stores begin to be restored (those that have something to read), or to be followed."""
+        for entry in charge.entries.values():
+            if charge.copy is not None:
+                entry.told, entry.said = True, entry.restored
+                self._on_standby_update(self._update(charge, entry, "start"))
+            elif not entry.is_done:
+                entry.told = True
+                self._on_restore(entry.event("start"))
+
+    def loaded(self, charge: Charge, entry: StoreRestore) -> None:
+        """Tell that records were loaded."""
+        if not entry.told:
+            return
+        if charge.copy is None:
+            self._on_restore(entry.event("batch"))
+        elif entry.restored > entry.said:
+            event = self._update(charge, entry, "batch")
+            entry.said = entry.restored
+            self._on_standby_update(event)
+
+    def ended(self, entry: StoreRestore) -> None:
+        """Tell that a store of a task that is to run is complete."""
+        if entry.told:
+            self._on_restore(entry.event("end"))
+            entry.told = False
+
+    def suspended(self, charge: Charge, reason: SuspendReason = "MIGRATED") -> None:
+        """Tell that nothing more is read for a task, before all was."""
+        for tell in self._suspensions(charge, reason):
+            tell()
+
+    @contextmanager
+    def leaving(self, charge: Charge) -> Generator[None]:
+        """Tell that a task leaves, which is closed meanwhile: of a restore before, of a copy after it is closed."""
+        told = self._suspensions(charge, "MIGRATED")
+        if charge.copy is None:
+            for tell in told:
+                tell()
+        yield
+        if charge.copy is not None:
+            for tell in told:
+                tell()
+
+    def _suspensions(self, charge: Charge, reason: SuspendReason) -> list[Callable[[], None]]:
+        tells: list[Callable[[], None]] = []
+        for entry in charge.entries.values():
+            if entry.told:
+                entry.told = False
+                tells.append(self._suspension(charge, entry, reason))
+        return tells
+
+    def _suspension(
+        self, charge: Charge, entry: StoreRestore, reason: SuspendReason
+    ) -> Callable[[], None]:
+        if charge.copy is None:
+            event = entry.event("suspended")
+            return lambda: self._on_restore(event)
+        update = self._update(charge, entry, "suspended", reason)
+        return lambda: self._on_standby_update(update)
+
+    def _update(
+        self,
+        charge: Charge,
+        entry: StoreRestore,
+        kind: UpdateKind,
+        reason: SuspendReason | None = None,
+    ) -> StandbyUpdateEvent:
+        copy = charge.copy
+        assert copy is not None, "who follows is a copy"
+        end = None if copy.progress is None else copy.progress.ends.get(entry.partition)
+        return StandbyUpdateEvent(
+            kind=kind,
+            task_id=str(charge.task.task_id),
+            role=copy.role,
+            store=entry.store,
+            topic=entry.partition.topic,
+            partition=entry.partition.partition,
+            start=entry.start,
+            position=entry.position,
+            end=max(end or 0, entry.milestone, entry.position),
+            restored=entry.restored,
+            batch=max(entry.restored - entry.said, 0),
+            reason=reason,
+        )

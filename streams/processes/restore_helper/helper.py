@@ -40,7 +40,7 @@ from tidewheel.streams.processes.restore_helper.messages import (
 )
 from tidewheel.tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
-from tidewheel.tasks.restore.reading_turns import ReadingTurns
+from tidewheel.tasks.restore.store_changelog_reader import ReadingTurns
 
 _log = logging.getLogger("tidewheel.restore")
 

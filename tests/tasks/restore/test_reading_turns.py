@@ -9,7 +9,7 @@ from tests.fakes.clients import FakeChangelogReader
 from tests.fakes.clock import FakeClock
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
-from tidewheel.tasks.restore.reading_turns import ReadingTurns
+from tidewheel.tasks.restore.store_changelog_reader import ReadingTurns
 from tidewheel.tasks.restore.store_restore import StoreRestore
 from tidewheel.tasks.task.active_task import ActiveTask
 
@@ -69,7 +69,7 @@ def test_copies_among_themselves_do_not_wait() -> None:
 def test_a_copy_that_has_read_too_early_waits_until_it_may_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidewheel.tasks.restore.reading_turns._HELD_MAX", 3)
+    monkeypatch.setattr("tidewheel.tasks.restore.store_changelog_reader._HELD_MAX", 3)
     turns = Turns()
     early = entry("table", end=None, limit=0)
     records = SourceRecords("table", 0, [0, 1, 2, 3], [b"k"] * 4, [b"v"] * 4, [0] * 4, None)

@@ -7,7 +7,7 @@ from tests.tasks.loop.test_moving_tasks import CHANGELOG, bench, fill, learn, pr
 from tests.tasks.restore.test_copies_of_stores import table_of
 from tidewheel.rebalance.protocol.orders import DropCopy, TaskBroken, TaskRunning
 from tidewheel.state_stores.errors import StateStoreError
-from tidewheel.tasks.restore.restore_events import StandbyUpdateEvent
+from tidewheel.tasks.restore.store_restore import StandbyUpdateEvent
 
 
 def followed(group: GroupBench, first: Host, second: Host) -> None:

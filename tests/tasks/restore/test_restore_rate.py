@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from tidewheel.tasks.restore.restore_rate import RestoreRate, said_of
+from tidewheel.tasks.restore.store_restore import RestoreRate, said_of
 
 
 def test_the_rate_forgets_what_was_long_ago() -> None:

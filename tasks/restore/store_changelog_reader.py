@@ -1,0 +1,292 @@
+"""The one reader of changelogs that all restores of a worker share, and whose records are whose. No thread of its own."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple, Protocol
+
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.tasks.open_transactions import OpenTransaction
+from tidewheel.tasks.ports import ChangelogReader, Clock
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.store_restore import Charge, StoreRestore
+
+#: A restore whose position has not moved for so long is stalled.
+STALL_S: Final = 5.0
+#: A stall is reported again after this time.
+_AGAIN_S: Final = 60.0
+
+
+_RECORDS_MIN: Final = 100
+_RECORDS_FIRST: Final = 1_000
+#: While tasks run, a poll's records take about this long at most, and then as long nothing is done (GIL).
+_SLICE_S: Final = 0.004
+#: In each round of this length copies wait for so much of it, first, while a task that is to run is restored.
+_ROUND_S: Final = 0.5
+_COPIES_WAIT_S: Final = 0.4
+#: A copy that has read so many records too early stops reading for a while.
+_HELD_MAX: Final = 20_000
+
+
+#: How long a poll waits for records: an order that comes meanwhile waits as long.
+_POLL_S: Final = 0.01
+
+
+class Restoring(Protocol):
+    """What takes turns: the restore of one partition."""
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Return what is read."""
+        ...
+
+    @property
+    def end(self) -> int | None:
+        """Return where it is done; None for a copy, which waits for others."""
+        ...
+
+    @property
+    def held(self) -> int:
+        """Return how many records were read too early."""
+        ...
+
+
+class ReadingTurns:
+    """Shares a reader among restores: tasks that are to run go first, copies don't starve, tasks that run least of all.
+
+    Args:
+        clock: Time.
+        wait: Waits for some seconds, or until the thread is to end.
+    """
+
+    def __init__(self, clock: Clock, wait: Callable[[float], object]) -> None:
+        self._clock = clock
+        self._wait = wait
+        self._fitting = _RECORDS_FIRST
+        self._paused: AbstractSet[TopicPartition] = frozenset()
+        #: When the first round began; None while only copies are read.
+        self._rounds_s: float | None = None
+
+    def records(self, most: int, *, busy: bool) -> int:
+        """Return how many records to poll for; `busy` says that tasks run."""
+        return min(self._fitting, most) if busy else most
+
+    def share(self, reader: ChangelogReader, entries: Iterable[Restoring]) -> None:
+        """Pause and resume what is read, for this moment."""
+        entries = list(entries)
+        waits = self._copies_wait(entries)
+        pause = {
+            entry.partition
+            for entry in entries
+            if (waits and entry.end is None) or entry.held > _HELD_MAX
+        }
+        if pause != self._paused:
+            reading = {entry.partition for entry in entries}
+            reader.resume(sorted(reading & self._paused - pause))
+            reader.pause(sorted(pause - self._paused))
+            self._paused = pause
+
+    def _copies_wait(self, entries: Iterable[Restoring]) -> bool:
+        if all(entry.end is None for entry in entries):
+            self._rounds_s = None
+            return False
+        now_s = self._clock.monotonic_s()
+        if self._rounds_s is None:
+            self._rounds_s = now_s
+        return (now_s - self._rounds_s) % _ROUND_S < _COPIES_WAIT_S
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that partitions are read no more."""
+        self._paused = self._paused - set(partitions)
+
+    def leave_room(self, records: int, took_s: float) -> None:
+        """Leave the interpreter to tasks that run, for as long as we had it; fit the next poll into a slice."""
+        fitting = int(records / max(took_s, 1e-6) * _SLICE_S)
+        self._fitting = max(_RECORDS_MIN, min(fitting, 2 * self._fitting))
+        self._wait(min(took_s, _SLICE_S))
+
+
+class SharedReader:
+    """Reads what the charges need, in turns. The client is made when it is needed first, and again after `rest`.
+
+    Args:
+        make: Makes the client.
+        turns: Whose turn it is.
+    """
+
+    def __init__(self, make: Callable[[], ChangelogReader], turns: ReadingTurns) -> None:
+        self._make = make
+        self._turns = turns
+        self._reader: ChangelogReader | None = None
+        self._charges: dict[TopicPartition, Charge] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing is read."""
+        return not self._charges
+
+    def charge_of(self, partition: TopicPartition) -> Charge | None:
+        """Return for whom a partition is read, if it is."""
+        return self._charges.get(partition)
+
+    def charges(self) -> list[Charge]:
+        """Return for whom anything is read, each once."""
+        return list(dict.fromkeys(self._charges.values()))
+
+    def entries(self) -> list[StoreRestore]:
+        """Return what is read."""
+        return [charge.entries[partition] for partition, charge in self._charges.items()]
+
+    def start(self, charge: Charge) -> None:
+        """Read what the stores of a task need, from where they stand; what is read already goes on."""
+        wanted = {
+            partition: entry.position
+            for partition, entry in charge.entries.items()
+            if not entry.is_done and not entry.elsewhere and partition not in self._charges
+        }
+        if not wanted:
+            return
+        if self._reader is None:
+            self._reader = self._make()
+            self._reader.assign({})
+        self._reader.add(wanted)
+        self._charges.update(dict.fromkeys(wanted, charge))
+        self._choose_headers(self._reader)
+
+    def stop(self, charge: Charge, partitions: Iterable[TopicPartition]) -> None:
+        """Read these no more, as far as they are read for this task."""
+        mine = [each for each in partitions if self._charges.get(each) is charge]
+        for partition in mine:
+            del self._charges[partition]
+        self._turns.forget(mine)
+        if mine and self._reader is not None:
+            self._reader.remove(mine)
+            self._choose_headers(self._reader)
+
+    def _choose_headers(self, reader: ChangelogReader) -> None:
+        reader.with_headers = any(entry.needs_headers for entry in self.entries())
+
+    def poll(self, most: int, *, busy: bool) -> list[SourceRecords]:
+        """Return what has arrived, of at most so many records; `busy`: tasks run. Raises as the port does."""
+        reader = self._reader
+        assert reader is not None, "something is read"
+        return reader.poll(self._turns.records(most, busy=busy), _POLL_S)
+
+    def share(self) -> None:
+        """Let those read whose turn it is now."""
+        assert self._reader is not None, "something is read"
+        self._turns.share(self._reader, self.entries())
+
+    def leave_room(self, records: int, took_s: float) -> None:
+        """Leave the interpreter to tasks that run, after records that took so long."""
+        self._turns.leave_room(records, took_s)
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """Return the reader's positions."""
+        return {} if self._reader is None else self._reader.positions()
+
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """Return the ends of the logs that the reader knows."""
+        return {} if self._reader is None else self._reader.end_offsets()
+
+    def stable(self) -> Mapping[TopicPartition, int]:
+        """Return the ends of the decided records that the reader knows."""
+        return {} if self._reader is None else self._reader.stable_offsets()
+
+    def rest(self) -> None:
+        """Close the client; idempotent."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+class Reach(NamedTuple):
+    """The position of a restore, and the end that it reads to."""
+
+    position: int
+    end: int
+
+
+class Stall(NamedTuple):
+    """A restore whose position has not moved for `for_s` seconds."""
+
+    partition: TopicPartition
+    reach: Reach
+    for_s: float
+
+
+class _Watched(NamedTuple):
+    position: int
+    since_s: float
+    due_s: float
+
+
+class Stalls:
+    """Watches restores; `look` reports each stall once, and again every minute."""
+
+    def __init__(self) -> None:
+        self._watched: dict[TopicPartition, _Watched] = {}
+
+    def look(self, reaches: Mapping[TopicPartition, Reach], now_s: float) -> list[Stall]:
+        """Return the stalls to report now; partitions that are left out are watched no more."""
+        watched: dict[TopicPartition, _Watched] = {}
+        due: list[Stall] = []
+        for partition, reach in reaches.items():
+            if reach.position >= reach.end:
+                continue
+            before = self._watched.get(partition)
+            if before is None or before.position != reach.position:
+                before = _Watched(reach.position, now_s, now_s + STALL_S)
+            if now_s >= before.due_s:
+                due.append(Stall(partition, reach, now_s - before.since_s))
+                before = before._replace(due_s=now_s + _AGAIN_S)
+            watched[partition] = before
+        self._watched = watched
+        return due
+
+    def is_stalled(self, partition: TopicPartition, now_s: float) -> bool:
+        """Return whether the position of a restore has not moved for long."""
+        watched = self._watched.get(partition)
+        return watched is not None and now_s - watched.since_s >= STALL_S
+
+
+class StallsAdmin(Protocol):
+    """What explaining stalls asks of the cluster."""
+
+    def open_transactions(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, OpenTransaction]:
+        """Return the open transaction that the last stable offset waits for, of the partitions where there is one."""
+        ...
+
+
+def explained(stalls: Sequence[Stall], admin: StallsAdmin) -> list[str]:
+    """Return why restores do not go on; asks the cluster, and says so where it does not answer."""
+    if not stalls:
+        return []
+    try:
+        causes = admin.open_transactions([each.partition for each in stalls])
+    except StreamsError as error:
+        return [reason_of(each, None, str(error)) for each in stalls]
+    return [reason_of(each, causes.get(each.partition)) for each in stalls]
+
+
+def reason_of(stall: Stall, cause: OpenTransaction | None, problem: str = "") -> str:
+    """Return why a restore does not go on, as far as it is known.
+
+    Args:
+        stall: The restore.
+        cause: The open transaction that it waits for; None if there is none.
+        problem: Why the cluster could not be asked; "" if it could.
+
+    >>> stall = Stall(TopicPartition("log", 0), Reach(5, 9), 7.2)
+    >>> reason_of(stall, None)
+    'no progress for 7 s at offset 5 of log-0, which is to be read to offset 9: look at the brokers'
+    """
+    at, end = stall.reach
+    text = f"no progress for {stall.for_s:.0f} s at offset {at} of {stall.partition}, which is to be read to offset {end}"
+    if cause is not None:
+        return f"{text}: {cause}"
+    if problem:
+        return f"{text}; the cluster could not be asked why: {problem}"
+    return f"{text}: look at the brokers"
