@@ -11,6 +11,7 @@ or damaged decodes to None. Version 1 had no facts, and a checksum without the o
 import base64
 import binascii
 import zlib
+from collections.abc import Iterable
 from typing import Self
 
 import msgspec
@@ -262,6 +263,25 @@ def _checked(text: str, committed_offset: int) -> bytes | None:
         _VERSION: _checksum(content, committed_offset),
     }.get(body[1])
     return content if written == expected else None
+
+
+def slowest_position_ms(
+    committed: Iterable[Progress | None], topology_hash: bytes, *, may_part: bool
+) -> int | None:
+    """Return the stream time of the committed position of a task's slowest key range.
+
+    Rows of faster ranges show later times than a restore to that position may use. None where no range is ahead; -1 where
+    that time is not known: nothing is committed, or by another version of the topology, whose time may be that of other
+    records. `may_part`: ranges that are level now may diverge before the time is used.
+    """
+    known = [progress for progress in committed if progress is not None]
+    level = all(progress.highest_offset == progress.committed_offset for progress in known)
+    if level and not may_part:
+        return None
+    if any(progress.topology_hash != topology_hash for progress in known):
+        return -1
+    # Operators of a task with key ranges all have the time of the position, and nothing else has any (`OperatorTimes`).
+    return max((time for progress in known for time in progress.operator_times_ms), default=-1)
 
 
 def _checksum(body: bytes | bytearray, committed_offset: int) -> int:

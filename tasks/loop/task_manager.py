@@ -38,7 +38,7 @@ from tidewheel.tasks.loop.erasures import Erasures
 from tidewheel.tasks.processing.engine.drops import most_frequent
 from tidewheel.tasks.restore.start_positions import Grant, StartPosition, old_maps, operator_times
 from tidewheel.tasks.restore.state_updater import StateUpdater
-from tidewheel.tasks.restore.store_restore import Broken, Closed, Refused, Restored
+from tidewheel.tasks.restore.store_restore import ClosedTask, FailedTask, RefusedTask, RestoredTask
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.learner_task import LearnerTask
 from tidewheel.tasks.task.lifecycle import TaskState
@@ -241,15 +241,15 @@ class TaskManager:
         refusal: StreamsError | None = None
         for result in self._updater.take():
             match result:
-                case Restored():
+                case RestoredTask():
                     if self._is_current(result.task, result.grant):
                         self._start(result)
                         admitted.append(result.task)
-                case Broken():
+                case FailedTask():
                     self._broke(result)
-                case Refused():
+                case RefusedTask():
                     refusal = self._refuse(result) or refusal
-                case Closed():
+                case ClosedTask():
                     self._leaving.pop(result.task, None)
         if refusal is not None and not (self._has_run or self.tasks or self.copies):
             raise refusal
@@ -267,7 +267,7 @@ class TaskManager:
             and held.task_epoch == grant.task_epoch
         )
 
-    def _start(self, result: Restored) -> None:
+    def _start(self, result: RestoredTask) -> None:
         task, starts = result.task, result.starts
         offsets = {partition: start.offset for partition, start in starts.items()}
         self._before_start(task)
@@ -300,7 +300,7 @@ class TaskManager:
         if self._say is not None:
             self._say(report)
 
-    def _broke(self, result: Broken) -> None:
+    def _broke(self, result: FailedTask) -> None:
         """Tell the group of a task or copy that can't be had here; without one, it ends the worker."""
         task_id = result.task.task_id
         if self._say is None:
@@ -317,7 +317,7 @@ class TaskManager:
             self._say_broken(task_id, grant.task_epoch, "active", result.error)
             self._tell_running()
 
-    def _refuse(self, result: Refused) -> StreamsError | None:
+    def _refuse(self, result: RefusedTask) -> StreamsError | None:
         """Give up a task that may not start; return why, if the reason outlasts this grant.
 
         Nothing happens where the grant was revoked or replaced meanwhile.

@@ -106,20 +106,16 @@ class GlobalStateManager(StateManager):
             now=now,
         )
         self._topics = {each.store.name: each.topic for each in stores}
-        self._partitions = partitions
+        #: Store of each partition of the global topics.
+        self.changelogs = {
+            TopicPartition(topic, partition): store
+            for store, topic in self._topics.items()
+            for partition in range(partitions[topic])
+        }
 
     def serde_topic(self, store: str) -> str:
         """Return the topic that the store is read from."""
         return self._topics[store]
-
-    @property
-    def changelogs(self) -> dict[TopicPartition, str]:
-        """Return the store of each partition of the global topics."""
-        return {
-            TopicPartition(topic, partition): store
-            for store, topic in self._topics.items()
-            for partition in range(self._partitions[topic])
-        }
 
     def position_of(self, partition: TopicPartition) -> Position | None:
         """Return how far a store's data on disk has come in one partition, or None if that is not known."""

@@ -267,7 +267,7 @@ class GlobalUpdater:
             partition: Reach(positions.get(partition, entry.start), entry.end)
             for partition, entry in self._wanted.items()
         }
-        stalls = self._stalls.look(reaches, now_s)
+        stalls = self._stalls.check(reaches, now_s)
         for stall, text in zip(stalls, explained(stalls, self._admin), strict=True):
             store = self._wanted[stall.partition].store
             _log.warning("global store %s: restoring has made %s", store, text)

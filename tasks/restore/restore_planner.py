@@ -10,6 +10,7 @@ from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.layout.position import Position
 from tidewheel.tasks.errors import StartRefusedError
 from tidewheel.tasks.internal_topics import ApplicationPlan
+from tidewheel.tasks.key_ranges.progress_vector import slowest_position_ms
 from tidewheel.tasks.ports import (
     Admin,
     Clock,
@@ -24,7 +25,6 @@ from tidewheel.tasks.restore.start_positions import (
     find_granted_starts,
     inputs_of,
     progress_of,
-    slowest_position_ms,
     topic_ids_of,
 )
 from tidewheel.tasks.restore.store_changelog_reader import Stall, explained
@@ -170,7 +170,7 @@ class RestorePlanner:
         starts = self._admin.beginning_offsets(partitions)
         # In this order: the stable offset of a moment is never beyond a later end.
         stable = self._admin.stable_offsets(partitions)
-        ends = self._confirmed_ends(tasks, topics)
+        ends = self._confirmed_ends(tasks, partitions, topics)
         now_ms = self._clock.now_ms()
         return {
             partition: LogFacts(
@@ -184,7 +184,10 @@ class RestorePlanner:
         }
 
     def _confirmed_ends(
-        self, tasks: Sequence[ActiveTask], topics: Mapping[str, TopicDescription]
+        self,
+        tasks: Sequence[ActiveTask],
+        partitions: Sequence[TopicPartition],
+        topics: Mapping[str, TopicDescription],
     ) -> dict[TopicPartition, int]:
         """Return the ends of the logs; one below the position of a store is asked for again, for some seconds.
 
@@ -198,7 +201,7 @@ class RestorePlanner:
             if (position := task.stores.position(store)) is not None
             and position.topic_id == topics[partition.topic].topic_id
         }
-        ends = self._admin.end_offsets([each for task in tasks for each in _backups(task)])
+        ends = self._admin.end_offsets(partitions)
         for _ in range(_ENDS_ASKED):
             short = [each for each, offset in positions.items() if offset > ends[each]]
             if not short:
@@ -375,7 +378,7 @@ def _may_part(task: ActiveTask) -> bool:
 
 def _backups(task: ActiveTask) -> dict[TopicPartition, str]:
     """Return the store of each partition that one is restored from."""
-    return task.stores.changelogs | task.source_stores
+    return {**task.stores.changelogs, **task.source_stores}
 
 
 def _limit_of_copy(position: Position | None, committed: int | None, about: LogFacts) -> int | None:

@@ -34,8 +34,8 @@ from tidewheel.tasks.restore.run_ports import (
     RunsMade,
 )
 from tidewheel.tasks.restore.store_restore import (
-    Charge,
     LogFacts,
+    RestoringTask,
     StoreRestore,
     tombstone_retention_ms,
 )
@@ -49,7 +49,7 @@ _ATTEMPTS: Final = 2
 class _Made:
     """A store whose runs are being made."""
 
-    def __init__(self, charge: Charge, entry: StoreRestore, facts: LogFacts) -> None:
+    def __init__(self, charge: RestoringTask, entry: StoreRestore, facts: LogFacts) -> None:
         self.charge = charge
         self.entry = entry
         self.facts = facts
@@ -62,29 +62,29 @@ class RunRestores:
     """What is being made. Its thread is the updater's.
 
     Args:
-        settings: What makes runs; None if nothing does.
+        settings: What makes runs.
         clock: Time.
         post: Has something done by the thread, soon; may be called by any.
-        moves_on: Told of a store that has come further elsewhere, and how many records were read or brought.
-        goes_on: Told of a store that is to be read from where it stands: its runs are in, or can't be had.
+        on_progress: Told of a store that has come further elsewhere, and how many records were read or brought.
+        on_end: Told of a store that is to be read from where it stands: its runs are in, or can't be had.
         guarded: Does something with a task's disk; returns whether it went well.
     """
 
     def __init__(
         self,
-        settings: RunSettings | None,
+        settings: RunSettings,
         *,
         clock: Clock,
         post: Callable[[Callable[[], None]], None],
-        moves_on: Callable[[Charge, StoreRestore, int], None],
-        goes_on: Callable[[Charge], None],
-        guarded: Callable[[Charge, Callable[[], object]], bool],
+        on_progress: Callable[[RestoringTask, StoreRestore, int], None],
+        on_end: Callable[[RestoringTask], None],
+        guarded: Callable[[RestoringTask, Callable[[], object]], bool],
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._post = post
-        self._moves_on = moves_on
-        self._goes_on = goes_on
+        self._on_progress = on_progress
+        self._on_end = on_end
         self._guarded = guarded
         self._made: dict[StoreRestore, _Made] = {}
         self._numbers = count(1)
@@ -97,12 +97,12 @@ class RunRestores:
         """Return the stores whose runs are being made."""
         return list(self._made)
 
-    def begin(self, charge: Charge, entry: StoreRestore, facts: LogFacts) -> None:
-        """Have a store's runs made if that pays; it is not to be read then until `goes_on` is told."""
+    def begin(self, charge: RestoringTask, entry: StoreRestore, facts: LogFacts) -> None:
+        """Have a store's runs made if that pays; it is not to be read then until `on_end` is told."""
         settings = self._settings
-        if settings is None or not self._pays(settings, entry, facts):
+        if not self._pays(settings, entry, facts):
             return
-        entry.elsewhere = True
+        entry.awaits_runs = True
         made = self._made[entry] = _Made(charge, entry, facts)
         self._look(settings.maker, made)
 
@@ -119,7 +119,7 @@ class RunRestores:
         begins = entry.task.stores.position(entry.store) is None
         return behind > 0 and begins and settings.maker.has_snapshots
 
-    def stop(self, charge: Charge) -> None:
+    def stop(self, charge: RestoringTask) -> None:
         """Forget what is being made for a task."""
         for made in [each for each in self._made.values() if each.charge is charge]:
             self._end(made)
@@ -130,13 +130,12 @@ class RunRestores:
             self._end(made)
 
     def _end(self, made: _Made) -> None:
-        made.entry.elsewhere = False
+        made.entry.awaits_runs = False
         del self._made[made.entry]
         self._drop_order(made)
 
     def _drop_order(self, made: _Made) -> None:
         if made.order is not None:
-            assert self._settings is not None, "there is no order without"
             self._settings.maker.forget(made.order)
             made.order = None
 
@@ -163,7 +162,6 @@ class RunRestores:
 
     def _plan(self, made: _Made, snapshot: StoreSnapshot | None) -> None:
         settings, entry = self._settings, made.entry
-        assert settings is not None, "nothing is made without"
         stores = entry.task.stores
         facts = changelog_facts(entry, made.facts)
         plan = plan_restore(
@@ -177,7 +175,7 @@ class RunRestores:
         self._say(entry, plan)
         if plan.kind is not RestoreFrom.SNAPSHOT and not plan.in_runs:
             self._end(made)
-            self._goes_on(made.charge)
+            self._on_end(made.charge)
             return
         if plan.kind is not RestoreFrom.POSITION and stores.position(entry.store) is not None:
             with stores.trusted():
@@ -240,7 +238,7 @@ class RunRestores:
         entry = made.entry
         more = max(records - entry.restored, 0)
         entry.ahead, entry.restored = position, records
-        self._moves_on(made.charge, entry, more)
+        self._on_progress(made.charge, entry, more)
 
     def _read_too_slowly(self, made: _Made, order: RunOrder) -> str | None:
         if order.from_offset == order.to_offset:
@@ -263,12 +261,11 @@ class RunRestores:
             )
         self._count(made, order.to_offset, report.records)
         self._end(made)
-        entry.was_ingested(order.to_offset)
-        self._goes_on(made.charge)
+        entry.finish_runs(order.to_offset)
+        self._on_end(made.charge)
 
     def _failed(self, made: _Made, report: RunsFailed) -> None:
         entry, settings = made.entry, self._settings
-        assert settings is not None, "nothing is made without"
         self._drop_order(made)
         again = report.snapshot or made.attempts < _ATTEMPTS
         _log.warning(
@@ -288,7 +285,7 @@ class RunRestores:
             self._look(settings.maker, made)
         else:
             self._end(made)
-            self._goes_on(made.charge)
+            self._on_end(made.charge)
 
 
 def _end(entry: StoreRestore, facts: LogFacts) -> int:

@@ -494,29 +494,6 @@ def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartit
     return found
 
 
-def slowest_position_ms(
-    committed: Iterable[Progress | None], topology_hash: bytes, *, may_part: bool
-) -> int | None:
-    """Return the stream time of the position that the slowest key range of a task has come to, by what was committed.
-
-    Rows of ranges that are ahead of it tell of later times than it needs. None where no range is ahead; -1 where that
-    time is not known: nothing is committed, or by another version of the topology, whose time may be that of other records.
-
-    Args:
-        committed: What the last commit said, per input; None for nothing.
-        topology_hash: Of the version that runs.
-        may_part: Ranges that are level by now may be apart when it matters.
-    """
-    known = [progress for progress in committed if progress is not None]
-    level = all(progress.highest_offset == progress.committed_offset for progress in known)
-    if level and not may_part:
-        return None
-    if any(progress.topology_hash != topology_hash for progress in known):
-        return -1
-    # Operators of a task that is cut all have the time of the position, and nothing else has any (`OperatorTimes`).
-    return max((time for progress in known for time in progress.operator_times_ms), default=-1)
-
-
 def operator_times(
     starts: Mapping[TopicPartition, StartPosition], topology_hash: bytes
 ) -> tuple[int, ...]:

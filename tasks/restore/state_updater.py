@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.orders import AnyReport
@@ -27,22 +27,28 @@ from tidewheel.tasks.restore.restore_planner import RestorePlanner
 from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.run_restores import RunRestores
 from tidewheel.tasks.restore.start_positions import Grant, StartPosition
-from tidewheel.tasks.restore.store_changelog_reader import Reach, ReadingTurns, SharedReader, Stalls
+from tidewheel.tasks.restore.store_changelog_reader import (
+    Reach,
+    ReaderOffsets,
+    ReadingTurns,
+    Stalls,
+    StoreChangelogReader,
+)
 from tidewheel.tasks.restore.store_restore import (
-    Broken,
-    Charge,
-    Closed,
+    ClosedTask,
     EventKind,
+    FailedTask,
     LogFacts,
-    Refused,
-    Restored,
+    RefusedTask,
+    RestoredTask,
     RestoreEvent,
     RestoreEvents,
     RestoreRate,
     RestoreResult,
+    RestoringTask,
     StandbyUpdateEvent,
     StoreRestore,
-    said_of,
+    progress_text,
 )
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.learner_task import LearnerTask
@@ -61,14 +67,6 @@ _TOPICS_EVERY_S: Final = 10.0
 _STALLS_EVERY_S: Final = 1.0
 #: How often it is logged how far a long restore is.
 _SAY_EVERY_S: Final = 5.0
-
-
-class _Standing(NamedTuple):
-    """The reader's positions, the ends of decided records, and the ends of the logs."""
-
-    positions: Mapping[TopicPartition, int]
-    stable: Mapping[TopicPartition, int]
-    ends: Mapping[TopicPartition, int]
 
 
 class StateUpdater:
@@ -120,16 +118,21 @@ class StateUpdater:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         # The thread's own.
-        self._charges: dict[TaskId, Charge] = {}
-        self._reader = SharedReader(make_reader, ReadingTurns(clock, self._stop.wait))
+        self._charges: dict[TaskId, RestoringTask] = {}
+        self._reader = StoreChangelogReader(make_reader, ReadingTurns(clock, self._stop.wait))
         self._events = RestoreEvents(on_event, on_standby_update)
-        self._runs = RunRestores(
-            runs,
-            clock=clock,
-            post=self._orders.put,
-            moves_on=self._moves_on,
-            goes_on=self._goes_on,
-            guarded=self._guarded,
+        #: None without a restore helper: this thread reads everything itself.
+        self._runs = (
+            None
+            if runs is None
+            else RunRestores(
+                runs,
+                clock=clock,
+                post=self._orders.put,
+                on_progress=self._count_run_progress,
+                on_end=self._read_tail,
+                guarded=self._guarded,
+            )
         )
         self._mended: set[TaskId] = set()
         self._next_committed_s = 0.0
@@ -154,7 +157,7 @@ class StateUpdater:
     ) -> None:
         """Restore tasks, in state RESTORING, to run them; where they start is found out unless it is known."""
         charges = [
-            Charge(task, grant=grant, starts=starts, topic_ids=topic_ids or {})
+            RestoringTask(task, grant=grant, starts=starts, topic_ids=topic_ids or {})
             for task, grant in tasks.values()
         ]
         self._order(partial(self._begin, charges))
@@ -233,30 +236,31 @@ class StateUpdater:
         try:
             while not self._stop.is_set():
                 self._carry_out_orders()
-                if not (self._reader.is_idle or self._stop.is_set()):
+                if self._reader.tasks and not self._stop.is_set():
                     self._read()
         except BaseException as error:  # noqa: BLE001 - raised again in the worker's thread by take
             self._error = error
         finally:
             for charge in self._charges.values():
                 self._events.suspended(charge)
-            self._runs.close()
-            self._reader.rest()
+            if self._runs is not None:
+                self._runs.close()
+            self._reader.close()
             self._woken()
 
     def _carry_out_orders(self) -> None:
         """Do what is ordered; waits for it if there is nothing to read."""
-        while not self._orders.empty() or self._reader.is_idle:
+        while not (self._orders.empty() and self._reader.tasks):
             if self._orders.empty() and not self._lasting:
-                self._reader.rest()
+                self._reader.close()
             order = self._orders.get()
             if self._stop.is_set():
                 return
             order()
 
-    def _begin(self, charges: Iterable[Charge]) -> None:
+    def _begin(self, charges: Iterable[RestoringTask]) -> None:
         """Open databases, find out what is to be known, begin to read: all at once, the cluster is asked once."""
-        opened: list[Charge] = []
+        opened: list[RestoringTask] = []
         for charge in charges:
             self._charges[charge.task.task_id] = charge
             if self._guarded(charge, partial(self._open, charge)):
@@ -270,11 +274,11 @@ class StateUpdater:
         for charge in opened:
             self._guarded(charge, partial(self._plan, charge, facts))
 
-    def _open(self, charge: Charge) -> None:
+    def _open(self, charge: RestoringTask) -> None:
         if not charge.task.stores.is_open:
             charge.task.stores.open()
 
-    def _find_starts(self, charges: Sequence[Charge]) -> list[Charge]:
+    def _find_starts(self, charges: Sequence[RestoringTask]) -> list[RestoringTask]:
         """Look up the starts of granted tasks that lack them; return the tasks that may start, and the copies."""
         grants = {
             charge.task.task_id: charge.grant
@@ -292,7 +296,7 @@ class StateUpdater:
                 charge.starts, charge.topic_ids = starts, topic_ids
         return [each for each in charges if not each.refused]
 
-    def _may_start(self, charge: Charge, ends: Mapping[TopicPartition, int]) -> bool:
+    def _may_start(self, charge: RestoringTask, ends: Mapping[TopicPartition, int]) -> bool:
         """Return whether the state of a task agrees with its offsets; otherwise it is refused, or given up as damaged."""
         if charge.grant is None or charge.starts is None:
             return True
@@ -304,13 +308,13 @@ class StateUpdater:
             self._refuse(charge, charge.grant, error)
             return False
 
-    def _refuse(self, charge: Charge, grant: Grant, error: StreamsError) -> None:
+    def _refuse(self, charge: RestoringTask, grant: Grant, error: StreamsError) -> None:
         self._let_go(charge)
         charge.refused = True
-        self._results.put(Refused(task=charge.task, grant=grant, error=error))
+        self._results.put(RefusedTask(task=charge.task, grant=grant, error=error))
         self._woken()
 
-    def _plan(self, charge: Charge, facts: Mapping[TopicPartition, LogFacts]) -> None:
+    def _plan(self, charge: RestoringTask, facts: Mapping[TopicPartition, LogFacts]) -> None:
         entries = self._planner.restores(
             charge.task,
             facts,
@@ -321,14 +325,12 @@ class StateUpdater:
         charge.complete = False
         charge.entries = {entry.partition: entry for entry in entries}
         for entry in entries:
-            entry.stands_at(entry.position, at_end=False, now_ms=entry.known_ms)
+            entry.advance_to(entry.position, at_end=False, now_ms=entry.known_ms)
         if charge.copy is not None:
             charge.copy.store_uuid = charge.task.stores.identity()
             self._next_topics_s = 0.0
-        for entry in entries:
-            self._runs.begin(charge, entry, facts[entry.partition])
-            if charge.entries.get(entry.partition) is not entry:
-                return  # its disk is damaged: it was given up, or has begun anew
+        if not self._begin_runs(charge, facts):
+            return
         if charge.copy is not None:
             self._events.started(charge)  # before anything is loaded
         self._reader.start(charge)
@@ -337,10 +339,20 @@ class StateUpdater:
         self._finish_if_done(charge)
         self._announce_if_empty(charge)
 
+    def _begin_runs(self, charge: RestoringTask, facts: Mapping[TopicPartition, LogFacts]) -> bool:
+        """Order sorted runs for stores that are far behind; False if the task's disk turned out to be damaged."""
+        if self._runs is None:
+            return True
+        for entry in list(charge.entries.values()):
+            self._runs.begin(charge, entry, facts[entry.partition])
+            if charge.entries.get(entry.partition) is not entry:
+                return False  # the task was given up, or its restore was restarted
+        return True
+
     # -- orders ----------------------------------------------------------------------------------------------------
 
     def _follow(self, copies: Iterable[LearnerTask]) -> None:
-        fresh: list[Charge] = []
+        fresh: list[RestoringTask] = []
         for copy in copies:
             charge = self._charges.get(copy.task_id)
             refused = charge is not None and charge.refused
@@ -348,10 +360,10 @@ class StateUpdater:
                 self._follow_on(charge, copy)
             else:
                 complete = copy.task.stores.is_open and not refused
-                fresh.append(Charge(copy.task, copy=copy, complete=complete))
+                fresh.append(RestoringTask(copy.task, copy=copy, complete=complete))
         self._begin(fresh)
 
-    def _follow_on(self, charge: Charge, copy: LearnerTask) -> None:
+    def _follow_on(self, charge: RestoringTask, copy: LearnerTask) -> None:
         """Go on with a task that was to run and is revoked while it restores: it has no end any more."""
         self._events.suspended(charge)
         charge.grant, charge.copy, charge.starts = None, copy, None
@@ -369,7 +381,7 @@ class StateUpdater:
         if charge is not None and charge.copy is copy:
             self._announce_if_empty(charge)
 
-    def _announce_if_empty(self, charge: Charge) -> None:
+    def _announce_if_empty(self, charge: RestoringTask) -> None:
         """Announce a copy that has nothing to follow, as it will never be further."""
         if not charge.entries:
             self._announce_progress(charge, {})
@@ -392,14 +404,14 @@ class StateUpdater:
             entry.start, entry.restored = entry.position, 0
         self._guarded(charge, partial(self._go_on, charge))
 
-    def _go_on(self, charge: Charge) -> None:
+    def _go_on(self, charge: RestoringTask) -> None:
         """Go on with a copy whose ends are known now."""
         self._events.started(charge)
         now_ms = self._clock.now_ms()
         for entry in charge.entries.values():
             if entry.limit is not None and entry.end is not None:
-                charge.restored += entry.may_go_to(entry.end, now_ms)
-            entry.stands_at(entry.position, at_end=False, now_ms=now_ms)
+                charge.restored += entry.raise_limit(entry.end, now_ms)
+            entry.advance_to(entry.position, at_end=False, now_ms=now_ms)
         self._finish_if_done(charge)
 
     def _remove(self, task: ActiveTask) -> None:
@@ -412,21 +424,22 @@ class StateUpdater:
             del self._charges[task.task_id]
             self._close(task, task.close)
 
-    def _let_go(self, charge: Charge) -> None:
+    def _let_go(self, charge: RestoringTask) -> None:
         """Read nothing more for a task, here or elsewhere."""
         self._reader.stop(charge, charge.entries)
-        self._runs.stop(charge)
+        if self._runs is not None:
+            self._runs.stop(charge)
 
     def _close(self, task: ActiveTask, close: Callable[[], None]) -> None:
         try:
             close()
         except StateStoreError as error:
             _log.warning("task %s: %s", task.task_id, error)
-        self._results.put(Closed(task=task))
+        self._results.put(ClosedTask(task=task))
 
     # -- what goes wrong -------------------------------------------------------------------------------------------
 
-    def _guarded(self, charge: Charge, action: Callable[[], object]) -> bool:
+    def _guarded(self, charge: RestoringTask, action: Callable[[], object]) -> bool:
         """Do something with a task's disk; return whether it went well. Damage is mended once."""
         try:
             action()
@@ -440,7 +453,7 @@ class StateUpdater:
             return False
         return True
 
-    def _wipe_damaged(self, charge: Charge, error: Exception) -> None:
+    def _wipe_damaged(self, charge: RestoringTask, error: Exception) -> None:
         task = charge.task
         _log.warning("task %s: %s; wiping it and restoring from the changelog", task.task_id, error)
         if charge.copy is not None:
@@ -451,16 +464,16 @@ class StateUpdater:
         charge.wiped, charge.complete, charge.entries = True, False, {}
         self._begin([charge])
 
-    def _give_up(self, charge: Charge, error: StateStoreError | TaskCorruptedError) -> None:
+    def _give_up(self, charge: RestoringTask, error: StateStoreError | TaskCorruptedError) -> None:
         with self._events.leaving(charge):
             del self._charges[charge.task.task_id]
             self._close(charge.task, charge.task.close)
-        self._results.put(Broken(task=charge.task, grant=charge.grant, error=error))
+        self._results.put(FailedTask(task=charge.task, grant=charge.grant, error=error))
         self._woken()
 
     def _begin_anew(self, error: OffsetOutOfRangeError) -> None:
         """Restore a store from the beginning, because the log has lost what comes next."""
-        charge = self._reader.charge_of(error.partition)
+        charge = self._reader.tasks.get(error.partition)
         if charge is None:
             return
         _log.warning("task %s: %s", charge.task.task_id, error)
@@ -478,7 +491,6 @@ class StateUpdater:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        self._reader.share()
         self._keep_informed()
         busy = self._busy() or any(each.is_awaited for each in self._charges.values())
         self._count_remaining()
@@ -489,20 +501,22 @@ class StateUpdater:
             return
         begin_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
         self._mended.clear()
-        changed: dict[StoreRestore, Charge] = {}
+        changed: dict[StoreRestore, RestoringTask] = {}
         for run in runs:
             self._apply(run, changed)
         for entry, charge in changed.items():
             self._tell_batch(charge, entry)
         self._look_at_positions(now_ms)
-        self._look_for_stalls(begin_s)
+        if begin_s >= self._next_stalls_s:
+            self._next_stalls_s = begin_s + _STALLS_EVERY_S
+            self._look_for_stalls(begin_s)
         self._count_remaining()
         if busy and runs:
             self._reader.leave_room(sum(map(len, runs)), self._clock.monotonic_s() - begin_s)
 
-    def _apply(self, run: SourceRecords, changed: dict[StoreRestore, Charge]) -> None:
+    def _apply(self, run: SourceRecords, changed: dict[StoreRestore, RestoringTask]) -> None:
         partition = TopicPartition(run.topic, run.partition)
-        charge = self._reader.charge_of(partition)
+        charge = self._reader.tasks.get(partition)
         if charge is None or charge.task.task_id in self._mended:
             return  # fetched for what is not read any more, or begins anew
         entry = charge.entries[partition]
@@ -512,24 +526,24 @@ class StateUpdater:
             if charge.grant is not None:
                 charge.restored += applied
 
-        self.restored_records += len(run)
+        self.restored_records += len(run.offsets)
         if self._guarded(charge, write):
             changed[entry] = charge
 
     def _look_at_positions(self, now_ms: int) -> None:
-        standing = _Standing(self._reader.positions(), self._reader.stable(), self._reader.ends())
-        for charge in self._reader.charges():
+        standing = self._reader.offsets()
+        for charge in dict.fromkeys(self._reader.tasks.values()):
             if charge.task.task_id not in self._mended:
                 self._guarded(charge, partial(self._stand, charge, standing, now_ms))
 
-    def _stand(self, charge: Charge, standing: _Standing, now_ms: int) -> None:
+    def _stand(self, charge: RestoringTask, standing: ReaderOffsets, now_ms: int) -> None:
         """Note where the reader stands in a task's changelogs."""
         for partition, entry in charge.entries.items():
             position = standing.positions.get(partition)
-            if position is not None and self._reader.charge_of(partition) is charge:
+            if position is not None and self._reader.tasks.get(partition) is charge:
                 # Nothing is compacted beyond the stable offset, so a copy that has come to it misses no deletes.
                 at_end = charge.grant is None and standing.stable.get(partition) == position
-                entry.stands_at(position, at_end=at_end, now_ms=now_ms)
+                entry.advance_to(position, at_end=at_end, now_ms=now_ms)
         self._finish_if_done(charge)
         self._announce_progress(charge, standing.ends)
 
@@ -537,21 +551,22 @@ class StateUpdater:
         if report is not None:
             self._say(report)
 
-    def _finish_if_done(self, charge: Charge) -> None:
+    def _finish_if_done(self, charge: RestoringTask) -> None:
         """Stop reading what has come to its end; hand the task over when everything has."""
         if charge.grant is None:
             return
         done = [entry for entry in charge.entries.values() if entry.is_done]
-        self._reader.stop(charge, [entry.partition for entry in done])
-        for entry in done:
-            self._events.ended(entry)
-        if charge.is_done:
+        if done:
+            self._reader.stop(charge, [entry.partition for entry in done])
+            for entry in done:
+                self._events.ended(entry)
+        if len(done) == len(charge.entries):
             for entry in done:
                 entry.keep_position()
             del self._charges[charge.task.task_id]
             assert charge.starts is not None, "a granted task's starts are found first"
             self._results.put(
-                Restored(
+                RestoredTask(
                     task=charge.task,
                     grant=charge.grant,
                     starts={each: charge.starts[each] for each in charge.task.inputs},
@@ -562,61 +577,65 @@ class StateUpdater:
             self._woken()
 
     def _count_remaining(self) -> None:
-        entries = [*self._reader.entries(), *self._runs.entries()]
+        entries = [charge.entries[partition] for partition, charge in self._reader.tasks.items()]
+        if self._runs is not None:
+            entries += self._runs.entries()
         self.remaining_records = sum(entry.remaining for entry in entries)
         now_s = self._clock.monotonic_s()
         self._rate.note(self.restored_records, now_s)
         if self.remaining_records and now_s >= self._next_said_s:
             if self._next_said_s:
-                _log.info("%s", said_of(self.restored_records, self.remaining_records, self._rate))
+                _log.info(
+                    "%s", progress_text(self.restored_records, self.remaining_records, self._rate)
+                )
             self._next_said_s = now_s + _SAY_EVERY_S
         elif not self.remaining_records:
             self._next_said_s = 0.0
 
     # -- what is made elsewhere -------------------------------------------------------------------------------------
 
-    def _moves_on(self, charge: Charge, entry: StoreRestore, records: int) -> None:
+    def _moves_on(self, charge: RestoringTask, entry: StoreRestore, records: int) -> None:
         """Note that a store has come further elsewhere."""
         self.restored_records += records
         if charge.grant is not None:
             charge.restored += records
         self._tell_batch(charge, entry)
         self._count_remaining()
-        self._announce_progress(charge, self._reader.ends())
+        self._announce_progress(charge, self._reader.offsets().ends)
 
-    def _goes_on(self, charge: Charge) -> None:
+    def _goes_on(self, charge: RestoringTask) -> None:
         """Read what a store needs beyond its runs, or without any."""
         self._reader.start(charge)
         self._finish_if_done(charge)
 
-    def _tell_batch(self, charge: Charge, entry: StoreRestore) -> None:
+    def _tell_batch(self, charge: RestoringTask, entry: StoreRestore) -> None:
         entry.rate.note(entry.restored, self._clock.monotonic_s())
         self._events.loaded(charge, entry)
 
-    def _announce_progress(self, charge: Charge, ends: Mapping[TopicPartition, int]) -> None:
+    def _announce_progress(self, charge: RestoringTask, ends: Mapping[TopicPartition, int]) -> None:
         if charge.copy is not None:
             self._announce(charge.copy.moves_on(charge.progress(ends), self._clock.monotonic_s()))
 
     def _look_for_stalls(self, now_s: float) -> None:
         """Report restores that do not go on, with the reason."""
-        if now_s < self._next_stalls_s:
-            return
-        self._next_stalls_s = now_s + _STALLS_EVERY_S
-        ends = self._reader.ends()
-        reaches = {
-            entry.partition: Reach(entry.position, end)
-            for entry in self._reader.entries()
-            if entry.limit is None and (end := entry.end or ends.get(entry.partition)) is not None
-        }
-        stalls = self._stalls.look(reaches, now_s)
+        ends = self._reader.offsets().ends if self._reader.tasks else {}
+        reaches: dict[TopicPartition, Reach] = {}
+        for partition, charge in self._reader.tasks.items():
+            entry = charge.entries[partition]
+            end = entry.end or ends.get(partition)
+            if entry.limit is None and end is not None:
+                reaches[partition] = Reach(entry.position, end)
+        stalls = self._stalls.check(reaches, now_s)
         known = {
             task_id: text
             for task_id, text in self.waits.items()
             if (charge := self._charges.get(task_id)) is not None
             and any(self._stalls.is_stalled(each, now_s) for each in charge.entries)
         }
-        for stall, text in zip(stalls, self._planner.explain(stalls), strict=True):
-            charge = self._reader.charge_of(stall.partition)
+        for stall, text in zip(
+            stalls, self._planner.explain(stalls) if stalls else (), strict=True
+        ):
+            charge = self._reader.tasks.get(stall.partition)
             if charge is not None:
                 what = "restoring" if charge.copy is None else f"the {charge.copy.role}"
                 _log.warning("task %s: %s has made %s", charge.task.task_id, what, text)
@@ -644,7 +663,7 @@ class StateUpdater:
         """Let copies of tables have what is committed of their inputs by now."""
         limited = {
             partition: charge
-            for charge in self._reader.charges()
+            for charge in dict.fromkeys(self._reader.tasks.values())
             for partition, entry in charge.entries.items()
             if charge.grant is None and entry.limit is not None
         }
@@ -653,6 +672,6 @@ class StateUpdater:
         for partition, offset in committed.items():
             charge = limited[partition]
             entry = charge.entries[partition]
-            let_in = partial(entry.may_go_to, offset, now_ms)
-            if self._reader.charge_of(partition) is charge and self._guarded(charge, let_in):
+            let_in = partial(entry.raise_limit, offset, now_ms)
+            if self._reader.tasks.get(partition) is charge and self._guarded(charge, let_in):
                 self._events.loaded(charge, entry)

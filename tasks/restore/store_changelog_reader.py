@@ -9,7 +9,7 @@ from tidewheel.state_stores.errors import StreamsError
 from tidewheel.tasks.open_transactions import OpenTransaction
 from tidewheel.tasks.ports import ChangelogReader, Clock
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
-from tidewheel.tasks.restore.store_restore import Charge, StoreRestore
+from tidewheel.tasks.restore.store_restore import RestoringTask
 
 #: A restore whose position has not moved for so long is stalled.
 STALL_S: Final = 5.0
@@ -106,95 +106,81 @@ class ReadingTurns:
         self._wait(min(took_s, _SLICE_S))
 
 
-class SharedReader:
-    """Reads what the charges need, in turns. The client is made when it is needed first, and again after `rest`.
+class ReaderOffsets(NamedTuple):
+    """Offsets that the client knows: its positions, last stable offsets, and ends of the logs."""
 
-    Args:
-        make: Makes the client.
-        turns: Whose turn it is.
-    """
+    positions: Mapping[TopicPartition, int]
+    stable: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+
+
+class StoreChangelogReader:
+    """Reads the changelogs of all restoring tasks with one client, which exists only while it is needed."""
 
     def __init__(self, make: Callable[[], ChangelogReader], turns: ReadingTurns) -> None:
         self._make = make
         self._turns = turns
         self._reader: ChangelogReader | None = None
-        self._charges: dict[TopicPartition, Charge] = {}
+        #: Task of each partition that is read.
+        self.tasks: dict[TopicPartition, RestoringTask] = {}
 
-    @property
-    def is_idle(self) -> bool:
-        """Return whether nothing is read."""
-        return not self._charges
-
-    def charge_of(self, partition: TopicPartition) -> Charge | None:
-        """Return for whom a partition is read, if it is."""
-        return self._charges.get(partition)
-
-    def charges(self) -> list[Charge]:
-        """Return for whom anything is read, each once."""
-        return list(dict.fromkeys(self._charges.values()))
-
-    def entries(self) -> list[StoreRestore]:
-        """Return what is read."""
-        return [charge.entries[partition] for partition, charge in self._charges.items()]
-
-    def start(self, charge: Charge) -> None:
-        """Read what the stores of a task need, from where they stand; what is read already goes on."""
-        wanted = {
-            partition: entry.position
-            for partition, entry in charge.entries.items()
-            if not entry.is_done and not entry.elsewhere and partition not in self._charges
+    def start(self, task: RestoringTask) -> None:
+        """Start to read the unfinished stores of a task, each at its position."""
+        positions = {
+            partition: restore.position
+            for partition, restore in task.entries.items()
+            if not restore.is_done and not restore.awaits_runs and partition not in self.tasks
         }
-        if not wanted:
+        if not positions:
             return
         if self._reader is None:
             self._reader = self._make()
             self._reader.assign({})
-        self._reader.add(wanted)
-        self._charges.update(dict.fromkeys(wanted, charge))
+        self._reader.add(positions)
+        self.tasks.update(dict.fromkeys(positions, task))
         self._choose_headers(self._reader)
 
-    def stop(self, charge: Charge, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more, as far as they are read for this task."""
-        mine = [each for each in partitions if self._charges.get(each) is charge]
-        for partition in mine:
-            del self._charges[partition]
-        self._turns.forget(mine)
-        if mine and self._reader is not None:
-            self._reader.remove(mine)
+    def stop(self, task: RestoringTask, partitions: Iterable[TopicPartition]) -> None:
+        """Stop to read partitions of a task; those that another task reads stay."""
+        stopped = [partition for partition in partitions if self.tasks.get(partition) is task]
+        for partition in stopped:
+            del self.tasks[partition]
+        self._turns.forget(stopped)
+        if stopped and self._reader is not None:
+            self._reader.remove(stopped)
             self._choose_headers(self._reader)
 
     def _choose_headers(self, reader: ChangelogReader) -> None:
-        reader.with_headers = any(entry.needs_headers for entry in self.entries())
+        reader.with_headers = any(
+            task.entries[partition].needs_headers for partition, task in self.tasks.items()
+        )
 
-    def poll(self, most: int, *, busy: bool) -> list[SourceRecords]:
-        """Return what has arrived, of at most so many records; `busy`: tasks run. Raises as the port does."""
+    def poll(self, records_max: int, *, busy: bool) -> list[SourceRecords]:
+        """Return records of the stores whose turn it is; `busy`: running tasks must not be slowed.
+
+        Raises:
+            OffsetOutOfRangeError: The log has lost the next records of a partition.
+        """
         reader = self._reader
-        assert reader is not None, "something is read"
-        return reader.poll(self._turns.records(most, busy=busy), _POLL_S)
-
-    def share(self) -> None:
-        """Let those read whose turn it is now."""
-        assert self._reader is not None, "something is read"
-        self._turns.share(self._reader, self.entries())
+        assert reader is not None, "a task is read"
+        self._turns.share(
+            reader, [task.entries[partition] for partition, task in self.tasks.items()]
+        )
+        return reader.poll(self._turns.records(records_max, busy=busy), _POLL_S)
 
     def leave_room(self, records: int, took_s: float) -> None:
-        """Leave the interpreter to tasks that run, after records that took so long."""
+        """Leave the interpreter to running tasks, after records that took so long to restore."""
         self._turns.leave_room(records, took_s)
 
-    def positions(self) -> Mapping[TopicPartition, int]:
-        """Return the reader's positions."""
-        return {} if self._reader is None else self._reader.positions()
+    def offsets(self) -> ReaderOffsets:
+        """Return the offsets that the client knows; no request is made."""
+        reader = self._reader
+        if reader is None:
+            return ReaderOffsets({}, {}, {})
+        return ReaderOffsets(reader.positions(), reader.stable_offsets(), reader.end_offsets())
 
-    def ends(self) -> Mapping[TopicPartition, int]:
-        """Return the ends of the logs that the reader knows."""
-        return {} if self._reader is None else self._reader.end_offsets()
-
-    def stable(self) -> Mapping[TopicPartition, int]:
-        """Return the ends of the decided records that the reader knows."""
-        return {} if self._reader is None else self._reader.stable_offsets()
-
-    def rest(self) -> None:
-        """Close the client; idempotent."""
+    def close(self) -> None:
+        """Close the client until `start` needs one again; idempotent."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -222,12 +208,12 @@ class _Watched(NamedTuple):
 
 
 class Stalls:
-    """Watches restores; `look` reports each stall once, and again every minute."""
+    """Watches restores; `check` reports each stall once, and again every minute."""
 
     def __init__(self) -> None:
         self._watched: dict[TopicPartition, _Watched] = {}
 
-    def look(self, reaches: Mapping[TopicPartition, Reach], now_s: float) -> list[Stall]:
+    def check(self, reaches: Mapping[TopicPartition, Reach], now_s: float) -> list[Stall]:
         """Return the stalls to report now; partitions that are left out are watched no more."""
         watched: dict[TopicPartition, _Watched] = {}
         due: list[Stall] = []

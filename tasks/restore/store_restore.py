@@ -89,10 +89,10 @@ class RestoreRate:
         return remaining / rate if rate > 0 else None
 
 
-def said_of(restored: int, remaining: int, rate: RestoreRate) -> str:
+def progress_text(restored: int, remaining: int, rate: RestoreRate) -> str:
     """Return how far a restore is, for people.
 
-    >>> said_of(5_000, 10_000, RestoreRate())
+    >>> progress_text(5_000, 10_000, RestoreRate())
     'restoring: 5,000 records so far, 10,000 to go'
     """
     text = f"restoring: {restored:,} records so far, {remaining:,} to go"
@@ -180,7 +180,7 @@ class StoreRestore(msgspec.Struct, eq=False):
     restored: int = 0
     source: SourceRestore | None = None
     #: Its sorted runs are being made: it is not read here until they are in the store.
-    elsewhere: bool = False
+    awaits_runs: bool = False
     #: How far those who make them have come.
     ahead: int = 0
     rate: RestoreRate = msgspec.field(default_factory=RestoreRate)
@@ -215,7 +215,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         """Write what some records leave behind; return how many were applied (others are kept for later)."""
         if self.limit is None:
             self._write(run)
-            return len(run)
+            return len(run.offsets)
         self._held.append(run)
         return self.apply_held()
 
@@ -236,7 +236,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         # No position before all there was is read: a restore that is cut short begins where it began, because tombstones
         # for what it has read so far may be compacted away before it goes on.
         self.position = run.offsets[-1] + 1
-        self.restored += len(run)
+        self.restored += len(run.offsets)
         stores = self.task.stores
         with stores.trusted():
             stores.write_restored(
@@ -272,7 +272,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         self.kept = self.position
         return {self.partition: self.position}
 
-    def stands_at(self, position: int, *, at_end: bool, now_ms: int) -> None:
+    def advance_to(self, position: int, *, at_end: bool, now_ms: int) -> None:
         """Note the reader's position, past control records; `at_end`: it was the end of the log at `now_ms`."""
         if self._held:
             position = self._held[0].offsets[0]
@@ -287,13 +287,13 @@ class StoreRestore(msgspec.Struct, eq=False):
             if first:
                 self.keep_position()
 
-    def was_ingested(self, position: int) -> None:
+    def finish_runs(self, position: int) -> None:
         """Note that runs have brought the store to a position, which is on disk with them."""
         self.ahead = 0
         self.position = self.kept = position
-        self.stands_at(position, at_end=False, now_ms=self.known_ms)
+        self.advance_to(position, at_end=False, now_ms=self.known_ms)
 
-    def may_go_to(self, limit: int, now_ms: int) -> int:
+    def raise_limit(self, limit: int, now_ms: int) -> int:
         """Raise the limit to what is committed of the input now; return how many records that let in."""
         if self.limit is None or limit <= self.limit:
             return 0
@@ -374,7 +374,7 @@ def tombstone_retention_ms(topic: TopicDescription) -> int:
     return int(topic.config.get("delete.retention.ms", DELETE_RETENTION_MS))
 
 
-class Charge(msgspec.Struct, eq=False):
+class RestoringTask(msgspec.Struct, eq=False):
     """A task that is to be handed over (`grant`), or followed as a copy (`copy`)."""
 
     task: ActiveTask
@@ -420,11 +420,11 @@ def _end_of(entry: StoreRestore, ends: Mapping[TopicPartition, int]) -> int | No
         return entry.limit
     # The reader knows nothing of what is made into runs elsewhere: at least this much is to come.
     return (
-        max(entry.milestone, entry.position + 1) if entry.elsewhere else ends.get(entry.partition)
+        max(entry.milestone, entry.position + 1) if entry.awaits_runs else ends.get(entry.partition)
     )
 
 
-class Restored(msgspec.Struct, frozen=True, kw_only=True):
+class RestoredTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task that is ready to run.
 
     Attributes:
@@ -442,7 +442,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     restored: int
 
 
-class Broken(msgspec.Struct, frozen=True, kw_only=True):
+class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task or copy whose state can't be had here; its databases are closed. A copy has no grant."""
 
     task: ActiveTask
@@ -450,7 +450,7 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
     error: StateStoreError | TaskCorruptedError
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task that may not start under a grant; its databases stay open until the updater is told what becomes of it."""
 
     task: ActiveTask
@@ -458,7 +458,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     error: StreamsError
 
 
-class Closed(msgspec.Struct, frozen=True, kw_only=True):
+class ClosedTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task whose databases were closed, as ordered."""
 
     task: ActiveTask
@@ -495,7 +495,7 @@ class StandbyUpdateEvent:
 
 
 #: Result of an order, for the worker's loop.
-RestoreResult = Restored | Broken | Refused | Closed
+RestoreResult = RestoredTask | FailedTask | RefusedTask | ClosedTask
 
 
 class RestoreEvents:
@@ -514,7 +514,7 @@ class RestoreEvents:
         self._on_restore = on_restore
         self._on_standby_update = on_standby_update
 
-    def started(self, charge: Charge) -> None:
+    def started(self, charge: RestoringTask) -> None:
         """Tell that stores begin to be restored (those that have something to read), or to be followed."""
         for entry in charge.entries.values():
             if charge.copy is not None:
@@ -524,7 +524,7 @@ class RestoreEvents:
                 entry.told = True
                 self._on_restore(entry.event("start"))
 
-    def loaded(self, charge: Charge, entry: StoreRestore) -> None:
+    def loaded(self, charge: RestoringTask, entry: StoreRestore) -> None:
         """Tell that records were loaded."""
         if not entry.told:
             return
@@ -541,13 +541,13 @@ class RestoreEvents:
             self._on_restore(entry.event("end"))
             entry.told = False
 
-    def suspended(self, charge: Charge, reason: SuspendReason = "MIGRATED") -> None:
+    def suspended(self, charge: RestoringTask, reason: SuspendReason = "MIGRATED") -> None:
         """Tell that nothing more is read for a task, before all was."""
         for tell in self._suspensions(charge, reason):
             tell()
 
     @contextmanager
-    def leaving(self, charge: Charge) -> Generator[None]:
+    def leaving(self, charge: RestoringTask) -> Generator[None]:
         """Tell that a task leaves, which is closed meanwhile: of a restore before, of a copy after it is closed."""
         told = self._suspensions(charge, "MIGRATED")
         if charge.copy is None:
@@ -558,7 +558,9 @@ class RestoreEvents:
             for tell in told:
                 tell()
 
-    def _suspensions(self, charge: Charge, reason: SuspendReason) -> list[Callable[[], None]]:
+    def _suspensions(
+        self, charge: RestoringTask, reason: SuspendReason
+    ) -> list[Callable[[], None]]:
         tells: list[Callable[[], None]] = []
         for entry in charge.entries.values():
             if entry.told:
@@ -567,7 +569,7 @@ class RestoreEvents:
         return tells
 
     def _suspension(
-        self, charge: Charge, entry: StoreRestore, reason: SuspendReason
+        self, charge: RestoringTask, entry: StoreRestore, reason: SuspendReason
     ) -> Callable[[], None]:
         if charge.copy is None:
             event = entry.event("suspended")
@@ -577,7 +579,7 @@ class RestoreEvents:
 
     def _update(
         self,
-        charge: Charge,
+        charge: RestoringTask,
         entry: StoreRestore,
         kind: UpdateKind,
         reason: SuspendReason | None = None,

@@ -86,6 +86,27 @@ class StateManager:
         self._slots: dict[str, CustomStoreHost] = {}
         self.stores: dict[str, Store] = {}
         self.topic_ids: dict[str, bytes] = {}
+        self._serde_topics = {
+            store: changelog_topic(settings.application_id, store) for store in self.specs
+        }
+        self._changelog_of = {
+            spec.name: TopicPartition(self._serde_topics[spec.name], task_id.partition)
+            if spec.logging
+            else None
+            for spec in specs
+        }
+        #: Store of each changelog partition.
+        self.changelogs: Mapping[TopicPartition, str] = {
+            partition: store
+            for store, partition in self._changelog_of.items()
+            if partition is not None
+        }
+        #: Store of each input partition that a store without a changelog is restored from.
+        self.sources: Mapping[TopicPartition, str] = {
+            TopicPartition(spec.source_topic, task_id.partition): spec.name
+            for spec in specs
+            if spec.source_topic is not None
+        }
         #: By what stream time restored rows expire: that of the position of the task's slowest key range, -1 if it is not
         #: known; None while no range is behind what is restored, so that the rows themselves tell.
         self.slowest_position_ms: int | None = None
@@ -231,36 +252,16 @@ class StateManager:
 
     def serde_topic(self, store: str) -> str:
         """Return the topic that the serdes of a store are told."""
-        return changelog_topic(self._settings.application_id, store)
+        return self._serde_topics[store]
 
     def changelog(self, store: str) -> TopicPartition | None:
         """Return the changelog partition of a store, or None if it has none."""
-        if not self.specs[store].logging:
-            return None
-        return TopicPartition(
-            changelog_topic(self._settings.application_id, store), self.task_id.partition
-        )
-
-    @property
-    def changelogs(self) -> dict[TopicPartition, str]:
-        """Return the store of each changelog partition."""
-        return {
-            partition: store
-            for store in self.specs
-            if (partition := self.changelog(store)) is not None
-        }
-
-    @property
-    def sources(self) -> dict[TopicPartition, str]:
-        """Return the store of each input partition that a store is restored from, having no changelog."""
-        return {
-            TopicPartition(spec.source_topic, self.task_id.partition): spec.name
-            for spec in self.specs.values()
-            if spec.source_topic is not None
-        }
+        return self._changelog_of[store]
 
     def slowest_ms(self, store: str) -> int | None:
         """Return the time of a store at `slowest_position_ms`; None where that is, or for a store without expiry."""
+        if self.slowest_position_ms is None:
+            return None
         return slowest_time(self.specs[store], self.slowest_position_ms)
 
     def scratch_store(self, store: str) -> Any:
@@ -390,7 +391,9 @@ class StateManager:
     def _encoded(
         self, positions: Mapping[TopicPartition, int], now_ms: int, *, persistent: bool
     ) -> dict[str, bytes]:
-        changelogs = self.changelogs | self.sources
+        if not positions:
+            return {}
+        changelogs = {**self.changelogs, **self.sources}
         return {
             position_name(*partition): self._at(partition, offset, now_ms).encode()
             for partition, offset in positions.items()
@@ -480,7 +483,7 @@ class StateManager:
         """Write the known positions again as of now; called when it is certain that nothing newer is in the log."""
         known = {
             partition: position.offset
-            for partition, store in (self.changelogs | self.sources).items()
+            for partition, store in {**self.changelogs, **self.sources}.items()
             if (position := self.position(store)) is not None
         }
         self.apply({}, known, now_ms=now_ms)

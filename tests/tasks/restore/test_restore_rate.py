@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from tidewheel.tasks.restore.store_restore import RestoreRate, said_of
+from tidewheel.tasks.restore.store_restore import RestoreRate, progress_text
 
 
 def test_the_rate_forgets_what_was_long_ago() -> None:
@@ -43,6 +43,6 @@ def test_a_restore_that_begins_anew_has_a_rate_of_its_own() -> None:
     assert (rate.per_second, rate.seconds_for(5), rate.seconds_for(0)) == (0.0, None, 0.0)
     rate.note(20, 3.0)
     assert rate.per_second == 10.0
-    assert said_of(20, 100, rate) == (
+    assert progress_text(20, 100, rate) == (
         "restoring: 20 records so far, 100 to go, 10 records/s, about 10 s left"
     )
