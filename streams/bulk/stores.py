@@ -173,7 +173,7 @@ def slowest_positions(
     """Return how far the slowest key range of each task is now, of the tasks whose stores' rows expire.
 
     Ranges that are ahead write later rows, but what has expired by those the slow one may still need. It is asked before
-    the ends of the changelogs are, so that it holds for all that is read (`tidewheel.tasks.restore.start_positions.slowest_position_ms`).
+    the ends of the changelogs are, so that it holds for all that is read (`tidewheel.tasks.key_ranges.progress_vector.slowest_position_ms`).
     """
     expiring = [store for store in stores if store.spec.kind in SEGMENTED_KINDS]
     inputs = {

@@ -74,7 +74,7 @@ class RestorePlanner:
         self._appeared = appeared
         self._topology_hash = topology_hash
         self._topic_ids: dict[str, bytes] = {}
-        self._learned_s = 0.0
+        self._topic_ids_read_s = 0.0
 
     def find_starts(
         self, grants: Mapping[TaskId, Grant]
@@ -98,9 +98,9 @@ class RestorePlanner:
     def _starts_of(self, grants: Mapping[TaskId, Grant]) -> dict[TopicPartition, StartPosition]:
         plan = self._plan()
         inputs = inputs_of(plan, grants)
-        too_old = self._clock.monotonic_s() - self._learned_s > _TOPIC_IDS_AGE_S
+        too_old = self._clock.monotonic_s() - self._topic_ids_read_s > _TOPIC_IDS_AGE_S
         if too_old or any(each.topic not in self._topic_ids for each in inputs):
-            self.learn_topics(inputs)
+            self.refresh_topic_ids(inputs)
         return find_granted_starts(
             plan,
             grants,
@@ -110,40 +110,44 @@ class RestorePlanner:
             topic_ids=self._topic_ids,
         )
 
-    def learn_topics(self, partitions: Iterable[TopicPartition] = ()) -> None:
+    def refresh_topic_ids(self, partitions: Iterable[TopicPartition] = ()) -> None:
         """Ask for the ids of the topics of these partitions, and again of those that are known.
 
         They are asked for ahead, so that a promotion need not wait for them.
         """
         known = [TopicPartition(topic, 0) for topic in self._topic_ids]
-        learned_s = self._clock.monotonic_s()
+        read_s = self._clock.monotonic_s()
         self._topic_ids = topic_ids_of([*known, *partitions], self._admin)
-        self._learned_s = learned_s
+        self._topic_ids_read_s = read_s
 
-    def get_ready(self, copies: Iterable[ActiveTask]) -> None:
+    def prepare_promotions(self, copies: Iterable[ActiveTask]) -> None:
         """Ask ahead what a promotion asks of these tasks: a first question has to find the group's coordinator.
 
         What is committed by now says how far their slowest key ranges are.
         """
         copies = list(copies)
         inputs = [partition for task in copies for partition in task.inputs]
-        self.learn_topics(inputs)
+        self.refresh_topic_ids(inputs)
         self._admin.reach_group(self._group_id)
-        self._place(copies, self._admin.committed(self._group_id, inputs, stable=False))
+        self._set_slowest_positions(
+            copies, self._admin.committed(self._group_id, inputs, stable=False)
+        )
 
-    def look_at_ranges(self, copies: Iterable[ActiveTask]) -> None:
+    def refresh_slowest_positions(self, copies: Iterable[ActiveTask]) -> None:
         """Find out how far the slowest key ranges are of tasks that others run, in several ranges perhaps."""
         cut = [task for task in copies if _may_part(task)]
         inputs = [partition for task in cut for partition in task.inputs]
         if inputs:
-            self._place(cut, self._admin.committed(self._group_id, inputs, stable=False))
+            self._set_slowest_positions(
+                cut, self._admin.committed(self._group_id, inputs, stable=False)
+            )
 
-    def lose_sight(self, task: ActiveTask) -> None:
+    def forget_slowest_position(self, task: ActiveTask) -> None:
         """Count no more on what was committed of a task, which somebody else runs from now on: its ranges may part."""
         if task.stores.slowest_position_ms is None and _may_part(task):
             task.stores.slowest_position_ms = -1
 
-    def _place(
+    def _set_slowest_positions(
         self, copies: Iterable[ActiveTask], committed: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
         for task in copies:
@@ -158,7 +162,7 @@ class RestorePlanner:
         found = self._admin.committed(self._group_id, partitions, stable=False)
         return {partition: offset.offset for partition, offset in found.items()}
 
-    def look(self, tasks: Iterable[ActiveTask]) -> dict[TopicPartition, LogFacts]:
+    def read_log_facts(self, tasks: Iterable[ActiveTask]) -> dict[TopicPartition, LogFacts]:
         """Return what the cluster says of everything that stores of these tasks are restored from."""
         tasks = list(tasks)
         partitions = [partition for task in tasks for partition in _backups(task)]
@@ -259,7 +263,7 @@ class RestorePlanner:
             grant: With what it is owned, if it is to run; None for a copy.
             complete: Its stores were open until now, and are what their positions say.
         """
-        self._start_at(task, starts)
+        self._set_slowest_position(task, starts)
         found: list[StoreRestore] = []
         limits = self._limits(task, starts)
         for partition, store in _backups(task).items():
@@ -316,7 +320,7 @@ class RestorePlanner:
         grant: Grant,
     ) -> None:
         """Set where the restores of a copy that is promoted are done."""
-        self._start_at(task, starts)
+        self._set_slowest_position(task, starts)
         entries = list(entries)
         limits = self._limits(task, starts)
         unknown = [
@@ -334,7 +338,7 @@ class RestorePlanner:
                 entry.end = {**ends, **grant.changelog_end}[entry.partition]
                 entry.milestone, entry.known_ms = entry.end, now_ms
 
-    def _start_at(
+    def _set_slowest_position(
         self, task: ActiveTask, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> None:
         """Note how far the slowest key range is of a task that is to run: what is restored is that of the same commit."""
@@ -349,7 +353,7 @@ class RestorePlanner:
         self, task: ActiveTask, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> dict[TopicPartition, int | None]:
         """Return how far each input that a table is restored from is committed; None where it is not."""
-        sources = list(task.source_stores)
+        sources = list(_source_stores(task))
         if starts is not None:
             known = {each: starts[each] for each in sources}
             return {
@@ -361,7 +365,7 @@ class RestorePlanner:
 
 def _state_on_disk(task: ActiveTask) -> str:
     """Return what the local disk has of a task that only its commits can have left there; empty if nothing."""
-    for partition, store in task.source_stores.items():
+    for partition, store in _source_stores(task).items():
         position = task.stores.position(store)
         if position is not None and position.offset > 0:
             return f"store {store} on this disk is at offset {position.offset} of {partition}"
@@ -378,7 +382,12 @@ def _may_part(task: ActiveTask) -> bool:
 
 def _backups(task: ActiveTask) -> dict[TopicPartition, str]:
     """Return the store of each partition that one is restored from."""
-    return {**task.stores.changelogs, **task.source_stores}
+    return {**task.stores.changelogs, **_source_stores(task)}
+
+
+def _source_stores(task: ActiveTask) -> Mapping[TopicPartition, str]:
+    """Return the store of each input that is also its changelog; most tasks have none."""
+    return task.source_stores if task.stores.sources else {}
 
 
 def _limit_of_copy(position: Position | None, committed: int | None, about: LogFacts) -> int | None:

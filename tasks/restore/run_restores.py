@@ -49,8 +49,8 @@ _ATTEMPTS: Final = 2
 class _Made:
     """A store whose runs are being made."""
 
-    def __init__(self, charge: RestoringTask, entry: StoreRestore, facts: LogFacts) -> None:
-        self.charge = charge
+    def __init__(self, restoring: RestoringTask, entry: StoreRestore, facts: LogFacts) -> None:
+        self.restoring = restoring
         self.entry = entry
         self.facts = facts
         self.attempts = 0
@@ -97,13 +97,13 @@ class RunRestores:
         """Return the stores whose runs are being made."""
         return list(self._made)
 
-    def begin(self, charge: RestoringTask, entry: StoreRestore, facts: LogFacts) -> None:
+    def begin(self, restoring: RestoringTask, entry: StoreRestore, facts: LogFacts) -> None:
         """Have a store's runs made if that pays; it is not to be read then until `on_end` is told."""
         settings = self._settings
         if not self._pays(settings, entry, facts):
             return
         entry.awaits_runs = True
-        made = self._made[entry] = _Made(charge, entry, facts)
+        made = self._made[entry] = _Made(restoring, entry, facts)
         self._look(settings.maker, made)
 
     def _pays(self, settings: RunSettings, entry: StoreRestore, facts: LogFacts) -> bool:
@@ -119,9 +119,9 @@ class RunRestores:
         begins = entry.task.stores.position(entry.store) is None
         return behind > 0 and begins and settings.maker.has_snapshots
 
-    def stop(self, charge: RestoringTask) -> None:
+    def stop(self, restoring: RestoringTask) -> None:
         """Forget what is being made for a task."""
-        for made in [each for each in self._made.values() if each.charge is charge]:
+        for made in [each for each in self._made.values() if each.restoring is restoring]:
             self._end(made)
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class RunRestores:
 
     def _go(self, made: _Made, snapshot: StoreSnapshot | None) -> None:
         """Order what the plan says."""
-        self._guarded(made.charge, partial(self._plan, made, snapshot))
+        self._guarded(made.restoring, partial(self._plan, made, snapshot))
 
     def _plan(self, made: _Made, snapshot: StoreSnapshot | None) -> None:
         settings, entry = self._settings, made.entry
@@ -175,7 +175,7 @@ class RunRestores:
         self._say(entry, plan)
         if plan.kind is not RestoreFrom.SNAPSHOT and not plan.in_runs:
             self._end(made)
-            self._on_end(made.charge)
+            self._on_end(made.restoring)
             return
         if plan.kind is not RestoreFrom.POSITION and stores.position(entry.store) is not None:
             with stores.trusted():
@@ -189,7 +189,7 @@ class RunRestores:
             from_offset=plan.from_offset,
             to_offset=max(_end(entry, made.facts) if plan.in_runs else 0, plan.from_offset),
             complete_from_zero=plan.kind is RestoreFrom.CHANGELOG,
-            urgent=made.charge.grant is not None,
+            urgent=made.restoring.grant is not None,
             directory=settings.directory()
             / f"{entry.task.task_id}-{self._life}-{next(self._numbers)}",
             slowest_ms=stores.slowest_ms(entry.store),
@@ -230,15 +230,15 @@ class RunRestores:
                 if slow is not None:
                     self._failed(made, RunsFailed(reason=slow))
                 else:
-                    self._guarded(made.charge, partial(self._take_in, made, order, report))
+                    self._guarded(made.restoring, partial(self._take_in, made, order, report))
             case RunsFailed():
                 self._failed(made, report)
 
     def _count(self, made: _Made, position: int, records: int) -> None:
         entry = made.entry
         more = max(records - entry.restored, 0)
-        entry.ahead, entry.restored = position, records
-        self._on_progress(made.charge, entry, more)
+        entry.built_to, entry.restored = position, records
+        self._on_progress(made.restoring, entry, more)
 
     def _read_too_slowly(self, made: _Made, order: RunOrder) -> str | None:
         if order.from_offset == order.to_offset:
@@ -262,7 +262,7 @@ class RunRestores:
         self._count(made, order.to_offset, report.records)
         self._end(made)
         entry.finish_runs(order.to_offset)
-        self._on_end(made.charge)
+        self._on_end(made.restoring)
 
     def _failed(self, made: _Made, report: RunsFailed) -> None:
         entry, settings = made.entry, self._settings
@@ -280,12 +280,12 @@ class RunRestores:
             else "reading the changelog here",
         )
         made.without_snapshot = made.without_snapshot or report.snapshot
-        entry.ahead = 0
+        entry.built_to = 0
         if again:
             self._look(settings.maker, made)
         else:
             self._end(made)
-            self._on_end(made.charge)
+            self._on_end(made.restoring)
 
 
 def _end(entry: StoreRestore, facts: LogFacts) -> int:

@@ -66,7 +66,7 @@ _TOPICS_EVERY_S: Final = 10.0
 #: How often it is checked whether restores go on.
 _STALLS_EVERY_S: Final = 1.0
 #: How often it is logged how far a long restore is.
-_SAY_EVERY_S: Final = 5.0
+_LOG_EVERY_S: Final = 5.0
 
 
 class StateUpdater:
@@ -109,7 +109,7 @@ class StateUpdater:
         self._clock = clock
         self._wipe = wipe
         self._woken = woken
-        self._say = say
+        self._send = say
         self._busy = busy
         self._lasting = lasting
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -118,7 +118,7 @@ class StateUpdater:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         # The thread's own.
-        self._charges: dict[TaskId, RestoringTask] = {}
+        self._restoring: dict[TaskId, RestoringTask] = {}
         self._reader = StoreChangelogReader(make_reader, ReadingTurns(clock, self._stop.wait))
         self._events = RestoreEvents(on_event, on_standby_update)
         #: None without a restore helper: this thread reads everything itself.
@@ -134,7 +134,7 @@ class StateUpdater:
                 guarded=self._guarded,
             )
         )
-        self._mended: set[TaskId] = set()
+        self._restarted: set[TaskId] = set()
         self._next_committed_s = 0.0
         self._next_topics_s = 0.0
         self._next_stalls_s = 0.0
@@ -145,7 +145,7 @@ class StateUpdater:
         self.restored_records = 0
         self.remaining_records = 0
         self._rate = RestoreRate()
-        self._next_said_s = 0.0
+        self._next_log_s = 0.0
 
     # -- from the worker's loop ------------------------------------------------------------------------------------
 
@@ -156,11 +156,11 @@ class StateUpdater:
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> None:
         """Restore tasks, in state RESTORING, to run them; where they start is found out unless it is known."""
-        charges = [
+        restoring_tasks = [
             RestoringTask(task, grant=grant, starts=starts, topic_ids=topic_ids or {})
             for task, grant in tasks.values()
         ]
-        self._order(partial(self._begin, charges))
+        self._order(partial(self._start_restores, restoring_tasks))
 
     def follow(self, copies: Sequence[LearnerTask]) -> None:
         """Keep copies; their tasks are in state RESTORING, with their stores open or not."""
@@ -197,11 +197,12 @@ class StateUpdater:
 
     def reached(self, task_id: TaskId) -> dict[TopicPartition, int]:
         """Return how far the stores of a task are restored, as far as that has begun; any thread may ask."""
-        charge = self._charges.get(task_id)
-        if charge is None:
+        restoring = self._restoring.get(task_id)
+        if restoring is None:
             return {}
         return {
-            each: max(entry.position, entry.ahead) for each, entry in list(charge.entries.items())
+            each: max(entry.position, entry.built_to)
+            for each, entry in list(restoring.entries.items())
         }
 
     @property
@@ -241,8 +242,8 @@ class StateUpdater:
         except BaseException as error:  # noqa: BLE001 - raised again in the worker's thread by take
             self._error = error
         finally:
-            for charge in self._charges.values():
-                self._events.suspended(charge)
+            for restoring in self._restoring.values():
+                self._events.suspended(restoring)
             if self._runs is not None:
                 self._runs.close()
             self._reader.close()
@@ -258,94 +259,101 @@ class StateUpdater:
                 return
             order()
 
-    def _begin(self, charges: Iterable[RestoringTask]) -> None:
+    def _start_restores(self, restoring_tasks: Iterable[RestoringTask]) -> None:
         """Open databases, find out what is to be known, begin to read: all at once, the cluster is asked once."""
         opened: list[RestoringTask] = []
-        for charge in charges:
-            self._charges[charge.task.task_id] = charge
-            if self._guarded(charge, partial(self._open, charge)):
-                opened.append(charge)
+        for restoring in restoring_tasks:
+            self._restoring[restoring.task.task_id] = restoring
+            if self._guarded(restoring, partial(self._open, restoring)):
+                opened.append(restoring)
         opened = self._find_starts(opened)
-        self._planner.look_at_ranges(each.task for each in opened if each.copy is not None)
-        facts = self._planner.look([charge.task for charge in opened])
+        self._planner.refresh_slowest_positions(
+            each.task for each in opened if each.copy is not None
+        )
+        facts = self._planner.read_log_facts([restoring.task for restoring in opened])
         # All are checked before the first one may run.
         ends = {each: about.end for each, about in facts.items()}
-        opened = [charge for charge in opened if self._may_start(charge, ends)]
-        for charge in opened:
-            self._guarded(charge, partial(self._plan, charge, facts))
+        opened = [restoring for restoring in opened if self._may_start(restoring, ends)]
+        for restoring in opened:
+            self._guarded(restoring, partial(self._start_restore, restoring, facts))
 
-    def _open(self, charge: RestoringTask) -> None:
-        if not charge.task.stores.is_open:
-            charge.task.stores.open()
+    def _open(self, restoring: RestoringTask) -> None:
+        if not restoring.task.stores.is_open:
+            restoring.task.stores.open()
 
-    def _find_starts(self, charges: Sequence[RestoringTask]) -> list[RestoringTask]:
+    def _find_starts(self, restoring_tasks: Sequence[RestoringTask]) -> list[RestoringTask]:
         """Look up the starts of granted tasks that lack them; return the tasks that may start, and the copies."""
         grants = {
-            charge.task.task_id: charge.grant
-            for charge in charges
-            if charge.grant is not None and charge.starts is None
+            restoring.task.task_id: restoring.grant
+            for restoring in restoring_tasks
+            if restoring.grant is not None and restoring.starts is None
         }
         if not grants:
-            return list(charges)
+            return list(restoring_tasks)
         starts, topic_ids, refused = self._planner.find_starts(grants)
         for task_id, grant in grants.items():
-            charge = self._charges[task_id]
+            restoring = self._restoring[task_id]
             if task_id in refused:
-                self._refuse(charge, grant, refused[task_id])
+                self._refuse(restoring, grant, refused[task_id])
             else:
-                charge.starts, charge.topic_ids = starts, topic_ids
-        return [each for each in charges if not each.refused]
+                restoring.starts, restoring.topic_ids = starts, topic_ids
+        return [each for each in restoring_tasks if not each.refused]
 
-    def _may_start(self, charge: RestoringTask, ends: Mapping[TopicPartition, int]) -> bool:
+    def _may_start(self, restoring: RestoringTask, ends: Mapping[TopicPartition, int]) -> bool:
         """Return whether the state of a task agrees with its offsets; otherwise it is refused, or given up as damaged."""
-        if charge.grant is None or charge.starts is None:
+        if restoring.grant is None or restoring.starts is None:
             return True
         try:
             return self._guarded(
-                charge, partial(self._planner.check_state, charge.task, ends, charge.starts)
+                restoring,
+                partial(self._planner.check_state, restoring.task, ends, restoring.starts),
             )
         except StartRefusedError as error:
-            self._refuse(charge, charge.grant, error)
+            self._refuse(restoring, restoring.grant, error)
             return False
 
-    def _refuse(self, charge: RestoringTask, grant: Grant, error: StreamsError) -> None:
-        self._let_go(charge)
-        charge.refused = True
-        self._results.put(RefusedTask(task=charge.task, grant=grant, error=error))
+    def _refuse(self, restoring: RestoringTask, grant: Grant, error: StreamsError) -> None:
+        self._stop_reading(restoring)
+        restoring.refused = True
+        self._results.put(RefusedTask(task=restoring.task, grant=grant, error=error))
         self._woken()
 
-    def _plan(self, charge: RestoringTask, facts: Mapping[TopicPartition, LogFacts]) -> None:
+    def _start_restore(
+        self, restoring: RestoringTask, facts: Mapping[TopicPartition, LogFacts]
+    ) -> None:
         entries = self._planner.restores(
-            charge.task,
+            restoring.task,
             facts,
-            starts=charge.starts,
-            grant=charge.grant,
-            complete=charge.complete,
+            starts=restoring.starts,
+            grant=restoring.grant,
+            complete=restoring.complete,
         )
-        charge.complete = False
-        charge.entries = {entry.partition: entry for entry in entries}
+        restoring.complete = False
+        restoring.entries = {entry.partition: entry for entry in entries}
         for entry in entries:
             entry.advance_to(entry.position, at_end=False, now_ms=entry.known_ms)
-        if charge.copy is not None:
-            charge.copy.store_uuid = charge.task.stores.identity()
+        if restoring.copy is not None:
+            restoring.copy.store_uuid = restoring.task.stores.identity()
             self._next_topics_s = 0.0
-        if not self._begin_runs(charge, facts):
+        if not self._begin_runs(restoring, facts):
             return
-        if charge.copy is not None:
-            self._events.started(charge)  # before anything is loaded
-        self._reader.start(charge)
-        if charge.grant is not None:
-            self._events.started(charge)
-        self._finish_if_done(charge)
-        self._announce_if_empty(charge)
+        if restoring.copy is not None:
+            self._events.started(restoring)  # before anything is loaded
+        self._reader.start(restoring)
+        if restoring.grant is not None:
+            self._events.started(restoring)
+        self._finish_if_done(restoring)
+        self._announce_if_empty(restoring)
 
-    def _begin_runs(self, charge: RestoringTask, facts: Mapping[TopicPartition, LogFacts]) -> bool:
+    def _begin_runs(
+        self, restoring: RestoringTask, facts: Mapping[TopicPartition, LogFacts]
+    ) -> bool:
         """Order sorted runs for stores that are far behind; False if the task's disk turned out to be damaged."""
         if self._runs is None:
             return True
-        for entry in list(charge.entries.values()):
-            self._runs.begin(charge, entry, facts[entry.partition])
-            if charge.entries.get(entry.partition) is not entry:
+        for entry in list(restoring.entries.values()):
+            self._runs.begin(restoring, entry, facts[entry.partition])
+            if restoring.entries.get(entry.partition) is not entry:
                 return False  # the task was given up, or its restore was restarted
         return True
 
@@ -354,81 +362,81 @@ class StateUpdater:
     def _follow(self, copies: Iterable[LearnerTask]) -> None:
         fresh: list[RestoringTask] = []
         for copy in copies:
-            charge = self._charges.get(copy.task_id)
-            refused = charge is not None and charge.refused
-            if charge is not None and charge.task is copy.task and not refused:
-                self._follow_on(charge, copy)
+            restoring = self._restoring.get(copy.task_id)
+            refused = restoring is not None and restoring.refused
+            if restoring is not None and restoring.task is copy.task and not refused:
+                self._follow_restoring(restoring, copy)
             else:
                 complete = copy.task.stores.is_open and not refused
                 fresh.append(RestoringTask(copy.task, copy=copy, complete=complete))
-        self._begin(fresh)
+        self._start_restores(fresh)
 
-    def _follow_on(self, charge: RestoringTask, copy: LearnerTask) -> None:
+    def _follow_restoring(self, restoring: RestoringTask, copy: LearnerTask) -> None:
         """Go on with a task that was to run and is revoked while it restores: it has no end any more."""
-        self._events.suspended(charge)
-        charge.grant, charge.copy, charge.starts = None, copy, None
-        self._planner.lose_sight(charge.task)
+        self._events.suspended(restoring)
+        restoring.grant, restoring.copy, restoring.starts = None, copy, None
+        self._planner.forget_slowest_position(restoring.task)
         self._next_topics_s = 0.0
-        for entry in charge.entries.values():
+        for entry in restoring.entries.values():
             entry.end, entry.start, entry.restored = None, entry.position, 0
         copy.store_uuid = copy.task.stores.identity()
-        self._events.started(charge)
-        self._reader.start(charge)
+        self._events.started(restoring)
+        self._reader.start(restoring)
 
     def _appoint(self, copy: LearnerTask, role: str, learn_epoch: int) -> None:
         copy.appoint(role, learn_epoch)
-        charge = self._charges.get(copy.task_id)
-        if charge is not None and charge.copy is copy:
-            self._announce_if_empty(charge)
+        restoring = self._restoring.get(copy.task_id)
+        if restoring is not None and restoring.copy is copy:
+            self._announce_if_empty(restoring)
 
-    def _announce_if_empty(self, charge: RestoringTask) -> None:
+    def _announce_if_empty(self, restoring: RestoringTask) -> None:
         """Announce a copy that has nothing to follow, as it will never be further."""
-        if not charge.entries:
-            self._announce_progress(charge, {})
+        if not restoring.entries:
+            self._announce_progress(restoring, {})
 
     def _promote(self, task: ActiveTask, grant: Grant) -> None:
-        charge = self._charges.get(task.task_id)
-        if charge is None or charge.task is not task:
+        restoring = self._restoring.get(task.task_id)
+        if restoring is None or restoring.task is not task:
             return  # it broke, which was said
-        self._events.suspended(charge, "PROMOTED")
-        charge.grant, charge.copy, charge.restored = grant, None, 0
-        charge.promoted = True
-        if not self._find_starts([charge]):
+        self._events.suspended(restoring, "PROMOTED")
+        restoring.grant, restoring.copy, restoring.restored = grant, None, 0
+        restoring.promoted = True
+        if not self._find_starts([restoring]):
             return
-        assert charge.starts is not None, "found just now"
-        positions = {each: entry.position for each, entry in charge.entries.items()}
-        if not self._may_start(charge, positions):
+        assert restoring.starts is not None, "found just now"
+        positions = {each: entry.position for each, entry in restoring.entries.items()}
+        if not self._may_start(restoring, positions):
             return
-        self._planner.fix_ends(task, charge.entries.values(), charge.starts, grant)
-        for entry in charge.entries.values():
+        self._planner.fix_ends(task, restoring.entries.values(), restoring.starts, grant)
+        for entry in restoring.entries.values():
             entry.start, entry.restored = entry.position, 0
-        self._guarded(charge, partial(self._go_on, charge))
+        self._guarded(restoring, partial(self._resume_promoted, restoring))
 
-    def _go_on(self, charge: RestoringTask) -> None:
+    def _resume_promoted(self, restoring: RestoringTask) -> None:
         """Go on with a copy whose ends are known now."""
-        self._events.started(charge)
+        self._events.started(restoring)
         now_ms = self._clock.now_ms()
-        for entry in charge.entries.values():
+        for entry in restoring.entries.values():
             if entry.limit is not None and entry.end is not None:
-                charge.restored += entry.raise_limit(entry.end, now_ms)
+                restoring.restored += entry.raise_limit(entry.end, now_ms)
             entry.advance_to(entry.position, at_end=False, now_ms=now_ms)
-        self._finish_if_done(charge)
+        self._finish_if_done(restoring)
 
     def _remove(self, task: ActiveTask) -> None:
-        charge = self._charges.get(task.task_id)
-        if charge is None or charge.task is not task:
+        restoring = self._restoring.get(task.task_id)
+        if restoring is None or restoring.task is not task:
             self._close(task, task.close)
             return
-        with self._events.leaving(charge):
-            self._let_go(charge)
-            del self._charges[task.task_id]
+        with self._events.leaving(restoring):
+            self._stop_reading(restoring)
+            del self._restoring[task.task_id]
             self._close(task, task.close)
 
-    def _let_go(self, charge: RestoringTask) -> None:
+    def _stop_reading(self, restoring: RestoringTask) -> None:
         """Read nothing more for a task, here or elsewhere."""
-        self._reader.stop(charge, charge.entries)
+        self._reader.stop(restoring, restoring.entries)
         if self._runs is not None:
-            self._runs.stop(charge)
+            self._runs.stop(restoring)
 
     def _close(self, task: ActiveTask, close: Callable[[], None]) -> None:
         try:
@@ -439,189 +447,197 @@ class StateUpdater:
 
     # -- what goes wrong -------------------------------------------------------------------------------------------
 
-    def _guarded(self, charge: RestoringTask, action: Callable[[], object]) -> bool:
+    def _guarded(self, restoring: RestoringTask, action: Callable[[], object]) -> bool:
         """Do something with a task's disk; return whether it went well. Damage is mended once."""
         try:
             action()
         except (StateStoreError, TaskCorruptedError) as error:
-            self._let_go(charge)
-            self._mended.add(charge.task.task_id)
-            if charge.wiped or not isinstance(error, StoreCorruptedError | TaskCorruptedError):
-                self._give_up(charge, error)
+            self._stop_reading(restoring)
+            self._restarted.add(restoring.task.task_id)
+            if restoring.wiped or not isinstance(error, StoreCorruptedError | TaskCorruptedError):
+                self._fail(restoring, error)
             else:
-                self._wipe_damaged(charge, error)
+                self._wipe_damaged(restoring, error)
             return False
         return True
 
-    def _wipe_damaged(self, charge: RestoringTask, error: Exception) -> None:
-        task = charge.task
+    def _wipe_damaged(self, restoring: RestoringTask, error: Exception) -> None:
+        task = restoring.task
         _log.warning("task %s: %s; wiping it and restoring from the changelog", task.task_id, error)
-        if charge.copy is not None:
-            self._announce(charge.copy.begins_anew("its state is damaged"))
+        if restoring.copy is not None:
+            self._announce(restoring.copy.begins_anew("its state is damaged"))
         with suppress(StateStoreError):
             task.stores.close()  # what could not be made durable is deleted
         self._wipe(task)
-        charge.wiped, charge.complete, charge.entries = True, False, {}
-        self._begin([charge])
+        restoring.wiped, restoring.complete, restoring.entries = True, False, {}
+        self._start_restores([restoring])
 
-    def _give_up(self, charge: RestoringTask, error: StateStoreError | TaskCorruptedError) -> None:
-        with self._events.leaving(charge):
-            del self._charges[charge.task.task_id]
-            self._close(charge.task, charge.task.close)
-        self._results.put(FailedTask(task=charge.task, grant=charge.grant, error=error))
+    def _fail(self, restoring: RestoringTask, error: StateStoreError | TaskCorruptedError) -> None:
+        with self._events.leaving(restoring):
+            del self._restoring[restoring.task.task_id]
+            self._close(restoring.task, restoring.task.close)
+        self._results.put(FailedTask(task=restoring.task, grant=restoring.grant, error=error))
         self._woken()
 
-    def _begin_anew(self, error: OffsetOutOfRangeError) -> None:
+    def _restart_store(self, error: OffsetOutOfRangeError) -> None:
         """Restore a store from the beginning, because the log has lost what comes next."""
-        charge = self._reader.tasks.get(error.partition)
-        if charge is None:
+        restoring = self._reader.tasks.get(error.partition)
+        if restoring is None:
             return
-        _log.warning("task %s: %s", charge.task.task_id, error)
-        self._let_go(charge)
-        if charge.copy is not None:
-            self._announce(charge.copy.begins_anew("the changelog has lost what comes next"))
-        store = charge.entries[error.partition].store
-        if self._guarded(charge, partial(self._forget, charge.task, store)):
-            self._begin([charge])
+        _log.warning("task %s: %s", restoring.task.task_id, error)
+        self._stop_reading(restoring)
+        if restoring.copy is not None:
+            self._announce(restoring.copy.begins_anew("the changelog has lost what comes next"))
+        store = restoring.entries[error.partition].store
+        if self._guarded(restoring, partial(self._empty_store, restoring.task, store)):
+            self._start_restores([restoring])
 
-    def _forget(self, task: ActiveTask, store: str) -> None:
+    def _empty_store(self, task: ActiveTask, store: str) -> None:
         with task.stores.trusted():
             task.stores.forget(store)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        self._keep_informed()
-        busy = self._busy() or any(each.is_awaited for each in self._charges.values())
+        self._refresh_from_cluster()
+        busy = self._busy() or any(each.is_awaited for each in self._restoring.values())
         self._count_remaining()
         try:
             runs = self._reader.poll(_POLL_RECORDS, busy=busy)
         except OffsetOutOfRangeError as error:
-            self._begin_anew(error)
+            self._restart_store(error)
             return
         begin_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
-        self._mended.clear()
+        self._restarted.clear()
         changed: dict[StoreRestore, RestoringTask] = {}
         for run in runs:
             self._apply(run, changed)
-        for entry, charge in changed.items():
-            self._tell_batch(charge, entry)
-        self._look_at_positions(now_ms)
+        for entry, restoring in changed.items():
+            self._report_batch(restoring, entry)
+        self._update_positions(now_ms)
         if begin_s >= self._next_stalls_s:
             self._next_stalls_s = begin_s + _STALLS_EVERY_S
-            self._look_for_stalls(begin_s)
+            self._report_stalls(begin_s)
         self._count_remaining()
         if busy and runs:
             self._reader.leave_room(sum(map(len, runs)), self._clock.monotonic_s() - begin_s)
 
     def _apply(self, run: SourceRecords, changed: dict[StoreRestore, RestoringTask]) -> None:
         partition = TopicPartition(run.topic, run.partition)
-        charge = self._reader.tasks.get(partition)
-        if charge is None or charge.task.task_id in self._mended:
+        restoring = self._reader.tasks.get(partition)
+        if restoring is None or restoring.task.task_id in self._restarted:
             return  # fetched for what is not read any more, or begins anew
-        entry = charge.entries[partition]
+        entry = restoring.entries[partition]
 
         def write() -> None:
             applied = entry.apply(run)
-            if charge.grant is not None:
-                charge.restored += applied
+            if restoring.grant is not None:
+                restoring.restored += applied
 
         self.restored_records += len(run.offsets)
-        if self._guarded(charge, write):
-            changed[entry] = charge
+        if self._guarded(restoring, write):
+            changed[entry] = restoring
 
-    def _look_at_positions(self, now_ms: int) -> None:
-        standing = self._reader.offsets()
-        for charge in dict.fromkeys(self._reader.tasks.values()):
-            if charge.task.task_id not in self._mended:
-                self._guarded(charge, partial(self._stand, charge, standing, now_ms))
+    def _update_positions(self, now_ms: int) -> None:
+        offsets = self._reader.offsets()
+        for restoring in dict.fromkeys(self._reader.tasks.values()):
+            if restoring.task.task_id not in self._restarted:
+                self._guarded(restoring, partial(self._advance, restoring, offsets, now_ms))
 
-    def _stand(self, charge: RestoringTask, standing: ReaderOffsets, now_ms: int) -> None:
+    def _advance(self, restoring: RestoringTask, offsets: ReaderOffsets, now_ms: int) -> None:
         """Note where the reader stands in a task's changelogs."""
-        for partition, entry in charge.entries.items():
-            position = standing.positions.get(partition)
-            if position is not None and self._reader.tasks.get(partition) is charge:
+        for partition, entry in restoring.entries.items():
+            position = offsets.positions.get(partition)
+            if position is not None and self._reader.tasks.get(partition) is restoring:
                 # Nothing is compacted beyond the stable offset, so a copy that has come to it misses no deletes.
-                at_end = charge.grant is None and standing.stable.get(partition) == position
+                at_end = restoring.grant is None and offsets.stable.get(partition) == position
                 entry.advance_to(position, at_end=at_end, now_ms=now_ms)
-        self._finish_if_done(charge)
-        self._announce_progress(charge, standing.ends)
+        self._finish_if_done(restoring)
+        self._announce_progress(restoring, offsets.ends)
 
     def _announce(self, report: AnyReport | None) -> None:
         if report is not None:
-            self._say(report)
+            self._send(report)
 
-    def _finish_if_done(self, charge: RestoringTask) -> None:
+    def _finish_if_done(self, restoring: RestoringTask) -> None:
         """Stop reading what has come to its end; hand the task over when everything has."""
-        if charge.grant is None:
+        if restoring.grant is None:
             return
-        done = [entry for entry in charge.entries.values() if entry.is_done]
+        done = [entry for entry in restoring.entries.values() if entry.is_done]
         if done:
-            self._reader.stop(charge, [entry.partition for entry in done])
+            self._reader.stop(restoring, [entry.partition for entry in done])
             for entry in done:
                 self._events.ended(entry)
-        if len(done) == len(charge.entries):
+        if len(done) == len(restoring.entries):
             for entry in done:
                 entry.keep_position()
-            del self._charges[charge.task.task_id]
-            assert charge.starts is not None, "a granted task's starts are found first"
+            del self._restoring[restoring.task.task_id]
+            assert restoring.starts is not None, "a granted task's starts are found first"
             self._results.put(
                 RestoredTask(
-                    task=charge.task,
-                    grant=charge.grant,
-                    starts={each: charge.starts[each] for each in charge.task.inputs},
-                    topic_ids=charge.topic_ids,
-                    restored=charge.restored,
+                    task=restoring.task,
+                    grant=restoring.grant,
+                    starts={each: restoring.starts[each] for each in restoring.task.inputs},
+                    topic_ids=restoring.topic_ids,
+                    restored=restoring.restored,
                 )
             )
             self._woken()
 
     def _count_remaining(self) -> None:
-        entries = [charge.entries[partition] for partition, charge in self._reader.tasks.items()]
+        entries = [
+            restoring.entries[partition] for partition, restoring in self._reader.tasks.items()
+        ]
         if self._runs is not None:
             entries += self._runs.entries()
         self.remaining_records = sum(entry.remaining for entry in entries)
         now_s = self._clock.monotonic_s()
-        self._rate.note(self.restored_records, now_s)
-        if self.remaining_records and now_s >= self._next_said_s:
-            if self._next_said_s:
+        self._rate.record(self.restored_records, now_s)
+        if self.remaining_records and now_s >= self._next_log_s:
+            if self._next_log_s:
                 _log.info(
                     "%s", progress_text(self.restored_records, self.remaining_records, self._rate)
                 )
-            self._next_said_s = now_s + _SAY_EVERY_S
+            self._next_log_s = now_s + _LOG_EVERY_S
         elif not self.remaining_records:
-            self._next_said_s = 0.0
+            self._next_log_s = 0.0
 
     # -- what is made elsewhere -------------------------------------------------------------------------------------
 
-    def _moves_on(self, charge: RestoringTask, entry: StoreRestore, records: int) -> None:
+    def _count_run_progress(
+        self, restoring: RestoringTask, entry: StoreRestore, records: int
+    ) -> None:
         """Note that a store has come further elsewhere."""
         self.restored_records += records
-        if charge.grant is not None:
-            charge.restored += records
-        self._tell_batch(charge, entry)
+        if restoring.grant is not None:
+            restoring.restored += records
+        self._report_batch(restoring, entry)
         self._count_remaining()
-        self._announce_progress(charge, self._reader.offsets().ends)
+        self._announce_progress(restoring, self._reader.offsets().ends)
 
-    def _goes_on(self, charge: RestoringTask) -> None:
+    def _read_tail(self, restoring: RestoringTask) -> None:
         """Read what a store needs beyond its runs, or without any."""
-        self._reader.start(charge)
-        self._finish_if_done(charge)
+        self._reader.start(restoring)
+        self._finish_if_done(restoring)
 
-    def _tell_batch(self, charge: RestoringTask, entry: StoreRestore) -> None:
-        entry.rate.note(entry.restored, self._clock.monotonic_s())
-        self._events.loaded(charge, entry)
+    def _report_batch(self, restoring: RestoringTask, entry: StoreRestore) -> None:
+        entry.rate.record(entry.restored, self._clock.monotonic_s())
+        self._events.loaded(restoring, entry)
 
-    def _announce_progress(self, charge: RestoringTask, ends: Mapping[TopicPartition, int]) -> None:
-        if charge.copy is not None:
-            self._announce(charge.copy.moves_on(charge.progress(ends), self._clock.monotonic_s()))
+    def _announce_progress(
+        self, restoring: RestoringTask, ends: Mapping[TopicPartition, int]
+    ) -> None:
+        if restoring.copy is not None:
+            self._announce(
+                restoring.copy.moves_on(restoring.progress(ends), self._clock.monotonic_s())
+            )
 
-    def _look_for_stalls(self, now_s: float) -> None:
+    def _report_stalls(self, now_s: float) -> None:
         """Report restores that do not go on, with the reason."""
         ends = self._reader.offsets().ends if self._reader.tasks else {}
         reaches: dict[TopicPartition, Reach] = {}
-        for partition, charge in self._reader.tasks.items():
-            entry = charge.entries[partition]
+        for partition, restoring in self._reader.tasks.items():
+            entry = restoring.entries[partition]
             end = entry.end or ends.get(partition)
             if entry.limit is None and end is not None:
                 reaches[partition] = Reach(entry.position, end)
@@ -629,49 +645,50 @@ class StateUpdater:
         known = {
             task_id: text
             for task_id, text in self.waits.items()
-            if (charge := self._charges.get(task_id)) is not None
-            and any(self._stalls.is_stalled(each, now_s) for each in charge.entries)
+            if (waiting := self._restoring.get(task_id)) is not None
+            and any(self._stalls.is_stalled(partition, now_s) for partition in waiting.entries)
         }
-        for stall, text in zip(
-            stalls, self._planner.explain(stalls) if stalls else (), strict=True
-        ):
-            charge = self._reader.tasks.get(stall.partition)
-            if charge is not None:
-                what = "restoring" if charge.copy is None else f"the {charge.copy.role}"
-                _log.warning("task %s: %s has made %s", charge.task.task_id, what, text)
-                known[charge.task.task_id] = text
+        reasons = self._planner.explain(stalls) if stalls else []
+        for stall, text in zip(stalls, reasons, strict=True):
+            stalled = self._reader.tasks.get(stall.partition)
+            if stalled is not None:
+                what = "restoring" if stalled.copy is None else f"the {stalled.copy.role}"
+                _log.warning("task %s: %s has made %s", stalled.task.task_id, what, text)
+                known[stalled.task.task_id] = text
         self.waits = known
 
     # -- what the cluster tells meanwhile ---------------------------------------------------------------------------
 
-    def _keep_informed(self) -> None:
+    def _refresh_from_cluster(self) -> None:
         """Ask the cluster now and then for what copies need to know."""
         now_s = self._clock.monotonic_s()
         try:
             if now_s >= self._next_committed_s:
                 self._next_committed_s = now_s + _COMMITTED_EVERY_S
-                self._let_inputs_in()
-            copies = [each.task for each in self._charges.values() if each.copy is not None]
+                self._raise_limits()
+            copies = [each.task for each in self._restoring.values() if each.copy is not None]
             if copies and now_s >= self._next_topics_s:
                 self._next_topics_s = now_s + _TOPICS_EVERY_S
-                self._planner.get_ready(copies)
+                self._planner.prepare_promotions(copies)
         except StreamsError as error:
             # Copies know less for a while; whoever needs the cluster says more.
             _log.warning("could not ask about the inputs of copies: %s", error)
 
-    def _let_inputs_in(self) -> None:
+    def _raise_limits(self) -> None:
         """Let copies of tables have what is committed of their inputs by now."""
         limited = {
-            partition: charge
-            for charge in dict.fromkeys(self._reader.tasks.values())
-            for partition, entry in charge.entries.items()
-            if charge.grant is None and entry.limit is not None
+            partition: restoring
+            for restoring in dict.fromkeys(self._reader.tasks.values())
+            for partition, entry in restoring.entries.items()
+            if restoring.grant is None and entry.limit is not None
         }
         committed = self._planner.committed(list(limited)) if limited else {}
         now_ms = self._clock.now_ms()
         for partition, offset in committed.items():
-            charge = limited[partition]
-            entry = charge.entries[partition]
-            let_in = partial(entry.raise_limit, offset, now_ms)
-            if self._reader.tasks.get(partition) is charge and self._guarded(charge, let_in):
-                self._events.loaded(charge, entry)
+            restoring = limited[partition]
+            entry = restoring.entries[partition]
+            raise_limit = partial(entry.raise_limit, offset, now_ms)
+            if self._reader.tasks.get(partition) is restoring and self._guarded(
+                restoring, raise_limit
+            ):
+                self._events.loaded(restoring, entry)

@@ -33,7 +33,7 @@ _WINDOW_S: Final = 10.0
 #: Notes closer together than this are one.
 _STEP_S: Final = 0.25
 #: A rate lies between two notes.
-_NOTES_MIN: Final = 2
+_SAMPLES_MIN: Final = 2
 
 
 #: Kafka's default for how long tombstones outlive compaction.
@@ -49,36 +49,36 @@ class RestoreRate:
     """A rate over the last ten seconds.
 
     >>> rate = RestoreRate()
-    >>> rate.note(0, 100.0)
-    >>> rate.note(5_000, 102.0)
+    >>> rate.record(0, 100.0)
+    >>> rate.record(5_000, 102.0)
     >>> rate.per_second, rate.seconds_for(10_000)
     (2500.0, 4.0)
     """
 
-    __slots__ = ("_notes",)
+    __slots__ = ("_samples",)
 
     def __init__(self) -> None:
         #: (total, when), the oldest first.
-        self._notes: deque[tuple[int, float]] = deque()
+        self._samples: deque[tuple[int, float]] = deque()
 
-    def note(self, total: int, now_s: float) -> None:
+    def record(self, total: int, now_s: float) -> None:
         """Note how many there are by now, in all; a smaller number than before begins anew."""
-        notes = self._notes
-        if notes and total < notes[-1][0]:
-            notes.clear()
-        if len(notes) > 1 and now_s - notes[-2][1] < _STEP_S:
-            notes.pop()
-        notes.append((total, now_s))
-        while len(notes) > _NOTES_MIN and now_s - notes[1][1] >= _WINDOW_S:
-            notes.popleft()
+        samples = self._samples
+        if samples and total < samples[-1][0]:
+            samples.clear()
+        if len(samples) > 1 and now_s - samples[-2][1] < _STEP_S:
+            samples.pop()
+        samples.append((total, now_s))
+        while len(samples) > _SAMPLES_MIN and now_s - samples[1][1] >= _WINDOW_S:
+            samples.popleft()
 
     @property
     def per_second(self) -> float:
         """Return the rate as of the last note; 0 before there are two."""
-        notes = list(self._notes)  # of one moment: another thread may ask
-        if len(notes) < _NOTES_MIN:
+        samples = list(self._samples)  # of one moment: another thread may ask
+        if len(samples) < _SAMPLES_MIN:
             return 0.0
-        (first, begin_s), (last, end_s) = notes[0], notes[-1]
+        (first, begin_s), (last, end_s) = samples[0], samples[-1]
         return (last - first) / (end_s - begin_s) if end_s > begin_s else 0.0
 
     def seconds_for(self, remaining: int) -> float | None:
@@ -182,13 +182,13 @@ class StoreRestore(msgspec.Struct, eq=False):
     #: Its sorted runs are being made: it is not read here until they are in the store.
     awaits_runs: bool = False
     #: How far those who make them have come.
-    ahead: int = 0
+    built_to: int = 0
     rate: RestoreRate = msgspec.field(default_factory=RestoreRate)
     #: The position that is on disk.
-    kept: int | None = None
+    stored_position: int | None = None
     #: Whether its start was told, and how many records were when something was told last.
-    told: bool = False
-    said: int = 0
+    is_announced: bool = False
+    announced_records: int = 0
     _held: deque[SourceRecords] = msgspec.field(default_factory=deque[SourceRecords])
 
     @property
@@ -199,7 +199,7 @@ class StoreRestore(msgspec.Struct, eq=False):
     @property
     def remaining(self) -> int:
         """Return how many offsets are to be read until it is done, here or elsewhere; 0 for a copy."""
-        return 0 if self.end is None else max(self.end - max(self.position, self.ahead), 0)
+        return 0 if self.end is None else max(self.end - max(self.position, self.built_to), 0)
 
     @property
     def held(self) -> int:
@@ -269,7 +269,7 @@ class StoreRestore(msgspec.Struct, eq=False):
     def _position_to_keep(self) -> dict[TopicPartition, int]:
         if self.reached_ms is None:
             return {}
-        self.kept = self.position
+        self.stored_position = self.position
         return {self.partition: self.position}
 
     def advance_to(self, position: int, *, at_end: bool, now_ms: int) -> None:
@@ -289,8 +289,8 @@ class StoreRestore(msgspec.Struct, eq=False):
 
     def finish_runs(self, position: int) -> None:
         """Note that runs have brought the store to a position, which is on disk with them."""
-        self.ahead = 0
-        self.position = self.kept = position
+        self.built_to = 0
+        self.position = self.stored_position = position
         self.advance_to(position, at_end=False, now_ms=self.known_ms)
 
     def raise_limit(self, limit: int, now_ms: int) -> int:
@@ -303,7 +303,7 @@ class StoreRestore(msgspec.Struct, eq=False):
 
     def keep_position(self) -> None:
         """Write the position that is reached, unless it is there."""
-        if self.reached_ms is not None and self.kept != self.position:
+        if self.reached_ms is not None and self.stored_position != self.position:
             self.task.stores.write_restored({}, self._position_to_keep(), now_ms=self.reached_ms)
 
     def event(self, kind: EventKind) -> RestoreEvent:
@@ -514,82 +514,82 @@ class RestoreEvents:
         self._on_restore = on_restore
         self._on_standby_update = on_standby_update
 
-    def started(self, charge: RestoringTask) -> None:
+    def started(self, restoring: RestoringTask) -> None:
         """Tell that stores begin to be restored (those that have something to read), or to be followed."""
-        for entry in charge.entries.values():
-            if charge.copy is not None:
-                entry.told, entry.said = True, entry.restored
-                self._on_standby_update(self._update(charge, entry, "start"))
+        for entry in restoring.entries.values():
+            if restoring.copy is not None:
+                entry.is_announced, entry.announced_records = True, entry.restored
+                self._on_standby_update(self._update(restoring, entry, "start"))
             elif not entry.is_done:
-                entry.told = True
+                entry.is_announced = True
                 self._on_restore(entry.event("start"))
 
-    def loaded(self, charge: RestoringTask, entry: StoreRestore) -> None:
+    def loaded(self, restoring: RestoringTask, entry: StoreRestore) -> None:
         """Tell that records were loaded."""
-        if not entry.told:
+        if not entry.is_announced:
             return
-        if charge.copy is None:
+        if restoring.copy is None:
             self._on_restore(entry.event("batch"))
-        elif entry.restored > entry.said:
-            event = self._update(charge, entry, "batch")
-            entry.said = entry.restored
+        elif entry.restored > entry.announced_records:
+            event = self._update(restoring, entry, "batch")
+            entry.announced_records = entry.restored
             self._on_standby_update(event)
 
     def ended(self, entry: StoreRestore) -> None:
         """Tell that a store of a task that is to run is complete."""
-        if entry.told:
+        if entry.is_announced:
             self._on_restore(entry.event("end"))
-            entry.told = False
+            entry.is_announced = False
 
-    def suspended(self, charge: RestoringTask, reason: SuspendReason = "MIGRATED") -> None:
+    def suspended(self, restoring: RestoringTask, reason: SuspendReason = "MIGRATED") -> None:
         """Tell that nothing more is read for a task, before all was."""
-        for tell in self._suspensions(charge, reason):
+        for tell in self._suspensions(restoring, reason):
             tell()
 
     @contextmanager
-    def leaving(self, charge: RestoringTask) -> Generator[None]:
+    def leaving(self, restoring: RestoringTask) -> Generator[None]:
         """Tell that a task leaves, which is closed meanwhile: of a restore before, of a copy after it is closed."""
-        told = self._suspensions(charge, "MIGRATED")
-        if charge.copy is None:
+        told = self._suspensions(restoring, "MIGRATED")
+        if restoring.copy is None:
             for tell in told:
                 tell()
         yield
-        if charge.copy is not None:
+        if restoring.copy is not None:
             for tell in told:
                 tell()
 
     def _suspensions(
-        self, charge: RestoringTask, reason: SuspendReason
+        self, restoring: RestoringTask, reason: SuspendReason
     ) -> list[Callable[[], None]]:
         tells: list[Callable[[], None]] = []
-        for entry in charge.entries.values():
-            if entry.told:
-                entry.told = False
-                tells.append(self._suspension(charge, entry, reason))
+        for entry in restoring.entries.values():
+            if entry.is_announced:
+                entry.is_announced = False
+                tells.append(self._suspension(restoring, entry, reason))
         return tells
 
     def _suspension(
-        self, charge: RestoringTask, entry: StoreRestore, reason: SuspendReason
+        self, restoring: RestoringTask, entry: StoreRestore, reason: SuspendReason
     ) -> Callable[[], None]:
-        if charge.copy is None:
+        if restoring.copy is None:
             event = entry.event("suspended")
             return lambda: self._on_restore(event)
-        update = self._update(charge, entry, "suspended", reason)
+        update = self._update(restoring, entry, "suspended", reason)
         return lambda: self._on_standby_update(update)
 
     def _update(
         self,
-        charge: RestoringTask,
+        restoring: RestoringTask,
         entry: StoreRestore,
         kind: UpdateKind,
         reason: SuspendReason | None = None,
     ) -> StandbyUpdateEvent:
-        copy = charge.copy
+        copy = restoring.copy
         assert copy is not None, "who follows is a copy"
         end = None if copy.progress is None else copy.progress.ends.get(entry.partition)
         return StandbyUpdateEvent(
             kind=kind,
-            task_id=str(charge.task.task_id),
+            task_id=str(restoring.task.task_id),
             role=copy.role,
             store=entry.store,
             topic=entry.partition.topic,
@@ -598,6 +598,6 @@ class RestoreEvents:
             position=entry.position,
             end=max(end or 0, entry.milestone, entry.position),
             restored=entry.restored,
-            batch=max(entry.restored - entry.said, 0),
+            batch=max(entry.restored - entry.announced_records, 0),
             reason=reason,
         )

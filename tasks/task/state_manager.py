@@ -24,7 +24,7 @@ from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
 from tidewheel.state_stores.errors import StoreCorruptedError
 from tidewheel.state_stores.layout.key_order import RESET, reject_unsorted_keys
-from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.position import Position, note_name
 from tidewheel.state_stores.layout.versions import key_of_version
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.restore import StoreTime, position_name

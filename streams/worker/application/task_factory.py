@@ -68,7 +68,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
                 cache_enabled=self.config.statestore_cache_max_bytes > 0,
                 keep_bytes_per_store=self.config.statestore_uncommitted_max_bytes // max(count, 1),
             ),
-            open_persistent=lambda families: self.open_database(directory, families),
+            open_persistent=partial(self.open_database, directory),
             open_in_memory=InMemoryDatabase,
             now=lambda: task.record_timestamp(),  # noqa: PLW0108 - the task is made below
             directory=directory,

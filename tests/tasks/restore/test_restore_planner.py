@@ -37,8 +37,8 @@ def test_copies_get_ready_while_commits_of_their_owners_are_undecided() -> None:
             specs={"windows": SimpleNamespace(kept_longer_ms=1)}, slowest_position_ms=None
         ),
     )
-    planner.look_at_ranges([copy])
+    planner.refresh_slowest_positions([copy])
     seen, copy.stores.slowest_position_ms = copy.stores.slowest_position_ms, None
     assert seen is not None
-    planner.get_ready([copy])
+    planner.prepare_promotions([copy])
     assert copy.stores.slowest_position_ms == seen

@@ -11,7 +11,7 @@ def test_the_rate_forgets_what_was_long_ago() -> None:
     total = 0
     for second in range(60):
         total += 1_000 if second < 30 else 10
-        rate.note(total, float(second))
+        rate.record(total, float(second))
     assert 9.9 < rate.per_second < 10.1
     left_s = rate.seconds_for(100)
     assert left_s is not None
@@ -21,7 +21,7 @@ def test_the_rate_forgets_what_was_long_ago() -> None:
 def test_notes_of_one_moment_are_one() -> None:
     rate = RestoreRate()
     for step in range(10_000):
-        rate.note(step, step / 1_000)
+        rate.record(step, step / 1_000)
     assert 990 < rate.per_second < 1_010
 
 
@@ -32,16 +32,16 @@ def test_whoever_asks_meanwhile_gets_a_rate_of_one_moment() -> None:
             return super().__getitem__(index)
 
     rate = RestoreRate()
-    rate._notes = Torn([(0, 1.0), (10, 2.0)])
+    rate._samples = Torn([(0, 1.0), (10, 2.0)])
     assert rate.per_second == 10.0
 
 
 def test_a_restore_that_begins_anew_has_a_rate_of_its_own() -> None:
     rate = RestoreRate()
-    rate.note(5_000, 1.0)
-    rate.note(10, 2.0)
+    rate.record(5_000, 1.0)
+    rate.record(10, 2.0)
     assert (rate.per_second, rate.seconds_for(5), rate.seconds_for(0)) == (0.0, None, 0.0)
-    rate.note(20, 3.0)
+    rate.record(20, 3.0)
     assert rate.per_second == 10.0
     assert progress_text(20, 100, rate) == (
         "restoring: 20 records so far, 100 to go, 10 records/s, about 10 s left"

@@ -42,7 +42,7 @@ def _seconds_of_reports(*positions: int, end: int = 9) -> list[int]:
     return [
         second
         for second, position in enumerate(positions)
-        if stalls.look({LOG: Reach(position, end)}, float(second))
+        if stalls.check({LOG: Reach(position, end)}, float(second))
     ]
 
 
@@ -61,12 +61,12 @@ def test_what_is_at_its_end_does_not_stall(position: int) -> None:
 
 def test_a_partition_that_is_left_out_is_forgotten() -> None:
     stalls = Stalls()
-    stalls.look({LOG: Reach(5, 9)}, 0.0)
+    stalls.check({LOG: Reach(5, 9)}, 0.0)
     assert not stalls.is_stalled(LOG, 4.0)
     assert stalls.is_stalled(LOG, 5.0)
-    stalls.look({}, 5.0)
+    stalls.check({}, 5.0)
     assert not stalls.is_stalled(LOG, 6.0)
-    assert not stalls.look({LOG: Reach(5, 9)}, 7.0)
+    assert not stalls.check({LOG: Reach(5, 9)}, 7.0)
 
 
 def test_the_reason_names_the_transaction_and_the_command_that_ends_it() -> None:
