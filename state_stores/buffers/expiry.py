@@ -12,8 +12,8 @@ from tidewheel.state_stores.buffers.timed_buffer import (
     decode_store_time,
     encode_store_time,
     read_store_time,
-    store_time_name,
 )
+from tidewheel.state_stores.layout.position import store_time_name
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreSpec

@@ -8,19 +8,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained, RestoreExtras
+from tidewheel.state_stores.layout.position import store_time_name
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.spec import StoreSpec
 
 _STORE_TIME: Final = struct.Struct(">qI")
-
-
-def store_time_name(store: str) -> str:
-    """Return the name under which a store's time is stored next to the positions.
-
-    >>> store_time_name("clicks")
-    'stream-time:clicks'
-    """
-    return f"stream-time:{store}"
 
 
 def decode_store_time(data: bytes | None) -> tuple[int, int]:

@@ -12,14 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
-from tidewheel.state_stores.buffers.timed_buffer import (
-    encode_store_time,
-    read_store_time,
-    store_time_name,
-)
+from tidewheel.state_stores.buffers.timed_buffer import encode_store_time, read_store_time
 from tidewheel.state_stores.bulk_restore.run_files import RunFile
 from tidewheel.state_stores.bulk_restore.runs import Row
-from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.position import Position, store_time_name
 from tidewheel.state_stores.layout.segments import SegmentLayout
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.restore import StoreTime

@@ -42,3 +42,12 @@ class Position:
             return None
         _, offset, written_at_ms, topic_id = _FORMAT.unpack(body)
         return cls(offset=offset, topic_id=topic_id, written_at_ms=written_at_ms)
+
+
+def store_time_name(store: str) -> str:
+    """Return the name under which a store's time is stored next to the positions.
+
+    >>> store_time_name("clicks")
+    'stream-time:clicks'
+    """
+    return f"stream-time:{store}"

@@ -19,12 +19,12 @@ from tidewheel.state_stores.buffers.commit_buffer import CommitBuffer, Drained, 
 from tidewheel.state_stores.buffers.expiry import slowest_time
 from tidewheel.state_stores.buffers.in_flight_view import InFlightView
 from tidewheel.state_stores.buffers.query_sources import UncommittedRows
-from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer, store_time_name
+from tidewheel.state_stores.buffers.timed_buffer import TimedBuffer
 from tidewheel.state_stores.bulk_restore.ingest import ingest_runs
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
 from tidewheel.state_stores.errors import StoreCorruptedError
 from tidewheel.state_stores.layout.key_order import RESET, reject_unsorted_keys
-from tidewheel.state_stores.layout.position import Position, note_name
+from tidewheel.state_stores.layout.position import Position, store_time_name
 from tidewheel.state_stores.layout.versions import key_of_version
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.restore import StoreTime, position_name

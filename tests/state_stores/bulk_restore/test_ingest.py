@@ -34,11 +34,10 @@ from tests.state_stores.bulk_restore.logs import (
     visible,
 )
 from tests.state_stores.bulk_restore.test_equality import Directories, build, directories
-from tidewheel.state_stores.buffers.timed_buffer import store_time_name
 from tidewheel.state_stores.bulk_restore.ingest import BulkDatabase, ingest_runs
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
 from tidewheel.state_stores.in_memory import InMemoryDatabase
-from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.layout.position import Position, store_time_name
 from tidewheel.state_stores.restore import StoreTime, fold
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
