@@ -80,7 +80,7 @@ class Operator(ABC):
     takes_joint: bool = False
     #: Calls a user's function once per batch, which is cheaper.
     calls_batches: ClassVar[bool] = False
-    #: Records without a value advance its time.
+    #: Records without a value advance time.
     times_null_values: ClassVar[bool] = True
 
     #: State downstream depends on the order of flushed changes.

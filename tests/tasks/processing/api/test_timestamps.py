@@ -51,7 +51,7 @@ def test_a_negative_timestamp(caplog: pytest.LogCaptureFixture) -> None:
         assert LogAndSkipOnInvalidTimestamp()(record(-5), 7) == -5
     assert "in-3 offset 41 is dropped" in caplog.text
     assert UsePartitionTimeOnInvalidTimestamp()(record(-1), 7) == 7
-    with pytest.raises(StreamsError, match="no record of its partition before it"):
+    with pytest.raises(StreamsError, match="no earlier record of its partition"):
         UsePartitionTimeOnInvalidTimestamp()(record(-1), -1)
 
 
