@@ -1,7 +1,4 @@
-"""Logging of the commands: text on a terminal, JSON lines elsewhere.
-
-The `tidewheel` commands call `configure_logging` once; user programs configure logging themselves.
-"""
+"""Logging of the commands: text on a terminal, JSON lines elsewhere."""
 
 import logging
 import re
@@ -46,7 +43,7 @@ def configure_logging(
 def configured_format() -> LogFormat | None:
     """Return the format that `configure_logging` chose, for helper processes; None before that."""
     for handler in logging.getLogger().handlers:
-        if any(isinstance(each, _SlotFilter) for each in handler.filters):
+        if any(isinstance(log_filter, _SlotFilter) for log_filter in handler.filters):
             return "json" if isinstance(handler.formatter, JsonFormatter) else "text"
     return None
 

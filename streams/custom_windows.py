@@ -49,9 +49,6 @@ class CustomWindows(FixedWindows):
         longest: Maximum window length. Stores retain rows for it and the grace. Default: twice the
             longest probed window.
 
-    Attributes:
-        longest_ms: Maximum window length (ms).
-
     Raises:
         TopologyError: `of` is not callable, raises, or breaks a law.
 
@@ -120,7 +117,6 @@ class CustomWindows(FixedWindows):
         return [start for start, _ in spans]
 
     def end_of(self, start: int) -> int:
-        """Return the end (exclusive) of the window that starts at `start`."""
         for other, end in self._spans(start):
             if other == start:
                 return end
@@ -129,7 +125,6 @@ class CustomWindows(FixedWindows):
         )
 
     def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:
-        """Return the first and last start of the windows with `closed_before` < end <= `closed_now`."""
         if closed_now < 0:
             return 0, -1
         first = 0

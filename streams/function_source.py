@@ -40,19 +40,19 @@ class FunctionSources:
                 self._parsed[text] = _parsed(text)
             functions, codes = self._parsed[text]
             nodes = _nodes_of(code, functions) if code in codes else []
-            found = [(_words(each.args), _words(_body(each))) for each in nodes]
+            found = [(_words(node.args), _words(_body(node))) for node in nodes]
         except (SyntaxError, ValueError, RecursionError):
             return None
         # In Python 3.12 the code of `lambda: 0` has no columns.
-        return found[0] if found and all(each == found[0] for each in found) else None
+        return found[0] if found and all(text == found[0] for text in found) else None
 
 
 def _parsed(text: str) -> tuple[list[_Node], frozenset[CodeType]]:
     """Return the functions in a source, and its compiled code."""
     functions = [
-        each
-        for each in ast.walk(ast.parse(text))
-        if isinstance(each, ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef)
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Lambda | ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     module = compile(text, "<source>", "exec", dont_inherit=True)
     return functions, frozenset(_codes(module))
@@ -60,18 +60,18 @@ def _parsed(text: str) -> tuple[list[_Node], frozenset[CodeType]]:
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
     yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def _nodes_of(code: CodeType, functions: Iterable[_Node]) -> list[_Node]:
     found = [
-        each
-        for each in functions
-        if _first_line(each) == code.co_firstlineno
-        and ("<lambda>" if isinstance(each, ast.Lambda) else each.name) == code.co_name
-        and _parameters(each) == code.co_varnames[: len(_parameters(each))]
+        node
+        for node in functions
+        if _first_line(node) == code.co_firstlineno
+        and ("<lambda>" if isinstance(node, ast.Lambda) else node.name) == code.co_name
+        and _parameters(node) == code.co_varnames[: len(_parameters(node))]
     ]
     if len(found) < 2:  # noqa: PLR2004 - several lambdas on one line
         return found
@@ -80,7 +80,7 @@ def _nodes_of(code: CodeType, functions: Iterable[_Node]) -> list[_Node]:
         for line, end_line, column, end_column in code.co_positions()
         if line and end_line and column is not None and end_column
     ]
-    found = [each for each in found if _holds(each, spans)]
+    found = [node for node in found if _holds(node, spans)]
     # An inner lambda follows the start of the outer one.
     return found[-1:] if spans else found
 
@@ -88,7 +88,7 @@ def _nodes_of(code: CodeType, functions: Iterable[_Node]) -> list[_Node]:
 def _parameters(node: _Node) -> tuple[str, ...]:
     plain = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
     rest = (node.args.vararg, node.args.kwarg)
-    return tuple(each.arg for each in (*plain, *rest) if each is not None)
+    return tuple(argument.arg for argument in (*plain, *rest) if argument is not None)
 
 
 def _holds(node: _Node, spans: Iterable[_Span]) -> bool:
@@ -108,7 +108,7 @@ def _body(node: _Node) -> list[ast.stmt] | ast.expr:
 
 def _first_line(node: _Node) -> int:
     decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-    return min([node.lineno, *(each.lineno for each in decorators)])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _words(item: Any) -> object:
@@ -120,5 +120,5 @@ def _words(item: Any) -> object:
         ]
         return (type(item).__name__, fields)
     if isinstance(item, list):
-        return [_words(each) for each in cast("list[object]", item)]
+        return [_words(part) for part in cast("list[object]", item)]
     return (type(item).__name__, repr(item))

@@ -33,13 +33,13 @@ def collection_paused() -> Generator[None]:
 
 
 @contextmanager
-def made_to_stay() -> Generator[None]:
+def permanent_objects() -> Generator[None]:
     """Disable the collector while definitions are created, then move them to the oldest generation.
 
     Otherwise two scans of all of them cost a tenth of a worker's start.
 
     >>> import gc
-    >>> with made_to_stay():
+    >>> with permanent_objects():
     ...     names = {"a": []}
     >>> any(each is names for each in gc.get_objects(generation=2))
     True

@@ -290,7 +290,7 @@ class KafkaStreams:
             self._set_paused(self._paused - chosen)
 
     def _chosen(self, subtopologies: Iterable[int] | None) -> frozenset[int]:
-        known = frozenset(each.id for each in self._application.spec.subtopologies)
+        known = frozenset(subtopology.id for subtopology in self._application.spec.subtopologies)
         chosen = known
         if subtopologies is not None:
             numbers = check_series(subtopologies, "numbers", "subtopologies", error=StreamsError)
@@ -311,7 +311,7 @@ class KafkaStreams:
 
     def tasks(self) -> list[TaskInfo]:
         """Return the tasks of this process, in every role."""
-        workers = [each.worker for each in self._shown()]
+        workers = [thread.worker for thread in self._shown()]
         return task_infos([worker for worker in workers if worker is not None])
 
     def store(
@@ -466,12 +466,12 @@ class KafkaStreams:
         """
         drain_ms = self._drain_ms(timeout, "remove_stream_thread")
         with self._lock:
-            staying = [each for each in self._threads if not each.departs]
+            staying = [thread for thread in self._threads if not thread.departs]
             if len(staying) < 2:  # noqa: PLR2004 - the last one is ended by `close`
                 return None
             thread = staying[-1]
             thread.depart(Departure(drain_ms=drain_ms))
-            inside = any(each.is_current for each in self._threads)
+            inside = any(thread.is_current for thread in self._threads)
         waits = (drain_ms / 1000 + _LET_GO_S, _CLOSE_MS / 1000)
         if inside:
             threading.Thread(target=thread.see_out, args=waits, daemon=True).start()

@@ -1,8 +1,4 @@
-"""User functions, adapted at build time to their signatures.
-
-Operators read `takes_key` once and then call `call` directly. An unsuitable signature raises
-`TopologyError` with the operator and the user's line.
-"""
+"""User functions, adapted at build time to their signatures."""
 
 import inspect
 import sys

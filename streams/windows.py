@@ -94,7 +94,6 @@ class FixedWindows(Windows):
         """
 
     def closes_at(self, end: int) -> int:
-        """Return the smallest stream time (ms) at which a window that ends at `end` is closed."""
         return end + self.grace_ms
 
 
@@ -127,14 +126,6 @@ class TimeWindows(FixedWindows):
         grace: Time after its end in which a window accepts late records.
         offset: Shift of the starts from multiples of `advance`, may be negative. Not in Kafka
             Streams.
-
-    Attributes:
-        size_ms: Window length (ms).
-        advance_ms: Time between starts (ms).
-        offset_ms: Shift of the starts (ms), 0 <= offset < advance.
-
-    Raises:
-        TopologyError: An invalid value.
 
     >>> from datetime import timedelta
     >>> list(TimeWindows(timedelta(seconds=10), advance=timedelta(seconds=5)).starts_for(12_000))
@@ -180,7 +171,6 @@ class TimeWindows(FixedWindows):
         return self.size_ms + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return the starts of a record's windows, ascending."""
         advance, offset = self.advance_ms, self.offset_ms
         if not offset:
             first = max(0, timestamp - self.size_ms + advance) // advance * advance
@@ -195,11 +185,9 @@ class TimeWindows(FixedWindows):
         return self.offset_ms - self.advance_ms + self.size_ms
 
     def end_of(self, start: int) -> int:
-        """Return the end (exclusive) of the window that starts at `start`."""
         return self._first_end_ms if start == 0 and self.offset_ms else start + self.size_ms
 
     def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:
-        """Return the first and last start of the windows with `closed_before` < end <= `closed_now`."""
         advance, offset = self.advance_ms, self.offset_ms
         first = max(0, closed_before - self.size_ms + 1)
         # Starts are multiples of the advance; after rounding, first > last if there is none
@@ -222,13 +210,6 @@ class SlidingWindows(Windows):
 
     Args:
         difference: Maximum time between records of one window; 0: equal timestamps only.
-        grace: Time after its end in which a window accepts late records.
-
-    Attributes:
-        difference_ms: Maximum time between records of one window (ms).
-
-    Raises:
-        TopologyError: An invalid value.
 
     >>> SlidingWindows(5_000, grace=1_000)
     SlidingWindows(difference_ms=5000, grace_ms=1000)
@@ -244,7 +225,6 @@ class SlidingWindows(Windows):
         object.__setattr__(self, "grace_ms", window_ms("SlidingWindows", grace, "grace"))
 
     def closes_at(self, end: int) -> int:
-        """Return the smallest stream time (ms) at which a window that ends at `end` is closed."""
         return end + self.grace_ms + 1
 
     def end_of(self, start: int) -> int:
@@ -273,12 +253,6 @@ class SessionWindows(Windows):
         gap: Longest pause inside a session, at least 1 ms.
         grace: Further time in which a session accepts late records.
 
-    Attributes:
-        gap_ms: Longest pause inside a session (ms).
-
-    Raises:
-        TopologyError: An invalid value.
-
     >>> from datetime import timedelta
     >>> SessionWindows(timedelta(minutes=30)).gap_ms
     1800000
@@ -292,7 +266,6 @@ class SessionWindows(Windows):
         object.__setattr__(self, "grace_ms", window_ms("SessionWindows", grace, "grace"))
 
     def closes_at(self, end: int) -> int:
-        """Return the smallest stream time (ms) at which a session that ends at `end` is closed."""
         return end + self.gap_ms + self.grace_ms + 1
 
     @property
@@ -309,10 +282,6 @@ class UnlimitedWindows(FixedWindows):
 
     Args:
         start: ms since the epoch.
-
-    Attributes:
-        start_ms: ms since the epoch.
-        grace_ms: 0; no record is late.
 
     Raises:
         TopologyError: A start before the epoch.
@@ -339,15 +308,12 @@ class UnlimitedWindows(FixedWindows):
         return FOREVER
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return the window's start; nothing for an earlier record."""
         return (self.start_ms,) if timestamp >= self.start_ms else ()
 
     def end_of(self, start: int) -> int:  # noqa: ARG002 - common signature of windows
-        """Return the largest timestamp."""
         return FOREVER
 
     def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:  # noqa: ARG002 - as above
-        """Return an empty range: it never closes."""
         return self.start_ms, self.start_ms - 1
 
 
@@ -361,12 +327,8 @@ class CalendarWindows(FixedWindows):
 
     Args:
         tz: Time zone name ("Europe/Berlin"), or a `ZoneInfo`.
-        grace: Time after its end in which a window accepts late records.
         day_start: Time of day at which days, weeks and months start: "18:00", or a `datetime.time`.
         week_start: First day of a week: "monday" to "sunday". Only for weeks.
-
-    Attributes:
-        day_start: Time of day at which days start.
 
     Raises:
         TopologyError: An invalid unit, time of day or weekday, or a time zone unknown on this
@@ -440,15 +402,12 @@ class CalendarWindows(FixedWindows):
         return _LONGEST_MS[self.unit] + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return the start of the record's window."""
         return (self._around(timestamp)[0],)
 
     def end_of(self, start: int) -> int:
-        """Return the end (exclusive) of the window that starts at `start`."""
         return self._around(start)[1]
 
     def closed_starts(self, closed_before: int, closed_now: int) -> tuple[int, int]:
-        """Return the first and last start of the windows with `closed_before` < end <= `closed_now`."""
         if closed_now < 0:
             return 0, -1
         return self._around(max(closed_before, 0))[0], self._around(closed_now)[0] - 1

@@ -6,7 +6,7 @@ Names are imported at their first use, so `import tidewheel` is cheap.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tidewheel.streams.gc_tuning import made_to_stay
+from tidewheel.streams.gc_tuning import permanent_objects
 from tidewheel.streams.serdes.schema_port import provide
 
 if TYPE_CHECKING:
@@ -348,7 +348,7 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Collections of live definitions cost an eighth of a start's processor time.
-    with made_to_stay():
+    with permanent_objects():
         value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -13,8 +13,6 @@ from tidewheel.tasks.processing.api.app_configs import AppConfigs
 def app_configs(config: StreamsConfig) -> AppConfigs:
     """Return every option by name; keys of tables follow a dot.
 
-    Values are as checked; references to secrets are unresolved.
-
     >>> config = StreamsConfig(application_id="shop", consumer={"sasl.password": "xyz", "fetch.min.bytes": 1})
     >>> configs = app_configs(config)
     >>> configs["application_id"], configs["consumer.sasl.password"], configs["rocksdb.block_cache_bytes"]

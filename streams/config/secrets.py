@@ -55,8 +55,6 @@ _SECRET_MAX_BYTES: Final = 1024 * 1024
 def shown(key: str, value: Any) -> Any:
     """Return a client property's value for display.
 
-    References are shown: they contain the place of a secret, not the secret.
-
     >>> shown("linger.ms", 5), shown("sasl.password", "secret"), shown("sasl.password", "env:KAFKA_PASSWORD")
     (5, '***', 'env:KAFKA_PASSWORD')
     """
@@ -106,10 +104,6 @@ def resolve_secrets(properties: Mapping[str, Any], option: str) -> dict[str, Any
     """Return client properties for a client: references resolved, callbacks imported.
 
     Call it when a client is created, and do not store the result.
-
-    Args:
-        properties: `config.consumer`, `config.producer` or `config.admin`.
-        option: Its name, for the message.
 
     Raises:
         ConfigError: A referenced file or variable is missing, or a file is unreadable; names it,

@@ -1,9 +1,8 @@
 """Sources of settings: keywords win over environment variables, which win over a TOML file.
 
-Each value has an origin, for messages and `tidewheel config show`. Options that are tables
-(`consumer`, `producer`, `admin`, `client_tags`, `rocksdb`) are merged key by key: a password may
-come from the environment, the rest from a file. Unknown names are errors in keywords and files; in
-the environment only names similar to an option's are, because clusters inject their own variables.
+Tables (`consumer`, `producer`, `admin`, `client_tags`, `rocksdb`) are merged key by key: a password
+may come from the environment, the rest from a file. Unknown names are errors; in the environment
+only names similar to an option's are, because clusters inject their own variables.
 """
 
 import logging
@@ -69,14 +68,7 @@ def collect(
     file: Path | None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Return the merged settings; the first source with an option, or a table's key, wins.
-
-    Args:
-        known: All option names.
-        keywords: Keyword arguments.
-        file: TOML file, or None.
-        environ: Environment; default: the process's.
-    """
+    """Return the merged settings; the first source with an option, or a table's key, wins."""
     settings = Settings({}, {})
     environment = _from_environment(known, os.environ if environ is None else environ)
     from_file = _from_file(known, file) if file is not None else iter(())

@@ -1,7 +1,6 @@
 """Checks of single options: conversion of user values.
 
-Checks accept keywords, environment variables and TOML values (text, numbers, booleans, tables), and
-raise ValueError with the accepted values. They are idempotent: checked values pass again.
+Checks accept keywords, environment variables and TOML values. They are idempotent.
 """
 
 import dataclasses

@@ -1,9 +1,4 @@
-"""Checks of user arguments: flags, texts, times, functions.
-
-Errors name the call, the argument and the accepted values.
-
-`to_ms` checks durations, `check_name` names, `as_serde` serdes, `adapt` record functions.
-"""
+"""Checks of user arguments: flags, texts, times, functions."""
 
 from collections.abc import Iterable
 from typing import Any, TypeGuard

@@ -1,8 +1,4 @@
-"""Placeholders for missing serdes, and their replacement by the configured defaults.
-
-A topology without serdes can be described but not run. Each placeholder names its missing serde in
-errors.
-"""
+"""Placeholders for missing serdes, and their replacement by the configured defaults."""
 
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol

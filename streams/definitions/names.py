@@ -1,7 +1,4 @@
-"""Legal names of nodes, stores and topics, and suggestions for misspelled ones.
-
-Applies the rules of `tidewheel.state_stores.names` and adds operator and user line.
-"""
+"""Legal names of nodes, stores and topics, and suggestions for misspelled ones."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,7 +1,4 @@
-"""Checks of node arguments: topics, suppliers, functions, parents.
-
-Functions return the argument in spec form, or raise `TopologyError` with operator and line.
-"""
+"""Checks of node arguments: topics, suppliers, functions, parents."""
 
 import inspect
 import re
@@ -213,7 +210,7 @@ def connected_stores(supplier: object, context: str) -> tuple[StoreBuilder, ...]
             f"{context}: `stores` of the supplier is of type {type(stores).__name__}; make it a list of store builders, as "
             "in [Stores.key_value('seen', key_serde=str, value_serde=int)]"
         ) from None
-    return tuple(check_store_builder(each, context) for each in builders)
+    return tuple(check_store_builder(builder, context) for builder in builders)
 
 
 def check_store_builder(builder: object, context: str) -> StoreBuilder:

@@ -27,10 +27,10 @@ def is_same(one: object, other: object, depth: int = _DEPTH) -> bool:
         return True
     if not depth or type(one) is not type(other) or type(one).__eq__ not in _BY_IDENTITY:
         return False
-    mine, theirs = _parts(one), _parts(other)
-    if mine is None or theirs is None or len(mine) != len(theirs):
+    parts, other_parts = _parts(one), _parts(other)
+    if parts is None or other_parts is None or len(parts) != len(other_parts):
         return False
-    return all(is_same(a, b, depth - 1) for a, b in zip(mine, theirs, strict=True))
+    return all(is_same(a, b, depth - 1) for a, b in zip(parts, other_parts, strict=True))
 
 
 def _parts(item: Any) -> list[Any] | None:

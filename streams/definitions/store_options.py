@@ -1,7 +1,4 @@
-"""Checks of store options, shared by `Materialized` and `Stores`.
-
-Errors name the option and the user's line.
-"""
+"""Checks of store options, shared by `Materialized` and `Stores`."""
 
 from collections.abc import Mapping
 from inspect import isabstract, isclass

@@ -209,7 +209,6 @@ class StreamsBuilder:
         Args:
             key_serde: Serde of keys; default: that of `store`, then the configured one.
             store: Store of the table; without a name it is created only if an operator needs it.
-            timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
             name: Node name; the source gets `<name>-source`.
 
         >>> StreamsBuilder().table("users", key_serde=str, value_serde=str, store="users")
@@ -329,9 +328,7 @@ class StreamsBuilder:
 
         Args:
             topic: The topic, ideally compacted; no other node may read it.
-            key_serde: Serde of keys; default: that of `store`, then the configured one.
             store: Name and type of the store; versioned stores are rejected.
-            name: Node name; the source gets `<name>-source`.
 
         >>> StreamsBuilder().global_table("rates", key_serde=str, value_serde=float, store="rates").queryable_store_name
         'rates'

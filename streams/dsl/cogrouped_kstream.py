@@ -1,7 +1,4 @@
-"""`cogroup`: aggregates several grouped streams into one table (KIP-150).
-
-The streams share one store. Their topics must have equal partition counts, as in a join.
-"""
+"""`cogroup`: aggregates several grouped streams into one table (KIP-150)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,9 +18,9 @@ from tidewheel.streams.dsl.windowed_kstream import (
 )
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.graph.aggregation_nodes import (
-    Cut,
     GroupedStream,
     StreamAggregations,
+    Windowing,
     aggregate_serde,
     aggregation_store,
     key_serde_of,
@@ -324,8 +321,8 @@ def _store(
     windows: Windows | None,
 ) -> TableStore:
     serdes = part.key_serde, aggregate_serde(call, store, value_serde)
-    cut: Cut | None = None if windows is None else (windows, "on_window_update")
-    return aggregation_store(call, part.graph, store, _AGGREGATE, name, serdes, cut)
+    windowing: Windowing | None = None if windows is None else (windows, "on_window_update")
+    return aggregation_store(call, part.graph, store, _AGGREGATE, name, serdes, windowing)
 
 
 def _table(

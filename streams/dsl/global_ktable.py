@@ -1,7 +1,4 @@
-"""`GlobalKTable` and global stores: every worker process reads the whole topic.
-
-As in Kafka Streams, joins and processors only read them.
-"""
+"""`GlobalKTable` and global stores: every worker process reads the whole topic."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

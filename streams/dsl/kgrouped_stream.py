@@ -1,8 +1,4 @@
-"""`KGroupedStream`: a stream grouped by key, for count, reduce and aggregate.
-
-If the key may have changed, records pass through a repartition topic, created with the first
-aggregation. Records with a null key or value are dropped.
-"""
+"""`KGroupedStream`: a stream grouped by key, for count, reduce and aggregate."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar, overload
@@ -71,7 +67,7 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
         'counts'
         """
         call = Call.here("count")
-        self._aggregations.use_up_a_number(store)
+        self._aggregations.consume_number(store)
         kept = self._aggregations.store(call, store, AGGREGATE, name, Serdes.int64())
         node_name = self._part.graph.node_name(AGGREGATE, name)
         return KTable(self._aggregations.table(call, kept, node_name, (StreamCount, ())))
@@ -151,9 +147,6 @@ class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
 
     def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
         """Start a cogroup: an aggregation of several grouped streams into one table.
-
-        Args:
-            aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
 
         >>> from tidewheel import StreamsBuilder
         >>> builder = StreamsBuilder()

@@ -1,8 +1,4 @@
-"""`KGroupedTable`: a table grouped by other keys, for count, reduce and aggregate.
-
-A changed row is subtracted from its old group and added to its new one. The changes pass through a
-repartition topic, created with the first aggregation.
-"""
+"""`KGroupedTable`: a table grouped by other keys, for count, reduce and aggregate."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

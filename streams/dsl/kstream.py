@@ -1,8 +1,8 @@
 """`KStream`: a stream of records and its operators.
 
-Operators that may change the key (`map`, `flat_map`, `select_key`, `process`, `group_by`) only mark
-the stream. The next operator that depends on the key, such as a count, adds the repartition topic.
-They also drop the key serde; operators that may change the value drop the value serde.
+Operators that may change the key only mark the stream; the next operator that depends on the key
+adds the repartition topic. They drop the key serde; operators that may change the value drop the
+value serde.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -268,8 +268,6 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
 
         Args:
             topic: The topic, or `f(key, value, context)` -> existing topic for each record.
-            partitioner: `f(topic, key, value, partitions)` -> partition, several, or None for
-                Kafka's default.
 
         >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)
@@ -490,25 +488,29 @@ class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]
         return KStream(part)
 
     def _merged_with(self, other: "KStream[K, V]", call: Call, name: str | None) -> "KStream[K, V]":
-        mine, theirs = self._part, other._part  # noqa: SLF001 - its own class
-        if mine.graph is not theirs.graph:
+        own_part, other_part = self._part, other._part  # noqa: SLF001 - its own class
+        if own_part.graph is not other_part.graph:
             raise TopologyError(
                 f"{call.context}: the streams come from different builders; make both with one StreamsBuilder"
             )
         node = ProcessorGraphNode(
-            name=mine.graph.node_name("KSTREAM-MERGE-", call.name(name)),
+            name=own_part.graph.node_name("KSTREAM-MERGE-", call.name(name)),
             location=call.location,
             supplier=OperatorSupplier(stateless.PassThrough),
             merges=True,
         )
-        mine.graph.add(node, mine.node, theirs.node)
+        own_part.graph.add(node, own_part.node, other_part.node)
         return KStream(
             StreamPart(
-                graph=mine.graph,
+                graph=own_part.graph,
                 node=node,
-                key_serde=mine.key_serde if mine.key_serde is theirs.key_serde else None,
-                value_serde=mine.value_serde if mine.value_serde is theirs.value_serde else None,
-                rekeyed=mine.rekeyed or theirs.rekeyed,
+                key_serde=own_part.key_serde
+                if own_part.key_serde is other_part.key_serde
+                else None,
+                value_serde=own_part.value_serde
+                if own_part.value_serde is other_part.value_serde
+                else None,
+                rekeyed=own_part.rekeyed or other_part.rekeyed,
             )
         )
 

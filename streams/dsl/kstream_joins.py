@@ -1,8 +1,6 @@
 """`join`, `left_join` and `outer_join` of a stream with a stream, table or global table.
 
-Both sides must be co-partitioned: a side whose keys may have changed is repartitioned; topics read
-directly must have equal partition counts. Names follow Kafka Streams' KStreamImpl and
-KStreamImplJoin.
+Names follow Kafka Streams' KStreamImpl and KStreamImplJoin.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +18,7 @@ from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.graph.logical_graph import AnySerde, GraphNode, RepartitionNode
 from tidewheel.streams.graph.parts import StreamPart
 from tidewheel.streams.graph.stream_join_nodes import (
-    Join,
+    JoinCall,
     JoinOptions,
     join_streams,
     join_table,
@@ -381,15 +379,9 @@ class KStreamJoins(ABC, Generic[K, V]):
         dropped.
 
         Args:
-            other: A stream or table with the same keys, or a global table.
             joiner: As in `join`; the right value, and the selected key of a global table, may be
                 None.
-            within: Maximum time difference between two streams' records.
             grace: Time to buffer records for late rows of a versioned table.
-            key_selector: `f(value)` or `f(key, value)` -> the global table's key.
-            other_value_serde: Serde of the other stream's values; same default. A table has its
-                own.
-            name: Prefix of nodes, repartition topics and, without `store`, stores.
 
         Raises:
             TopologyError: `other` is not joinable, or the options do not fit it.
@@ -454,7 +446,6 @@ class KStreamJoins(ABC, Generic[K, V]):
             joiner: `f(left, right)` or `f(key, left, right)` -> result value; one side may be None.
             within: Maximum time difference between records.
             other_value_serde: Serde of the other stream's values; same default.
-            name: Prefix of nodes, repartition topics and, without `store`, stores.
 
         Raises:
             TopologyError: `other` is not a stream of the same builder.
@@ -477,38 +468,38 @@ class KStreamJoins(ABC, Generic[K, V]):
     def _join(self, options: JoinOptions, other: object) -> "KStream[K, Any]":
         """Dispatch on the type of `other`."""
         if _is_global_table(other):
-            return self._join_global(Join(options, FunctionKind.GLOBAL_JOINER), other)
+            return self._join_global(JoinCall(options, FunctionKind.GLOBAL_JOINER), other)
         if options.key_selector is not None:
             raise TopologyError(
                 f"{options.call.context}: key_selector= belongs to joins with a global table; use select_key() before this join"
             )
         if _is_stream(other):
-            return self._join_stream(Join(options), other)
+            return self._join_stream(JoinCall(options), other)
         if _is_table(other):
-            return self._join_table(Join(options), other)
+            return self._join_table(JoinCall(options), other)
         raise TopologyError(
             f"{options.call.context}: an object of type {type(other).__name__} can't be joined; give a KStream, a KTable or "
             "a GlobalKTable"
         )
 
-    def _join_stream(self, join: Join, other: "KStreamJoins[K, Any]") -> "KStream[K, Any]":
+    def _join_stream(self, join: JoinCall, other: "KStreamJoins[K, Any]") -> "KStream[K, Any]":
         join.windows()  # checks first: a rejected join must not consume a name
-        theirs = other._part  # noqa: SLF001 - its own class
-        join.check_graph(self._part.graph, theirs.graph, "stream")
+        other_part = other._part  # noqa: SLF001 - its own class
+        join.check_graph(self._part.graph, other_part.graph, "stream")
         left = self._placed(join, "-left", join.value)
         right = other._placed(join, "-right", join.other_value)  # noqa: SLF001 - as above
         # Kafka Streams drops the serde; equal serdes of both sides are kept here.
         same = left.key_serde if left.key_serde is right.key_serde else None
         return self._joined(join_streams(join, left, right), join.key or same)
 
-    def _join_table(self, join: Join, table: KTable[K, Any]) -> "KStream[K, Any]":
-        theirs = table._part  # noqa: SLF001 - joins know both sides  # pyright: ignore[reportPrivateUsage]
-        join.check_graph(self._part.graph, theirs.graph, "table")
-        join.check_table(theirs)
+    def _join_table(self, join: JoinCall, table: KTable[K, Any]) -> "KStream[K, Any]":
+        other_part = table._part  # noqa: SLF001 - joins know both sides  # pyright: ignore[reportPrivateUsage]
+        join.check_graph(self._part.graph, other_part.graph, "table")
+        join.check_table(other_part)
         placed = self._placed(join, "", join.value)
-        return self._joined(join_table(join, placed, theirs), join.key or placed.key_serde)
+        return self._joined(join_table(join, placed, other_part), join.key or placed.key_serde)
 
-    def _join_global(self, join: Join, table: GlobalKTable[Any, Any]) -> "KStream[K, Any]":
+    def _join_global(self, join: JoinCall, table: GlobalKTable[Any, Any]) -> "KStream[K, Any]":
         options = join.options
         if join.keeps_right:
             raise TopologyError(
@@ -531,7 +522,7 @@ class KStreamJoins(ABC, Generic[K, V]):
         self._part.graph.add(node, self._part.node)
         return self._joined(node, join.key or self._part.key_serde, rekeyed=self._part.rekeyed)
 
-    def _placed(self, join: Join, suffix: str, value: AnySerde | None) -> StreamPart:
+    def _placed(self, join: JoinCall, suffix: str, value: AnySerde | None) -> StreamPart:
         part = self._part
         if not part.rekeyed:
             return part

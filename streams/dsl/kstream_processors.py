@@ -156,7 +156,7 @@ class KStreamProcessors(ABC, Generic[K, V]):
             name=call.name(name) or graph.node_name(prefix),
             location=call.location,
             supplier=supplier,
-            store_names=tuple(dict.fromkeys((*(each.spec.name for each in brought), *names))),
+            store_names=tuple(dict.fromkeys((*(builder.spec.name for builder in brought), *names))),
             # Kafka Streams does not mark this (KAFKA-19668) and repartitions a later group before
             # the processor.
             changes_value=True,

@@ -1,7 +1,6 @@
 """`KTable`: a stream read as the newest value of each key.
 
-As in Kafka Streams: a null value deletes a row; a row rejected by a filter becomes a deletion
-downstream; a table is stored only if it has a queryable name or an operator reads it.
+As in Kafka Streams, a table is stored only if it has a queryable name or an operator reads it.
 """
 
 from collections.abc import Callable, Sequence
@@ -143,9 +142,6 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
     ) -> "KTable[K, V]":
         """Keep the rows for which a predicate does not hold; delete the others downstream.
 
-        Args:
-            predicate: `f(value)` or `f(key, value)`; not called for deleted rows.
-
         >>> from tidewheel import StreamsBuilder
         >>> users = StreamsBuilder().table("users", key_serde=str, value_serde=str)
         >>> users.filter_not(lambda user: user == "root")
@@ -212,7 +208,6 @@ class KTable(KTableJoins[K, V], Generic[K, V]):
             supplier: `ValueTransformerWithKey` class, or a function that returns a new one at each
                 call (one per task). Its `stores` are added and connected.
             stores: Names of stores added with `StreamsBuilder.add_state_store`.
-            store: Store of the result; its `value_serde` becomes the table's.
 
         >>> from tidewheel import StreamsBuilder, ValueTransformerWithKey
         >>> class Shout(ValueTransformerWithKey[str, str, str]):

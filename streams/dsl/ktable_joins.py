@@ -1,7 +1,6 @@
 """`join`, `left_join` and `outer_join` of tables, by key or by foreign key.
 
-Joins by key require equal partition counts and never repartition. Foreign-key joins use two
-internal topics and accept any partition counts. Names follow Kafka Streams' KTableImpl.
+Names follow Kafka Streams' KTableImpl.
 """
 
 from abc import ABC, abstractmethod
@@ -215,7 +214,6 @@ class KTableJoins(ABC, Generic[K, V]):
         Args:
             joiner: As in `join`; the right value may be None.
             foreign_key: As in `join`; a row without a reference is joined with None.
-            name: Prefix of nodes and, with `foreign_key`, of the join's topics and store.
 
         Raises:
             TopologyError: `other` is no table of the same builder, or a function does not fit.
@@ -296,12 +294,12 @@ class KTableJoins(ABC, Generic[K, V]):
             raise TopologyError(
                 f"{call.context}: an object of type {type(other).__name__} is no table to join with; give a KTable"
             )
-        theirs = other._part  # noqa: SLF001 - its own class
-        if self._part.graph is not theirs.graph:
+        other_part = other._part  # noqa: SLF001 - its own class
+        if self._part.graph is not other_part.graph:
             raise TopologyError(
                 f"{call.context}: the tables come from different builders; make both with one StreamsBuilder"
             )
-        return theirs
+        return other_part
 
     def _on_key(
         self,
@@ -313,7 +311,7 @@ class KTableJoins(ABC, Generic[K, V]):
         store: "StoreArgument[Any, Any]",
         name: str | None,
     ) -> "KTable[K, Any]":
-        mine, theirs = self._part, self._other_part(other, call)
+        own_part, other_part = self._part, self._other_part(other, call)
         if other_partitioner is not None:
             raise TopologyError(
                 f"{call.context}: other_partitioner is for joins on a foreign key; leave it out, or give foreign_key="
@@ -322,11 +320,11 @@ class KTableJoins(ABC, Generic[K, V]):
         kept = self._kept("KTABLE-MERGE-", store, call, value_serde=None)
         if kept is not None:
             kept.needed = True  # as in Kafka Streams; filters and mappers differ
-        named = JoinNames(mine, call.name(name))
+        named = JoinNames(own_part, call.name(name))
         if not kind.needs_right:
-            mine.send_old_values()
+            own_part.send_old_values()
         if not kind.needs_left:
-            theirs.send_old_values()
+            other_part.send_old_values()
         joined = Joined(kind, function)
         node = TableJoinNode(
             name=named("", "KTABLE-MERGE-"),
@@ -334,20 +332,20 @@ class KTableJoins(ABC, Generic[K, V]):
             other_name=named("-join-other", "KTABLE-JOINOTHER-"),
             location=call.location,
             joined=joined,
-            left=mine.view(),
-            right=theirs.view(),
-            versioned=(mine.versioned, theirs.versioned),
+            left=own_part.view(),
+            right=other_part.view(),
+            versioned=(own_part.versioned, other_part.versioned),
             store=kept,
         )
-        mine.graph.add(node, mine.node, theirs.node)
+        own_part.graph.add(node, own_part.node, other_part.node)
         return _table(
-            type(mine)(
-                graph=mine.graph,
+            type(own_part)(
+                graph=own_part.graph,
                 node=node,
                 store=kept,
-                key_serde=mine.key_serde if kept is None else kept.key_serde,
+                key_serde=own_part.key_serde if kept is None else kept.key_serde,
                 value_serde=None if kept is None else kept.value_serde,
-                parents=(mine, theirs),
+                parents=(own_part, other_part),
                 computed=partial(JoinedView, joined),
                 loses_versions=True,
             )
@@ -356,18 +354,18 @@ class KTableJoins(ABC, Generic[K, V]):
     def _on_foreign_key(
         self, link: ForeignKeyCall, other: "KTable[Any, Any]", store: "StoreArgument[Any, Any]"
     ) -> "KTable[K, Any]":
-        mine, theirs = self._part, self._other_part(other, link.call)
-        plan = ForeignKeyJoin(mine, theirs, link)
+        own_part, other_part = self._part, self._other_part(other, link.call)
+        plan = ForeignKeyJoin(own_part, other_part, link)
         # Kafka Streams consumes a store number even if no store is requested; an operator may need
         # it.
         wanted = Materialized() if store is None else store
         kept = self._kept(FOREIGN_KEY_OUTPUT, wanted, link.call, value_serde=None)
         assert kept is not None, "a store was asked for"
         node = TableNode(name=plan.names.result, location=link.call.location, store=kept)
-        mine.graph.add(node, plan.add())
+        own_part.graph.add(node, plan.add())
         return _table(
-            type(mine)(
-                graph=mine.graph,
+            type(own_part)(
+                graph=own_part.graph,
                 node=node,
                 store=kept,
                 key_serde=kept.key_serde,

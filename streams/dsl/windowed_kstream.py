@@ -1,8 +1,4 @@
-"""Windowed grouped streams: count, reduce and aggregate by key and window.
-
-Result keys are `Windowed(key, start, end)`. A record is late if the largest timestamp seen exceeds
-the end and grace of its window; late records are dropped and counted.
-"""
+"""Windowed grouped streams: count, reduce and aggregate by key and window."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
@@ -103,7 +99,7 @@ class WindowedKStream(Generic[K, V]):
         """
         call = Call.here("count")
         if isinstance(self._windows, self._numbers_count):
-            self._aggregations.use_up_a_number(store)
+            self._aggregations.consume_number(store)
         kept = self._store(call, store, AGGREGATE, name, Serdes.int64())
         return self._table(call, kept, AGGREGATE, name, counting(), counts=True)
 
@@ -249,7 +245,6 @@ class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
         """Fold the values of each key and session into an aggregate.
 
         Args:
-            aggregator: `f(key, value, aggregate)` -> new aggregate; None deletes the row.
             merger: `f(key, aggregate1, aggregate2)` -> merged aggregate; required for sessions. It
                 receives the initial aggregate and each session that a record merges, earliest
                 first.

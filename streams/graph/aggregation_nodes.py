@@ -1,7 +1,6 @@
 """Aggregation nodes: store, repartition topic if needed, and operator of a grouped stream.
 
-One `StreamAggregations` per grouped stream makes its aggregations share a repartition topic named
-by the user (Kafka Streams' GroupedStreamAggregateBuilder).
+Kafka Streams' GroupedStreamAggregateBuilder.
 """
 
 from typing import Any, Generic, TypeVar
@@ -37,7 +36,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 #: Windows of an aggregation and its emit strategy.
-Cut = tuple[Windows, EmitStrategy]
+Windowing = tuple[Windows, EmitStrategy]
 
 AGGREGATE = "KSTREAM-AGGREGATE-"
 REDUCE = "KSTREAM-REDUCE-"
@@ -60,7 +59,7 @@ class StreamAggregations:
         #: Shared by all aggregations if named by the user; otherwise each makes its own.
         self._repartition: RepartitionNode | None = None
 
-    def use_up_a_number(self, store: StoreArgument[Any, Any], prefix: str = AGGREGATE) -> None:
+    def consume_number(self, store: StoreArgument[Any, Any], prefix: str = AGGREGATE) -> None:
         """Consume a number for a store without a name, as Kafka Streams' count does.
 
         Otherwise later generated names would differ.
@@ -75,11 +74,11 @@ class StreamAggregations:
         prefix: str,
         name: str | None,
         value_serde: AnySerde | None,
-        cut: Cut | None = None,
+        windowing: Windowing | None = None,
     ) -> TableStore:
         part = self.part
         return aggregation_store(
-            call, part.graph, store, prefix, name, (part.key_serde, value_serde), cut
+            call, part.graph, store, prefix, name, (part.key_serde, value_serde), windowing
         )
 
     def table(
@@ -89,10 +88,7 @@ class StreamAggregations:
         name: str,
         operator: tuple[type[Operator], tuple[Any, ...]],
     ) -> TablePart:
-        """Add the node of an aggregation, and return its table.
-
-        `operator` is its class and the arguments after the store's name.
-        """
+        """Add the node of an aggregation, and return its table."""
         return aggregation_table(
             call, self.part.graph, self.parent(call, kept), kept, name, operator
         )
@@ -140,7 +136,7 @@ def aggregation_store(
     prefix: str,
     name: str | None,
     serdes: tuple[AnySerde | None, AnySerde | None],
-    cut: Cut | None,
+    windowing: Windowing | None,
 ) -> TableStore:
     """Return the store of an aggregation; raise `TopologyError` if its options are invalid."""
     materialized = Materialized.of(store, call.context)
@@ -153,8 +149,8 @@ def aggregation_store(
         serdes=settled_serdes(materialized, *serdes),
         needed=True,
     )
-    if cut is not None:
-        kept.windows, kept.emit = cut
+    if windowing is not None:
+        kept.windows, kept.emit = windowing
     kept.spec(call.context)  # rejects invalid options here, not in build()
     return kept
 

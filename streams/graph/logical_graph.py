@@ -1,9 +1,8 @@
 """`LogicalGraph`: records the DSL's calls and builds the `Topology` from them.
 
-Names carry the number of their call. Every call consumes the same numbers as in Kafka Streams, even
-with a user-given name, so node, store and topic names are equal in both. Nodes are written parents
-first in call order, which decides sub-topology numbers. Building does not change the graph: a
-builder may be built again after more calls.
+Every call consumes the same numbers as in Kafka Streams, even with a user-given name, so generated
+names are equal in both. Nodes are written parents first in call order, which decides sub-topology
+numbers. Building does not change the graph.
 """
 
 import heapq
@@ -62,17 +61,16 @@ class GraphNode(ABC):
     """One call of the DSL.
 
     Attributes:
-        name: Node name that children use as their parent.
+        name: Parent name for children.
         location: The user's file:line.
         priority: Position in the order of writing.
         changes_key: True if it may change keys: a grouping below needs a repartition.
         changes_value: True if it may change values, not keys: a repartition below can't move above
             it.
-        merges: True if it merges streams.
         old_values: True if changes carry the old value, because a node below requested it.
         keeps_null_keys: True for a left or outer join: repartitions above it pass null keys
             (KIP-962).
-        after: Names of nodes to write before this one, besides its parents.
+        after: Further nodes to write before this one.
     """
 
     name: str
@@ -125,10 +123,8 @@ class TableStore:
     Attributes:
         name: From `store=`, from `name=`, or generated.
         generated: True if the name contains a generated number.
-        materialized: The user's options.
         needed: True if an operator reads it or the user can query it by name.
         windows: Windows of its rows; None for a table without windows.
-        emit: Emit strategy of those windows.
     """
 
     name: str
@@ -444,7 +440,6 @@ class LogicalGraph:
         )
 
     def add(self, node: GraphNode, *parents: GraphNode) -> None:
-        """Add a node below its parents, or as a root; an existing node only gets more parents."""
         node.priority = next(self._priority)
         self._nodes.setdefault(node)
         if not parents and node not in self._roots:
@@ -483,10 +478,7 @@ class LogicalGraph:
         generated: bool,
         call: Call,
     ) -> RepartitionNode:
-        """Return a repartition node, not added yet.
-
-        `prefix` is the base of the topic name; `generated`: it contains a generated number.
-        """
+        """Return a repartition node, not added yet."""
         topic = prefix if prefix.endswith(REPARTITION_SUFFIX) else f"{prefix}{REPARTITION_SUFFIX}"
         check_name(topic, "repartition topic", call.context)
         sink = self.node_name("KSTREAM-SINK-")
@@ -505,30 +497,32 @@ class LogicalGraph:
             value_serde=serdes[1],
         )
 
-    def stand_ins(self) -> Mapping[GraphNode, GraphNode]:
+    def replaced_sources(self) -> Mapping[GraphNode, GraphNode]:
         """Map each stream that repeats the topics of an earlier one to that one."""
-        return _stand_ins(self._roots)
+        return _replaced_sources(self._roots)
 
     def build(self) -> Topology:
         topology = Topology()
         for builder in self._state_stores:
             topology.add_store(builder)
-        stand_ins = self.stand_ins()
+        replaced_sources = self.replaced_sources()
         heirs = {
-            main: [child for node, stand_in in stand_ins.items() if stand_in is main for child in node.children]
-            for main in set(stand_ins.values())
+            main: [child for node, replacement in replaced_sources.items() if replacement is main for child in node.children]
+            for main in set(replaced_sources.values())
         }  # fmt: skip
         written: set[GraphNode] = set()
         names: set[str] = set()
         early: list[GraphNode] = []
         turns = count()
         ready = [
-            (node.priority, next(turns), node) for node in self._roots if node not in stand_ins
+            (node.priority, next(turns), node)
+            for node in self._roots
+            if node not in replaced_sources
         ]
         heapq.heapify(ready)
         while ready:
             node = heapq.heappop(ready)[-1]
-            parents = _parents(node, stand_ins)
+            parents = _parents(node, replaced_sources)
             if node in written or not written.issuperset(parents):
                 continue
             if not names.issuperset(node.after):
@@ -561,16 +555,16 @@ class LogicalGraph:
             )
 
 
-def _parents(node: GraphNode, stand_ins: Mapping[GraphNode, GraphNode]) -> list[GraphNode]:
+def _parents(node: GraphNode, replaced_sources: Mapping[GraphNode, GraphNode]) -> list[GraphNode]:
     """Return a node's parents; replaced ones come last, as in Kafka Streams."""
-    own = [parent for parent in node.parents if parent not in stand_ins]
-    others = [main for source, main in stand_ins.items() if source in node.parents]
+    own = [parent for parent in node.parents if parent not in replaced_sources]
+    others = [main for source, main in replaced_sources.items() if source in node.parents]
     return list(dict.fromkeys([*own, *others]))
 
 
-def _stand_ins(roots: Iterable[GraphNode]) -> Mapping[GraphNode, GraphNode]:
+def _replaced_sources(roots: Iterable[GraphNode]) -> Mapping[GraphNode, GraphNode]:
     by_topic: dict[object, StreamSourceNode] = {}
-    stand_ins: dict[GraphNode, GraphNode] = {}
+    replaced_sources: dict[GraphNode, GraphNode] = {}
     for node in roots:
         if not isinstance(node, StreamSourceNode):
             continue
@@ -581,8 +575,8 @@ def _stand_ins(roots: Iterable[GraphNode]) -> Mapping[GraphNode, GraphNode]:
             main = by_topic.setdefault(key, node)
             if main is not node:
                 _check_alike(main.spec, node.spec, key)
-                stand_ins[node] = main
-    return stand_ins
+                replaced_sources[node] = main
+    return replaced_sources
 
 
 def _check_alike(main: SourceSpec, other: SourceSpec, key: object) -> None:

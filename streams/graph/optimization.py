@@ -51,10 +51,6 @@ def merge_repartition_topics(graph: LogicalGraph) -> None:
 
 
 def _by_key_change(graph: LogicalGraph) -> dict[GraphNode, list[RepartitionNode]]:
-    """Group repartitions by the key change above them, if no value change is in between.
-
-    A merge of several key changes represents them.
-    """
     found: dict[GraphNode, list[RepartitionNode]] = {}
     merges: list[GraphNode] = []
     for node in graph.nodes:

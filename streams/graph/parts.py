@@ -26,8 +26,6 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
     """Node, serdes and store of a table.
 
     Attributes:
-        node: Source of its changes.
-        store: Optional store, created only if needed.
         parents: Tables it is computed from; none for a source or an aggregation, which need a
             store.
         computed: Makes its view from one view per parent; used if it has no store.

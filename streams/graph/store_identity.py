@@ -76,7 +76,7 @@ def named_operators(spec: TopologySpec) -> dict[str, NamedOperator]:
     found: dict[str, NamedOperator] = {}
     for subtopology in spec.subtopologies:
         for store in subtopology.stores:
-            writers = [each for each in subtopology.nodes if _writes(each, store.name)]
+            writers = [node for node in subtopology.nodes if _writes(node, store.name)]
             if writers and _GENERATED.match(store.name):
                 found[store.name] = NamedOperator(
                     fingerprint=identities.of(writers[0]),
@@ -100,15 +100,13 @@ def _writes(node: NodeSpec, store: str) -> bool:
 
 
 class _Identities:
-    """Fingerprints of nodes, including their inputs.
-
-    Args:
-        describe: Returns an object that describes parts of one node.
-    """
+    """Fingerprints of nodes, including their inputs."""
 
     def __init__(self, spec: TopologySpec, describe: "Callable[[], _Parts]") -> None:
         self._describe = describe
-        self._nodes = {node.name: node for each in spec.subtopologies for node in each.nodes}
+        self._nodes = {
+            node.name: node for subtopology in spec.subtopologies for node in subtopology.nodes
+        }
         self._writers: dict[str, list[SinkSpec]] = {}
         for node in self._nodes.values():
             if isinstance(node, SinkSpec) and node.internal and isinstance(node.topic, str):
@@ -123,19 +121,21 @@ class _Identities:
 
     def of_store(self, store: StoreSpec, writers: Sequence[NodeSpec]) -> int:
         """Return the fingerprint of a store and of all nodes that write it."""
-        described = (self._describe().of(store, _DEPTH), [self.of(each) for each in writers])
+        described = (self._describe().of(store, _DEPTH), [self.of(writer) for writer in writers])
         return zlib.crc32(repr(described).encode())
 
     def _described(self, node: NodeSpec) -> object:
         match node:
             case SourceSpec() if node.internal:
-                writers = [each for topic in node.topics for each in self._writers.get(topic, ())]
-                return ("repartition", [self.of(each) for each in writers])
+                writers = [
+                    writer for topic in node.topics for writer in self._writers.get(topic, ())
+                ]
+                return ("repartition", [self.of(writer) for writer in writers])
             case SourceSpec():
                 pattern = None if node.pattern is None else node.pattern.pattern
                 return ("source", sorted(node.topics), pattern)
             case _:
-                parents = [self.of(self._nodes[each]) for each in node.parents]
+                parents = [self.of(self._nodes[parent]) for parent in node.parents]
                 return (_without_number(node.name), self._describe().of_work(node), parents)
 
 
@@ -171,22 +171,22 @@ class _Parts:
         if isinstance(value, MethodType):
             return (value.__func__.__qualname__, self.of(value.__self__, depth))
         if isinstance(value, partial):
-            return [self.of(each, depth) for each in (value.func, value.args, value.keywords)]
-        cells = [self.of(_content(each), depth) for each in value.__closure__ or ()]
+            return [self.of(part, depth) for part in (value.func, value.args, value.keywords)]
+        cells = [self.of(_content(cell), depth) for cell in value.__closure__ or ()]
         defaults = self.of(value.__defaults__, depth)
         return (value.__qualname__, _code(value.__code__), defaults, cells)
 
     def _of_parts(self, value: Any, depth: int) -> object:
         if isinstance(value, tuple | list):
-            return [self.of(each, depth) for each in cast("Sequence[object]", value)]
+            return [self.of(item, depth) for item in cast("Sequence[object]", value)]
         if isinstance(value, dict):
             items = cast("dict[object, object]", value).items()
             return sorted(
                 (str(self.of(key, depth)), str(self.of(each, depth))) for key, each in items
             )
         if isinstance(value, set | frozenset):
-            return sorted(str(self.of(each, depth)) for each in cast("frozenset[object]", value))
-        parts = [self.of(each, depth) for each in attributes_of(value) or ()]
+            return sorted(str(self.of(item, depth)) for item in cast("frozenset[object]", value))
+        parts = [self.of(attribute, depth) for attribute in attributes_of(value) or ()]
         return (type(value).__qualname__, parts)
 
 
@@ -231,7 +231,7 @@ class _Details(_Parts):
         return self._of_parts(value, depth - 1)
 
     def _of_text(self, text: str, _: int) -> object:
-        if any(text.endswith((each, f"{each})")) for each in self._locations):
+        if any(text.endswith((location, f"{location})")) for location in self._locations):
             return ""
         return repr(_without_number(text) if _COUNTED.search(text) else text)
 
@@ -249,15 +249,15 @@ class _Details(_Parts):
 
     def _of_function(self, value: _Function, depth: int) -> object:
         if isinstance(value, MethodType):
-            return [self.of(each, depth) for each in (value.__func__, value.__self__)]
+            return [self.of(part, depth) for part in (value.__func__, value.__self__)]
         if isinstance(value, partial):
             return super()._of_function(value, depth)
         code = value.__code__
         cells = {
-            name: self.of(_content(each), depth)
-            for name, each in zip(code.co_freevars, value.__closure__ or (), strict=True)
+            name: self.of(_content(cell), depth)
+            for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True)
         }
-        defaults = [self.of(each, depth) for each in (value.__defaults__, value.__kwdefaults__)]
+        defaults = [self.of(part, depth) for part in (value.__defaults__, value.__kwdefaults__)]
         if _is_known(value.__module__):
             return (value.__module__, value.__qualname__, defaults, sorted(cells.items()))
         if id(value) in self._seen:
@@ -278,7 +278,7 @@ class _Details(_Parts):
         return (getattr(value, "__module__", None), value.__qualname__, self.of(owner, depth))
 
     def _of_code(self, code: CodeType, depth: int) -> object:
-        constants = [self.of(each, depth) for each in code.co_consts]
+        constants = [self.of(constant, depth) for constant in code.co_consts]
         return (code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, constants)
 
     def _of_parts(self, value: Any, depth: int) -> object:
@@ -291,7 +291,7 @@ class _Details(_Parts):
 
 
 def _details(spec: TopologySpec) -> Callable[[], _Parts]:
-    nodes = [node for each in spec.subtopologies for node in each.nodes]
+    nodes = [node for subtopology in spec.subtopologies for node in subtopology.nodes]
     locations = frozenset(node.location for node in nodes if node.location)
     return partial(_Details, FunctionSources(), locations)
 
@@ -302,7 +302,7 @@ def _is_known(module: str | None) -> bool:
 
 
 def _names(code: CodeType) -> set[str]:
-    inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return set(code.co_names).union(*inner)
 
 
@@ -319,9 +319,11 @@ def _content(cell: CellType) -> object:
 
 def _code(code: CodeType) -> object:
     """Return the names and constants of a function, equal in every Python version."""
-    inner = [_code(each) for each in code.co_consts if isinstance(each, CodeType)]
+    inner = [_code(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     constants = sorted(
-        repr(each) for each in code.co_consts if isinstance(each, str | bytes | int | float)
+        repr(constant)
+        for constant in code.co_consts
+        if isinstance(constant, str | bytes | int | float)
     )
     return (code.co_names, code.co_varnames[: code.co_argcount], constants, inner)
 

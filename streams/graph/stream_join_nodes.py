@@ -1,8 +1,7 @@
 """Graph nodes and stores of stream joins, under Kafka Streams' names.
 
-Each side of a stream-stream join has a node that writes its records to a window store and a node
-that searches the other side's store. One merge node receives both results (KStreamImplJoin,
-StreamStreamJoinNode).
+Each side has a node that stores its records and a node that searches the other side's store; one
+node merges the results (KStreamImplJoin, StreamStreamJoinNode).
 """
 
 from collections.abc import Callable
@@ -100,13 +99,10 @@ class StreamJoinNode(GraphNode):
     """A stream-stream join, below the two nodes that store their records; its parents are the streams.
 
     Attributes:
-        this_window: Node that stores the left side's records.
-        other_window: Node that stores the right side's records.
         this_name: Node that finds partners for the left side's records.
         other_name: Node that finds partners for the right side's records.
         non_joined: Store of unmatched records in a left or outer join.
         is_outer: True if unmatched right records are emitted, too.
-        windows: Maximum time difference.
         with_itself: True if both sides are one stream, so one store is enough.
     """
 
@@ -214,12 +210,12 @@ class StreamJoinNode(GraphNode):
 
 def single_store_self_join(graph: LogicalGraph) -> None:
     """Let self-joins store records once (Kafka Streams' single.store.self.join)."""
-    stand_ins = graph.stand_ins()
+    replaced_sources = graph.replaced_sources()
     by_name = {node.name: node for node in graph.nodes}
     for node in graph.nodes:
         if not isinstance(node, StreamJoinNode) or not node.may_be_with_itself:
             continue
-        if len({stand_ins.get(parent, parent) for parent in node.parents}) > 1:
+        if len({replaced_sources.get(parent, parent) for parent in node.parents}) > 1:
             continue
         node.with_itself = True
         kept, spare = by_name[node.this_window], by_name[node.other_window]
@@ -296,7 +292,7 @@ class JoinOptions(msgspec.Struct, frozen=True):
     key_selector: Callable[..., Any] | None = None
 
 
-class Join:
+class JoinCall:
     def __init__(self, options: JoinOptions, kind: FunctionKind = FunctionKind.JOINER) -> None:
         call = options.call
         self.options = options
@@ -374,9 +370,9 @@ class Join:
         grace = self.options.grace
         return None if grace is None else to_ms(grace, f"{self.call.context}: grace")
 
-    def check_graph(self, mine: object, theirs: object, what: str) -> None:
+    def check_graph(self, own_graph: object, other_graph: object, what: str) -> None:
         """Raise `TopologyError` unless both sides come from one builder."""
-        if mine is not theirs:
+        if own_graph is not other_graph:
             raise TopologyError(
                 f"{self.call.context}: the {what} comes from a different builder; make both with one StreamsBuilder"
             )
@@ -417,7 +413,7 @@ class _Names:
     Numbers are consumed in Kafka Streams' order, even with a user-given name.
     """
 
-    def __init__(self, join: Join, graph: LogicalGraph) -> None:
+    def __init__(self, join: JoinCall, graph: LogicalGraph) -> None:
         self._join = join
         self._base = join.store_base
         self._this_suffix = "-outer-this-join" if join.keeps_right else "-this-join"
@@ -442,7 +438,7 @@ class _Names:
         return f"{suffixed(self._base, suffix) or generated}-store"
 
 
-def join_streams(join: Join, left: StreamPart, right: StreamPart) -> GraphNode:
+def join_streams(join: JoinCall, left: StreamPart, right: StreamPart) -> GraphNode:
     graph, windows, location = left.graph, join.windows(), join.call.location
     names = _Names(join, graph)
     this_value, other_value = (
@@ -494,7 +490,7 @@ def join_streams(join: Join, left: StreamPart, right: StreamPart) -> GraphNode:
     return result
 
 
-def join_table(join: Join, left: StreamPart, table: TablePart) -> GraphNode:
+def join_table(join: JoinCall, left: StreamPart, table: TablePart) -> GraphNode:
     """Add a join of a co-partitioned stream with a table; return its node."""
     graph, grace_ms = left.graph, join.grace_ms()
     prefix = "KSTREAM-LEFTJOIN-" if join.keeps_left else "KSTREAM-JOIN-"

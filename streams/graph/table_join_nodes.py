@@ -155,7 +155,6 @@ class ForeignKeyCall:
 
 
 def _by_key(partitioner: Partitioner, topic: str, key: Any, value: Any, partitions: int) -> Any:
-    """Call a partitioner by key; the value would be an internal message of the join."""
     del value
     return partitioner(topic, key, None, partitions)
 
@@ -206,17 +205,17 @@ class _ForeignKeyNames(msgspec.Struct, frozen=True):
 class ForeignKeyJoin:
     """Adds the nodes of a foreign-key join: to the other table and back."""
 
-    def __init__(self, mine: "TablePart", theirs: "TablePart", link: ForeignKeyCall) -> None:
-        self._mine = mine
-        self._theirs = theirs
+    def __init__(self, left: "TablePart", right: "TablePart", link: ForeignKeyCall) -> None:
+        self._left = left
+        self._right = right
         self._link = link
-        theirs.send_old_values()
-        mine.send_old_values()
-        self.names = _ForeignKeyNames.of(JoinNames(mine, link.name))
-        self._key = filled(mine.key_serde, KEY_DEFAULT)
-        self._value = filled(mine.value_serde, VALUE_DEFAULT)
-        self._foreign_key = filled(theirs.key_serde, KEY_DEFAULT)
-        self._foreign_value = filled(theirs.value_serde, VALUE_DEFAULT)
+        right.send_old_values()
+        left.send_old_values()
+        self.names = _ForeignKeyNames.of(JoinNames(left, link.name))
+        self._key = filled(left.key_serde, KEY_DEFAULT)
+        self._value = filled(left.value_serde, VALUE_DEFAULT)
+        self._foreign_key = filled(right.key_serde, KEY_DEFAULT)
+        self._foreign_value = filled(right.value_serde, VALUE_DEFAULT)
 
     def add(self) -> GraphNode:
         """Add all nodes except the result's; return the last one."""
@@ -225,27 +224,27 @@ class ForeignKeyJoin:
     def _subscribe(self) -> GraphNode:
         """Send this table's changes to the topic that the other table's tasks read."""
         names, link = self.names, self._link
-        arguments = (link.foreign_key, link.left_join, self._mine.versioned)
+        arguments = (link.foreign_key, link.left_join, self._left.versioned)
         serdes = (self._key, self._value, self._foreign_key)
         send = self._node(names.send, SubscriptionSend, *arguments, *serdes)
-        self._mine.graph.add(send, self._mine.node)
+        self._left.graph.add(send, self._left.node)
         topic = ForeignKeyTopicNode(
             name=names.registration_source,
             location=link.call.location,
             topic=names.registration,
             generated=link.name is None,
             sink_name=names.registration_sink,
-            key_serde=self._theirs.key_serde,
+            key_serde=self._right.key_serde,
             value_serde=SUBSCRIPTIONS,
             partitioner=link.to_other,
-            joined_with=self._theirs.node.name,
+            joined_with=self._right.node.name,
         )
-        self._mine.graph.add(topic, send)
+        self._left.graph.add(topic, send)
         return topic
 
     def _respond(self, registration: GraphNode) -> GraphNode:
         """At the other table: store subscriptions and respond now and at each row change."""
-        names, link, graph = self.names, self._link, self._mine.graph
+        names, link, graph = self.names, self._link, self._left.graph
         store = SubscriptionStore(
             name=names.store,
             generated=link.name is None,
@@ -257,36 +256,36 @@ class ForeignKeyJoin:
         receive = self._node(names.receive, SubscriptionReceive, names.store, self._foreign_key)
         receive.store = store
         graph.add(receive, registration)
-        view, view_stores = self._theirs.view()
+        view, view_stores = self._right.view()
         serdes = (self._key, self._foreign_value)
         answer = self._node(names.subscription_join, SubscriptionJoin, view, *serdes)
         answer.store_names, answer.reads = view_stores, frozenset(view_stores)
         graph.add(answer, receive)
-        arguments = (names.store, self._theirs.versioned, self._foreign_key)
+        arguments = (names.store, self._right.versioned, self._foreign_key)
         again = self._node(names.foreign_join, ForeignTableJoin, *arguments, *serdes)
         again.store_names, again.reads = (names.store,), frozenset({names.store})
-        graph.add(again, self._theirs.node)
+        graph.add(again, self._right.node)
         topic = ForeignKeyTopicNode(
             name=names.response_source,
             location=link.call.location,
             topic=names.response,
             generated=link.name is None,
             sink_name=names.response_sink,
-            key_serde=self._mine.key_serde,
+            key_serde=self._left.key_serde,
             value_serde=RESPONSES,
             partitioner=to_primary_partition,
-            joined_with=self._mine.node.name,
+            joined_with=self._left.node.name,
         )
         graph.add(topic, answer, again)
         return topic
 
     def _resolve(self, response: GraphNode) -> GraphNode:
-        view, view_stores = self._mine.view()
+        view, view_stores = self._left.view()
         arguments = (view, self._link.joiner, self._link.left_join)
         serdes = (self._value, self._foreign_value)
         join = self._node(self.names.resolver, ResponseJoin, *arguments, *serdes)
         join.store_names, join.reads = view_stores, frozenset(view_stores)
-        self._mine.graph.add(join, response)
+        self._left.graph.add(join, response)
         return join
 
     def _node(

@@ -27,10 +27,7 @@ _ROOT: Final = "$root"
 
 
 class AvroValues:
-    """Checks, writes and reads values of one schema, without a header.
-
-    `named` maps type names to texts of other schemas.
-    """
+    """Checks, writes and reads values of one schema, without a header."""
 
     def __init__(self, schema: str, named: Mapping[str, str] | None = None) -> None:
         fastavro = import_module("fastavro")
@@ -44,10 +41,7 @@ class AvroValues:
         self._may_change = any(self._changes(part) for part in _parts(self.schema))
 
     def checked(self, value: Any) -> Any:
-        """Return a value in the form that fastavro reads back equal; raise `CodecError` naming the field.
-
-        The form is the value itself, or one whose unions name their branch.
-        """
+        """Return a value in the form that fastavro reads back equal; raise `CodecError` naming the field."""
         try:
             self._validation.validate(value, self.schema, raise_errors=True)
             if not self._may_change or self._reads_back(value, self.schema):
@@ -60,7 +54,7 @@ class AvroValues:
         raise CodecError(self.refusal(value))
 
     def checked_payload(self, value: Any) -> bytes:
-        """Return a "bytes" value without its length prefix: in the registry format the record's end delimits it."""
+        """Return a "bytes" value without its length prefix, for the registry format."""
         data = self.encode(self.checked(value))
         return bytes(self._read(io.BytesIO(data), "bytes", None))
 

@@ -48,7 +48,6 @@ class Buffered(NamedTuple):
 
     Attributes:
         time: Sort key of the emission (ms): timestamp of the first change, or end of the window.
-        context: The record of the last change.
         prior: Serialised value last sent downstream, or None.
         old: Serialised value before the last change, if it counts for the size.
         new: Serialised value to send; None for a deleted row.

@@ -1,8 +1,4 @@
-"""Change of a table row, with a serde byte-identical to Kafka Streams' ChangedSerializer (KIP-904).
-
-Repartition topics of `KTable.group_by` carry changes: the value to subtract, the value to add, or
-both if the group is the same.
-"""
+"""Change of a table row, with a serde byte-identical to Kafka Streams' ChangedSerializer (KIP-904)."""
 
 from typing import Any, Final, NamedTuple
 

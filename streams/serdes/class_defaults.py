@@ -47,10 +47,7 @@ def default_setter(python_type: Any) -> Callable[[Any], None] | None:
 
 
 def has_attrs_with_dict(python_type: Any) -> bool:
-    """Return True if values of a type may contain objects of attrs classes without slots.
-
-    msgspec writes their whole `__dict__` in its order, with cached properties.
-    """
+    """Return True if values of a type may contain objects of attrs classes without slots."""
     return any(_is_attrs_with_dict(part) for part in inner_types(python_type))
 
 

@@ -176,8 +176,6 @@ class _Layout(NamedTuple):
     """Order in which the collector lists the fields of one class's objects.
 
     Attributes:
-        width: Entries per object.
-        of_class: Position of the class.
         of_dict: Position of `__dict__` if it contains the fields, else None.
         places: Positions of the fields, in the object or its `__dict__`.
     """

@@ -218,10 +218,7 @@ class _Uuid(Serde[uuid.UUID]):
 
 
 class _Json(Serde[Any]):
-    """Untyped JSON: dicts, lists, text, numbers, booleans and null.
-
-    In keys, dict entries are sorted by name: equal keys have equal bytes (ADR 14).
-    """
+    """Untyped JSON: dicts, lists, text, numbers, booleans and null."""
 
     name = "json"
 

@@ -1,7 +1,6 @@
 """Avro, Protobuf and JSON Schema without a registry: the format's bytes only.
 
-Avro uses the specification's binary encoding without the schema: reader and writer need the same
-one. Libraries are imported when a codec is created.
+Avro bytes omit the schema: reader and writer need the same one.
 """
 
 import json

@@ -36,11 +36,11 @@ def step_to(key: object) -> str:
 
 
 #: Returns the path step of a dict entry; keys may be data.
-Step = Callable[[object], str]
+PathStep = Callable[[object], str]
 
 
 def difference(
-    value: Any, back: Any, path: str = "$", depth: int = 0, step: Step = step_to
+    value: Any, back: Any, path: str = "$", depth: int = 0, step: PathStep = step_to
 ) -> str | None:
     """Return the place and kind of the difference to the read-back value, or None.
 
@@ -74,7 +74,7 @@ def first_failure(
     write: Callable[[Any], object],
     path: str = "$",
     depth: int = 0,
-    step: Step = step_to,
+    step: PathStep = step_to,
 ) -> str:
     """Return the path of the innermost part for which `write` raises.
 
@@ -91,7 +91,7 @@ def first_failure(
     return path
 
 
-def parts(value: Any, step: Step = step_to) -> Iterable[tuple[str, Any]]:
+def parts(value: Any, step: PathStep = step_to) -> Iterable[tuple[str, Any]]:
     """Return the parts of a value with their path steps; none for a leaf."""
     whole = value
     if isinstance(value, Mapping):
@@ -137,7 +137,7 @@ def _first_difference(
     back: Mapping[Any, Any],
     path: str,
     depth: int,
-    step: Step,
+    step: PathStep,
     *,
     attributes: bool = False,
 ) -> str | None:
@@ -163,7 +163,7 @@ def _are_both(value: Any, back: Any, kinds: tuple[Any, ...]) -> bool:
 
 
 def _sequence_difference(
-    value: Sequence[Any], back: Sequence[Any], path: str, depth: int, step: Step
+    value: Sequence[Any], back: Sequence[Any], path: str, depth: int, step: PathStep
 ) -> str | None:
     if len(value) != len(back):
         return f"at {path}: {len(value)} items are read back as {len(back)}"

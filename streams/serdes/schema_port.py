@@ -51,14 +51,7 @@ class Reference(NamedTuple):
 
 
 class SchemaSource(NamedTuple):
-    """Source of a serde's schema: the program, or a registry subject.
-
-    Attributes:
-        text: The schema's JSON; None for Protobuf and before a fetch.
-        references: Schemas that it uses.
-        subject: The schema's subject; None for a schema of the program.
-        version: The subject's version; None: the latest.
-    """
+    """Source of a serde's schema: the program, or a registry subject."""
 
     text: str | None = None
     references: tuple[Reference, ...] = ()
@@ -67,10 +60,7 @@ class SchemaSource(NamedTuple):
 
 
 class RegistryFormats(Protocol):
-    """Codecs of schema formats with a registry.
-
-    Raises `TopologyError` for a wrong setting, `SchemaRegistryError` for a missing schema.
-    """
+    """Codecs of schema formats with a registry."""
 
     def fetched(
         self, source: SchemaSource, schema_type: str, registry: Registry

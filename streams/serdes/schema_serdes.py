@@ -79,11 +79,7 @@ class _SchemaSerde(Serde[Any]):
         return self._codec.sorted_key(data)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return a recipe for another process; a codec has connections and locks.
-
-        Raises:
-            TopologyError: Its registry is a client, or has a secret in its settings.
-        """
+        """Return a recipe for another process; a codec has connections and locks."""
         kind, source, message_type, registry = self._recipe
         if registry is not None:
             registry = registry_formats().travelling(registry)
@@ -244,7 +240,7 @@ def _source(
     version: SubjectVersion,
     references: Iterable[SchemaReference],
 ) -> SchemaSource:
-    given = tuple(_reference(operator, each) for each in references)
+    given = tuple(_reference(operator, reference) for reference in references)
     problem = None
     if subject is None and schema is None:
         problem = "give a schema, or subject= and registry="

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import msgspec
 import orjson
 
-from tidewheel.streams.serdes.read_back import Step, difference, first_failure, parts, step_to
+from tidewheel.streams.serdes.read_back import PathStep, difference, first_failure, parts, step_to
 from tidewheel.streams.serdes.schema_port import CodecError
 
 _NULL: Final = b"null"
@@ -31,10 +31,7 @@ _TYPED: Final = "write plain values, or give the type: Serdes.json(Type)"
 
 
 def dumps(value: Any, *, sort: bool = False) -> bytes:
-    """Return a value as JSON; raise `CodecError` if it would not read back equal.
-
-    `sort` writes dicts sorted by name: equal record keys need equal bytes.
-    """
+    """Return a value as JSON; raise `CodecError` if it would not read back equal."""
     return dumps_batch((value,), sort=sort)[0]
 
 
@@ -98,7 +95,7 @@ def refuse_hidden_nulls(
     values: Sequence[Any],
     data: Sequence[bytes],
     plain: Callable[[Any], Any] | None = None,
-    step: Step = step_to,
+    step: PathStep = step_to,
 ) -> None:
     """Raise `CodecError` if a value became null; `data` is the JSON of the values.
 
@@ -110,7 +107,7 @@ def refuse_hidden_nulls(
                 refuse_non_finite(value if plain is None else plain(value), step)
 
 
-def refuse_non_finite(value: Any, step: Step = step_to) -> None:
+def refuse_non_finite(value: Any, step: PathStep = step_to) -> None:
     """Raise `CodecError` with the place of a NaN or an infinity.
 
     >>> refuse_non_finite({"readings": [1.0, float("nan")]})
@@ -164,7 +161,7 @@ def _inner(value: Any) -> Iterable[Any]:
     return [inner for _, inner in parts(value)]
 
 
-def _non_finite(value: Any, step: Step) -> tuple[str, float] | None:
+def _non_finite(value: Any, step: PathStep) -> tuple[str, float] | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else ("", value)
     if isinstance(value, Enum):

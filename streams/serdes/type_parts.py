@@ -301,12 +301,16 @@ def _sample(python_type: Any, depth: int) -> Any:  # noqa: PLR0911 - one for eac
     if origin is typing.Annotated:
         made = sample(arguments[0], depth)
         return next(
-            (each for each in _candidates(made, arguments[1:]) if _fits(each, python_type)),
+            (
+                candidate
+                for candidate in _candidates(made, arguments[1:])
+                if _fits(candidate, python_type)
+            ),
             NO_SAMPLE,
         )
     if origin in {Union, types.UnionType}:
         made = (sample(part, depth + 1) for part in arguments if part is not type(None))
-        return next((each for each in made if each is not NO_SAMPLE), NO_SAMPLE)
+        return next((candidate for candidate in made if candidate is not NO_SAMPLE), NO_SAMPLE)
     if origin is not None:
         return _sample_container(origin, arguments, depth)
     if is_typed_dict(python_type) or is_users_class(python_type):

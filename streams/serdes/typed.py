@@ -1,8 +1,7 @@
 """Typed JSON and MessagePack: msgspec Structs, dataclasses, pydantic models and unions.
 
-msgspec decodes all types it supports (Structs, dataclasses, TypedDicts, attrs classes, plain and
-nested types). pydantic decodes its models, types made of them (`list[Model]`), and unions of
-several dataclasses. `tidewheel.streams.serdes.unions` decodes unions of Structs without tags.
+msgspec decodes all types it supports; pydantic decodes its models, types made of them
+(`list[Model]`), and unions of several dataclasses.
 
 Only values that read back equal are written. For a batch of a flat class the field types prove
 that; other values are read back and compared.
@@ -20,7 +19,7 @@ from pydantic_core import to_json as pydantic_to_json
 from tidewheel.streams.errors import TopologyError
 from tidewheel.streams.serdes.class_defaults import default_setter, has_attrs_with_dict
 from tidewheel.streams.serdes.exact_fields import exact_fields
-from tidewheel.streams.serdes.read_back import Step, difference, first_failure, step_to
+from tidewheel.streams.serdes.read_back import PathStep, difference, first_failure, step_to
 from tidewheel.streams.serdes.schema_port import CodecError
 from tidewheel.streams.serdes.serde import Serde
 from tidewheel.streams.serdes.strict_json import are_plain, refuse_hidden_nulls
@@ -66,7 +65,6 @@ class TypeCodec(NamedTuple):
     """Encoder and decoder of single values of a type.
 
     Attributes:
-        convert: Makes a value from dicts and lists.
         failure: Returns the reason why `encode` raised, without data.
         encode_key: Encodes with dicts sorted by key: equal record keys need equal bytes.
         encode_lines: Encodes many values, each followed by a line feed.
@@ -83,11 +81,7 @@ class TypeCodec(NamedTuple):
 
 
 class _Typed(Serde[T]):
-    """A serde of a type; `made_by` rebuilds it in another process.
-
-    Attributes:
-        sorts_keys: True if dicts in keys are sorted (ADR 14).
-    """
+    """A serde of a type; `made_by` rebuilds it in another process."""
 
     def __init__(
         self,
@@ -530,7 +524,7 @@ def _unknown(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[Any]:
 
 
 def _failure(
-    encode: Callable[[Any], object], step: Step, plain: Callable[[Any], Any] | None = None
+    encode: Callable[[Any], object], step: PathStep, plain: Callable[[Any], Any] | None = None
 ) -> Callable[[Any, Exception], str]:
     def failure(value: Any, error: Exception) -> str:
         place = first_failure(value if plain is None else plain(value), encode, step=step)
@@ -539,7 +533,7 @@ def _failure(
     return failure
 
 
-def step_in(python_type: Any) -> Step:
+def step_in(python_type: Any) -> PathStep:
     """Return the path step of a dict entry; only declared field names are shown, other keys are data."""
     if any(part in {Any, object} for part in inner_types(python_type) if is_hashable(part)):
         return step_to
@@ -551,7 +545,7 @@ def step_in(python_type: Any) -> Step:
     return step
 
 
-def _reason(error: Exception, step: Step, python_type: Any = Any) -> str:
+def _reason(error: Exception, step: PathStep, python_type: Any = Any) -> str:
     """Return the reason without data: types and paths, no values and no text of user code."""
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]

@@ -1,8 +1,4 @@
-"""Serdes of windowed keys, byte-identical to Kafka's TimeWindowedSerializer and SessionWindowedSerializer.
-
-Time window: inner key, start (8 bytes); the end follows from the size. Session: inner key, end,
-start (8 bytes each).
-"""
+"""Serdes of windowed keys, byte-identical to Kafka's TimeWindowedSerializer and SessionWindowedSerializer."""
 
 import struct
 from collections.abc import Callable

@@ -128,7 +128,6 @@ class TopologyTestDriver:
         """Create the tasks and initialise their processors.
 
         Args:
-            topology: Topology to run.
             config: Settings; `state_dir` is used only if set explicitly.
             initial_wall_clock_ms: Initial wall clock (ms since the epoch, >= 0).
             record_by_record: Run every sub-topology record by record, even if batches are possible.
@@ -158,7 +157,7 @@ class TopologyTestDriver:
             if not source.internal
             for topic in source.topics
         }
-        topics |= {each.topic: 1 for each in spec.global_stores}
+        topics |= {store.topic: 1 for store in spec.global_stores}
         self._plan = plan_application(spec, self._config.application_id, topics)
         self._outputs: dict[str, deque[_Raw]] = {}
         self._find_outputs()
@@ -372,8 +371,8 @@ class TopologyTestDriver:
             while (task := self._next_task()) is not None:
                 task.process(limit)
                 self._commit(task)
-            for each in self._tasks:
-                self._commit(each)
+            for task in self._tasks:
+                self._commit(task)
             if self._next_task() is None:
                 return
 

@@ -86,7 +86,7 @@ class NodeDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtopologyDescription:
-    """One sub-topology: its nodes in the order of the text, and its execution if requested.
+    """One sub-topology: its nodes and its execution.
 
     `execution` is batches or record by record; `key_ranges` is "keyed" if its tasks can be divided,
     or the reason they can't.
@@ -116,7 +116,7 @@ class SubtopologyDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalStoreDescription:
-    """A global store: the node that reads its topic and the node that writes it. It has no tasks."""
+    """A global store with its source and processor; it has no tasks."""
 
     id: int
     source: NodeDescription
@@ -176,7 +176,7 @@ class TopologyDescription:
         {'type': 'sink', 'name': 'write', 'topic': 'out', 'predecessors': ['read'], 'successors': []}
         """
         subtopologies = [sub.to_dict() for sub in self.subtopologies]
-        global_stores = [each.to_dict() for each in self.global_stores]
+        global_stores = [store.to_dict() for store in self.global_stores]
         return {"subtopologies": subtopologies} | (
             {"global_stores": global_stores} if global_stores else {}
         )
@@ -300,8 +300,8 @@ class _Mermaid:
             if sub.execution is not None:
                 title += f" ({sub.execution})"
             self._draw_box(sub.id, title, sub.nodes)
-        for each in global_stores:
-            self._draw_box(each.id, f"Global store {each.id}", (each.source, each.processor))
+        for store in global_stores:
+            self._draw_box(store.id, f"Global store {store.id}", (store.source, store.processor))
         topics = [f"  {node_id}([{_label(topic)}])" for topic, node_id in self._topics.items()]
         return "\n".join(["flowchart TB", *topics, *self._boxes, *self._links])
 
@@ -356,8 +356,6 @@ def string_hash(text: str) -> int:
 def hash_order(names: Iterable[str], capacity: int = _CAPACITY) -> list[str]:
     """Return distinct names in the order of a Java `HashMap` filled in the given order.
 
-    `capacity` is the map's initial number of buckets.
-
     >>> hash_order(["b", "q", "a"])
     ['q', 'a', 'b']
     >>> hash_order(["b", "i"]), hash_order(["b", "i"], 3)
@@ -384,8 +382,6 @@ class _Leaf(msgspec.Struct, eq=False):
 
 class TreeOrder:
     """A Java `TreeSet` whose comparator may change: an inserted name keeps its place.
-
-    `before(a, b)` is the current order of two names.
 
     >>> sizes = {"a": 1, "b": 1, "c": 1}
     >>> order = TreeOrder(lambda one, other: (-sizes[one], one) < (-sizes[other], other))
@@ -414,7 +410,7 @@ class TreeOrder:
             path[-1][0].left = leaf
         else:
             path[-1][0].right = leaf
-        self._balance(leaf, [each for each, _ in path])
+        self._balance(leaf, [node for node, _ in path])
         assert self._root is not None
         self._root.red = False
 

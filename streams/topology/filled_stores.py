@@ -114,7 +114,6 @@ class TopologyStores(ABC):
 
         Args:
             builder: Builder of a key-value store, with or without timestamps or versions.
-            source_name: Name of the node that reads the topic; other nodes may be its children too.
             supplier: `Processor` class of that node. It must not forward; its schedules do not run
                 during a restore.
             timestamp_extractor: `f(record, partition_time) -> ms`; default: the record's timestamp.
@@ -230,7 +229,7 @@ class TopologyStores(ABC):
             table=nodes.table,
         )
 
-    def check_parents_give_on(self, node: ProcessorSpec | SinkSpec, context: str) -> None:
+    def check_parents_forward(self, node: ProcessorSpec | SinkSpec, context: str) -> None:
         for store, nodes in self._global_stores.items():
             for parent in {nodes.source, nodes.processor}.intersection(node.parents):
                 raise TopologyError(

@@ -1,7 +1,4 @@
-"""Key placement: checks that joined topics place equal keys in equal partitions.
-
-Kafka's Java clients partition by murmur2; librdkafka's default is crc32.
-"""
+"""Key placement: checks that joined topics place equal keys in equal partitions."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +37,9 @@ def with_input_partitioners(spec: TopologySpec, partitioners: Mapping[str, str])
         return spec
     followed: dict[str, str] = {}
     for subtopology in spec.subtopologies:
-        internal = {topic for each in subtopology.sources if each.internal for topic in each.topics}
+        internal = {
+            topic for source in subtopology.sources if source.internal for topic in source.topics
+        }
         for group in _meeting(subtopology):
             names = {topic: partitioners.get(topic, DEFAULT) for topic in sorted(group - internal)}
             for topic in group & internal:
@@ -54,7 +53,9 @@ def with_input_partitioners(spec: TopologySpec, partitioners: Mapping[str, str])
             followed |= {topic: name for name in names.values() for topic in group & internal}
     return replace(
         spec,
-        subtopologies=tuple(_following(each, followed) for each in spec.subtopologies),
+        subtopologies=tuple(
+            _following(subtopology, followed) for subtopology in spec.subtopologies
+        ),
     )
 
 
@@ -64,7 +65,7 @@ def _meeting(subtopology: SubtopologySpec) -> list[frozenset[str]]:
     Besides join inputs these are all topics of a sub-topology with stores: merged streams, a stream
     of several topics, processors that share a store.
     """
-    topics = frozenset(topic for each in subtopology.sources for topic in each.topics)
+    topics = frozenset(topic for source in subtopology.sources for topic in source.topics)
     return [*subtopology.copartition_groups, *([topics] if subtopology.stores else [])]
 
 
@@ -106,8 +107,6 @@ class KeyCheck:
     """Samples the first records of each partition, and warns of topics with misplaced keys.
 
     Args:
-        counts: Partition counts by topic.
-        partitioners: Named by the user.
         warn: Called once per topic, at the first misplaced key.
 
     Attributes:
@@ -169,7 +168,7 @@ class KeyCheck:
         elsewhere = sampled - fitting[name]
         if not elsewhere:
             return ""
-        others = [each for each, count in fitting.items() if count == sampled]
+        others = [partitioner for partitioner, count in fitting.items() if count == sampled]
         hint = f"all are where {others[0]} ({_SOURCES[others[0]]}) puts them; " if others else ""
         named = f'input_partitioners = {{"{topic}": "{others[0]}"}}, or ' if others else ""
         return (

@@ -1,7 +1,7 @@
 """`Topology`: named sources, processors, sinks and stores, checked to be runnable.
 
-`StreamsBuilder` or the Processor API fills it. Parents must exist before their children, so a graph
-has no cycles. Errors name the node and the user's line. `spec()` gives the tasks plain values.
+Parents must exist before their children, so a graph has no cycles. `spec()` gives the tasks plain
+values.
 """
 
 import hashlib
@@ -235,11 +235,7 @@ class Topology(TopologyStores):
         return self
 
     def add_node(self, node: NodeSpec) -> None:
-        """Add a node whose parents and stores exist.
-
-        Raises:
-            TopologyError: The node conflicts with existing ones.
-        """
+        """Add a node whose parents and stores exist."""
         context = where(repr(node.name), node.location)
         if (other := self._nodes.get(node.name)) is not None:
             raise TopologyError(
@@ -250,7 +246,7 @@ class Topology(TopologyStores):
             check_read_once(node, self._nodes.values(), context)
         else:
             check_parents_exist(node, self._nodes, context)
-            self.check_parents_give_on(node, context)
+            self.check_parents_forward(node, context)
         if not isinstance(node, ProcessorSpec):
             self._nodes[node.name] = node
             return
@@ -306,10 +302,7 @@ class Topology(TopologyStores):
             )
 
     def settle_serdes(self, defaults: DefaultSerdes | None) -> None:
-        """Fill in the configured serdes and store types.
-
-        Raises `TopologyError` for a missing serde.
-        """
+        """Fill in the configured serdes and store types."""
         key = None if defaults is None else defaults.default_key_serde
         value = None if defaults is None else defaults.default_value_serde
         suppliers = None if defaults is None else defaults.dsl_store_suppliers
