@@ -85,7 +85,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(TextFormatter):
-    """One JSON object per line: time, level, logger, message; optional slot, error and traceback."""
+    """One JSON object per line: time, level, logger, message.
+
+    Optional slot, error and traceback.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as one line, without line end."""

@@ -110,7 +110,10 @@ class CustomWindows(FixedWindows):
         return self._longest_ms + self.grace_ms
 
     def starts_for(self, timestamp: int) -> Iterable[int]:
-        """Return the starts of a record's windows, ascending; raise `StreamsError` for a broken law."""
+        """Return the starts of a record's windows, ascending.
+
+        Raise `StreamsError` for a broken law.
+        """
         spans = self._spans(timestamp)
         for start, end in spans:
             self._checked(start, end)

@@ -48,9 +48,9 @@ def to_ms(
 
 
 def parse_ms(text: str) -> int:
-    """Return the milliseconds of a text, as in environment variables and files; raise ValueError otherwise.
+    """Return the milliseconds of a text, as in environment variables and files.
 
-    Without a unit: milliseconds. Units: ms, s, m, h and d.
+    Raise ValueError otherwise. Without a unit: milliseconds. Units: ms, s, m, h and d.
 
     >>> parse_ms("500ms"), parse_ms("30s"), parse_ms("1.5h"), parse_ms("250")
     (500, 30000, 5400000, 250)

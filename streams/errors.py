@@ -91,7 +91,9 @@ class ConfigError(StreamsError):
 
 
 class ApplicationShutdownError(StreamsError):
-    """An uncaught exception handler of any member answered "shutdown_application"; names the original error.
+    """An uncaught exception handler of any member answered "shutdown_application".
+
+    Names the original error.
 
     >>> raise ApplicationShutdownError("member a has ended the whole application after ValueError: no such city")
     Traceback (most recent call last):

@@ -161,13 +161,19 @@ class KafkaStreams:
     def set_restore_listener(
         self, listener: RestoreListener | Callable[[RestoreEvent], None]
     ) -> None:
-        """Report restore progress to `listener` (callable, or its `on_restore`); set it before `start`."""
+        """Report restore progress to `listener` (callable, or its `on_restore`).
+
+        Set it before `start`.
+        """
         self._restore_listener = called(listener, "set_restore_listener", "(event)", "on_restore")
 
     def set_standby_update_listener(
         self, listener: StandbyUpdateListener | Callable[[StandbyUpdateEvent], None]
     ) -> None:
-        """Report standby updates to `listener` (callable, or its `on_standby_update`); set it before `start`."""
+        """Report standby updates to `listener` (callable, or its `on_standby_update`).
+
+        Set it before `start`.
+        """
         setter = "set_standby_update_listener"
         self._standby_listener = called(listener, setter, "(event)", "on_standby_update")
 

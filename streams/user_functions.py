@@ -245,7 +245,10 @@ def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return True if a call returns an awaitable; sees through partials, wrappers and `__call__`."""
+    """Return True if a call returns an awaitable.
+
+    Sees through partials, wrappers and `__call__`.
+    """
     function = inspect.unwrap(_without_partials(function))
     if inspect.isclass(function):
         return False

@@ -542,7 +542,7 @@ def _window_at(calendar: _Calendar, timestamp: int) -> tuple[int, int]:
 
 
 def _start_of(day: date, at: time, zone: ZoneInfo) -> int:
-    """Return the first time at which a date's clock shows this or, if skipped, a later time (ms since the epoch)."""
+    """Return when a date's clock first shows this or a later time (ms since the epoch)."""
     local = datetime.combine(day, at, zone)
     moment = (local - _EPOCH) // _MILLISECOND
     # If a clock change skips it, `fold` selects the clock before or after.

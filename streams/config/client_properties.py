@@ -155,7 +155,10 @@ def reserved_problem(kind: ClientKind, key: str, value: object) -> str | None:
 
 
 def checked_properties(kind: ClientKind, properties: object) -> Mapping[str, Any]:
-    """Return a read-only copy with callbacks as importable names; raise ValueError for a bad property."""
+    """Return a read-only copy with callbacks as importable names.
+
+    Raise ValueError for a bad property.
+    """
     if not isinstance(properties, Mapping):
         raise ValueError(  # noqa: TRY004 - validators report by ValueError
             'must be a table of librdkafka properties, as {"security.protocol": "SASL_SSL"}'

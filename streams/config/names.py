@@ -16,7 +16,9 @@ _WAY_OUT: Final = 'define it with `def` or `class` at the top of a module that o
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean X?" for a similar known name, or "". Kafka's dotted spelling is understood.
+    """Return "did you mean X?" for a similar known name, or "".
+
+    Kafka's dotted spelling is understood.
 
     >>> did_you_mean("commit.interval.ms", ["commit_interval_ms", "state_dir"])
     'did you mean commit_interval_ms?'

@@ -404,7 +404,10 @@ class StreamsConfig(BaseModel, frozen=True):
         return displayed(info.field_name, value)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Yield the given options with secrets hidden; pydantic builds repr, str and rich output from it."""
+        """Yield the given options with secrets hidden.
+
+        Pydantic builds repr, str and rich output from it.
+        """
         for name in type(self).model_fields:
             if name in self.model_fields_set:
                 yield name, displayed(name, getattr(self, name))

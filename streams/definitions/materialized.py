@@ -264,7 +264,10 @@ class Materialized(Generic[K, V]):
         )
 
     def windows_retention_ms(self, needed_ms: int, context: str) -> int:
-        """Return the retention of a windowed table (ms); raise `TopologyError` if it is too short."""
+        """Return the retention of a windowed table (ms).
+
+        Raise `TopologyError` if it is too short.
+        """
         if not self.fits_windows:
             raise TopologyError(
                 f"{context}: store_type={self.store_type!r} is not for windowed tables; give 'rocksdb' or 'in_memory'"

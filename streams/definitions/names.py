@@ -44,7 +44,10 @@ def check_name(name: object, what: str, context: str) -> str:
 
 
 def check_names(names: object, what: str, context: str) -> tuple[str, ...]:
-    """Return names as a tuple; raise `TopologyError` for a single string, an illegal name or a duplicate."""
+    """Return names as a tuple.
+
+    Raise `TopologyError` for a single string, an illegal name or a duplicate.
+    """
     if not is_series(names):
         raise TopologyError(
             f"{context}: {what} is of type {type(names).__name__}; give a list of names"

@@ -48,12 +48,12 @@ def retrying(
     timeout: Duration | None = None,
     on: type[Exception] | tuple[type[Exception], ...] = Exception,
 ) -> Any:
-    """Return a function that calls `function` up to `attempts` times; it may be a coroutine function.
+    """Return a function that calls `function` up to `attempts` times.
 
-    The last error is raised, and the record goes to the processing handler. Waits start at
-    `backoff`, double up to `max_backoff`, and are shortened randomly by up to a half. A coroutine
-    cancelled because its task leaves is not retried. Wrap calls to other systems only: retried
-    store writes and forwards would be repeated.
+    It may be a coroutine function. The last error is raised, and the record goes to the processing
+    handler. Waits start at `backoff`, double up to `max_backoff`, and are shortened randomly by up
+    to a half. A coroutine cancelled because its task leaves is not retried. Wrap calls to other
+    systems only: retried store writes and forwards would be repeated.
 
     Args:
         function: Function to call; without it a decorator is returned.

@@ -308,7 +308,9 @@ class Stores:
         value_serde: SerdeLike[V],
         **options: Unpack[StoreOptions],
     ) -> StoreBuilder:
-        """Return a session store whose values are `AggregationWithHeaders` (KIP-1271); options as in `session`.
+        """Return a session store whose values are `AggregationWithHeaders` (KIP-1271).
+
+        Options as in `session`.
 
         >>> visits = Stores.session_with_headers("visits", retention=60_000, key_serde=str, value_serde=int)
         >>> visits.spec.kind.value, visits.spec.keeps_headers

@@ -352,7 +352,7 @@ class StreamsBuilder:
         key_serde: SerdeLike[K] | None = None,
         value_serde: SerdeLike[V] | None = None,
     ) -> Self:
-        """Add a store that your processor fills from all partitions of a topic, in every worker process.
+        """Add a store that your processor fills from a whole topic, in every worker process.
 
         Other processors read it with `get_state_store(name)` without connecting it. They see
         committed data: whole batches of the topic. Restoring replays every record through the

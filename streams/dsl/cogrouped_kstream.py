@@ -106,7 +106,9 @@ class CogroupMergeNode(ProcessorGraphNode):
 
 
 class CogroupedKStream(Generic[K, A]):
-    """Several grouped streams to aggregate into one table; made by `KGroupedStream.cogroup` (KIP-150).
+    """Several grouped streams to aggregate into one table.
+
+    Made by `KGroupedStream.cogroup` (KIP-150).
 
     >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()

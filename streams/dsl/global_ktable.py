@@ -165,7 +165,10 @@ def global_store(
     key_serde: SerdeLike[Any] | None,
     value_serde: SerdeLike[Any] | None,
 ) -> None:
-    """Add a global store with its processor; generated names follow Kafka Streams' order: source, processor."""
+    """Add a global store with its processor.
+
+    Generated names follow Kafka Streams' order: source, processor.
+    """
     check_name(topic, "topic", call.context)
     check_store_builder(builder, call.context)
     check_supplier(supplier, call.context, Processor)
@@ -190,9 +193,10 @@ def global_join(
     left: bool,
     name: str | None,
 ) -> ProcessorGraphNode:
-    """Return the node of a stream-global-table join, not yet added; both join kinds are named KSTREAM-LEFTJOIN-.
+    """Return the node of a stream-global-table join, not yet added.
 
-    The joined stream keeps its keys and loses its value serde.
+    Both join kinds are named KSTREAM-LEFTJOIN-. The joined stream keeps its keys and loses its
+    value serde.
     """
     part = table._part  # noqa: SLF001 - a class of this file  # pyright: ignore[reportPrivateUsage]
     if part.graph is not graph:

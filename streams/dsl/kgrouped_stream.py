@@ -29,10 +29,11 @@ A = TypeVar("A")
 
 
 class KGroupedStream(GroupedStream[K, V], Generic[K, V]):
-    """A stream grouped by key; made by `group_by_key` or `group_by` (Kafka Streams' KGroupedStream).
+    """A stream grouped by key.
 
-    Records with a None key or value are dropped and counted. A result's timestamp (ms) is the
-    maximum of the old result's and the record's. Methods raise `TopologyError` as in `KStream`.
+    Made by `group_by_key` or `group_by` (Kafka Streams' KGroupedStream). Records with a None key or
+    value are dropped and counted. A result's timestamp (ms) is the maximum of the old result's and
+    the record's. Methods raise `TopologyError` as in `KStream`.
 
     >>> from tidewheel import StreamsBuilder
     >>> from tidewheel.testing import TopologyTestDriver

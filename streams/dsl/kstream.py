@@ -62,11 +62,12 @@ class _OfBoth(Protocol[K_contra, V_contra]):
 
 
 class KStream(KStreamMappings[K, V], KStreamJoins[K, V], KStreamProcessors[K, V]):
-    """A stream of records; made by `StreamsBuilder.stream` and by its own methods (Kafka Streams' KStream).
+    """A stream of records.
 
-    Methods raise `TopologyError` with the caller's line for an unsuitable function signature or
-    serde and for an invalid or duplicate name. `build()` reports missing serdes. Exceptions of user
-    functions go to `processing_exception_handler`.
+    Made by `StreamsBuilder.stream` and by its own methods (Kafka Streams' KStream). Methods raise
+    `TopologyError` with the caller's line for an unsuitable function signature or serde and for an
+    invalid or duplicate name. `build()` reports missing serdes. Exceptions of user functions go to
+    `processing_exception_handler`.
 
     >>> from tidewheel import StreamsBuilder
     >>> builder = StreamsBuilder()

@@ -101,7 +101,7 @@ class KStreamMappings(ABC, Generic[K, V]):
         self, mapper: Callable[[K, V], tuple[K2, V2]], *, name: str | None = None
     ) -> "KStream[K2, V2]": ...
     def map(self, mapper: Callable[..., Any], *, name: str | None = None) -> "KStream[Any, Any]":
-        """Replace each record by the `(key, value)` that `mapper(value)` or `mapper(key, value)` returns.
+        """Replace each record by the `(key, value)` of `mapper(value)` or `mapper(key, value)`.
 
         The key may change; prefer `map_values` if it does not.
 
@@ -193,7 +193,7 @@ class KStreamMappings(ABC, Generic[K, V]):
     def flat_map(
         self, mapper: Callable[..., Any], *, name: str | None = None
     ) -> "KStream[Any, Any]":
-        """Replace each record by all `(key, value)` that `mapper(value)` or `mapper(key, value)` returns.
+        """Replace each record by all `(key, value)` of `mapper(value)` or `mapper(key, value)`.
 
         >>> from tidewheel import StreamsBuilder
         >>> lines = StreamsBuilder().stream("lines", key_serde=str, value_serde=str)

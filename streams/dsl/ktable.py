@@ -55,10 +55,11 @@ V2 = TypeVar("V2")
 
 
 class KTable(KTableJoins[K, V], Generic[K, V]):
-    """A table of rows by key; made by `StreamsBuilder.table`, `to_table`, or an aggregation (Kafka Streams' KTable).
+    """A table of rows by key.
 
-    Methods raise `TopologyError` as in `KStream`. For a deleted row, `to_stream` and
-    `transform_values` call their functions with None; other methods do not call them.
+    Made by `StreamsBuilder.table`, `to_table`, or an aggregation (Kafka Streams' KTable). Methods
+    raise `TopologyError` as in `KStream`. For a deleted row, `to_stream` and `transform_values`
+    call their functions with None; other methods do not call them.
 
     >>> from tidewheel import StreamsBuilder
     >>> StreamsBuilder().table("users", store="users", key_serde=str, value_serde=str)

@@ -170,10 +170,10 @@ class WindowedKStream(Generic[K, V]):
 
 
 class TimeWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
-    """A grouped stream in time windows (tumbling, hopping, sliding, calendar, unlimited); made by `windowed_by`.
+    """A grouped stream in time windows (tumbling, hopping, sliding, calendar, unlimited).
 
-    Kafka Streams' TimeWindowedKStream. Records with a null key and late records are dropped and
-    counted. Methods raise `TopologyError` as in `KStream`.
+    Made by `windowed_by`. Kafka Streams' TimeWindowedKStream. Records with a null key and late
+    records are dropped and counted. Methods raise `TopologyError` as in `KStream`.
 
     >>> from tidewheel import CalendarWindows, StreamsBuilder
     >>> words = StreamsBuilder().stream("words", key_serde=str, value_serde=str)
@@ -267,7 +267,10 @@ class SessionWindowedKStream(WindowedKStream[K, V], Generic[K, V]):
 def windowed_by(
     call: Call, aggregations: StreamAggregations, windows: object
 ) -> "SessionWindowedKStream[Any, Any] | TimeWindowedKStream[Any, Any]":
-    """Return the windowed stream of a group; raise `TopologyError` if `windows` is not a window type."""
+    """Return the windowed stream of a group.
+
+    Raise `TopologyError` if `windows` is not a window type.
+    """
     if isinstance(windows, SessionWindows):
         return SessionWindowedKStream(aggregations, windows)
     return TimeWindowedKStream(aggregations, check_time_windows(call, windows))
@@ -286,7 +289,10 @@ def check_time_windows(call: Call, windows: object) -> FixedWindows | SlidingWin
 def check_merger(
     call: Call, windows: Windows | None, merger: object | None
 ) -> Callable[[Any, Any, Any], Any] | None:
-    """Return the merger; raise `TopologyError` if it is missing for sessions or given for other windows."""
+    """Return the merger.
+
+    Raise `TopologyError` if it is missing for sessions or given for other windows.
+    """
     if isinstance(windows, SessionWindows):
         if merger is None:
             raise TopologyError(
@@ -302,7 +308,10 @@ def check_merger(
 def windowed_operator(
     windows: Windows, kept: TableStore, fold: Fold, *, counts: bool = False
 ) -> tuple[type[WindowedOperator], tuple[Any, ...]]:
-    """Return the window operator and its arguments; `counts` is true for an operator that may count in place."""
+    """Return the window operator and its arguments.
+
+    `counts` is true for an operator that may count in place.
+    """
     arguments = (windows, fold, kept.emit, windowed_serde(kept))
     if isinstance(windows, SessionWindows):
         return SessionWindowAggregate, (*arguments, kept.retention_ms)

@@ -110,7 +110,7 @@ class GraphNode(ABC):
         return tuple(store.windows for store in self.stores() if store.windows is not None)
 
     def _with_old_values(self, supplier: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the operator's supplier, configured for old values if a node below requested them."""
+        """Return the operator's supplier, with old values if a node below requested them."""
         if self.old_values and isinstance(supplier, OperatorSupplier):
             return OldValuesSupplier(supplier.operator, supplier.arguments)
         return supplier
@@ -348,7 +348,7 @@ class RepartitionNode(GraphNode):
 
 @dataclass(eq=False, kw_only=True)
 class TableRepartitionNode(GraphNode):
-    """The repartition topic of a grouped table's changes: a sink, and a source under this node's name."""
+    """The repartition topic of a grouped table: a sink, and a source under this node's name."""
 
     topic: str
     generated: bool
@@ -388,7 +388,7 @@ class TableRepartitionNode(GraphNode):
 
 @dataclass(eq=False, kw_only=True)
 class ForeignKeyTopicNode(TableRepartitionNode):
-    """One of the two topics of a foreign-key join, with the partition count of `joined_with`'s topic."""
+    """Topic of a foreign-key join, with the partition count of `joined_with`'s topic."""
 
     joined_with: str
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def optimized(graph: LogicalGraph, config: "StreamsConfig | None") -> LogicalGraph:
-    """Return the graph optimised by `topology_optimization`; unchanged without a config, as in Kafka Streams."""
+    """Return the graph optimised by `topology_optimization`.
+
+    Unchanged without a config, as in Kafka Streams.
+    """
     wanted: Collection[str] = () if config is None else config.topology_optimization
     if wanted == "none":
         wanted = ()

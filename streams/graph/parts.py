@@ -13,7 +13,10 @@ from tidewheel.streams.topology.description import hash_order
 
 
 class StreamPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Node and serdes of a stream; `rekeyed`: its records may be in the wrong partition for their keys."""
+    """Node and serdes of a stream.
+
+    `rekeyed`: its records may be in the wrong partition for their keys.
+    """
 
     graph: LogicalGraph
     node: GraphNode
@@ -47,7 +50,10 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
     own_stores: tuple[str, ...] = ()
 
     def _kept(self, *, force: bool) -> TableStore | None:
-        """Return its store if needed; `force` also makes it needed for a table that can't be computed."""
+        """Return its store if needed.
+
+        `force` also makes it needed for a table that can't be computed.
+        """
         if self.store is None or not (self.store.needed or (force and not self.parents)):
             return None
         self.store.needed = True

@@ -71,7 +71,7 @@ _DETAILS_MAX: Final = 20_000
 
 
 def named_operators(spec: TopologySpec) -> dict[str, NamedOperator]:
-    """Return the operator of each generated name of a store with a changelog or a repartition topic."""
+    """Return the operator of each generated store or repartition topic name."""
     identities, details = _Identities(spec, _Parts), _Identities(spec, _details(spec))
     found: dict[str, NamedOperator] = {}
     for subtopology in spec.subtopologies:

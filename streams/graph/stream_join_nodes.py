@@ -49,7 +49,10 @@ from tidewheel.tasks.processing.engine.operator import OperatorSupplier
 
 @dataclass(eq=False, kw_only=True)
 class JoinStore(TableStore):
-    """Window store of one side. Its changelog is not compacted: it keeps all values of a key and time."""
+    """Window store of one side.
+
+    Its changelog is not compacted: it keeps all values of a key and time.
+    """
 
     join_windows: JoinWindows
     #: Placeholders for missing serdes.
@@ -96,7 +99,9 @@ class BytesStore(TableStore):
 
 @dataclass(eq=False, kw_only=True)
 class StreamJoinNode(GraphNode):
-    """A stream-stream join, below the two nodes that store their records; its parents are the streams.
+    """A stream-stream join, below the two nodes that store their records.
+
+    Its parents are the streams.
 
     Attributes:
         this_name: Node that finds partners for the left side's records.

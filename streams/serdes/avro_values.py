@@ -41,7 +41,10 @@ class AvroValues:
         self._may_change = any(self._changes(part) for part in _parts(self.schema))
 
     def checked(self, value: Any) -> Any:
-        """Return a value in the form that fastavro reads back equal; raise `CodecError` naming the field."""
+        """Return a value in the form that fastavro reads back equal.
+
+        Raise `CodecError` naming the field.
+        """
         try:
             self._validation.validate(value, self.schema, raise_errors=True)
             if not self._may_change or self._reads_back(value, self.schema):
@@ -59,7 +62,10 @@ class AvroValues:
         return bytes(self._read(io.BytesIO(data), "bytes", None))
 
     def of_payload(self, value: Any) -> Any:
-        """Return the value of bytes without their length; return other schemas' values unchanged."""
+        """Return the value of bytes without their length.
+
+        Return other schemas' values unchanged.
+        """
         if not _is_a(value, bytes):
             return value
         out = io.BytesIO()
@@ -116,7 +122,10 @@ class AvroValues:
         return self._named.get(schema, schema) if _is_a(schema, str) else schema
 
     def _difference(self, value: Any, back: Any, schema: Any, path: str) -> str | None:
-        """Return the place where a value and its read-back copy differ; filled-in defaults and 32-bit rounding are accepted."""
+        """Return the place where a value and its read-back copy differ.
+
+        Filled-in defaults and 32-bit rounding are accepted.
+        """
         schema = self._resolved(schema)
         found: str | None = None
         if _is_a(schema, list):
@@ -195,7 +204,10 @@ class AvroValues:
         return True
 
     def _refusal(self, value: Any, schema: Any, path: str) -> str | None:  # noqa: PLR0911 - one for each kind of schema
-        """Return the place and cause if a value does not fit or would change; None if it is valid."""
+        """Return the place and cause if a value does not fit or would change.
+
+        None if it is valid.
+        """
         schema = self._resolved(schema)
         if _is_a(schema, list):
             return self._union_refusal(value, schema, path)

@@ -52,7 +52,10 @@ def _windowed_of(
 
 
 def _kept(cached: Any, *arguments: Any) -> Serde[Any]:
-    """Return a cached result; unhashable arguments (a dict) are passed on and rejected by the function."""
+    """Return a cached result.
+
+    Unhashable arguments (a dict) are passed on and rejected by the function.
+    """
     hashable = all(isinstance(argument, Hashable) for argument in arguments)
     made: Serde[Any] = (cached if hashable else cached.__wrapped__)(*arguments)
     return made
@@ -89,7 +92,9 @@ class Serdes:
 
     @staticmethod
     def int32() -> Serde[int]:
-        r"""Return the serde of 4-byte signed integers, as Kafka's IntegerSerializer; larger numbers are an error.
+        r"""Return the serde of 4-byte signed integers, as Kafka's IntegerSerializer.
+
+        Larger numbers are an error.
 
         >>> Serdes.int32().serialize("t", -2)
         b'\xff\xff\xff\xfe'
@@ -143,7 +148,7 @@ class Serdes:
     def json(type: Any, *, sort_keys: bool = True) -> Serde[Any]: ...
     @staticmethod
     def json(type: Any = None, *, sort_keys: bool = True) -> Serde[Any]:  # noqa: A002 - the public name of the parameter
-        """Return the serde of JSON: untyped (dicts and lists), or of a Struct, dataclass, pydantic model or union of these.
+        """Return the serde of JSON, untyped or of a Struct, dataclass, pydantic model or union.
 
         Only values that read back equal are written; the error names the field.
 
@@ -190,9 +195,10 @@ class Serdes:
         version: SubjectVersion = None,
         references: Iterable[SchemaReference] = (),
     ) -> Serde[Any]:
-        """Return the serde of an Avro schema; values are dicts, lists and plain values as in fastavro.
+        """Return the serde of an Avro schema.
 
-        Unknown fields and out-of-range numbers are rejected.
+        Values are dicts, lists and plain values as in fastavro. Unknown fields and out-of-range
+        numbers are rejected.
 
         Args:
             schema: The schema's JSON as text or dict.

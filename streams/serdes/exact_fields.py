@@ -324,7 +324,7 @@ def _own_bases(python_type: Any, root: type[Any]) -> list[type[Any]]:
 
 
 def _is_plain_model(model: type[BaseModel]) -> bool:
-    """Return True if pydantic reads and writes a model's fields unchanged: no option, alias, validator or serializer."""
+    """Return True for a model without options, aliases, validators or serializers."""
     decorators = model.__pydantic_decorators__
     return (
         model.__bases__ == (BaseModel,)

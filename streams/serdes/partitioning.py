@@ -123,7 +123,10 @@ KEY_PARTITIONERS: Final[dict[str, Callable[[bytes, int], int]]] = {
 
 
 class KeyPartitioner(msgspec.Struct, frozen=True):
-    """Sink partitioner that matches an input's partitioner; records without a key may go to any partition."""
+    """Sink partitioner that matches an input's partitioner.
+
+    Records without a key may go to any partition.
+    """
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Untyped JSON that reads back equal: integers of any size, and rejection of values that JSON would change.
+"""Untyped JSON that reads back equal; values that JSON would change are rejected.
 
 orjson writes, because existing stores and topics have its bytes. msgspec reads, because orjson
 turns integers beyond 64 bits into floats; speed is about equal.

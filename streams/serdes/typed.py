@@ -180,7 +180,10 @@ class _Typed(Serde[T]):
             return super().deserialize_batch(topic, data)
 
     def probe(self) -> str | None:
-        """Return the reason why no value of the type reads back equal; None if a sample does, or there is none."""
+        """Return the reason why no value of the type reads back equal.
+
+        None if a sample does, or there is none.
+        """
         value = sample(self._type)
         if value is NO_SAMPLE:
             return None
@@ -534,7 +537,10 @@ def _failure(
 
 
 def step_in(python_type: Any) -> PathStep:
-    """Return the path step of a dict entry; only declared field names are shown, other keys are data."""
+    """Return the path step of a dict entry.
+
+    Only declared field names are shown, other keys are data.
+    """
     if any(part in {Any, object} for part in inner_types(python_type) if is_hashable(part)):
         return step_to
     names = declared_names(python_type)

@@ -143,7 +143,9 @@ class SessionWindowedSerde(WindowedSerde[K]):
 
 
 def end_after(size_ms: int) -> Callable[[int], int]:
-    """Return a function from start to end for windows of one size; ends are capped at the largest timestamp.
+    """Return a function from start to end for windows of one size.
+
+    Ends are capped at the largest timestamp.
 
     >>> end_after(10)(5)
     15

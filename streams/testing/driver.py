@@ -322,10 +322,11 @@ class TopologyTestDriver:
         )
 
     def pipe(self, topic: str, records: list[_Raw], *, together: bool = True) -> None:
-        """Process raw records of one topic and all resulting records; usually called by `TestInputTopic`.
+        """Process raw records of one topic and all resulting records.
 
-        `together` uses the largest possible batches, also after repartition topics, with a commit
-        after each. Otherwise records go one by one, as in Kafka Streams' driver.
+        Usually called by `TestInputTopic`. `together` uses the largest possible batches, also after
+        repartition topics, with a commit after each. Otherwise records go one by one, as in Kafka
+        Streams' driver.
         """
         self.check_open()
         if self._global_stores is not None:

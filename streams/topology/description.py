@@ -282,7 +282,10 @@ def _function(function: Callable[..., Any]) -> str:
 
 
 class _Mermaid:
-    """Collects the lines of a flowchart. Ids are generated: names may be reserved words in Mermaid."""
+    """Collects the lines of a flowchart.
+
+    Ids are generated: names may be reserved words in Mermaid.
+    """
 
     def __init__(self) -> None:
         self._topics: dict[str, str] = {}
@@ -415,7 +418,7 @@ class TreeOrder:
         self._root.red = False
 
     def _balance(self, leaf: _Leaf, above: list[_Leaf]) -> None:
-        """Rebalance the red-black tree (Cormen et al., as java.util.TreeMap) to get Java's shape."""
+        """Rebalance the red-black tree as java.util.TreeMap does (Cormen et al.)."""
         while len(above) > 1 and above[-1].red:
             parent, grandparent = above[-1], above[-2]
             on_left = parent is grandparent.left

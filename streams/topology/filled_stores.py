@@ -65,7 +65,9 @@ class TopologyStores(ABC):
         key_serde: SerdeLike[Any] | None = None,
         value_serde: SerdeLike[Any] | None = None,
     ) -> Self:
-        """Add a store that every process fills from all partitions of a topic; every processor may read it.
+        """Add a store that every process fills from all partitions of a topic.
+
+        Every processor may read it.
 
         Args:
             builder: A key-value store builder. The topic replaces a changelog.
@@ -206,7 +208,10 @@ class TopologyStores(ABC):
         self._global_stores[spec.name] = _GlobalNodes(source.name, processor, table)
 
     def reads_only(self, processor: str, store: str, context: str) -> frozenset[str]:
-        """Return the store if this processor may only read it; raise `TopologyError` if access is impossible."""
+        """Return the store if this processor may only read it.
+
+        Raise `TopologyError` if access is impossible.
+        """
         filled = {name: kept for kept, name in self._read_only_stores.items()}.get(processor, store)
         if filled != store:
             raise TopologyError(

@@ -219,7 +219,9 @@ class Topology(TopologyStores):
     def connect_processor_and_state_stores(
         self, processor: str, stores: str | Sequence[str]
     ) -> Self:
-        """Connect a processor to existing stores; global stores need no connection and are rejected.
+        """Connect a processor to existing stores.
+
+        Global stores need no connection and are rejected.
 
         >>> from tidewheel import Stores
         >>> topology = Topology().add_source("read", "in").add_processor("work", Processor, ["read"])
@@ -268,7 +270,10 @@ class Topology(TopologyStores):
     def add_repartition_topic(
         self, name: str, partitions: int | None, config: Mapping[str, str] | None = None
     ) -> None:
-        """Declare an internal topic by its unprefixed name; None: partition count decided at start."""
+        """Declare an internal topic by its unprefixed name.
+
+        None: partition count decided at start.
+        """
         self._repartition_topics[name] = partitions
         if config:
             self._repartition_configs[name] = dict(config)
@@ -486,7 +491,10 @@ class Topology(TopologyStores):
 
 
 def given_topology(topology: object, what: str) -> Topology:
-    """Return the topology passed to `what`; raise `TopologyError` for other types, such as a builder."""
+    """Return the topology passed to `what`.
+
+    Raise `TopologyError` for other types, such as a builder.
+    """
     if isinstance(topology, Topology):
         return topology
     step = "give builder.build()"
