@@ -47,9 +47,9 @@ from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.global_stores import GlobalStores
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.partition_group import arrival_queue
+from tidewheel.tasks.task.task import Task
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -134,7 +134,7 @@ class TopologyTestDriver:
         """
         self._stack = ExitStack()
         self._closed = False
-        self._tasks: list[ActiveTask] = []
+        self._tasks: list[Task] = []
         what = "initial_wall_clock_ms"
         self._now_ms = check_time_ms(
             initial_wall_clock_ms, what, "TopologyTestDriver", error=StreamsError
@@ -177,7 +177,7 @@ class TopologyTestDriver:
             partition.topic: task for task in self._tasks for partition in task.inputs
         }
 
-    def _create_tasks(self, *, record_by_record: bool) -> list[ActiveTask]:
+    def _create_tasks(self, *, record_by_record: bool) -> list[Task]:
         directory = self._directory()
         options = RocksDBOptions()
         resources = SharedResources.create(options)
@@ -198,7 +198,7 @@ class TopologyTestDriver:
             record_by_record=record_by_record,
             global_stores={} if self._global_stores is None else self._global_stores.views,
         )
-        tasks: list[ActiveTask] = []
+        tasks: list[Task] = []
         for subtopology in sorted(self._plan.subtopologies):
             task = factory(TaskId(subtopology, 0), self._collector, self._policy)
             self._stack.callback(task.close)
@@ -305,7 +305,7 @@ class TopologyTestDriver:
             f"{', '.join(sorted(self._written)) or 'none'})"
         )
 
-    def _consumer(self, topic: str) -> ActiveTask:
+    def _consumer(self, topic: str) -> Task:
         task = self._consumers.get(topic)
         if task is not None:
             return task
@@ -377,7 +377,7 @@ class TopologyTestDriver:
             if self._next_task() is None:
                 return
 
-    def _next_task(self) -> ActiveTask | None:
+    def _next_task(self) -> Task | None:
         """Return the task of the next record; None if there is none or it must wait."""
         for task in self._tasks:
             queue = task.group.queue
@@ -391,8 +391,9 @@ class TopologyTestDriver:
                 return owner
         return None
 
-    def _commit(self, task: ActiveTask) -> None:
-        task.flush_caches()
+    def _commit(self, task: Task) -> None:
+        if task.caches is not None:
+            task.caches.flush()
         task.commit_requested = False
         self._policy.drops.report()
         drained = task.stores.drain()
@@ -446,7 +447,7 @@ class TopologyTestDriver:
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return the metrics of each task, by task id."""
-        return {str(task.task_id): task.metrics() for task in self._tasks}
+        return {str(task.task_id): task.figures.metrics() for task in self._tasks}
 
     def close(self) -> None:
         """Close processors and stores and remove temporary state; idempotent."""

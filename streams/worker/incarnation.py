@@ -53,8 +53,8 @@ from tidewheel.tasks.loop.worker_ports import WorkerPorts
 from tidewheel.tasks.ports import Admin, TransactionalProducer
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.restore.start_positions import appeared_in
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.state_manager import StateManager
+from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger("tidewheel")
 
@@ -397,7 +397,7 @@ class WorkerLife:
         policy: ErrorPolicy,
         stores: StateManager | None = None,
         /,
-    ) -> ActiveTask:
+    ) -> Task:
         return self._factory(task_id, collector, policy, stores)
 
     def _plan_changed(self, plan: ApplicationPlan) -> None:

@@ -8,9 +8,9 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.worker.stream_thread import StreamThread
 from tidewheel.tasks.call_watch import longest_ms
 from tidewheel.tasks.loop.stream_worker import StreamWorker
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.learner_task import LearnerTask
 from tidewheel.tasks.task.range_status import range_count
+from tidewheel.tasks.task.task import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def task_infos(workers: Iterable[StreamWorker]) -> list[TaskInfo]:
     return sorted(found, key=lambda each: ([*map(int, each.task_id.split("_"))], order[each.role]))
 
 
-def active_info(task: ActiveTask, lags: Mapping[TopicPartition, int]) -> TaskInfo:
+def active_info(task: Task, lags: Mapping[TopicPartition, int]) -> TaskInfo:
     """Return what there is to tell of a task that processes; `lags` are those of the whole process."""
     return TaskInfo(
         task_id=str(task.task_id),
@@ -100,7 +100,7 @@ def figures_of(threads: Sequence[StreamThread], elapsed_s: float) -> dict[str, A
     return figures
 
 
-def _drops(tasks: Iterable[ActiveTask]) -> dict[str, dict[str, int]]:
+def _drops(tasks: Iterable[Task]) -> dict[str, dict[str, int]]:
     """Return how many records were dropped, by operator and reason."""
     counts: dict[str, dict[str, int]] = {}
     for task in tasks:
@@ -139,9 +139,9 @@ def _loops(workers: Sequence[StreamWorker], elapsed_s: float) -> dict[str, Any]:
         "restore-waits": {
             str(task_id): text for each in updaters for task_id, text in sorted(each.waits.items())
         },
-        "dropped-records-total": sum(task.dropped for task in tasks.values()),
-        "skipped-records-total": sum(task.skipped for task in tasks.values()),
+        "dropped-records-total": sum(task.figures.dropped for task in tasks.values()),
+        "skipped-records-total": sum(task.figures.skipped for task in tasks.values()),
         "dropped-records": _drops(tasks.values()),
-        "tasks": {str(task_id): task.metrics() for task_id, task in sorted(tasks.items())},
+        "tasks": {str(task_id): task.figures.metrics() for task_id, task in sorted(tasks.items())},
         "lag": {str(partition): lag for partition, lag in sorted(lags.items())},
     }

@@ -19,7 +19,8 @@ from tidewheel.tasks.commit_facts import encode_details, encode_operators
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tidewheel.tasks.ports import Admin, Beside, Clock, CommittedOffset, Positions
 from tidewheel.tasks.restore.start_positions import StartPosition
-from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.parallel_task import ParallelTask, parallel_tasks
+from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
 from tidewheel.tasks.worker_settings import WorkerSettings
 
@@ -38,7 +39,7 @@ _MARKERS_POLL_S: Final = 0.01
 class _Round:
     """A commit that was begun."""
 
-    tasks: Sequence[ActiveTask]
+    tasks: Sequence[Task]
     drained: Mapping[TaskId, Mapping[str, Drained]]
     commit: Commit
     progress: dict[TopicPartition, tuple[RangeProgress, ...]]
@@ -134,7 +135,7 @@ class CommitRound:
 
     def begins(
         self,
-        task: ActiveTask,
+        task: Task,
         epoch: int,
         starts: Mapping[TopicPartition, StartPosition],
         topic_ids: Mapping[str, bytes],
@@ -154,11 +155,11 @@ class CommitRound:
         earlier = [each.progress.sequence for each in starts.values() if each.progress is not None]
         self.sequence = max([self.sequence, *earlier])
 
-    def former_ids(self, task: ActiveTask) -> set[str]:
+    def former_ids(self, task: Task) -> set[str]:
         """Return who had committed for a task before it began; "" stands for nobody that is known."""
         return self._former[task.task_id]
 
-    def ends(self, task: ActiveTask) -> dict[TopicPartition, int]:
+    def ends(self, task: Task) -> dict[TopicPartition, int]:
         """Forget a task that runs no more; return what is committed for it."""
         del self.epochs[task.task_id], self._former[task.task_id]
         last = self.offsets_of(task)
@@ -166,11 +167,11 @@ class CommitRound:
             del self.committed[partition]
         return last
 
-    def offsets_of(self, task: ActiveTask) -> dict[TopicPartition, int]:
+    def offsets_of(self, task: Task) -> dict[TopicPartition, int]:
         """Return what was committed for a task last, per input."""
         return {each: self.committed[each].offset for each in task.inputs if each in self.committed}
 
-    def carry_out(self, tasks: Sequence[ActiveTask], *, force: bool = False) -> bool:
+    def carry_out(self, tasks: Sequence[Task], *, force: bool = False) -> bool:
         """Commit the work of these tasks, which are all that run; return whether there was anything.
 
         Raises what `begin` and `end` raise.
@@ -182,7 +183,7 @@ class CommitRound:
 
     def begin(
         self,
-        tasks: Sequence[ActiveTask],
+        tasks: Sequence[Task],
         beside: Beside = at_once,
         *,
         force: bool = False,
@@ -201,9 +202,9 @@ class CommitRound:
         self._begin(replace(done, awaits_more=opens), beside)
         return True
 
-    def _report_drops(self, tasks: Sequence[ActiveTask]) -> None:
+    def _report_drops(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
-            task.report_expired_puts()
+            task.figures.report_expired_puts()
         if self.collector.policy is not None:
             self.collector.policy.drops.report()
 
@@ -211,10 +212,11 @@ class CommitRound:
         self.committer.begin(done.commit, beside, opens=done.awaits_more)
         self._round = done
         for task in done.tasks:
-            with task.stores.trusted():
-                task.stage(done.drained[task.task_id])
+            if not isinstance(task, ParallelTask):  # a range already reads what it has sealed
+                with task.stores.trusted():
+                    task.stores.stage(done.drained[task.task_id])
 
-    def join(self, tasks: Sequence[ActiveTask], beside: Beside) -> float | None:
+    def join(self, tasks: Sequence[Task], beside: Beside) -> float | None:
         """Commit what these tasks have done since a commit was begun that awaits more.
 
         With that, and None is returned; or after it, if it could not wait, and then how many seconds that took in all. Raises
@@ -232,12 +234,14 @@ class CommitRound:
             return took_s
         try:
             self._round = whole = before.with_more(now)
-            held = {task.task_id: task.held_stores for task in tasks}
+            held = {task.task_id: task.stores.cached_stores for task in tasks}
             self.forwarded = whole.keys_of(held)
             self.twice = before.keys_of(held) + now.keys_of(held) - self.forwarded
             for task in tasks:
-                with task.stores.trusted():
-                    task.stage(whole.drained[task.task_id], joins=task.task_id in before.drained)
+                if not isinstance(task, ParallelTask):
+                    joins = task.task_id in before.drained
+                    with task.stores.trusted():
+                        task.stores.stage(whole.drained[task.task_id], joins=joins)
         except BaseException:
             # Whoever ends the tasks for this must not write the rows of the first part with the positions of both.
             self._round = None
@@ -245,7 +249,7 @@ class CommitRound:
             raise
         return None
 
-    def _taken(self, tasks: Sequence[ActiveTask], *, force: bool = False) -> _Round | None:
+    def _taken(self, tasks: Sequence[Task], *, force: bool = False) -> _Round | None:
         """Return the work of these tasks since the last commit was begun, or None if there is nothing to commit."""
         begin_s = self._clock.monotonic_s()
         anew = begin_s >= self._next_recommit_s
@@ -254,7 +258,8 @@ class CommitRound:
         self._cut(tasks)
         for task in tasks:
             with task.stores.trusted():
-                task.flush_caches()
+                if task.caches is not None:
+                    task.caches.flush()
             task.commit_requested = False
         size_bytes = self._new_bytes(tasks)
         drained = {task.task_id: task.drain() for task in tasks}
@@ -284,11 +289,11 @@ class CommitRound:
         )
         return _Round(tasks, drained, commit, progress, begin_s, size_bytes)
 
-    def uncommitted_bytes(self, tasks: Iterable[ActiveTask]) -> int:
+    def uncommitted_bytes(self, tasks: Iterable[Task]) -> int:
         """Return about how much memory holds what these tasks have done and no commit has made durable yet."""
         return (0 if self._round is None else self._round.size_bytes) + self._new_bytes(tasks)
 
-    def _new_bytes(self, tasks: Iterable[ActiveTask]) -> int:
+    def _new_bytes(self, tasks: Iterable[Task]) -> int:
         return self.collector.staged_bytes + sum(task.uncommitted_bytes for task in tasks)
 
     @property
@@ -342,16 +347,16 @@ class CommitRound:
         offsets = {each: committed.offset for each, committed in done.commit.offsets.items()}
         self._apply(done.tasks, done.drained, positions, offsets)
 
-    def _cut(self, tasks: Iterable[ActiveTask]) -> None:
+    def _cut(self, tasks: Iterable[Task]) -> None:
         """Have key ranges hand over what they have done, those first that will do so soon."""
-        cuts = [cut for task in tasks if (cut := task.ask_for_cut()) is not None]
+        cuts = [task.ask_for_cut() for task in parallel_tasks(tasks)]
         until_s = time.monotonic() + _CUT_S
         for cut in cuts:
             cut.wait(until_s - time.monotonic())
 
     def _apply(
         self,
-        tasks: Iterable[ActiveTask],
+        tasks: Iterable[Task],
         drained: Mapping[TaskId, Mapping[str, Drained]],
         positions: Mapping[TopicPartition, int],
         offsets: Mapping[TopicPartition, int],
@@ -360,12 +365,13 @@ class CommitRound:
         now_ms = self._clock.now_ms()
         for task in tasks:
             mine = {each: at for each, at in positions.items() if each in task.stores.changelogs}
-            mine |= {each: offsets[each] for each in task.source_stores}
+            mine |= {each: offsets[each] for each in task.source_restores.stores}
             with task.stores.trusted():
                 task.stores.apply(drained[task.task_id], mine, now_ms=now_ms)
-            task.applied()
+            if isinstance(task, ParallelTask):
+                task.applied()
 
-    def _refresh(self, tasks: Iterable[ActiveTask], begin_s: float) -> None:
+    def _refresh(self, tasks: Iterable[Task], begin_s: float) -> None:
         if begin_s < self._next_refresh_s:
             return
         # We could commit, so nobody else has written: where stores stand is as true now as it was then, and a quiet
@@ -401,7 +407,7 @@ class CommitRound:
             read_from=offset if offset < min(each.offset for each in ranges) else None,
         ).encode()
 
-    def finish(self, tasks: Sequence[ActiveTask], admin: Admin) -> None:
+    def finish(self, tasks: Sequence[Task], admin: Admin) -> None:
         """Commit for the last time and note on disk that nothing is missing."""
         self.carry_out(tasks)
         ends = self._settled_ends(tasks, admin)
@@ -414,7 +420,7 @@ class CommitRound:
             mine = {partition: ends[partition] for partition in task.stores.changelogs}
             task.stores.apply({}, mine, now_ms=self._clock.now_ms())
 
-    def _settled_ends(self, tasks: Iterable[ActiveTask], admin: Admin) -> dict[TopicPartition, int]:
+    def _settled_ends(self, tasks: Iterable[Task], admin: Admin) -> dict[TopicPartition, int]:
         """Return the stable offset of each changelog, past the marker of our last transaction.
 
         The marker comes a little after the commit was answered; until then the stable offset is before that transaction. While
@@ -434,7 +440,7 @@ class CommitRound:
         return reached
 
 
-def changelog_positions(task: ActiveTask) -> dict[TopicPartition, int]:
+def changelog_positions(task: Task) -> dict[TopicPartition, int]:
     """Return the position each changelog of a task has reached, as its stores say."""
     return {
         partition: 0 if (position := task.stores.position(store)) is None else position.offset

@@ -9,7 +9,7 @@ from tidewheel.rebalance.model import TaskId
 from tidewheel.rebalance.protocol.orders import EraseRows, RowsErased
 from tidewheel.tasks.commit.commit_round import CommitRound
 from tidewheel.tasks.erasure import Erasure
-from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.task import Task
 
 #: Answers that are kept for orders that come again.
 _ANSWERS_MAX: Final = 100
@@ -26,7 +26,7 @@ class _Pending(msgspec.Struct, frozen=True):
     """
 
     order: EraseRows
-    task: ActiveTask
+    task: Task
     erasure: Erasure
     position: int
     is_alone: bool
@@ -48,7 +48,7 @@ class Erasures:
     def __init__(
         self,
         answers: dict[str, RowsErased],
-        running: Mapping[TaskId, ActiveTask],
+        running: Mapping[TaskId, Task],
         commits: CommitRound,
         commit: Callable[[], None],
         report: Callable[[RowsErased], None],
@@ -127,7 +127,7 @@ class Erasures:
         self._report(answer)
 
 
-def _position(task: ActiveTask, store: str) -> int:
+def _position(task: Task, store: str) -> int:
     """Return how far a store's changelog is, as its data on disk tell; -1 if they don't, or if there is no such store."""
     if store not in task.stores.specs:
         return -1

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidewheel.rebalance.model import TaskId
-from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.task import Task
 
 
 class CommitTimes(NamedTuple):
@@ -41,7 +41,7 @@ class ProcessingRates:
         #: Records processed by each task, and when that was counted.
         self._counts: dict[TaskId, tuple[int, float]] = {}
 
-    def of(self, tasks: Mapping[TaskId, ActiveTask], now_s: float) -> dict[TaskId, float]:
+    def of(self, tasks: Mapping[TaskId, Task], now_s: float) -> dict[TaskId, float]:
         """Return the rates of some tasks; one that is new, or counts from 0 again, has none."""
         rates: dict[TaskId, float] = {}
         counts: dict[TaskId, tuple[int, float]] = {}

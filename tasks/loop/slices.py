@@ -17,6 +17,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.key_ranges.batch_size import BatchPace
 from tidewheel.tasks.ports import Clock, OnRecord
 from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
@@ -49,9 +50,9 @@ class Slices:
         self._on_record = on_record
         self._careful_until_s: float | None = None
         #: Of tasks that call functions with batches.
-        self._paces: WeakKeyDictionary[ActiveTask, BatchPace] = WeakKeyDictionary()
+        self._paces: WeakKeyDictionary[Task, BatchPace] = WeakKeyDictionary()
 
-    def process(self, task: ActiveTask) -> int:
+    def process(self, task: Task) -> int:
         """Process a slice of a task's buffered records; return how many."""
         begin_s = self._clock.monotonic_s()
         until_s = begin_s + 2 * _SLICE_S
@@ -59,7 +60,7 @@ class Slices:
         with task.stores.trusted():
             if self._on_record is not None and self._goes_carefully(begin_s):
                 done = self._carefully(task, late, self._on_record)
-            elif task.graph.calls_batches:
+            elif task.calls_batches:
                 return self._in_batches(task, begin_s, late)
             else:
                 done = task.process(self.records, late)
@@ -69,7 +70,7 @@ class Slices:
         self.records = max(1, min(fitting, self.records * 2, _SLICE_RECORDS_MAX))
         return done
 
-    def _in_batches(self, task: ActiveTask, begin_s: float, late: Callable[[], bool]) -> int:
+    def _in_batches(self, task: Task, begin_s: float, late: Callable[[], bool]) -> int:
         pace = self._paces.setdefault(task, BatchPace())
         done = task.process(pace.records, late)
         if done:
@@ -88,7 +89,8 @@ class Slices:
         self._on_record = None
         return False
 
-    def _carefully(self, task: ActiveTask, late: Callable[[], bool], tell: OnRecord) -> int:
+    def _carefully(self, task: Task, late: Callable[[], bool], tell: OnRecord) -> int:
+        assert isinstance(task, ActiveTask), "key ranges have no careful mode"
         done = 0
         # Where inputs are merged, records of all of them may be decoded before one is chosen.
         merges = len(task.inputs) > 1

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
+from operator import itemgetter
 from types import TracebackType
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
@@ -52,10 +53,10 @@ from tidewheel.tasks.restore.offset_origin import start_rules
 from tidewheel.tasks.restore.restore_planner import RestorePlanner
 from tidewheel.tasks.restore.start_positions import Grant, appeared_in, find_starts
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent, StateUpdater
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.learner_task import LearnerTask
-from tidewheel.tasks.task.parallel_task import ParallelTask
+from tidewheel.tasks.task.parallel_task import parallel_tasks
 from tidewheel.tasks.task.range_placement import Placing
+from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import GoneTopics, WorkerInput
 from tidewheel.tasks.worker_settings import WorkerSettings
 
@@ -126,7 +127,7 @@ class StreamWorker:
         ports: WorkerPorts,
         *,
         make_task: MakeTask,
-        wipe: Callable[[ActiveTask], None],
+        wipe: Callable[[Task], None],
         on_restore: Callable[[RestoreEvent], None],
         on_standby_update: Callable[[StandbyUpdateEvent], None] = lambda _: None,
         on_running: Callable[[bool], None],
@@ -151,7 +152,7 @@ class StreamWorker:
         self.paused: frozenset[int] = frozenset()
         self.metrics = WorkerMetrics()
         self.questions = Questions(self._wake.set, pool=lambda: self._pool)
-        self.tasks: dict[TaskId, ActiveTask] = {}
+        self.tasks: dict[TaskId, Task] = {}
         self.copies: dict[TaskId, LearnerTask] = {}
         self._new_plan: ApplicationPlan | None = None
         self.updater: StateUpdater | None = None
@@ -472,7 +473,7 @@ class StreamWorker:
     def _check_ranges(self) -> None:
         """Raise what has ended a key range, as if it had happened here."""
         if self._pool is not None:
-            for task in self._manager.running.values():
+            for task in parallel_tasks(self._manager.running.values()):
                 task.check()
 
     def _rest(self) -> None:
@@ -483,23 +484,24 @@ class StreamWorker:
             resting = frozenset(
                 each for each, task in running.items() if not works or self._is_paused(task)
             )
-        for task_id in resting ^ self._resting:
-            if task_id in running:
-                running[task_id].rest(task_id in resting)
+        changed = resting ^ self._resting
+        for task in parallel_tasks(running.values()):
+            if task.task_id in changed:
+                task.rest(task.task_id in resting)
         self._resting = resting
 
-    def _is_paused(self, task: ActiveTask) -> bool:
+    def _is_paused(self, task: Task) -> bool:
         return task.task_id.subtopology in self.paused
 
     def _settle(self) -> None:
         """Wait for calls in hand of all tasks, before a clean stop."""
         membership = self._membership
         until_s = time.monotonic() + self._settings.drain_timeout_ms / 1000
-        for task in self._manager.running.values():
+        for task in parallel_tasks(self._manager.running.values()):
             task.settle(until_s, (lambda: None) if membership is None else membership.progress)
         self._check_ranges()
 
-    def _begins_in_ranges(self, task: ActiveTask) -> None:
+    def _begins_in_ranges(self, task: Task) -> None:
         """Have a task run in the threads of the pool, if there is one."""
         if self._placing is not None:
             self._placing.begins(task, self._manager.tasks.values())
@@ -510,7 +512,7 @@ class StreamWorker:
             return
         self._placing.look(self._manager.tasks.values())
         running = self._manager.running.values()
-        waiting = [task for task in running if isinstance(task, ParallelTask) and task.may_be_cut]
+        waiting = [task for task in parallel_tasks(running) if task.may_be_cut]
         if waiting:
             self._commit()
             for task in waiting:
@@ -607,7 +609,7 @@ class StreamWorker:
             waits += [(due_ms - now_ms) / 1000 for due_ms in dues_ms if due_ms is not None]
         return max(min(waits), 0.0)
 
-    def _process_slice(self, task: ActiveTask) -> None:
+    def _process_slice(self, task: Task) -> None:
         done = self._slices.process(task)
         self.metrics.processed += done
         if done and task.task_id in self._awaited:
@@ -615,14 +617,19 @@ class StreamWorker:
             self._next_commit_s = 0.0
 
     def _shrink_caches(self) -> None:
-        held = {task: task.cached_bytes() for task in self._manager.running.values()}
-        excess = sum(held.values()) - self._settings.cache_max_bytes
+        running = self._manager.running.values()
+        cached = [
+            (caches.cached_bytes(), task.stores, caches)
+            for task in running
+            if (caches := task.caches) is not None
+        ]
+        excess = sum(size for size, *_ in cached) - self._settings.cache_max_bytes
         if excess > 0:
-            for task in sorted(held, key=lambda task: held[task], reverse=True):
+            for size, stores, caches in sorted(cached, key=itemgetter(0), reverse=True):
                 if excess > 0:
-                    with task.stores.trusted():
-                        task.shrink(min(excess, held[task]))
-                    excess -= held[task]
+                    with stores.trusted():
+                        caches.shrink(min(excess, size))
+                    excess -= size
 
     def _must_commit(self) -> bool:
         running = self._manager.running.values()
@@ -680,7 +687,7 @@ class StreamWorker:
         ):
             return False
         running = self._manager.running.values()
-        held_bytes = sum(task.cached_bytes() for task in running)
+        held_bytes = sum(task.caches.cached_bytes() for task in running if task.caches is not None)
         return (
             all(task.may_be_ahead for task in running)
             and (not held_bytes or self._divided.are_allowed(self._clock.monotonic_s()))

@@ -39,11 +39,12 @@ from tidewheel.tasks.processing.engine.drops import most_frequent
 from tidewheel.tasks.restore.start_positions import Grant, StartPosition, old_maps, operator_times
 from tidewheel.tasks.restore.state_updater import StateUpdater
 from tidewheel.tasks.restore.store_restore import ClosedTask, FailedTask, RefusedTask, RestoredTask
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.learner_task import LearnerTask
 from tidewheel.tasks.task.lifecycle import TaskState
+from tidewheel.tasks.task.parallel_task import parallel_tasks
 from tidewheel.tasks.task.range_status import blocking, busiest, long_in_hand, range_count
 from tidewheel.tasks.task.state_manager import StateManager
+from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
 from tidewheel.tasks.worker_settings import WorkerSettings
 
@@ -106,14 +107,14 @@ class TaskManager:
         held: HeldTasks,
         *,
         known: Callable[[TaskId], bool],
-        make_task: Callable[[TaskId, StateManager | None], ActiveTask],
+        make_task: Callable[[TaskId, StateManager | None], Task],
         updater: StateUpdater,
         work: WorkerInput,
         commits: CommitRound,
         commit: Callable[[], None],
         say: Callable[[AnyReport], None] | None,
         on_running: Callable[[bool], None],
-        before_start: Callable[[ActiveTask], None] = lambda _task: None,
+        before_start: Callable[[Task], None] = lambda _task: None,
     ) -> None:
         self._settings = settings
         self._held = held
@@ -129,11 +130,11 @@ class TaskManager:
         self._told: bool | None = None
         #: Whether a task has run since the tasks began.
         self._has_run = False
-        self.tasks: dict[TaskId, ActiveTask] = {}
-        self.running: dict[TaskId, ActiveTask] = {}
+        self.tasks: dict[TaskId, Task] = {}
+        self.running: dict[TaskId, Task] = {}
         self.copies: dict[TaskId, LearnerTask] = {}
         #: Tasks that are over; the updater closes their databases.
-        self._leaving: dict[ActiveTask, None] = {}
+        self._leaving: dict[Task, None] = {}
         self._erasures = Erasures(held.erased, self.running, commits, commit, self._report)
 
     @property
@@ -172,7 +173,7 @@ class TaskManager:
             held.releasing.pop(task_id, None)
             held.copies.pop(task_id, None)
 
-    def _create(self, task_id: TaskId, stores: StateManager | None = None) -> ActiveTask:
+    def _create(self, task_id: TaskId, stores: StateManager | None = None) -> Task:
         task = self._make_task(task_id, stores)
         task.move_to(TaskState.RESTORING)
         return task
@@ -231,13 +232,13 @@ class TaskManager:
 
     # -- what the updater has done ---------------------------------------------------------------------------------
 
-    def admit(self) -> list[ActiveTask]:
+    def admit(self) -> list[Task]:
         """Begin to run the tasks that are restored, and return them.
 
         Raises the cause where the worker can't continue. A task that may not start is reported to the group, and ends the
         worker only where it has nothing else to do.
         """
-        admitted: list[ActiveTask] = []
+        admitted: list[Task] = []
         refusal: StreamsError | None = None
         for result in self._updater.take():
             match result:
@@ -258,7 +259,7 @@ class TaskManager:
             self._release([*self._held.releasing.values()])
         return admitted
 
-    def _is_current(self, task: ActiveTask, grant: Grant) -> bool:
+    def _is_current(self, task: Task, grant: Grant) -> bool:
         """Return whether a task is still held under the grant of a result; it may have been revoked and granted again."""
         held = self._held.owned.get(task.task_id)
         return (
@@ -366,7 +367,7 @@ class TaskManager:
         self._erasures.end()
 
     def _run(self, orders: Iterable[RunTask]) -> None:
-        created: dict[TaskId, tuple[ActiveTask, Grant]] = {}
+        created: dict[TaskId, tuple[Task, Grant]] = {}
         for order in orders:
             task_id = TaskId.parse(order.task)
             if not self._is_new(order, task_id):
@@ -427,7 +428,7 @@ class TaskManager:
 
     def _release(self, orders: Iterable[ReleaseTask]) -> None:
         """Let go of tasks: one commit for all of them, then each is answered."""
-        running: list[tuple[ReleaseTask, ActiveTask]] = []
+        running: list[tuple[ReleaseTask, Task]] = []
         for order in orders:
             task_id = TaskId.parse(order.task)
             grant = self._held.owned.get(task_id)
@@ -440,8 +441,8 @@ class TaskManager:
                 self._release_restoring(order, self.tasks.pop(task_id), grant)
         if running:
             until_s = time.monotonic() + _IN_HAND_S
-            for _, task in running:
-                task.settle(until_s, lambda: None)
+            for parallel in parallel_tasks(task for _, task in running):
+                parallel.settle(until_s, lambda: None)
             self._commit()
         for order, task in running:
             self._release_running(order, task)
@@ -459,7 +460,7 @@ class TaskManager:
                 )
             )
 
-    def _release_running(self, order: ReleaseTask, task: ActiveTask) -> None:
+    def _release_running(self, order: ReleaseTask, task: Task) -> None:
         """Let go of a task whose work is committed."""
         task_id = task.task_id
         del self.running[task_id], self.tasks[task_id]
@@ -477,7 +478,7 @@ class TaskManager:
             self._leaving[task] = None
             self._updater.close_stores(task)
 
-    def _release_restoring(self, order: ReleaseTask, task: ActiveTask, grant: Grant) -> None:
+    def _release_restoring(self, order: ReleaseTask, task: Task, grant: Grant) -> None:
         """Let go of a task that has not begun: its positions are those it was granted with."""
         self._released(order, task.task_id, input_=grant.input, ends=grant.changelog_end)
         if order.keep:
@@ -509,7 +510,7 @@ class TaskManager:
     # -- copies ----------------------------------------------------------------------------------------------------
 
     def _copy(self, orders: Iterable[KeepCopy]) -> None:
-        created: list[tuple[ActiveTask, KeepCopy]] = []
+        created: list[tuple[Task, KeepCopy]] = []
         for order in orders:
             task_id = TaskId.parse(order.task)
             held = self._held.copies.get(task_id)
@@ -527,7 +528,7 @@ class TaskManager:
                     self._updater.appoint(self.copies[task_id], order.role, order.learn_epoch)
         self._follow(created)
 
-    def _follow(self, copies: Sequence[tuple[ActiveTask, KeepCopy]]) -> None:
+    def _follow(self, copies: Sequence[tuple[Task, KeepCopy]]) -> None:
         """Keep tasks in state RESTORING as copies."""
         found = [
             LearnerTask(
@@ -582,9 +583,9 @@ class TaskManager:
                     busiest=busiest(task),
                     blocking=blocking(task),
                     waits=self._updater.waits.get(task_id, "") if is_restoring else "",
-                    dropped=counters.dropped + task.expired_puts,
+                    dropped=task.figures.dropped,
                     drop=most_frequent(counters.drops),
-                    skipped=task.skipped,
+                    skipped=task.figures.skipped,
                     misplaced=self._work.findings(task),
                 )
             )

@@ -22,8 +22,8 @@ from tidewheel.tasks.ports import (
 )
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.restore.run_ports import RunSettings
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.state_manager import StateManager
+from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.worker_settings import InputCheck
 
 
@@ -98,6 +98,6 @@ class MakeTask(Protocol):
         policy: ErrorPolicy,
         stores: StateManager | None = None,
         /,
-    ) -> ActiveTask:
+    ) -> Task:
         """Return a task of the plan, created; it takes over open `stores`, if some are given."""
         ...

@@ -29,7 +29,7 @@ from tidewheel.tasks.restore.start_positions import (
 )
 from tidewheel.tasks.restore.store_changelog_reader import Stall, explained
 from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, LogFacts, StoreRestore, start_of
-from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class RestorePlanner:
         self._topic_ids = topic_ids_of([*known, *partitions], self._admin)
         self._topic_ids_read_s = read_s
 
-    def prepare_promotions(self, copies: Iterable[ActiveTask]) -> None:
+    def prepare_promotions(self, copies: Iterable[Task]) -> None:
         """Ask ahead what a promotion asks of these tasks: a first question has to find the group's coordinator.
 
         What is committed by now says how far their slowest key ranges are.
@@ -133,7 +133,7 @@ class RestorePlanner:
             copies, self._admin.committed(self._group_id, inputs, stable=False)
         )
 
-    def refresh_slowest_positions(self, copies: Iterable[ActiveTask]) -> None:
+    def refresh_slowest_positions(self, copies: Iterable[Task]) -> None:
         """Find out how far the slowest key ranges are of tasks that others run, in several ranges perhaps."""
         cut = [task for task in copies if _may_part(task)]
         inputs = [partition for task in cut for partition in task.inputs]
@@ -142,13 +142,13 @@ class RestorePlanner:
                 cut, self._admin.committed(self._group_id, inputs, stable=False)
             )
 
-    def forget_slowest_position(self, task: ActiveTask) -> None:
+    def forget_slowest_position(self, task: Task) -> None:
         """Count no more on what was committed of a task, which somebody else runs from now on: its ranges may part."""
         if task.stores.slowest_position_ms is None and _may_part(task):
             task.stores.slowest_position_ms = -1
 
     def _set_slowest_positions(
-        self, copies: Iterable[ActiveTask], committed: Mapping[TopicPartition, CommittedOffset]
+        self, copies: Iterable[Task], committed: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
         for task in copies:
             task.stores.slowest_position_ms = slowest_position_ms(
@@ -162,7 +162,7 @@ class RestorePlanner:
         found = self._admin.committed(self._group_id, partitions, stable=False)
         return {partition: offset.offset for partition, offset in found.items()}
 
-    def read_log_facts(self, tasks: Iterable[ActiveTask]) -> dict[TopicPartition, LogFacts]:
+    def read_log_facts(self, tasks: Iterable[Task]) -> dict[TopicPartition, LogFacts]:
         """Return what the cluster says of everything that stores of these tasks are restored from."""
         tasks = list(tasks)
         partitions = [partition for task in tasks for partition in _backups(task)]
@@ -189,7 +189,7 @@ class RestorePlanner:
 
     def _confirmed_ends(
         self,
-        tasks: Sequence[ActiveTask],
+        tasks: Sequence[Task],
         partitions: Sequence[TopicPartition],
         topics: Mapping[str, TopicDescription],
     ) -> dict[TopicPartition, int]:
@@ -226,7 +226,7 @@ class RestorePlanner:
 
     def check_state(
         self,
-        task: ActiveTask,
+        task: Task,
         ends: Mapping[TopicPartition, int],
         starts: Mapping[TopicPartition, StartPosition],
     ) -> None:
@@ -247,7 +247,7 @@ class RestorePlanner:
 
     def restores(
         self,
-        task: ActiveTask,
+        task: Task,
         facts: Mapping[TopicPartition, LogFacts],
         *,
         starts: Mapping[TopicPartition, StartPosition] | None,
@@ -269,7 +269,7 @@ class RestorePlanner:
         for partition, store in _backups(task).items():
             about = facts[partition]
             task.stores.topic_ids[partition.topic] = about.topic.topic_id
-            source = task.source_restore(partition) if partition in limits else None
+            source = task.source_restores.open(partition) if partition in limits else None
             limit = limits.get(partition)
             if source is not None and grant is None:
                 limit = _limit_of_copy(task.stores.position(store), limit, about)
@@ -314,7 +314,7 @@ class RestorePlanner:
 
     def fix_ends(
         self,
-        task: ActiveTask,
+        task: Task,
         entries: Iterable[StoreRestore],
         starts: Mapping[TopicPartition, StartPosition],
         grant: Grant,
@@ -339,7 +339,7 @@ class RestorePlanner:
                 entry.milestone, entry.known_ms = entry.end, now_ms
 
     def _set_slowest_position(
-        self, task: ActiveTask, starts: Mapping[TopicPartition, StartPosition] | None
+        self, task: Task, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> None:
         """Note how far the slowest key range is of a task that is to run: what is restored is that of the same commit."""
         if starts is not None:
@@ -350,7 +350,7 @@ class RestorePlanner:
             )
 
     def _limits(
-        self, task: ActiveTask, starts: Mapping[TopicPartition, StartPosition] | None
+        self, task: Task, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> dict[TopicPartition, int | None]:
         """Return how far each input that a table is restored from is committed; None where it is not."""
         sources = list(_source_stores(task))
@@ -363,7 +363,7 @@ class RestorePlanner:
         return {each: committed.get(each) for each in sources}
 
 
-def _state_on_disk(task: ActiveTask) -> str:
+def _state_on_disk(task: Task) -> str:
     """Return what the local disk has of a task that only its commits can have left there; empty if nothing."""
     for partition, store in _source_stores(task).items():
         position = task.stores.position(store)
@@ -375,19 +375,19 @@ def _state_on_disk(task: ActiveTask) -> str:
     return ""
 
 
-def _may_part(task: ActiveTask) -> bool:
+def _may_part(task: Task) -> bool:
     """Return whether a task has stores whose rows expire, and may run in key ranges."""
     return any(spec.kept_longer_ms for spec in task.stores.specs.values())
 
 
-def _backups(task: ActiveTask) -> dict[TopicPartition, str]:
+def _backups(task: Task) -> dict[TopicPartition, str]:
     """Return the store of each partition that one is restored from."""
     return {**task.stores.changelogs, **_source_stores(task)}
 
 
-def _source_stores(task: ActiveTask) -> Mapping[TopicPartition, str]:
+def _source_stores(task: Task) -> Mapping[TopicPartition, str]:
     """Return the store of each input that is also its changelog; most tasks have none."""
-    return task.source_stores if task.stores.sources else {}
+    return task.source_restores.stores if task.stores.sources else {}
 
 
 def _limit_of_copy(position: Position | None, committed: int | None, about: LogFacts) -> int | None:

@@ -50,8 +50,8 @@ from tidewheel.tasks.restore.store_restore import (
     StoreRestore,
     progress_text,
 )
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.learner_task import LearnerTask
+from tidewheel.tasks.task.task import Task
 
 __all__ = ["EventKind", "RestoreEvent", "StandbyUpdateEvent", "StateUpdater"]
 
@@ -96,7 +96,7 @@ class StateUpdater:
         planner: RestorePlanner,
         make_reader: Callable[[], ChangelogReader],
         clock: Clock,
-        wipe: Callable[[ActiveTask], None],
+        wipe: Callable[[Task], None],
         on_event: Callable[[RestoreEvent], None],
         on_standby_update: Callable[[StandbyUpdateEvent], None] = lambda _: None,
         woken: Callable[[], None],
@@ -151,7 +151,7 @@ class StateUpdater:
 
     def restore(
         self,
-        tasks: Mapping[TaskId, tuple[ActiveTask, Grant]],
+        tasks: Mapping[TaskId, tuple[Task, Grant]],
         starts: Mapping[TopicPartition, StartPosition] | None = None,
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> None:
@@ -170,11 +170,11 @@ class StateUpdater:
         """Give a copy another role or epoch."""
         self._order(partial(self._appoint, copy, role, learn_epoch))
 
-    def promote(self, task: ActiveTask, grant: Grant) -> None:
+    def promote(self, task: Task, grant: Grant) -> None:
         """Read a copy on to the grant's ends, and hand its task over."""
         self._order(partial(self._promote, task, grant))
 
-    def remove(self, task: ActiveTask) -> None:
+    def remove(self, task: Task) -> None:
         """Forget a task and close it, in whatever state of restoring it is."""
         self._order(partial(self._remove, task))
 
@@ -182,7 +182,7 @@ class StateUpdater:
         """Do something else that may take its time."""
         self._order(action)
 
-    def close_stores(self, task: ActiveTask) -> None:
+    def close_stores(self, task: Task) -> None:
         """Close the databases of a task that was retired."""
         self._order(partial(self._close, task, task.stores.close))
 
@@ -394,7 +394,7 @@ class StateUpdater:
         if not restoring.entries:
             self._announce_progress(restoring, {})
 
-    def _promote(self, task: ActiveTask, grant: Grant) -> None:
+    def _promote(self, task: Task, grant: Grant) -> None:
         restoring = self._restoring.get(task.task_id)
         if restoring is None or restoring.task is not task:
             return  # it broke, which was said
@@ -422,7 +422,7 @@ class StateUpdater:
             entry.advance_to(entry.position, at_end=False, now_ms=now_ms)
         self._finish_if_done(restoring)
 
-    def _remove(self, task: ActiveTask) -> None:
+    def _remove(self, task: Task) -> None:
         restoring = self._restoring.get(task.task_id)
         if restoring is None or restoring.task is not task:
             self._close(task, task.close)
@@ -438,7 +438,7 @@ class StateUpdater:
         if self._runs is not None:
             self._runs.stop(restoring)
 
-    def _close(self, task: ActiveTask, close: Callable[[], None]) -> None:
+    def _close(self, task: Task, close: Callable[[], None]) -> None:
         try:
             close()
         except StateStoreError as error:
@@ -492,7 +492,7 @@ class StateUpdater:
         if self._guarded(restoring, partial(self._empty_store, restoring.task, store)):
             self._start_restores([restoring])
 
-    def _empty_store(self, task: ActiveTask, store: str) -> None:
+    def _empty_store(self, task: Task, store: str) -> None:
         with task.stores.trusted():
             task.stores.forget(store)
 

@@ -19,9 +19,9 @@ from tidewheel.tasks.errors import TaskCorruptedError
 from tidewheel.tasks.ports import TopicDescription
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.start_positions import Grant, StartPosition
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.learner_task import CopyProgress, LearnerTask
 from tidewheel.tasks.task.source_restore import SourceRestore
+from tidewheel.tasks.task.task import Task
 
 UpdateKind = Literal["start", "batch", "suspended"]
 #: Why a copy is followed no more, as Kafka Streams' SuspendReason: it has left this worker, or its task is to run here.
@@ -167,7 +167,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         source: Set where the partition is an input: its records go through the table's operator.
     """
 
-    task: ActiveTask
+    task: Task
     store: str
     partition: TopicPartition
     start: int
@@ -322,7 +322,7 @@ class StoreRestore(msgspec.Struct, eq=False):
 
 
 def start_of(
-    task: ActiveTask,
+    task: Task,
     store: str,
     facts: LogFacts,
     *,
@@ -377,7 +377,7 @@ def tombstone_retention_ms(topic: TopicDescription) -> int:
 class RestoringTask(msgspec.Struct, eq=False):
     """A task that is to be handed over (`grant`), or followed as a copy (`copy`)."""
 
-    task: ActiveTask
+    task: Task
     grant: Grant | None = None
     copy: LearnerTask | None = None
     entries: dict[TopicPartition, StoreRestore] = msgspec.field(
@@ -435,7 +435,7 @@ class RestoredTask(msgspec.Struct, frozen=True, kw_only=True):
         restored: Changelog records that were read since it was asked for.
     """
 
-    task: ActiveTask
+    task: Task
     grant: Grant
     starts: Mapping[TopicPartition, StartPosition]
     topic_ids: Mapping[str, bytes]
@@ -445,7 +445,7 @@ class RestoredTask(msgspec.Struct, frozen=True, kw_only=True):
 class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task or copy whose state can't be had here; its databases are closed. A copy has no grant."""
 
-    task: ActiveTask
+    task: Task
     grant: Grant | None
     error: StateStoreError | TaskCorruptedError
 
@@ -453,7 +453,7 @@ class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
 class RefusedTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task that may not start under a grant; its databases stay open until the updater is told what becomes of it."""
 
-    task: ActiveTask
+    task: Task
     grant: Grant
     error: StreamsError
 
@@ -461,7 +461,7 @@ class RefusedTask(msgspec.Struct, frozen=True, kw_only=True):
 class ClosedTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task whose databases were closed, as ordered."""
 
-    task: ActiveTask
+    task: Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import msgspec
 from tidewheel.rebalance.model import TaskId, TopicPartition, position_key
 from tidewheel.rebalance.protocol.orders import CopyNotReady, CopyReady
 from tidewheel.rebalance.protocol.task_status import TaskStatus
-from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.task import Task
 
 #: A copy that is ready says so again as it moves on, but not more often than this.
 _SAY_AGAIN_S: Final = 0.1
@@ -61,7 +61,7 @@ class LearnerTask:
     """
 
     def __init__(
-        self, task: ActiveTask, *, role: str, learn_epoch: int, acceptable_recovery_lag: int
+        self, task: Task, *, role: str, learn_epoch: int, acceptable_recovery_lag: int
     ) -> None:
         self.task = task
         self.role = role

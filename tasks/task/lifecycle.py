@@ -8,7 +8,10 @@
 Words are Kafka Streams'. An illegal move raises and changes nothing.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
+
+from tidewheel.tasks.processing.api.coroutines import close_loop
 
 
 class TaskState(StrEnum):
@@ -42,3 +45,24 @@ def moved(task: str, state: TaskState, to: TaskState) -> TaskState:
             f"task {task} cannot go from {state} to {to}; from there it goes to {allowed}"
         )
     return to
+
+
+class TaskLifecycle:
+    """State of one task. Only `move_to` changes it."""
+
+    def __init__(self, task: str) -> None:
+        self._task = task
+        self.state = TaskState.CREATED
+
+    def move_to(self, state: TaskState) -> None:
+        self.state = moved(self._task, self.state, state)
+
+    def end(self, close_processing: Callable[[], None]) -> None:
+        """Suspend if needed, close the processors, and move to CLOSED even if they fail."""
+        if self.state in (TaskState.RESTORING, TaskState.RUNNING):
+            self.move_to(TaskState.SUSPENDED)
+        try:
+            close_processing()
+        finally:
+            self.move_to(TaskState.CLOSED)
+            close_loop()

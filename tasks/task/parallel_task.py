@@ -1,16 +1,16 @@
 """A task whose records are processed by key ranges, in the threads of a pool; the loop's thread hands out and commits.
 
 The loop decodes the records in their order, asks the handlers about those that can't be read, and gives each range those
-of its keys. At a commit it takes what the ranges have sealed by then. From the loop's point of view it is an `ActiveTask`
-that is never in the middle of a record.
+of its keys. At a commit it takes what the ranges have sealed by then. For the loop it is a `Task` that is never in the middle
+of a record.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
@@ -22,6 +22,7 @@ from tidewheel.state_stores.stores.factory import Store
 from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.key_ranges.bounds import RangeBounds
 from tidewheel.tasks.key_ranges.dealer import Dealer, Share, noting_passed, time_passes
+from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
 from tidewheel.tasks.key_ranges.keyed_analysis import (
     counted,
@@ -46,14 +47,22 @@ from tidewheel.tasks.key_ranges.sealed_work import Seal, by_store
 from tidewheel.tasks.key_ranges.shared_loop import Shared
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
 from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.api.topology_spec import SourceSpec
 from tidewheel.tasks.processing.engine.output import OutputColumns, OutputRuns
 from tidewheel.tasks.processing.engine.position_clock import Counted, PositionClock
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.processing.engine.task_processing import TaskCounters, TaskProcessing
 from tidewheel.tasks.question import Question
-from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.lifecycle import TaskLifecycle, TaskState
+from tidewheel.tasks.task.source_restores import SourceRestores
+from tidewheel.tasks.task.task import Task
+from tidewheel.tasks.task.task_figures import TaskFigures
+from tidewheel.tasks.task.task_inputs import TaskInputs
+from tidewheel.tasks.task.task_parts import TaskParts
 
 _log = logging.getLogger(__name__)
+
+_NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
 
 #: A unit of work that takes longer than this is not waited for by a commit.
 _UNIT_MAX_S: Final = 0.02
@@ -68,14 +77,26 @@ _KEPT_S: Final = 1.0
 _TICK_S: Final = 0.01
 
 
-class ParallelTask(ActiveTask):
-    """One sub-topology on one partition, processing in key ranges.
+class ParallelTask:
+    """A `Task` that processes in key ranges; `join` comes before `start`."""
 
-    Made as an `ActiveTask`; `bounds` and `join` come before `start`.
-    """
-
-    def __init__(self, *arguments: Any, bounds: RangeBounds, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, parts: TaskParts, *, bounds: RangeBounds) -> None:
+        self.task_id = parts.task_id
+        self.plan = parts.plan
+        self.stores = parts.stores
+        self._parts = parts
+        self._lifecycle = TaskLifecycle(str(parts.task_id))
+        self._inputs = TaskInputs(parts, self._corrupt, self._dropped)
+        self.group = self._inputs.group
+        self.next_offsets = self._inputs.next_offsets
+        self.partition_times_ms = self._inputs.partition_times_ms
+        self.source_restores = SourceRestores(parts, self._inputs)
+        self.figures = TaskFigures(
+            parts,
+            self.group,
+            lambda: self.counters,
+            lambda: sum(each.expired_puts for each in self.ranges),
+        )
         self.bounds = bounds
         self.ranges: list[RangeWorker] = []
         self._ledgers: list[Ledger] = []
@@ -104,6 +125,22 @@ class ParallelTask(ActiveTask):
         self._counted: Counted | None = None
         self.told_of_blocking = False
 
+    @property
+    def state(self) -> TaskState:
+        return self._lifecycle.state
+
+    @property
+    def inputs(self) -> frozenset[TopicPartition]:
+        return self._inputs.partitions
+
+    @cached_property
+    def calls_batches(self) -> bool:
+        return self._parts.make_processing(self.figures.metrics).graph.calls_batches
+
+    @property
+    def caches(self) -> None:
+        return None
+
     @cached_property
     def ranges_max(self) -> int:
         """Return how many ranges it may have: one, if its keys may not be cut."""
@@ -124,10 +161,29 @@ class ParallelTask(ActiveTask):
 
     # -- life ------------------------------------------------------------------------------------------------------
 
+    def move_to(self, state: TaskState) -> None:
+        self._lifecycle.move_to(state)
+
+    def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
+        self._inputs.add(partition, source)
+
+    def start(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        partition_times_ms: Mapping[TopicPartition, int],
+        operator_times_ms: tuple[int, ...] = (),
+        old_maps: Mapping[TopicPartition, OldMap] = _NO_MAPS,
+    ) -> None:
+        self.stores.reject_unsorted_keys()
+        stream_time_ms = self._inputs.start(offsets, partition_times_ms, old_maps)
+        self.source_restores.close()
+        self._begin(stream_time_ms, operator_times_ms)
+        self.move_to(TaskState.RUNNING)
+
     def _begin(self, stream_time_ms: int, operator_times_ms: tuple[int, ...]) -> None:
         self._handed_out = dict(self.next_offsets)
         self._operator_times = operator_times_ms
-        before = [each.cut for each in self._old_maps.values()]
+        before = [each.cut for each in self._inputs.old_maps.values()]
         cut = first_cut(self._wanted, before, self._fitting, as_before=self._by_time)
         self._make_ranges(cut, stream_time_ms, operator_times_ms)
 
@@ -136,7 +192,7 @@ class ParallelTask(ActiveTask):
     ) -> None:
         self._dealer = Dealer(cut, None, stream_time_ms)
         # A task in one piece has operators that note the time themselves, but not that of records done before.
-        self._divided = len(cut) > 1 or bool(self._old_maps)
+        self._divided = len(cut) > 1 or bool(self._inputs.old_maps)
         self._counted = counted(self.plan.spec) if self._divided else None
         self.ranges = [
             self._make_range(cut, index, stream_time_ms, operator_times_ms)
@@ -179,13 +235,13 @@ class ParallelTask(ActiveTask):
                 stream_time_ms=stream_time_ms,
                 operator_times_ms=operator_times_ms,
             ),
-            lambda collector: self._parts(collector, cut, index, divided=divided),
-            collector=RangeCollector(self._collector.partition_count),
+            lambda collector: self._make_range_parts(collector, cut, index, divided=divided),
+            collector=RangeCollector(self._parts.collector.partition_count),
             trusted=self.stores.trusted,
             share=self._share,
         )
 
-    def _parts(
+    def _make_range_parts(
         self, collector: RangeCollector, cut: KeyRanges, index: int, *, divided: bool
     ) -> tuple[TaskProcessing, Mapping[str, Store], Sequence[StagedDatabase]]:
         """Make what one range works with. Called in its thread."""
@@ -204,14 +260,12 @@ class ParallelTask(ActiveTask):
             ranges=len(cut),
             divided=divided,
         )
-        processing = TaskProcessing(
-            self.task_id,
-            self.plan.spec,
-            self.setting,
+        policy = self._parts.policy
+        processing = self._parts.make_processing(
+            self.figures.metrics,
             stores=stores,
             collector=collector,
-            policy=self._policy.emitting(lambda columns: collector.add(columns, internal=False)),
-            figures=self.metrics,
+            policy=policy.emitting(lambda columns: collector.add(columns, internal=False)),
         )
         return processing, stores, databases
 
@@ -222,6 +276,23 @@ class ParallelTask(ActiveTask):
     def _wake(self, ranges: Sequence[RangeWorker]) -> None:
         assert self._pool is not None, "a task joins a pool before it starts"
         self._pool.wake(ranges)
+
+    def close(self) -> None:
+        if self.state is TaskState.CLOSED:
+            return
+        try:
+            self.retire()
+        finally:
+            self.stores.close()
+
+    def retire(self) -> None:
+        self.figures.report_expired_puts()
+        self._lifecycle.end(self._close_processing)
+
+    def _close_processing(self) -> None:
+        self.source_restores.close()
+        if self.next_offsets:
+            self._end()
 
     def _end(self) -> None:
         """Close the ranges: those in a call that does not return are left behind."""
@@ -273,7 +344,7 @@ class ParallelTask(ActiveTask):
 
     def ready(self, now_ms: int) -> bool:
         """Return whether records can be handed out: some are buffered, and the ranges have room for them."""
-        may = super().ready(now_ms) and not self._recut.holds
+        may = self.group.records > 0 and self.group.ready(now_ms) and not self._recut.holds
         return may and self._has_room() and self._has_clock()
 
     def _has_room(self) -> bool:
@@ -324,7 +395,7 @@ class ParallelTask(ActiveTask):
             (since_s := each.unit_since_s) is not None and now_s - since_s > _HANGS_S
             for each in self.ranges
         )
-        return bool(self._old_maps) or hangs
+        return bool(self._inputs.old_maps) or hangs
 
     def wish(self, cut: KeyRanges) -> None:
         """Have the keys cut like this, at a moment when nothing is in hand."""
@@ -374,7 +445,7 @@ class ParallelTask(ActiveTask):
         if records is None:
             return 0
         partition = TopicPartition(records.topic, records.partition)
-        source = self._sources[records.topic]
+        source = self._inputs.sources[records.topic]
         self._letters = {}
         before_ms = self.partition_times_ms[partition]
         batch = source.decode(records, before_ms)
@@ -383,7 +454,7 @@ class ParallelTask(ActiveTask):
             records,
             batch,
             time_before_ms=before_ms,
-            old=self._old_maps.get(partition),
+            old=self._inputs.old_maps.get(partition),
             letters=self._letters,
             others={
                 each: (offset, self.partition_times_ms[each])
@@ -400,7 +471,7 @@ class ParallelTask(ActiveTask):
         return len(records)
 
     def _give(self, chunk: Chunk, shares: Sequence[Share], times_ms: Sequence[int]) -> None:
-        old = self._old_maps.get(chunk.partition) if self._by_time else None
+        old = self._inputs.old_maps.get(chunk.partition) if self._by_time else None
         ends: dict[int, int] = {}
         for share in shares:
             index, each = share.index, self.ranges[share.index]
@@ -425,15 +496,15 @@ class ParallelTask(ActiveTask):
         self._wake([self.ranges[index] for index in (*ends, *passing)])
 
     def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
-        if self._old_maps and self._is_done(records, row):
+        if self._inputs.is_processed(records, row):
             return
         letters: list[OutputColumns] = []
-        self._refuse(self._policy.emitting(letters.append), records, row, error)
+        self._inputs.refuse(self._parts.policy.emitting(letters.append), records, row, error)
         self._letters[row] = letters
         self._own_counters.skipped += 1
 
     def _dropped(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
-        self._count_dropped(self._own_counters, node, count, reason, first)
+        self.figures.count_drop(self._own_counters, node, count, reason, first)
 
     def punctuate_wall_clock(self, now_ms: int) -> bool:
         """Have the ranges call what is due by the wall clock; return whether anything is."""
@@ -492,13 +563,6 @@ class ParallelTask(ActiveTask):
         for each in self.ranges:
             each.commit_requested = asked
 
-    def cached_bytes(self) -> int:
-        """Return 0: each range keeps its caches small itself."""
-        return 0
-
-    def flush_caches(self) -> None:
-        """Do nothing: a range flushes its caches when it seals."""
-
     def answer(self, question: Question) -> None:
         """Have each range answer a question about uncommitted rows, after its present unit."""
         question.expect(len(self.ranges))
@@ -506,7 +570,7 @@ class ParallelTask(ActiveTask):
             each.ask(question)
         self._wake(self.ranges)
 
-    def ask_for_cut(self) -> Cut | None:
+    def ask_for_cut(self) -> Cut:
         """Ask the ranges to seal what they have done; those that will soon are waited for."""
         asked = [each for each in self.ranges if each.dirty and each.error is None]
         now_s = time.monotonic()
@@ -538,7 +602,7 @@ class ParallelTask(ActiveTask):
                 for columns in seal.outputs:
                     outputs.add(columns)
         for columns in outputs.take():
-            self._collector.add(columns, internal=columns.internal)
+            self._parts.collector.add(columns, internal=columns.internal)
         return self._changes(by_store(seals))
 
     def _changes(self, of_ranges: Mapping[str, Sequence[Drained]]) -> dict[str, Drained]:
@@ -557,16 +621,13 @@ class ParallelTask(ActiveTask):
         """Return False: ranges go on by themselves, and the loop has little to do that is not for a commit."""
         return False
 
-    def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
-        """Do nothing: what a range has sealed it sees (`StagedDatabase`)."""
-
     def applied(self) -> None:
         """Tell the ranges that what was drained is in the databases."""
         for each, number in zip(self.ranges, self._taken, strict=True):
             each.applied(number)
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
-        """Return the lowest offset that no range has sealed; see `ActiveTask.offset_to_commit`.
+        """Return the lowest offset that no range has sealed; see `Task.offset_to_commit`.
 
         Ranges of a former life may have been further, all of them: it is where the inputs are to be read from, so that they
         are merged as they were.
@@ -585,10 +646,10 @@ class ParallelTask(ActiveTask):
         self, partition: TopicPartition, vector: tuple[RangeProgress, ...]
     ) -> tuple[RangeProgress, ...]:
         """Return how far each range is, with what ranges of a former life had done."""
-        old = self._old_maps.get(partition)
+        old = self._inputs.old_maps.get(partition)
         if old is not None and min(entry.offset for entry in vector) < old.highest:
             return together(vector, old.ranges)
-        self._old_maps.pop(partition, None)
+        self._inputs.old_maps.pop(partition, None)
         return level(vector)
 
     def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:  # noqa: ARG002 - it is known
@@ -629,11 +690,11 @@ class ParallelTask(ActiveTask):
         """Return the largest timestamp handed out, -1 before the first record."""
         return self._dealer.stream_time_ms
 
-    @property
-    def expired_puts(self) -> int:
-        """Return how many puts the stores have dropped because their time was over."""
-        return sum(each.expired_puts for each in self.ranges)
-
     def record_timestamp(self) -> int:
         """Return the timestamp for stores that the task itself would write to; it writes to none."""
         return max(self.stream_time_ms, 0)
+
+
+def parallel_tasks(tasks: Iterable[Task]) -> list[ParallelTask]:
+    """Return those of `tasks` that have key ranges."""
+    return [task for task in tasks if isinstance(task, ParallelTask)]

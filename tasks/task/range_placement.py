@@ -18,9 +18,9 @@ from tidewheel.tasks.key_ranges.range_assignment import (
 )
 from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.range_status import blocking
+from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
@@ -61,13 +61,13 @@ class Placing:
         #: Tasks of which a coroutine was named that blocks.
         self._named: WeakSet[ParallelTask] = WeakSet()
 
-    def begins(self, task: ActiveTask, owned: Iterable[ActiveTask]) -> None:
+    def begins(self, task: Task, owned: Iterable[Task]) -> None:
         """Have a task run in the pool, cut as is best with all tasks that are owned."""
         assert isinstance(task, ParallelTask), "made with as many threads as the worker has"
         self._place(owned)
         task.join(self._pool, self._cut_of(task), self._ranges_max)
 
-    def look(self, owned: Iterable[ActiveTask]) -> None:
+    def look(self, owned: Iterable[Task]) -> None:
         """Have tasks that run cut anew, if the load has become uneven, or if tasks have come or gone."""
         tasks = [task for task in owned if isinstance(task, ParallelTask)]
         known = frozenset(task.task_id for task in tasks)
@@ -97,7 +97,7 @@ class Placing:
         assert self._placed is not None, "placed before"
         return KeyRanges(tuple(each.first_hash for each in self._placed[task.task_id]))
 
-    def _place(self, tasks: Iterable[ActiveTask]) -> None:
+    def _place(self, tasks: Iterable[Task]) -> None:
         seen, self._seen = self._seen, {}
         now_s = time.monotonic()
         since_s, self._looked_s = self._looked_s, now_s

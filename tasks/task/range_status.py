@@ -9,8 +9,8 @@ from tidewheel.rebalance.protocol.task_status import BlockingCoroutine
 from tidewheel.tasks.key_ranges.loop_watch import LoopWatch, Step
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker
 from tidewheel.tasks.key_ranges.shared_loop import Shared
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.parallel_task import ParallelTask
+from tidewheel.tasks.task.task import Task
 
 #: A record that a range has been at for as long is told.
 _LONG_S: Final = 1.0
@@ -19,12 +19,12 @@ _TOLD_MAX: Final = 3
 _BUSIEST_MAX: Final = 16
 
 
-def range_count(task: ActiveTask) -> int:
+def range_count(task: Task) -> int:
     """Return how many key ranges a task is cut into; 1 if it runs in the loop's thread, or in one piece."""
     return max(len(task.ranges), 1) if isinstance(task, ParallelTask) else 1
 
 
-def busiest(task: ActiveTask) -> tuple[tuple[int, int], ...]:
+def busiest(task: Task) -> tuple[tuple[int, int], ...]:
     """Return (first hash, percent of the last seconds at work) of the ranges that have worked, the busiest first."""
     if not isinstance(task, ParallelTask):
         return ()
@@ -33,7 +33,7 @@ def busiest(task: ActiveTask) -> tuple[tuple[int, int], ...]:
     return tuple(told[:_BUSIEST_MAX])
 
 
-def long_in_hand(task: ActiveTask) -> tuple[tuple[int, int, int], ...]:
+def long_in_hand(task: Task) -> tuple[tuple[int, int, int], ...]:
     """Return (key hash, offset, ms so far) of the records that a task's ranges have been at for long, the longest first."""
     if not isinstance(task, ParallelTask):
         return ()
@@ -49,7 +49,7 @@ def long_in_hand(task: ActiveTask) -> tuple[tuple[int, int, int], ...]:
     return tuple(sorted(found, key=lambda told: -told[2])[:_TOLD_MAX])
 
 
-def blocking(task: ActiveTask) -> BlockingCoroutine | None:
+def blocking(task: Task) -> BlockingCoroutine | None:
     """Return the coroutine of a task that has long blocked the event loop that ranges share, None if none does."""
     if not isinstance(task, ParallelTask):
         return None

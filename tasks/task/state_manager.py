@@ -29,7 +29,7 @@ from tidewheel.state_stores.layout.versions import key_of_version
 from tidewheel.state_stores.ports import Database
 from tidewheel.state_stores.restore import StoreTime, position_name
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.state_stores.stores.custom_store_host import CustomStoreHost
+from tidewheel.state_stores.stores.custom_store_host import CustomStore, CustomStoreHost
 from tidewheel.state_stores.stores.factory import Store, make_store
 from tidewheel.state_stores.stores.key_value_store import KeyValueStore
 from tidewheel.state_stores.stores.session_store import SessionStore
@@ -76,7 +76,7 @@ class StateManager:
         self._open_persistent = open_persistent
         self._open_in_memory = open_in_memory
         self._now = now
-        self._directory = directory
+        self.directory = directory
         self._databases: dict[bool, Database] = {}
         #: What stores see of the databases.
         self._views: dict[bool, InFlightView] = {}
@@ -135,7 +135,7 @@ class StateManager:
         return CustomStoreHost(
             spec,
             task_id=str(self.task_id),
-            directory=self._directory,
+            directory=self.directory,
             changelog=self.changelog(spec.name),
             now=self._now,
         )
@@ -338,6 +338,15 @@ class StateManager:
         A store of the user's own is told of a commit when it has happened, and takes all it was given before for committed.
         """
         return not self._slots
+
+    @property
+    def cached_stores(self) -> frozenset[str]:
+        """Return the names of stores whose changes a record cache keeps from downstream."""
+        return frozenset(
+            name
+            for name, store in self.stores.items()
+            if not isinstance(store, CustomStore) and store.cache is not None
+        )
 
     def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
         """Have the stores go on as if drained changes were written: a commit is under way that will write them (`apply`).

@@ -8,7 +8,7 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.errors import MissingSourceTopicError
 from tidewheel.tasks.internal_topics import ApplicationPlan, is_matched
 from tidewheel.tasks.ports import Clock, RecordSource
-from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.worker_settings import InputCheck, WorkerSettings
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class WorkerInput:
     ) -> None:
         self.check: InputCheck | None = None
         self.source = source
-        self.owners: dict[TopicPartition, ActiveTask] = {}
+        self.owners: dict[TopicPartition, Task] = {}
         self._settings = settings
         self._clock = clock
         self._gathers = gathers
@@ -58,18 +58,18 @@ class WorkerInput:
         self._throttled: set[TopicPartition] = set()
         source.assign({})
 
-    def add(self, task: ActiveTask, offsets: Mapping[TopicPartition, int]) -> None:
+    def add(self, task: Task, offsets: Mapping[TopicPartition, int]) -> None:
         """Read a task's inputs as well."""
         self.owners.update(dict.fromkeys(task.inputs, task))
         self.source.add(offsets)
 
-    def findings(self, task: ActiveTask) -> str:
+    def findings(self, task: Task) -> str:
         """Return what is wrong with the keys of a task's inputs, empty if nothing was found."""
         return (
             "" if self.check is None else self.check.findings({each.topic for each in task.inputs})
         )
 
-    def remove(self, task: ActiveTask) -> None:
+    def remove(self, task: Task) -> None:
         """Read a task's inputs no more; the others' go on."""
         self._drop(each for each in task.inputs if self.owners.get(each) is task)
 
@@ -84,12 +84,12 @@ class WorkerInput:
         self._throttled.difference_update(dropped)
         self.source.remove(dropped)
 
-    def gather_s(self, ready: Iterable[ActiveTask]) -> float:
+    def gather_s(self, ready: Iterable[Task]) -> float:
         """Return for how many seconds the next fetch should wait for more to come; these tasks may have something to do."""
         left_s = self._gather_until_s - self._clock.monotonic_s()
         return 0.0 if left_s <= 0 or any(task.group.records for task in ready) else left_s
 
-    def fetch(self, ready: Iterable[ActiveTask], idle_s: Callable[[], float]) -> int:
+    def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
         """Take what has arrived, into the tasks' buffers; return how many records.
 
         Waits for `idle_s()` seconds if none of the tasks has something to do. Records that wait for those of another
@@ -117,7 +117,7 @@ class WorkerInput:
         self._release()
         return consumed
 
-    def _throttle(self, partition: TopicPartition, task: ActiveTask) -> None:
+    def _throttle(self, partition: TopicPartition, task: Task) -> None:
         buffer = task.group.buffers[partition]
         full = (
             buffer.bytes >= self._settings.buffered_bytes_per_partition
@@ -140,7 +140,7 @@ class WorkerInput:
             self._throttled.difference_update(drained)
             self.source.resume(drained)
 
-    def update_lags(self, tasks: Collection[ActiveTask]) -> None:
+    def update_lags(self, tasks: Collection[Task]) -> None:
         """Tell tasks that may have to wait for an input how much of it is on the brokers, as the client knows it."""
         waiting = [task for task in tasks if task.group.waits]
         if waiting:
@@ -187,7 +187,7 @@ class GoneTopics:
         self._give_up_s = 0.0
         self._next_ask_s = 0.0
 
-    def fetch(self, ready: Iterable[ActiveTask], idle_s: Callable[[], float]) -> int:
+    def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
         """Do as `WorkerInput.fetch`; a topic of a pattern that is gone is read no more.
 
         Raises `MissingSourceTopicError` for one that the topology names.

@@ -26,8 +26,8 @@ from tidewheel import (
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.partition_group import PartitionGroup
+from tidewheel.tasks.task.task import Task
 from tidewheel.testing import TopologyTestDriver
 
 CASES: dict[str, dict[str, Any]] = {
@@ -334,7 +334,7 @@ class Stepped:
 
     def __init__(self, topology: Topology) -> None:
         self.driver = TopologyTestDriver(topology)
-        self.task: ActiveTask = self.driver._tasks[0]
+        self.task: Task = self.driver._tasks[0]
         self.inputs = {
             name: self.driver.create_input_topic(name, key_serde=STRING, value_serde=STRING)
             for name in ("p1", "p2")

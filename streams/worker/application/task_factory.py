@@ -16,10 +16,13 @@ from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.internal_topics import ApplicationPlan, internal_prefix
 from tidewheel.tasks.key_ranges.bounds import RangeBounds
 from tidewheel.tasks.processing.engine.error_policy import ErrorHandlers, ErrorPolicy
+from tidewheel.tasks.processing.engine.task_processing import TaskSetting
 from tidewheel.tasks.restore.global_stores import GlobalStores
 from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.state_manager import StateManager, StateSettings
+from tidewheel.tasks.task.task import Task
+from tidewheel.tasks.task.task_parts import TaskParts
 
 
 class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +56,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
         collector: OutputCollector,
         policy: ErrorPolicy,
         stores: StateManager | None = None,
-    ) -> ActiveTask:
+    ) -> Task:
         """Return a new task, created and not yet restored; it takes over open `stores`, if some are given."""
         plan = self.plan.subtopologies[task_id.subtopology]
         count = sum(
@@ -73,39 +76,42 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
             now=lambda: task.record_timestamp(),  # noqa: PLW0108 - the task is made below
             directory=directory,
         )
-        task = self._kind()(
-            task_id,
-            plan,
-            manager,
-            application_id=self.config.application_id,
-            topic_prefix=internal_prefix(self.config.application_id),
-            state_dir=directory,
+        parts = TaskParts(
+            task_id=task_id,
+            plan=plan,
+            stores=manager,
+            setting=TaskSetting(
+                application_id=self.config.application_id,
+                topic_prefix=internal_prefix(self.config.application_id),
+                state_dir=directory,
+                now_ms=self.now_ms,
+                app_configs=app_configs(self.config),
+                emit_interval_ms=self.config.emit_interval_ms,
+                global_stores=self.global_stores,
+                record_by_record=self.record_by_record,
+            ),
             collector=collector,
             policy=policy,
-            now_ms=self.now_ms,
-            app_configs=app_configs(self.config),
             default_timestamp_extractor=self.config.default_timestamp_extractor,
-            emit_interval_ms=self.config.emit_interval_ms,
             max_task_idle_ms=self.config.max_task_idle_ms,
-            global_stores=self.global_stores,
-            record_by_record=self.record_by_record,
         )
+        task: Task
+        if self.threads == 1:
+            task = ActiveTask(parts)
+        else:
+            task = ParallelTask(parts, bounds=self._bounds())
         if stores is not None:
             stores.renew(task.record_timestamp)
         return task
 
-    def _kind(self) -> Callable[..., ActiveTask]:
-        """Return what makes a task: in the loop's thread, or in key ranges."""
-        if self.threads == 1:
-            return ActiveTask
+    def _bounds(self) -> RangeBounds:
         config = self.config
-        bounds = RangeBounds(
+        return RangeBounds(
             factor=self.factor,
             records=config.buffered_records_per_partition,
             bytes=config.buffered_bytes_per_partition,
             cache_bytes=config.statestore_cache_max_bytes // self.threads,
         )
-        return partial(ParallelTask, bounds=bounds)
 
 
 def make_global_stores(

@@ -20,7 +20,9 @@ from tidewheel.tasks.commit.committer import Commit, Committer
 from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.state_updater import RestoreEvent
 from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.state_manager import StateManager
+from tidewheel.tasks.task.task import Task
 
 #: Every step of a commit at which a worker can meet its fate, in their order.
 STEPS: Final = (
@@ -64,6 +66,10 @@ class Fate:
         signal.pthread_kill(threading.get_ident(), getattr(signal, self.signal))
 
 
+def _wrapped(wrapper: Callable[..., None], method: Callable[..., None]) -> Callable[..., None]:
+    return lambda self, *arguments: wrapper(method, self, *arguments)
+
+
 def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
     """Have this process's tasks and commits counted on a scoreboard; returns a restore listener that counts too.
 
@@ -73,9 +79,9 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
     a commit is under way; `commits` counts them, `changes` those that change state; `restored:P` and `restore-from:P` tell of
     changelogs.
     """
-    start, process, retire = ActiveTask.start, ActiveTask.process, ActiveTask.retire
+    process = ActiveTask.process
 
-    def counting_start(self: ActiveTask, offsets: Any, *times: Any) -> None:
+    def counting_start(start: Callable[..., None], self: Task, offsets: Any, *times: Any) -> None:
         for partition, offset in offsets.items():
             board[f"position:{partition}"] = offset
             board[f"start:{partition}"] = offset
@@ -83,7 +89,7 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
             board.add(f"begun:{partition}")
         start(self, offsets, *times)
 
-    def counting_retire(self: ActiveTask) -> None:
+    def counting_retire(retire: Callable[[Task], None], self: Task) -> None:
         for partition in self.next_offsets:
             board[f"owns:{partition}"] = 0
         retire(self)
@@ -99,8 +105,10 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
         board[f"restore-from:{where}"] = event.start
         board[f"restored:{where}"] = event.restored
 
-    ActiveTask.start = counting_start  # type: ignore[assignment,method-assign]
-    ActiveTask.retire = counting_retire  # type: ignore[method-assign]
+    for kind in (ActiveTask, ParallelTask):
+        wrapped: Any = kind
+        wrapped.start = _wrapped(counting_start, kind.start)
+        wrapped.retire = _wrapped(counting_retire, kind.retire)
     ActiveTask.process = counting_process  # type: ignore[assignment,method-assign]
     _count_commits(board)
     return on_restore

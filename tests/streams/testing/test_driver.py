@@ -223,7 +223,7 @@ def test_stores_may_be_written_from_outside() -> None:
 
 def test_state_is_gone_with_the_driver_unless_a_directory_is_named(tmp_path: Path) -> None:
     with TopologyTestDriver(counting()) as driver:
-        folder = driver._tasks[0].setting.state_dir.parent
+        folder = driver._tasks[0].stores.directory.parent
         assert folder.exists()
     assert not folder.exists()
     config = StreamsConfig(

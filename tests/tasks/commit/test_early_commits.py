@@ -17,6 +17,7 @@ from tidewheel.tasks.commit.background import in_a_thread
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.ports import Positions
 from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.task import Task
 
 #: As many keys as there are records: none comes again.
 DIFFERENT = "".join(map(chr, range(0x4E00, 0x4E00 + 600)))
@@ -298,7 +299,7 @@ def test_the_loop_is_no_further_ahead_of_an_open_commit_than_of_another(
 def test_a_task_that_begins_to_run_beside_an_open_commit_joins_it_too() -> None:
     bench = Bench(counting(), {"in": 2, "out": 1}, commit_interval_ms=100, early_ms=20)
     bench.commit_turns = 1_000_000
-    late: list[ActiveTask] = []
+    late: list[Task] = []
 
     def hide(worker: StreamWorker, _: Source) -> None:
         running = worker._manager.running

@@ -11,9 +11,9 @@ from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.key_ranges.seal_barrier import Cut
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.parallel_task import ParallelTask
+from tidewheel.tasks.task.task import Task
 
 #: Keys of the first and of the second half of the hashes, in whichever order.
 HALVES = KeyRanges.even(2)
@@ -33,15 +33,13 @@ def begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap]) -> Para
     return task
 
 
-def begun_whole(topology: Topology, inputs: Collection[TopicPartition]) -> ActiveTask:
+def begun_whole(topology: Topology, inputs: Collection[TopicPartition]) -> Task:
     """Return a running task without ranges whose inputs begin at offset 0."""
     at_the_begin = OldMap((RangeProgress(0, 0),))
     return _begun(topology, dict.fromkeys(inputs, at_the_begin), threads=1)
 
 
-def _begun(
-    topology: Topology, old_maps: Mapping[TopicPartition, OldMap], *, threads: int
-) -> ActiveTask:
+def _begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap], *, threads: int) -> Task:
     topics = {partition.topic: 1 for partition in old_maps}
     bench = Bench(topology, {**topics, "out": 1})
     collector = collector_of()
@@ -64,7 +62,7 @@ def work(task: ParallelTask, key: bytes) -> None:
     assert mine.error is None
 
 
-def end(task: ActiveTask) -> None:
+def end(task: Task) -> None:
     """Close it, in threads."""
     if isinstance(task, ParallelTask):
         pool = RangePool(2)

@@ -29,7 +29,7 @@ from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.state_updater import RestoreEvent
-from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.worker_settings import WorkerSettings
 
 APP = "app"
@@ -80,7 +80,7 @@ class Disk:
         self.open_now[path.name] += 1
         return DiskDatabase(self, path.name, families)
 
-    def wipe(self, task: ActiveTask) -> None:
+    def wipe(self, task: Task) -> None:
         """Delete the database of a task."""
         name = str(task.task_id)
         self.corrupted.discard(name)

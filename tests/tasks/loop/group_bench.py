@@ -36,7 +36,7 @@ from tidewheel.tasks.loop.worker_ports import WorkerPorts
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
-from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.worker_settings import WorkerSettings
 
 #: How long anything may take.
@@ -165,7 +165,7 @@ class HostDisk(Disk):
             raise StoreCorruptedError(f"{name} is damaged")
         super().write(name, version)
 
-    def wipe(self, task: ActiveTask) -> None:
+    def wipe(self, task: Task) -> None:
         self.damaged.discard(str(task.task_id))
         super().wipe(task)
 

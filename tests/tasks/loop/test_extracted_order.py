@@ -69,9 +69,11 @@ class Stage:
         collector = collector_of(bench.make_worker()._settings.handlers)
         assert collector.policy is not None
         worker = bench.make_worker()
-        self.task: ActiveTask = worker._make_task(TaskId(0, 0), collector, collector.policy)
+        task = worker._make_task(TaskId(0, 0), collector, collector.policy)
+        assert isinstance(task, ActiveTask)
+        self.task = task
         self.task.move_to(TaskState.RESTORING)
-        self.task.graph.batched = not record_by_record
+        self.task.processing.graph.batched = not record_by_record
         self.task.start(dict.fromkeys(self.task.inputs, 0), {})
 
     def _extract(self, record: Any, partition_time: int) -> int:

@@ -11,13 +11,13 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.store_changelog_reader import ReadingTurns
 from tidewheel.tasks.restore.store_restore import StoreRestore
-from tidewheel.tasks.task.active_task import ActiveTask
+from tidewheel.tasks.task.task import Task
 
 
 def entry(topic: str, *, end: int | None, limit: int | None = None) -> StoreRestore:
     """Return the restore of a store, to an end or as a copy."""
     return StoreRestore(
-        task=cast("ActiveTask", None),
+        task=cast("Task", None),
         store="s",
         partition=TopicPartition(topic, 0),
         start=0,

@@ -9,8 +9,8 @@ from tests.tasks.loop.bench import Bench
 from tests.tasks.task.outputs import collector_of
 from tidewheel import Processor, RecordFailedError, Serdes, Stores, Topology
 from tidewheel.rebalance.model import TaskId, TopicPartition
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.lifecycle import TaskState
+from tidewheel.tasks.task.task import Task
 
 STRING = Serdes.string()
 
@@ -38,7 +38,7 @@ def topology() -> Topology:
     )
 
 
-def task_of(partition: int, *, started: bool = True, made: Topology | None = None) -> ActiveTask:
+def task_of(partition: int, *, started: bool = True, made: Topology | None = None) -> Task:
     """Return a task of the topology, started at offset 0."""
     bench = Bench(made or topology(), {"big": 3, "small": 2})
     collector = collector_of()
@@ -51,9 +51,7 @@ def task_of(partition: int, *, started: bool = True, made: Topology | None = Non
     return task
 
 
-def fill(
-    task: ActiveTask, *values: str, topic: str = "big", times: list[int] | None = None
-) -> None:
+def fill(task: Task, *values: str, topic: str = "big", times: list[int] | None = None) -> None:
     """Buffer records from offset 10 on."""
     from tidewheel.tasks.processing.engine.record_batch import SourceRecords  # noqa: PLC0415 - one helper needs it
 
@@ -87,7 +85,7 @@ def test_progress_is_the_next_record_to_process() -> None:
     assert task.next_offsets == {big: 13, small: 11}
     assert task.partition_times_ms == {big: 9, small: 20}
     assert task.stream_time_ms == 20
-    assert task.metrics()["process-total"] == 4
+    assert task.figures.metrics()["process-total"] == 4
 
 
 def test_a_requested_commit_ends_the_run() -> None:
@@ -143,7 +141,7 @@ def test_a_task_that_never_ran_is_closed_too(state: TaskState) -> None:
         task.move_to(TaskState.RESTORING)
         task.stores.open()
     if state is TaskState.SUSPENDED:
-        task.suspend()
+        task.move_to(TaskState.SUSPENDED)
     task.close()
     assert task.state is TaskState.CLOSED
 

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.orders import CopyNotReady, CopyReady
-from tidewheel.tasks.task.active_task import ActiveTask
 from tidewheel.tasks.task.learner_task import CopyProgress, LearnerTask
+from tidewheel.tasks.task.task import Task
 
 LOGS = (TopicPartition("a", 0), TopicPartition("b", 0))
 LAG = 10
 
 
-class Task:
+class FakeTask:
     """As much of a task as a copy's announcements need."""
 
     task_id = TaskId(0, 0)
@@ -23,7 +23,7 @@ class Task:
 def copy() -> LearnerTask:
     """Return a copy."""
     made = LearnerTask(
-        cast("ActiveTask", Task()), role="learner", learn_epoch=4, acceptable_recovery_lag=LAG
+        cast("Task", FakeTask()), role="learner", learn_epoch=4, acceptable_recovery_lag=LAG
     )
     made.store_uuid = "u"
     return made

@@ -88,7 +88,7 @@ def test_nothing_is_polled_in_haste_while_waiting() -> None:
     assert all(0 < timeout <= 0.05 for timeout in timeouts[:-1])
     assert bench.worker is not None
     (task,) = bench.worker.tasks.values()
-    assert task.metrics()["enforced-processing-total"] == 1
+    assert task.figures.metrics()["enforced-processing-total"] == 1
 
 
 def test_more_than_a_poll_may_wait() -> None:

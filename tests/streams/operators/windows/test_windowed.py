@@ -504,9 +504,11 @@ def test_stream_time_survives_a_restart(windows: Any, tmp_path: Any) -> None:
         with driver_of(
             lambda stream: texts(stream, windows, "on_window_close"), state_dir=tmp_path
         ) as driver:
+            graph = driver._tasks[0].caches
+            assert graph is not None
             (node,) = (
                 node
-                for node in driver._tasks[0].graph.nodes.values()
+                for node in graph.nodes.values()
                 if node.operator is not None and node.operator.times()
             )
             assert node.operator is not None

@@ -1,0 +1,145 @@
+"""The `Task` protocol: one sub-topology on one partition, as the worker loop, commits and restores see it."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.state_stores.buffers.commit_buffer import Drained
+from tidewheel.tasks.erasure import Erasure
+from tidewheel.tasks.internal_topics import SubtopologyPlan
+from tidewheel.tasks.key_ranges.done_ranges import OldMap
+from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
+from tidewheel.tasks.processing.api.topology_spec import SourceSpec
+from tidewheel.tasks.processing.engine.task_processing import TaskCounters
+from tidewheel.tasks.question import Question
+from tidewheel.tasks.task.lifecycle import TaskState
+from tidewheel.tasks.task.partition_group import PartitionGroup
+from tidewheel.tasks.task.source_restores import SourceRestores
+from tidewheel.tasks.task.state_manager import StateManager
+from tidewheel.tasks.task.task_figures import TaskFigures
+
+if TYPE_CHECKING:
+    from tidewheel.tasks.processing.engine.graph import TaskGraph
+
+
+class Task(Protocol):
+    """Implemented by `ActiveTask` (the loop's thread) and `ParallelTask` (key ranges in a thread pool).
+
+    Calls that only one of them needs are not here: a caller checks the class.
+
+    Attributes:
+        next_offsets: Next offset to process, per input partition. A commit commits it.
+        partition_times_ms: Largest timestamp per input partition, -1 before the first record.
+        group: The input buffers.
+    """
+
+    task_id: TaskId
+    plan: SubtopologyPlan
+    stores: StateManager
+    group: PartitionGroup
+    next_offsets: dict[TopicPartition, int]
+    partition_times_ms: dict[TopicPartition, int]
+    source_restores: SourceRestores
+    figures: TaskFigures
+
+    @property
+    def inputs(self) -> frozenset[TopicPartition]: ...
+
+    @property
+    def state(self) -> TaskState: ...
+
+    def move_to(self, state: TaskState) -> None:
+        """Change the state; raise RuntimeError if the move is illegal."""
+
+    def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
+        """Read one more partition, of a topic that a pattern matches."""
+
+    def start(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        partition_times_ms: Mapping[TopicPartition, int],
+        operator_times_ms: tuple[int, ...] = (),
+        old_maps: Mapping[TopicPartition, OldMap] = ...,
+    ) -> None:
+        """Start processing at committed offsets; the stores are restored.
+
+        `operator_times_ms` is () if the commit did not carry it. `old_maps` has the progress of
+        each key range at that commit, for inputs where it is known.
+        """
+
+    def retire(self) -> None:
+        """Close the processors but keep the stores open, for a copy or for a later close."""
+
+    def close(self) -> None:
+        """Close processors and stores, and discard uncommitted changes."""
+
+    def ready(self, now_ms: int) -> bool:
+        """Return True if `process` has records to work on now."""
+
+    def process(self, limit: int, late: Callable[[], bool] = ...) -> int:
+        """Process at most `limit` records; return their number, 0 if nothing is buffered."""
+
+    @property
+    def calls_batches(self) -> bool:
+        """Return True if an operator calls users' functions with many values."""
+
+    def punctuate_wall_clock(self, now_ms: int) -> bool:
+        """Run callbacks that are due on the wall clock; return True if any was."""
+
+    def next_wall_clock_ms(self) -> int | None: ...
+
+    def erase(self, erasure: Erasure) -> None:
+        """Delete a key's rows from a store. Key ranges complete the erasure in their threads."""
+
+    def answer(self, question: Question) -> None:
+        """Answer a query of uncommitted rows. Key ranges answer in their threads."""
+
+    @property
+    def caches(self) -> "TaskGraph | None":
+        """Return the graph whose record caches the loop flushes; None if key ranges flush theirs."""
+
+    @property
+    def counters(self) -> TaskCounters: ...
+
+    @property
+    def commit_requested(self) -> bool: ...
+
+    @commit_requested.setter
+    def commit_requested(self, requested: bool) -> None: ...
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Return the approximate memory of uncommitted changes (and outputs, of key ranges)."""
+
+    @property
+    def busy(self) -> bool:
+        """Return True if records are buffered or in progress (or uncommitted, of key ranges)."""
+
+    @property
+    def may_be_ahead(self) -> bool:
+        """Return True if processing may continue during a commit (see `StateManager.may_be_ahead`)."""
+
+    def drain(self) -> dict[str, Drained]:
+        """Return the changes of every store since the last commit."""
+
+    def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
+        """Return the lowest unprocessed offset.
+
+        `position` is the consumer's: it is past control records, too (H32).
+        """
+
+    def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:
+        """Return the progress of each key range; `offset` is from `offset_to_commit`."""
+
+    def committed_time_ms(self, partition: TopicPartition) -> int:
+        """Return the largest timestamp before the offset that `offset_to_commit` returned."""
+
+    def operator_times_ms(self) -> tuple[int, ...]:
+        """Return the stream times of operators and stores for this commit."""
+
+    @property
+    def stream_time_ms(self) -> int:
+        """Return the largest timestamp, -1 before the first record."""
+
+    def record_timestamp(self) -> int:
+        """Return the timestamp of changelog records of plain key-value stores."""

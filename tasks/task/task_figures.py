@@ -1,0 +1,77 @@
+"""Figures of a task: dropped and skipped records, metrics."""
+
+from collections.abc import Callable
+from typing import Final
+
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.engine.drops import Drop
+from tidewheel.tasks.processing.engine.task_processing import TaskCounters
+from tidewheel.tasks.task.partition_group import PartitionGroup
+from tidewheel.tasks.task.task_parts import TaskParts
+
+#: Drop reason of a processor's put into a windowed store.
+_EXPIRED_PUT: Final = "put with a time that its store does not keep any more"
+
+
+class TaskFigures:
+    """Counts of one task. `counters` and `expired_puts` return the totals of all its graphs."""
+
+    def __init__(
+        self,
+        parts: TaskParts,
+        group: PartitionGroup,
+        counters: Callable[[], TaskCounters],
+        expired_puts: Callable[[], int],
+    ) -> None:
+        self._task_id = str(parts.task_id)
+        self._policy = parts.policy
+        self._group = group
+        self._counters = counters
+        self._expired_puts = expired_puts
+        #: Expired puts at the last report, and the number of them that processors made.
+        self._expired_reported = self._expired_of_processors = 0
+
+    @property
+    def dropped(self) -> int:
+        """Return the number of dropped records, and of puts that a store dropped as expired."""
+        return self._counters().dropped + self._expired_puts()
+
+    @property
+    def skipped(self) -> int:
+        """Return the number of records that exception handlers skipped, outputs included."""
+        return self._counters().skipped + self._policy.skipped_outputs[self._task_id]
+
+    def report_expired_puts(self) -> None:
+        """Report processors' puts that stores dropped since the last call; operators report theirs."""
+        expired = self._expired_puts()
+        if expired == self._expired_reported:
+            return
+        own = expired - self._counters().expired - self._expired_of_processors
+        self._expired_reported = expired
+        if own > 0:
+            self._expired_of_processors += own
+            drop = Drop(own, None)
+            self._policy.drops.add(f"a processor of task {self._task_id}", _EXPIRED_PUT, drop)
+
+    def count_drop(
+        self,
+        counters: TaskCounters,
+        node: str,
+        count: int,
+        reason: str,
+        first: RecordMetadata | None,
+    ) -> None:
+        counters.dropped += count
+        counters.record_drop(node, reason, Drop(count, first))
+        self._policy.drops.add(node, reason, Drop(count, first))
+
+    def metrics(self) -> dict[str, float]:
+        counters = self._counters()
+        return {
+            "process-total": float(counters.processed),
+            "dropped-records-total": float(self.dropped),
+            "skipped-records-total": float(self.skipped),
+            "punctuate-total": float(counters.punctuations),
+            "buffered-records": float(self._group.records),
+            "enforced-processing-total": float(self._group.enforced),
+        }

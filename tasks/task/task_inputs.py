@@ -1,0 +1,118 @@
+"""Inputs of a task: buffers, sources, positions, and earlier progress of key ranges."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.tasks.key_ranges.done_ranges import OldMap
+from tidewheel.tasks.key_ranges.key_ranges import key_hash, key_hashes
+from tidewheel.tasks.processing.api.record import RecordMetadata
+from tidewheel.tasks.processing.api.topology_spec import SourceSpec
+from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy, input_failure
+from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords
+from tidewheel.tasks.processing.engine.source import SourceNode
+from tidewheel.tasks.task.partition_group import PartitionGroup
+from tidewheel.tasks.task.task_parts import TaskParts
+
+#: Handles a record that can't be deserialized; raises to fail the task.
+Corrupt = Callable[[SourceRecords, int, Exception], None]
+#: Counts records that a source drops: node, count, reason, first record.
+Dropped = Callable[[str, int, str, RecordMetadata | None], None]
+
+
+class TaskInputs:
+    """Input partitions of one task.
+
+    Attributes:
+        next_offsets: Next offset to process; the dictionary stays the same object.
+        partition_times_ms: Largest timestamp, -1 before the first; stays the same object.
+        old_maps: Progress of earlier key ranges beyond the committed offset.
+    """
+
+    def __init__(self, parts: TaskParts, corrupt: Corrupt, dropped: Dropped) -> None:
+        self._parts = parts
+        self._corrupt = corrupt
+        self._dropped = dropped
+        self.partitions = parts.plan.inputs(parts.task_id.partition)
+        self.group = PartitionGroup(self.partitions, max_task_idle_ms=parts.max_task_idle_ms)
+        self.next_offsets: dict[TopicPartition, int] = {}
+        self.partition_times_ms: dict[TopicPartition, int] = {}
+        self.old_maps: dict[TopicPartition, OldMap] = {}
+        self.sources = {
+            topic: self._make_source(source)
+            for source in parts.plan.spec.sources
+            for topic in parts.plan.source_topics[source.name]
+        }
+        self._order()
+
+    def _make_source(self, source: SourceSpec) -> SourceNode:
+        # Records of internal topics carry timestamps that were extracted from the inputs.
+        default = None if source.internal else self._parts.default_timestamp_extractor
+        return SourceNode(source, self._corrupt, self._dropped, default)
+
+    def _order(self) -> None:
+        """Merge several inputs by extracted timestamps; a single input is not decoded ahead."""
+        if len(self.partitions) > 1:
+            for partition, buffer in self.group.buffers.items():
+                if self.sources[partition.topic].extracts:
+                    buffer.decode_ahead = partial(self._decode_ahead, partition)
+
+    def _decode_ahead(
+        self, partition: TopicPartition, records: SourceRecords
+    ) -> list[SourceRecords]:
+        source = self.sources[partition.topic]
+        return source.decode_ahead(records, self.partition_times_ms[partition])
+
+    def add(self, partition: TopicPartition, source: SourceSpec) -> None:
+        self.partitions |= {partition}
+        self.group.add_partition(partition)
+        self.sources[partition.topic] = self._make_source(source)
+        self._order()
+        self.next_offsets.setdefault(partition, 0)
+        self.partition_times_ms.setdefault(partition, -1)
+
+    def start(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        partition_times_ms: Mapping[TopicPartition, int],
+        old_maps: Mapping[TopicPartition, OldMap],
+    ) -> int:
+        """Set the positions of all inputs; return the largest timestamp, -1 if none is known."""
+        assert set(offsets) == set(self.partitions), "every input has an offset"
+        self.next_offsets.update(offsets)
+        self.partition_times_ms.update(
+            (partition, partition_times_ms.get(partition, -1)) for partition in self.partitions
+        )
+        self.old_maps = {
+            partition: old
+            for partition, old in old_maps.items()
+            if old.highest > offsets[partition]
+        }
+        return max(self.partition_times_ms.values(), default=-1)
+
+    def unprocessed(self, partition: TopicPartition, batch: RecordBatch) -> RecordBatch:
+        """Return the records that no earlier key range has processed."""
+        old, source = self.old_maps.get(partition), batch.source
+        if old is None or source is None:
+            return batch
+        raw_keys = [source.raw_keys[row] for row in batch.rows]
+        offsets = [source.offsets[row] for row in batch.rows]
+        left = old.to_do(key_hashes(raw_keys, offsets), offsets)
+        return batch if len(left) == len(batch) else batch.take(left)
+
+    def is_processed(self, records: SourceRecords, row: int) -> bool:
+        """Return True if an earlier key range has processed the record and asked its handlers."""
+        old = self.old_maps.get(TopicPartition(records.topic, records.partition))
+        offset = records.offsets[row]
+        return old is not None and not old.to_do(
+            [key_hash(records.raw_keys[row], offset)], [offset]
+        )
+
+    def refuse(
+        self, policy: ErrorPolicy, records: SourceRecords, row: int, error: Exception
+    ) -> None:
+        """Give a record that can't be deserialized to its handler; return if it is skipped."""
+        node = self.sources[records.topic].spec.name
+        task_id = str(self._parts.task_id)
+        context, record = input_failure(records, row, node=node, task_id=task_id)
+        policy.apply(context, record, error, raw=(context.raw_key, context.raw_value))
