@@ -17,7 +17,7 @@
     ├── MissingOutputTopicError    a topic that is written to does not exist
     ├── InternalTopicError         an internal topic has another number of partitions than is needed now
     ├── CopartitioningError        topics whose keys come together have different numbers of partitions
-    ├── RecordFailedError          a record's exception handler said "fail"
+    ├── RecordFailedError          a record's exception handler returned "fail"
     ├── ApplicationShutdownError   an uncaught exception handler has ended the whole application
     └── IncompatibleMemberError    this program can't join the group it was started for
 

@@ -37,7 +37,7 @@ class UserFunction(msgspec.Struct, frozen=True):
         takes_key: True if the key comes first. Mappers and predicates: `call(key, value)` instead
             of `call(value)`; joiners: `call(key, left, right)` instead of `call(left, right)`;
             always true for aggregators and mergers, never for initializers and reducers.
-        takes_mapped_key: True if a joiner with a global table also takes the looked-up key:
+        takes_mapped_key: True if a joiner with a global table also takes the selected key:
             `call(key, mapped_key, left, right)`.
     """
 

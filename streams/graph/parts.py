@@ -71,7 +71,7 @@ class TablePart(msgspec.Struct, frozen=True, kw_only=True):
     def view(self) -> tuple[TableView, tuple[str, ...]]:
         """Return the view of its rows, and the stores to connect for reading.
 
-        A source becomes stored; a computed table is computed at each look-up (Kafka Streams'
+        A source becomes stored; a computed table is computed at each read (Kafka Streams'
         KTableValueGetterSupplier).
         """
         kept = self._kept(force=True)
