@@ -231,7 +231,7 @@ class GlobalStores:
         }
         self._processors: dict[str, ProcessorNode] = {}
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open the databases; raises `StoreCorruptedError` or `StoreLockedError`."""
@@ -272,7 +272,7 @@ class GlobalStores:
             "skipped-records-total": float(self.counters.skipped),
         }
 
-    # -- records ---------------------------------------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------------
 
     def apply(self, records: SourceRecords, *, known_ms: int, position: bool = True) -> None:
         """Apply a run of one partition and write it, with the position behind it.
@@ -341,7 +341,7 @@ class GlobalStores:
         if drained or positions:
             self.manager.apply(drained, positions or {}, now_ms=known_ms)
 
-    # -- what sources and nodes ask --------------------------------------------------------------------------------
+    # -- what sources and nodes ask ----------------------------------------------------------------
 
     def at_record(self, timestamp: int) -> None:
         """Remember the timestamp of the record being processed, for the stores."""

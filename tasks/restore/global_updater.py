@@ -1,9 +1,9 @@
-"""Fills the global stores of one process in a thread of its own: restores them before any task runs, then follows.
+"""Global updater: restores the global stores of one process before any task runs, then follows them.
 
-As `tidewheel.tasks.restore.state_updater`: the ends are fixed before reading begins, "done" is judged by position, and a position is
-followed only if nothing can have been compacted away behind it. One reader serves all partitions from the first record
-to the end of the process, so restoring goes over into following without a gap. Whatever stops the thread is raised by
-`check`; what can't be trusted any more is `GlobalStoreDamagedError`, and whoever runs the process wipes and restarts.
+Ends are fixed before reading starts, "done" is judged by position, and a position is followed only
+if nothing behind it can be compacted away. One reader serves all partitions until the process ends,
+so no record is lost between restoring and following. `check` raises the error that ended the
+thread; after `GlobalStoreDamagedError` the process wipes the stores and restarts.
 """
 
 import logging
@@ -27,16 +27,15 @@ _log = logging.getLogger(__name__)
 #: Records of one poll; each run of them is written at once.
 _POLL_RECORDS = 10_000
 _POLL_S = 0.1
-#: Between two polls that brought nothing (the real reader has waited already).
+#: Pause after an empty poll (the real reader has waited already).
 _IDLE_S = 0.001
-#: Positions of quiet topics are written anew this often, so that they never grow too old to be followed.
+#: Period of rewriting positions of quiet topics, which must not grow too old to follow.
 _REFRESH_S = 3_600.0
-#: How often it is checked whether restoring goes on.
 _STALLS_EVERY_S = 1.0
 
 
 class _Restoring(msgspec.Struct):
-    """One partition on its way to the end that was fixed before reading began."""
+    """Partition that is read to its fixed end."""
 
     store: str
     start: int
@@ -56,7 +55,7 @@ class _Restoring(msgspec.Struct):
 
 
 class GlobalUpdater:
-    """The thread behind the global stores of one process; `close` also closes the stores."""
+    """Thread of the global stores of one process; `close` also closes the stores."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class GlobalUpdater:
         self._stores = stores
         self._limits = limits
         self._turns = 0
-        #: Sees which calls of user code take long, while the thread runs.
+        #: Detects long calls of user code while the thread runs.
         self.watch: CallWatch | None = None
         self._admin = admin
         self._make_reader = make_reader
@@ -86,20 +85,20 @@ class GlobalUpdater:
             target=self._run, name="tidewheel-global-updater", daemon=True
         )
         self._wanted: dict[TopicPartition, _Restoring] = {}
-        #: Of each partition: when it was last known that nothing before its position is missing.
+        #: Last time at which no record before a partition's position was missing.
         self._known_ms: dict[TopicPartition, int] = {}
         self._next_refresh_s = 0.0
         self._next_stalls_s = 0.0
         self._stalls = Stalls()
-        #: Records still to read before tasks may run; for the metrics.
+        #: Records left before tasks may run.
         self.remaining_records = 0
 
     def start(self) -> None:
-        """Begin to restore; returns at once."""
+        """Start to restore; return immediately."""
         self._thread.start()
 
     def wait(self, stopped: threading.Event) -> bool:
-        """Wait until everything is restored; returns False if `stopped` was set first, raises what went wrong."""
+        """Wait until all stores are restored; False if `stopped` was set first. Raises as `check`."""
         while not self._settled.wait(0.05):
             if stopped.is_set():
                 return False
@@ -107,7 +106,7 @@ class GlobalUpdater:
         return not stopped.is_set()
 
     def check(self) -> None:
-        """Raise what stopped the thread, if anything did."""
+        """Raise the error that ended the thread, if any."""
         if self._error is not None:
             raise self._error
 
@@ -116,10 +115,10 @@ class GlobalUpdater:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
-        # Not by the thread: tasks that still run when it fails are to hear of its error, not of a closed store.
+        # Not in the thread: running tasks must see its error, not a closed store.
         self._stores.close()
 
-    # -- the thread ------------------------------------------------------------------------------------------------
+    # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
         self.watch = watch = CallWatch(
@@ -175,7 +174,7 @@ class GlobalUpdater:
             reader.close()
 
     def _plan(self) -> dict[TopicPartition, int]:
-        """Decide where to begin in each partition, and empty the stores that begin anew."""
+        """Return the start of each partition; empty the stores that restart."""
         manager = self._stores.manager
         partitions = manager.changelogs
         topics = self._admin.describe_topics(
@@ -185,7 +184,7 @@ class GlobalUpdater:
         ends = self._admin.end_offsets(list(partitions))
         now_ms = self._clock.now_ms()
         starts: dict[TopicPartition, int] = {}
-        anew: set[str] = set()
+        restarting: set[str] = set()
         for partition, store in partitions.items():
             topic = topics.get(partition.topic)
             if topic is None:
@@ -207,11 +206,11 @@ class GlobalUpdater:
             _log.info("global store %s, %s: from %s: %s", store, partition, begin.value, reason)
             starts[partition] = 0 if position is None else position.offset
             if begin is StartFrom.BEGINNING:
-                anew.add(store)  # all of it: rows don't tell which partition they came from
-        for store in sorted(anew):
+                restarting.add(store)  # the whole store: rows don't show their partition
+        for store in sorted(restarting):
             manager.forget(store)
         for partition, store in partitions.items():
-            if store in anew:
+            if store in restarting:
                 starts[partition] = logs[partition]
             self._known_ms[partition] = now_ms
             if starts[partition] < ends[partition]:
@@ -222,7 +221,7 @@ class GlobalUpdater:
         return starts
 
     def _turn(self, reader: ChangelogReader) -> None:
-        """Apply one poll; see which partitions have reached their end."""
+        """Apply one poll, and report partitions that reached their end."""
         self._turns += 1
         runs = reader.poll(_POLL_RECORDS, _POLL_S)
         for run in runs:
@@ -234,7 +233,7 @@ class GlobalUpdater:
                 self._on_event(entry.event("batch", partition))
         if self._wanted:
             self._finish(reader.positions())
-            self._look_for_stalls(reader.positions())
+            self._report_stalls(reader.positions())
         elif not runs:
             self._stop.wait(_IDLE_S)
         if self._clock.monotonic_s() >= self._next_refresh_s:
@@ -257,8 +256,8 @@ class GlobalUpdater:
             for partition, entry in self._wanted.items()
         )
 
-    def _look_for_stalls(self, positions: dict[TopicPartition, int]) -> None:
-        """Report partitions whose restore does not go on, with the reason: no task begins meanwhile."""
+    def _report_stalls(self, positions: dict[TopicPartition, int]) -> None:
+        """Report stalled partitions with the reason: no task starts meanwhile."""
         now_s = self._clock.monotonic_s()
         if now_s < self._next_stalls_s:
             return
@@ -273,7 +272,7 @@ class GlobalUpdater:
             _log.warning("global store %s: restoring has made %s", store, text)
 
     def _refresh(self, positions: dict[TopicPartition, int]) -> None:
-        """Note that the positions of partitions read to their end are as good as new."""
+        """Store current positions of fully read partitions with a new time."""
         self._next_refresh_s = self._clock.monotonic_s() + _REFRESH_S
         now_ms = self._clock.now_ms()
         ends = self._admin.stable_offsets(list(positions))  # beyond them nothing is compacted

@@ -1,4 +1,4 @@
-"""Asks the cluster what restoring a task needs to know: where its inputs and changelogs begin and end."""
+"""Restore planner: asks the cluster where inputs and changelogs start and end."""
 
 import logging
 import time
@@ -33,25 +33,23 @@ from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
-#: Ids of topics that were asked for longer ago count no more: a topic may have been made anew.
+#: Topic ids older than this are read again: a topic may have been recreated.
 _TOPIC_IDS_AGE_S: Final = 15.0
 
-#: An end below a store's position is asked for so often, and with this pause, before it is believed.
+#: Reads of an end below a store's position, and the pause between them, before it is accepted.
 _ENDS_ASKED: Final = 20
 _ENDS_PAUSE_S: Final = 0.5
 
 
 class RestorePlanner:
-    """Questions about the tasks of one application. Its answers are those of the moment.
+    """Planner of the tasks of one application.
 
     Args:
         plan: Returns the application as it runs on its cluster now.
-        admin: Who is asked.
-        clock: Time.
-        rules: Settings that decide where inputs begin.
+        rules: Settings that decide where inputs start.
         appeared: Returns the input partitions that this process has seen appear.
-        topology_hash: Tells this topology from others, in commits.
-        pause: Waits so many seconds.
+        topology_hash: Identifies this topology in commits.
+        pause: Sleeps for some seconds.
     """
 
     def __init__(
@@ -79,14 +77,14 @@ class RestorePlanner:
     def find_starts(
         self, grants: Mapping[TaskId, Grant]
     ) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes], dict[TaskId, StreamsError]]:
-        """Return the start of each input of granted tasks, the topics' ids, and why tasks may not start."""
+        """Return the start of each input, the topic ids, and the errors of refused tasks."""
         refused: dict[TaskId, StreamsError] = {}
         try:
             starts = self._starts_of(grants)
         except (StartRefusedError, UnsettledOffsetsError) as error:
             if len(grants) == 1:
                 return {}, dict(self._topic_ids), dict.fromkeys(grants, error)
-            # One task is refused; one by one, the others are not refused with it.
+            # Check one by one, to refuse only the task at fault.
             starts = dict[TopicPartition, StartPosition]()
             for task_id, grant in grants.items():
                 try:
@@ -111,19 +109,16 @@ class RestorePlanner:
         )
 
     def refresh_topic_ids(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Ask for the ids of the topics of these partitions, and again of those that are known.
-
-        They are asked for ahead, so that a promotion need not wait for them.
-        """
+        """Read the topic ids of these and of all known partitions, ahead of a promotion."""
         known = [TopicPartition(topic, 0) for topic in self._topic_ids]
         read_s = self._clock.monotonic_s()
         self._topic_ids = topic_ids_of([*known, *partitions], self._admin)
         self._topic_ids_read_s = read_s
 
     def prepare_promotions(self, copies: Iterable[Task]) -> None:
-        """Ask ahead what a promotion asks of these tasks: a first question has to find the group's coordinator.
+        """Send a promotion's requests ahead: the first one has to find the group's coordinator.
 
-        What is committed by now says how far their slowest key ranges are.
+        The committed offsets also show the position of each task's slowest key range.
         """
         copies = list(copies)
         inputs = [partition for task in copies for partition in task.inputs]
@@ -134,7 +129,7 @@ class RestorePlanner:
         )
 
     def refresh_slowest_positions(self, copies: Iterable[Task]) -> None:
-        """Find out how far the slowest key ranges are of tasks that others run, in several ranges perhaps."""
+        """Read the slowest key range's position of tasks that other workers run."""
         cut = [task for task in copies if _may_part(task)]
         inputs = [partition for task in cut for partition in task.inputs]
         if inputs:
@@ -143,7 +138,7 @@ class RestorePlanner:
             )
 
     def forget_slowest_position(self, task: Task) -> None:
-        """Count no more on what was committed of a task, which somebody else runs from now on: its ranges may part."""
+        """Forget the slowest range's position: another worker runs the task, maybe in ranges."""
         if task.stores.slowest_position_ms is None and _may_part(task):
             task.stores.slowest_position_ms = -1
 
@@ -158,12 +153,12 @@ class RestorePlanner:
             )
 
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the committed offsets of inputs, where there are any."""
+        """Return the committed offsets of inputs that have one."""
         found = self._admin.committed(self._group_id, partitions, stable=False)
         return {partition: offset.offset for partition, offset in found.items()}
 
     def read_log_facts(self, tasks: Iterable[Task]) -> dict[TopicPartition, LogFacts]:
-        """Return what the cluster says of everything that stores of these tasks are restored from."""
+        """Return the facts of all partitions that stores of these tasks are restored from."""
         tasks = list(tasks)
         partitions = [partition for task in tasks for partition in _backups(task)]
         if not partitions:
@@ -172,7 +167,7 @@ class RestorePlanner:
             sorted({partition.topic for partition in partitions}), config=RESTORE_SETTINGS
         )
         starts = self._admin.beginning_offsets(partitions)
-        # In this order: the stable offset of a moment is never beyond a later end.
+        # In this order: a stable offset is never beyond a later end.
         stable = self._admin.stable_offsets(partitions)
         ends = self._confirmed_ends(tasks, partitions, topics)
         now_ms = self._clock.now_ms()
@@ -193,10 +188,10 @@ class RestorePlanner:
         partitions: Sequence[TopicPartition],
         topics: Mapping[str, TopicDescription],
     ) -> dict[TopicPartition, int]:
-        """Return the ends of the logs; one below the position of a store is asked for again, for some seconds.
+        """Return the ends of the logs; read an end below a store's position again for 10 s.
 
-        A store whose position is beyond the end is wiped. A broker that has lost the leadership without knowing it answers with an
-        end that is too low.
+        A store whose position is beyond the end is wiped. A broker that lost the leadership without
+        knowing it returns an end that is too low.
         """
         positions = {
             partition: position.offset
@@ -230,7 +225,7 @@ class RestorePlanner:
         ends: Mapping[TopicPartition, int],
         starts: Mapping[TopicPartition, StartPosition],
     ) -> None:
-        """Raise `StartRefusedError` if a task that begins as a new application's has state; its stores are open.
+        """Raise `StartRefusedError` if a task without commits has state; its stores are open.
 
         `ends` are those of its changelogs.
         """
@@ -257,11 +252,10 @@ class RestorePlanner:
         """Return the restores of a task whose stores are open.
 
         Args:
-            task: The task.
-            facts: See `look`.
-            starts: Where its inputs begin, if it is to run.
-            grant: With what it is owned, if it is to run; None for a copy.
-            complete: Its stores were open until now, and are what their positions say.
+            facts: See `read_log_facts`.
+            starts: Start of each input of an active task; None for a copy.
+            grant: Grant of an active task; None for a copy.
+            complete: The stores were open until now, and agree with their positions.
         """
         self._set_slowest_position(task, starts)
         found: list[StoreRestore] = []
@@ -275,7 +269,7 @@ class RestorePlanner:
                 limit = _limit_of_copy(task.stores.position(store), limit, about)
             end = about.end if limit is None else limit
             if partition in limits and limit is None:
-                # Nobody has processed anything of the input yet, so the table has no rows.
+                # No record of the input is processed yet, so the table has no rows.
                 with task.stores.trusted():
                     task.stores.forget(store)
                 limit = end = about.start
@@ -300,7 +294,7 @@ class RestorePlanner:
                     position=start,
                     end=None if grant is None else end,
                     known_ms=about.now_ms,
-                    # Beyond the stable offset nothing is compacted, so a position there is as good as one at the end.
+                    # Beyond the stable offset nothing is compacted: as good as the end.
                     milestone=min(start, end) if complete else min(end, max(about.stable, start)),
                     limit=limit,
                     source=source,
@@ -309,7 +303,6 @@ class RestorePlanner:
         return found
 
     def explain(self, stalls: Sequence[Stall]) -> list[str]:
-        """Return why restores do not go on."""
         return explained(stalls, self._admin)
 
     def fix_ends(
@@ -319,7 +312,7 @@ class RestorePlanner:
         starts: Mapping[TopicPartition, StartPosition],
         grant: Grant,
     ) -> None:
-        """Set where the restores of a copy that is promoted are done."""
+        """Set the ends of the restores of a promoted copy."""
         self._set_slowest_position(task, starts)
         entries = list(entries)
         limits = self._limits(task, starts)
@@ -341,7 +334,7 @@ class RestorePlanner:
     def _set_slowest_position(
         self, task: Task, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> None:
-        """Note how far the slowest key range is of a task that is to run: what is restored is that of the same commit."""
+        """Set the slowest range's position of an active task: its restore ends at that commit."""
         if starts is not None:
             task.stores.slowest_position_ms = slowest_position_ms(
                 [starts[partition].progress for partition in task.inputs],
@@ -352,7 +345,7 @@ class RestorePlanner:
     def _limits(
         self, task: Task, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> dict[TopicPartition, int | None]:
-        """Return how far each input that a table is restored from is committed; None where it is not."""
+        """Return the committed offset of each input that a table is restored from."""
         sources = list(_source_stores(task))
         if starts is not None:
             known = {each: starts[each] for each in sources}
@@ -364,7 +357,7 @@ class RestorePlanner:
 
 
 def _state_on_disk(task: Task) -> str:
-    """Return what the local disk has of a task that only its commits can have left there; empty if nothing."""
+    """Return the evidence of state on disk that only commits can leave; empty if none."""
     for partition, store in _source_stores(task).items():
         position = task.stores.position(store)
         if position is not None and position.offset > 0:
@@ -376,12 +369,12 @@ def _state_on_disk(task: Task) -> str:
 
 
 def _may_part(task: Task) -> bool:
-    """Return whether a task has stores whose rows expire, and may run in key ranges."""
+    """Return True if the task has expiring rows and may run in key ranges."""
     return any(spec.kept_longer_ms for spec in task.stores.specs.values())
 
 
 def _backups(task: Task) -> dict[TopicPartition, str]:
-    """Return the store of each partition that one is restored from."""
+    """Return the store of each partition that a store is restored from."""
     return {**task.stores.changelogs, **_source_stores(task)}
 
 
@@ -391,10 +384,10 @@ def _source_stores(task: Task) -> Mapping[TopicPartition, str]:
 
 
 def _limit_of_copy(position: Position | None, committed: int | None, about: LogFacts) -> int | None:
-    """Return up to where a copy may apply records of an input; None where nothing has been processed of it.
+    """Return the offset up to which a copy may apply records of an input; None for no record.
 
-    The committed offset that is asked for here may be an older one, while a later commit is undecided. A store has come to
-    its position by a commit, so that is never beyond the limit.
+    The committed offset may be an older one while a later commit is undecided. A store reached its
+    position by a commit, so the position is never beyond the limit.
     """
     if position is None or position.topic_id != about.topic.topic_id:
         return committed

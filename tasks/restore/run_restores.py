@@ -1,8 +1,8 @@
-"""Stores that are far behind, restored from sorted runs: planned here, made elsewhere, taken in here.
+"""Restores from sorted runs for stores that are far behind.
 
-For each such store: look for the newest snapshot, plan (`tidewheel.state_stores.bulk_restore.plan`), order the runs, ingest them. What
-is left is read as any changelog. Whatever goes wrong with runs ends in reading the changelog: a snapshot that can't be
-used is left aside, and what can't be made is read.
+Each store is planned with the newest snapshot (`tidewheel.state_stores.bulk_restore.plan`); the run
+maker builds the runs, and the updater's thread ingests them. The reader restores the records after
+them. After any failure of runs the reader restores the store from its changelog.
 """
 
 import logging
@@ -42,12 +42,12 @@ from tidewheel.tasks.restore.store_restore import (
 
 _log = logging.getLogger(__name__)
 
-#: An order that failed for another reason than its snapshot is given once more: those who make it may have been killed.
+#: An order that failed without its snapshot's fault is repeated: its process may have died.
 _ATTEMPTS: Final = 2
 
 
-class _Made:
-    """A store whose runs are being made."""
+class _RunBuild:
+    """Store whose runs are being built."""
 
     def __init__(self, restoring: RestoringTask, entry: StoreRestore, facts: LogFacts) -> None:
         self.restoring = restoring
@@ -59,15 +59,13 @@ class _Made:
 
 
 class RunRestores:
-    """What is being made. Its thread is the updater's.
+    """Runs in progress, used by the updater's thread.
 
     Args:
-        settings: What makes runs.
-        clock: Time.
-        post: Has something done by the thread, soon; may be called by any.
-        on_progress: Told of a store that has come further elsewhere, and how many records were read or brought.
-        on_end: Told of a store that is to be read from where it stands: its runs are in, or can't be had.
-        guarded: Does something with a task's disk; returns whether it went well.
+        post: Runs an action in the updater's thread; thread-safe.
+        on_progress: Receives a store and the number of newly built records.
+        on_end: Receives a task whose store the reader continues from its position.
+        guarded: Runs an action on a task's disk; False on failure.
     """
 
     def __init__(
@@ -86,84 +84,81 @@ class RunRestores:
         self._on_progress = on_progress
         self._on_end = on_end
         self._guarded = guarded
-        self._made: dict[StoreRestore, _Made] = {}
-        self._numbers = count(1)
-        #: What a former life has left behind may still be there for a moment.
+        self._builds: dict[StoreRestore, _RunBuild] = {}
+        self._order_numbers = count(1)
+        #: Separates directories from those of an earlier life of this worker.
         self._life = secrets.token_hex(4)
-        #: What was said of snapshots that were not used: once each.
+        #: Logged reasons of unused snapshots, each logged once.
         self._refused: set[tuple[str, str]] = set()
 
     def entries(self) -> list[StoreRestore]:
-        """Return the stores whose runs are being made."""
-        return list(self._made)
+        return list(self._builds)
 
     def begin(self, restoring: RestoringTask, entry: StoreRestore, facts: LogFacts) -> None:
-        """Have a store's runs made if that pays; it is not to be read then until `on_end` is told."""
+        """Order runs for a store if that pays; the reader then skips the store until `on_end`."""
         settings = self._settings
-        if not self._pays(settings, entry, facts):
+        if not self._is_worthwhile(settings, entry, facts):
             return
         entry.awaits_runs = True
-        made = self._made[entry] = _Made(restoring, entry, facts)
-        self._look(settings.maker, made)
+        build = self._builds[entry] = _RunBuild(restoring, entry, facts)
+        self._find_snapshot(settings.maker, build)
 
-    def _pays(self, settings: RunSettings, entry: StoreRestore, facts: LogFacts) -> bool:
+    def _is_worthwhile(self, settings: RunSettings, entry: StoreRestore, facts: LogFacts) -> bool:
         spec = entry.task.stores.specs[entry.store]
         if not spec.logging or entry.needs_headers or entry.limit is not None:
-            return False  # runs are made without the records' headers
-        if spec.kind is StoreKind.CUSTOM:  # its records mean something to the user's object only
+            return False  # runs are built without record headers
+        if spec.kind is StoreKind.CUSTOM:  # only the user's object understands its records
             return False
         behind = _end(entry, facts) - entry.position
         if behind > settings.from_records:
             return True
-        # A few seconds of a restore from the beginning are not worth a process of its own, unless the user said so.
+        # A short full restore is not worth a process, unless snapshots are configured.
         begins = entry.task.stores.position(entry.store) is None
         return behind > 0 and begins and settings.maker.has_snapshots
 
     def stop(self, restoring: RestoringTask) -> None:
-        """Forget what is being made for a task."""
-        for made in [each for each in self._made.values() if each.restoring is restoring]:
-            self._end(made)
+        """Cancel the runs of a task."""
+        for build in [each for each in self._builds.values() if each.restoring is restoring]:
+            self._end(build)
 
     def close(self) -> None:
-        """Forget everything."""
-        for made in list(self._made.values()):
-            self._end(made)
+        for build in list(self._builds.values()):
+            self._end(build)
 
-    def _end(self, made: _Made) -> None:
-        made.entry.awaits_runs = False
-        del self._made[made.entry]
-        self._drop_order(made)
+    def _end(self, build: _RunBuild) -> None:
+        build.entry.awaits_runs = False
+        del self._builds[build.entry]
+        self._drop_order(build)
 
-    def _drop_order(self, made: _Made) -> None:
-        if made.order is not None:
-            self._settings.maker.forget(made.order)
-            made.order = None
+    def _drop_order(self, build: _RunBuild) -> None:
+        if build.order is not None:
+            self._settings.maker.forget(build.order)
+            build.order = None
 
-    # -- planning --------------------------------------------------------------------------------------------------
+    # -- planning ----------------------------------------------------------------------------------
 
-    def _look(self, maker: RunMaker, made: _Made) -> None:
-        """Plan with the newest snapshot, once that is known."""
-        if not maker.has_snapshots or made.without_snapshot:
-            self._go(made, None)
+    def _find_snapshot(self, maker: RunMaker, build: _RunBuild) -> None:
+        """Plan with the newest snapshot, once it is found."""
+        if not maker.has_snapshots or build.without_snapshot:
+            self._order(build, None)
             return
 
         def found(snapshot: StoreSnapshot | None) -> None:
-            self._post(partial(self._found, made, snapshot))
+            self._post(partial(self._on_snapshot, build, snapshot))
 
-        maker.find_snapshot(made.entry.store, made.facts.topic.topic_id, found)
+        maker.find_snapshot(build.entry.store, build.facts.topic.topic_id, found)
 
-    def _found(self, made: _Made, snapshot: StoreSnapshot | None) -> None:
-        if self._made.get(made.entry) is made:
-            self._go(made, snapshot)
+    def _on_snapshot(self, build: _RunBuild, snapshot: StoreSnapshot | None) -> None:
+        if self._builds.get(build.entry) is build:
+            self._order(build, snapshot)
 
-    def _go(self, made: _Made, snapshot: StoreSnapshot | None) -> None:
-        """Order what the plan says."""
-        self._guarded(made.restoring, partial(self._plan, made, snapshot))
+    def _order(self, build: _RunBuild, snapshot: StoreSnapshot | None) -> None:
+        self._guarded(build.restoring, partial(self._plan, build, snapshot))
 
-    def _plan(self, made: _Made, snapshot: StoreSnapshot | None) -> None:
-        settings, entry = self._settings, made.entry
+    def _plan(self, build: _RunBuild, snapshot: StoreSnapshot | None) -> None:
+        settings, entry = self._settings, build.entry
         stores = entry.task.stores
-        facts = changelog_facts(entry, made.facts)
+        facts = changelog_facts(entry, build.facts)
         plan = plan_restore(
             stores.position(entry.store),
             snapshot,
@@ -172,35 +167,35 @@ class RunRestores:
             runs_from_records=settings.from_records,
             slowest_ms=stores.slowest_ms(entry.store),
         )
-        self._say(entry, plan)
+        self._log_plan(entry, plan)
         if plan.kind is not RestoreFrom.SNAPSHOT and not plan.in_runs:
-            self._end(made)
-            self._on_end(made.restoring)
+            self._end(build)
+            self._on_end(build.restoring)
             return
         if plan.kind is not RestoreFrom.POSITION and stores.position(entry.store) is not None:
             with stores.trusted():
                 stores.forget(entry.store)
-            entry.start = entry.position = made.facts.start
-        made.attempts += 1
-        order = made.order = RunOrder(
+            entry.start = entry.position = build.facts.start
+        build.attempts += 1
+        order = build.order = RunOrder(
             spec=stores.specs[entry.store],
             partition=entry.partition,
             snapshot=plan.snapshot,
             from_offset=plan.from_offset,
-            to_offset=max(_end(entry, made.facts) if plan.in_runs else 0, plan.from_offset),
+            to_offset=max(_end(entry, build.facts) if plan.in_runs else 0, plan.from_offset),
             complete_from_zero=plan.kind is RestoreFrom.CHANGELOG,
-            urgent=made.restoring.grant is not None,
+            urgent=build.restoring.grant is not None,
             directory=settings.directory()
-            / f"{entry.task.task_id}-{self._life}-{next(self._numbers)}",
+            / f"{entry.task.task_id}-{self._life}-{next(self._order_numbers)}",
             slowest_ms=stores.slowest_ms(entry.store),
         )
 
-        def tell(report: RunReport) -> None:
-            self._post(partial(self._told, made, order, report))
+        def report_back(report: RunReport) -> None:
+            self._post(partial(self._on_report, build, order, report))
 
-        settings.maker.make(order, tell)
+        settings.maker.make(order, report_back)
 
-    def _say(self, entry: StoreRestore, plan: RestorePlan) -> None:
+    def _log_plan(self, entry: StoreRestore, plan: RestorePlan) -> None:
         _log.info(
             "task %s store %s: restoring from %s %s: %s",
             entry.task.task_id,
@@ -217,37 +212,37 @@ class RunRestores:
                 plan.refused,
             )
 
-    # -- what is told ----------------------------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------
 
-    def _told(self, made: _Made, order: RunOrder, report: RunReport) -> None:
-        if self._made.get(made.entry) is not made or made.order is not order:
-            return  # nobody waits for it any more
+    def _on_report(self, build: _RunBuild, order: RunOrder, report: RunReport) -> None:
+        if self._builds.get(build.entry) is not build or build.order is not order:
+            return  # the order was cancelled
         match report:
             case RunProgress():
-                self._count(made, report.position, report.records)
+                self._count(build, report.position, report.records)
             case RunsMade():
-                slow = self._read_too_slowly(made, order)
+                slow = self._read_too_slowly(build, order)
                 if slow is not None:
-                    self._failed(made, RunsFailed(reason=slow))
+                    self._failed(build, RunsFailed(reason=slow))
                 else:
-                    self._guarded(made.restoring, partial(self._take_in, made, order, report))
+                    self._guarded(build.restoring, partial(self._ingest, build, order, report))
             case RunsFailed():
-                self._failed(made, report)
+                self._failed(build, report)
 
-    def _count(self, made: _Made, position: int, records: int) -> None:
-        entry = made.entry
+    def _count(self, build: _RunBuild, position: int, records: int) -> None:
+        entry = build.entry
         more = max(records - entry.restored, 0)
         entry.built_to, entry.restored = position, records
-        self._on_progress(made.restoring, entry, more)
+        self._on_progress(build.restoring, entry, more)
 
-    def _read_too_slowly(self, made: _Made, order: RunOrder) -> str | None:
+    def _read_too_slowly(self, build: _RunBuild, order: RunOrder) -> str | None:
         if order.from_offset == order.to_offset:
             return None  # nothing was read
-        retention_ms = tombstone_retention_ms(made.facts.topic)
-        return read_too_slowly(made.facts.now_ms, self._clock.now_ms(), retention_ms)
+        retention_ms = tombstone_retention_ms(build.facts.topic)
+        return read_too_slowly(build.facts.now_ms, self._clock.now_ms(), retention_ms)
 
-    def _take_in(self, made: _Made, order: RunOrder, report: RunsMade) -> None:
-        entry, facts = made.entry, made.facts
+    def _ingest(self, build: _RunBuild, order: RunOrder, report: RunsMade) -> None:
+        entry, facts = build.entry, build.facts
         caught_up_at_ms = facts.now_ms
         if order.snapshot is not None and order.to_offset == order.snapshot.to_offset:
             caught_up_at_ms = order.snapshot.caught_up_at_ms
@@ -259,15 +254,15 @@ class RunRestores:
                 caught_up_at_ms=caught_up_at_ms,
                 from_nothing=order.complete_from_zero or order.snapshot is not None,
             )
-        self._count(made, order.to_offset, report.records)
-        self._end(made)
+        self._count(build, order.to_offset, report.records)
+        self._end(build)
         entry.finish_runs(order.to_offset)
-        self._on_end(made.restoring)
+        self._on_end(build.restoring)
 
-    def _failed(self, made: _Made, report: RunsFailed) -> None:
-        entry, settings = made.entry, self._settings
-        self._drop_order(made)
-        again = report.snapshot or made.attempts < _ATTEMPTS
+    def _failed(self, build: _RunBuild, report: RunsFailed) -> None:
+        entry, settings = build.entry, self._settings
+        self._drop_order(build)
+        again = report.snapshot or build.attempts < _ATTEMPTS
         _log.warning(
             "task %s store %s: %s; %s",
             entry.task.task_id,
@@ -279,22 +274,21 @@ class RunRestores:
             if again
             else "reading the changelog here",
         )
-        made.without_snapshot = made.without_snapshot or report.snapshot
+        build.without_snapshot = build.without_snapshot or report.snapshot
         entry.built_to = 0
         if again:
-            self._look(settings.maker, made)
+            self._find_snapshot(settings.maker, build)
         else:
-            self._end(made)
-            self._on_end(made.restoring)
+            self._end(build)
+            self._on_end(build.restoring)
 
 
 def _end(entry: StoreRestore, facts: LogFacts) -> int:
-    """Return where runs end: at the store's own end, but never beyond the decided records."""
+    """Return the end of runs: the store's end, but never beyond the decided records."""
     return facts.stable if entry.end is None else min(entry.end, facts.stable)
 
 
 def changelog_facts(entry: StoreRestore, facts: LogFacts) -> ChangelogFacts:
-    """Return what is known of a changelog, as plans need it."""
     return ChangelogFacts(
         topic=facts.topic.name,
         topic_id=facts.topic.topic_id,

@@ -1,12 +1,8 @@
-"""Restores and follows the state of tasks in a thread of its own, so that tasks that run keep running.
+"""State updater: restores tasks and follows copies in a thread of its own.
 
-For each task: open its databases, decide per store where to begin (`tidewheel.tasks.restore.store_restore`), read the changelogs, write the
-last value per key. A task that is to run is read to ends that were fixed before and handed over; a copy is followed
-until it is promoted (read on to given ends, then handed over as it stands) or dropped. Everything else that waits for
-the cluster or the disk while tasks run is done here too: finding where a granted task begins, opening and closing
-databases.
-
-One reader reads all of it. While a task that is to run is restored, copies get a fifth of the time.
+An active task is read to fixed ends and handed over. A copy is followed until it is promoted or
+removed. Other slow work happens here too: finding start offsets, opening and closing databases.
+While an active task restores, copies get a fifth of the reading time.
 """
 
 import logging
@@ -57,37 +53,31 @@ __all__ = ["EventKind", "RestoreEvent", "StandbyUpdateEvent", "StateUpdater"]
 
 _log = logging.getLogger(__name__)
 
-#: Records of one poll; a poll is folded and written as one batch per task.
+#: Records of one poll, which is written as one batch per task.
 _POLL_RECORDS = 20_000
-#: How often it is asked how far inputs are committed that copies of tables are restored from.
+#: Period of refreshing committed offsets, which limit copies of tables.
 _COMMITTED_EVERY_S: Final = 0.5
-#: How often it is asked whether the topics that copies would read are still the same.
+#: Period of refreshing topic ids for copies.
 _TOPICS_EVERY_S: Final = 10.0
-#: How often it is checked whether restores go on.
 _STALLS_EVERY_S: Final = 1.0
-#: How often it is logged how far a long restore is.
+#: Period of logging the progress of a long restore.
 _LOG_EVERY_S: Final = 5.0
 
 
 class StateUpdater:
-    """The restoring thread of one worker.
+    """Restoring thread of one worker.
 
-    The worker's loop gives orders (`restore`, `follow`, `promote`, `remove`, `close_stores`), which are carried out in
-    their order, and collects what became of them with `take`. An error that concerns more than one task's disk ends the
-    thread and is raised by `take`.
+    The worker's loop gives orders (`restore`, `follow`, `promote`, `remove`, `close_stores`), which
+    the thread executes in sequence. `take` returns their results. An error that concerns more than
+    the disk of one task ends the thread; `take` raises it.
 
     Args:
-        planner: Finds out where to begin and to end.
-        make_reader: Makes the one reader.
-        clock: Time.
-        wipe: Deletes a task's database, which is closed.
-        on_event: Told how restoring goes on; not about copies.
-        on_standby_update: Told how copies go on.
-        woken: Called when there is something to take.
-        say: Sends what copies announce.
-        busy: Whether tasks run that must not be slowed.
-        lasting: Keep the reader's connections while there is nothing to read, because more will come.
-        runs: What makes sorted runs for stores that are far behind; without it everything is read here.
+        wipe: Deletes the closed database of a task.
+        woken: Called when a result is ready.
+        say: Sends the progress reports of copies.
+        busy: Returns True while tasks run that must not be slowed.
+        lasting: Keep the reader's connections while nothing is read, because copies will follow.
+        runs: Builds sorted runs for stores that are far behind; None to read everything here.
     """
 
     def __init__(
@@ -117,7 +107,7 @@ class StateUpdater:
         self._error: BaseException | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        # The thread's own.
+        # Used by the thread only.
         self._restoring: dict[TaskId, RestoringTask] = {}
         self._reader = StoreChangelogReader(make_reader, ReadingTurns(clock, self._stop.wait))
         self._events = RestoreEvents(on_event, on_standby_update)
@@ -139,15 +129,15 @@ class StateUpdater:
         self._next_topics_s = 0.0
         self._next_stalls_s = 0.0
         self._stalls = Stalls()
-        #: Why restores of tasks do not go on, by task; any thread may read it.
+        #: Reason of each stalled restore, by task; any thread may read it.
         self.waits: Mapping[TaskId, str] = {}
-        #: Changelog records read since the start, and those still to read for tasks that are to run; for the metrics.
+        #: Changelog records read since the start, and records left for active tasks.
         self.restored_records = 0
         self.remaining_records = 0
         self._rate = RestoreRate()
         self._next_log_s = 0.0
 
-    # -- from the worker's loop ------------------------------------------------------------------------------------
+    # -- from the worker's loop --------------------------------------------------------------------
 
     def restore(
         self,
@@ -155,7 +145,7 @@ class StateUpdater:
         starts: Mapping[TopicPartition, StartPosition] | None = None,
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Restore tasks, in state RESTORING, to run them; where they start is found out unless it is known."""
+        """Restore tasks in state RESTORING; look up start offsets unless `starts` is given."""
         restoring_tasks = [
             RestoringTask(task, grant=grant, starts=starts, topic_ids=topic_ids or {})
             for task, grant in tasks.values()
@@ -163,31 +153,29 @@ class StateUpdater:
         self._order(partial(self._start_restores, restoring_tasks))
 
     def follow(self, copies: Sequence[LearnerTask]) -> None:
-        """Keep copies; their tasks are in state RESTORING, with their stores open or not."""
+        """Follow copies in state RESTORING, with stores open or not."""
         self._order(partial(self._follow, copies))
 
     def appoint(self, copy: LearnerTask, role: str, learn_epoch: int) -> None:
-        """Give a copy another role or epoch."""
         self._order(partial(self._appoint, copy, role, learn_epoch))
 
     def promote(self, task: Task, grant: Grant) -> None:
-        """Read a copy on to the grant's ends, and hand its task over."""
+        """Read a copy to the grant's ends, and hand its task over."""
         self._order(partial(self._promote, task, grant))
 
     def remove(self, task: Task) -> None:
-        """Forget a task and close it, in whatever state of restoring it is."""
+        """Close a task in any state of its restore."""
         self._order(partial(self._remove, task))
 
     def do(self, action: Callable[[], None]) -> None:
-        """Do something else that may take its time."""
+        """Run a slow action in the updater's thread."""
         self._order(action)
 
     def close_stores(self, task: Task) -> None:
-        """Close the databases of a task that was retired."""
         self._order(partial(self._close, task, task.stores.close))
 
     def take(self) -> list[RestoreResult]:
-        """Return what has become of orders since the last call; raises what stopped the thread."""
+        """Return the results since the last call; raise the error that ended the thread."""
         if self._error is not None:
             raise self._error
         results: list[RestoreResult] = []
@@ -196,7 +184,7 @@ class StateUpdater:
         return results
 
     def reached(self, task_id: TaskId) -> dict[TopicPartition, int]:
-        """Return how far the stores of a task are restored, as far as that has begun; any thread may ask."""
+        """Return the restored offset of each store of a task. Thread-safe."""
         restoring = self._restoring.get(task_id)
         if restoring is None:
             return {}
@@ -207,17 +195,17 @@ class StateUpdater:
 
     @property
     def restore_rate(self) -> float:
-        """Return how many records per second are restored for tasks that are to run; 0 while none is."""
+        """Return the records per second restored for active tasks; 0 while none restores."""
         return self._rate.per_second if self.remaining_records else 0.0
 
     @property
     def restore_remaining_s(self) -> float:
-        """Return how many seconds that will take; -1 while it can't be told, 0 while nothing is restored."""
+        """Return the estimated seconds left; -1 while unknown, 0 while nothing restores."""
         left_s = self._rate.seconds_for(self.remaining_records)
         return -1.0 if left_s is None else left_s
 
     def close(self) -> None:
-        """Stop, and wait for the thread; databases that are open are left to the caller."""
+        """Stop and join the thread; the caller closes databases that are open."""
         self._stop.set()
         self._orders.put(lambda: None)
         if self._thread is not None:
@@ -231,7 +219,7 @@ class StateUpdater:
             )
             self._thread.start()
 
-    # -- the thread ------------------------------------------------------------------------------------------------
+    # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -250,7 +238,7 @@ class StateUpdater:
             self._woken()
 
     def _carry_out_orders(self) -> None:
-        """Do what is ordered; waits for it if there is nothing to read."""
+        """Execute the queued orders; block for one while there is nothing to read."""
         while not (self._orders.empty() and self._reader.tasks):
             if self._orders.empty() and not self._lasting:
                 self._reader.close()
@@ -260,7 +248,7 @@ class StateUpdater:
             order()
 
     def _start_restores(self, restoring_tasks: Iterable[RestoringTask]) -> None:
-        """Open databases, find out what is to be known, begin to read: all at once, the cluster is asked once."""
+        """Open databases, ask the cluster once for all tasks, start to read."""
         opened: list[RestoringTask] = []
         for restoring in restoring_tasks:
             self._restoring[restoring.task.task_id] = restoring
@@ -282,7 +270,7 @@ class StateUpdater:
             restoring.task.stores.open()
 
     def _find_starts(self, restoring_tasks: Sequence[RestoringTask]) -> list[RestoringTask]:
-        """Look up the starts of granted tasks that lack them; return the tasks that may start, and the copies."""
+        """Look up missing start offsets; return the tasks that may start, and the copies."""
         grants = {
             restoring.task.task_id: restoring.grant
             for restoring in restoring_tasks
@@ -300,7 +288,7 @@ class StateUpdater:
         return [each for each in restoring_tasks if not each.refused]
 
     def _may_start(self, restoring: RestoringTask, ends: Mapping[TopicPartition, int]) -> bool:
-        """Return whether the state of a task agrees with its offsets; otherwise it is refused, or given up as damaged."""
+        """Check that a task's state agrees with its offsets; refuse the task otherwise."""
         if restoring.grant is None or restoring.starts is None:
             return True
         try:
@@ -348,16 +336,16 @@ class StateUpdater:
     def _begin_runs(
         self, restoring: RestoringTask, facts: Mapping[TopicPartition, LogFacts]
     ) -> bool:
-        """Order sorted runs for stores that are far behind; False if the task's disk turned out to be damaged."""
+        """Order sorted runs for stores that are far behind; False if the task's disk is damaged."""
         if self._runs is None:
             return True
         for entry in list(restoring.entries.values()):
             self._runs.begin(restoring, entry, facts[entry.partition])
             if restoring.entries.get(entry.partition) is not entry:
-                return False  # the task was given up, or its restore was restarted
+                return False  # the task failed, or its restore was restarted
         return True
 
-    # -- orders ----------------------------------------------------------------------------------------------------
+    # -- orders ------------------------------------------------------------------------------------
 
     def _follow(self, copies: Iterable[LearnerTask]) -> None:
         fresh: list[RestoringTask] = []
@@ -372,7 +360,7 @@ class StateUpdater:
         self._start_restores(fresh)
 
     def _follow_restoring(self, restoring: RestoringTask, copy: LearnerTask) -> None:
-        """Go on with a task that was to run and is revoked while it restores: it has no end any more."""
+        """Turn the restore of a revoked task into a copy, which has no end."""
         self._events.suspended(restoring)
         restoring.grant, restoring.copy, restoring.starts = None, copy, None
         self._planner.forget_slowest_position(restoring.task)
@@ -390,14 +378,14 @@ class StateUpdater:
             self._announce_if_empty(restoring)
 
     def _announce_if_empty(self, restoring: RestoringTask) -> None:
-        """Announce a copy that has nothing to follow, as it will never be further."""
+        """Announce a copy without stores to restore: it is ready already."""
         if not restoring.entries:
             self._announce_progress(restoring, {})
 
     def _promote(self, task: Task, grant: Grant) -> None:
         restoring = self._restoring.get(task.task_id)
         if restoring is None or restoring.task is not task:
-            return  # it broke, which was said
+            return  # it failed, and the result reports it
         self._events.suspended(restoring, "PROMOTED")
         restoring.grant, restoring.copy, restoring.restored = grant, None, 0
         restoring.promoted = True
@@ -413,7 +401,6 @@ class StateUpdater:
         self._guarded(restoring, partial(self._resume_promoted, restoring))
 
     def _resume_promoted(self, restoring: RestoringTask) -> None:
-        """Go on with a copy whose ends are known now."""
         self._events.started(restoring)
         now_ms = self._clock.now_ms()
         for entry in restoring.entries.values():
@@ -433,7 +420,6 @@ class StateUpdater:
             self._close(task, task.close)
 
     def _stop_reading(self, restoring: RestoringTask) -> None:
-        """Read nothing more for a task, here or elsewhere."""
         self._reader.stop(restoring, restoring.entries)
         if self._runs is not None:
             self._runs.stop(restoring)
@@ -445,10 +431,10 @@ class StateUpdater:
             _log.warning("task %s: %s", task.task_id, error)
         self._results.put(ClosedTask(task=task))
 
-    # -- what goes wrong -------------------------------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------------
 
     def _guarded(self, restoring: RestoringTask, action: Callable[[], object]) -> bool:
-        """Do something with a task's disk; return whether it went well. Damage is mended once."""
+        """Run an action on a task's disk; False if it failed. Damage is repaired once."""
         try:
             action()
         except (StateStoreError, TaskCorruptedError) as error:
@@ -467,7 +453,7 @@ class StateUpdater:
         if restoring.copy is not None:
             self._announce(restoring.copy.begins_anew("its state is damaged"))
         with suppress(StateStoreError):
-            task.stores.close()  # what could not be made durable is deleted
+            task.stores.close()  # the database is deleted next
         self._wipe(task)
         restoring.wiped, restoring.complete, restoring.entries = True, False, {}
         self._start_restores([restoring])
@@ -480,7 +466,7 @@ class StateUpdater:
         self._woken()
 
     def _restart_store(self, error: OffsetOutOfRangeError) -> None:
-        """Restore a store from the beginning, because the log has lost what comes next."""
+        """Restore a store from the beginning, because the log has lost its next records."""
         restoring = self._reader.tasks.get(error.partition)
         if restoring is None:
             return
@@ -496,7 +482,7 @@ class StateUpdater:
         with task.stores.trusted():
             task.stores.forget(store)
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def _read(self) -> None:
         self._refresh_from_cluster()
@@ -526,7 +512,7 @@ class StateUpdater:
         partition = TopicPartition(run.topic, run.partition)
         restoring = self._reader.tasks.get(partition)
         if restoring is None or restoring.task.task_id in self._restarted:
-            return  # fetched for what is not read any more, or begins anew
+            return  # fetched before the partition was removed or restarted
         entry = restoring.entries[partition]
 
         def write() -> None:
@@ -545,11 +531,10 @@ class StateUpdater:
                 self._guarded(restoring, partial(self._advance, restoring, offsets, now_ms))
 
     def _advance(self, restoring: RestoringTask, offsets: ReaderOffsets, now_ms: int) -> None:
-        """Note where the reader stands in a task's changelogs."""
         for partition, entry in restoring.entries.items():
             position = offsets.positions.get(partition)
             if position is not None and self._reader.tasks.get(partition) is restoring:
-                # Nothing is compacted beyond the stable offset, so a copy that has come to it misses no deletes.
+                # Beyond the stable offset nothing is compacted: such a copy misses no deletes.
                 at_end = restoring.grant is None and offsets.stable.get(partition) == position
                 entry.advance_to(position, at_end=at_end, now_ms=now_ms)
         self._finish_if_done(restoring)
@@ -560,7 +545,7 @@ class StateUpdater:
             self._send(report)
 
     def _finish_if_done(self, restoring: RestoringTask) -> None:
-        """Stop reading what has come to its end; hand the task over when everything has."""
+        """Stop reading finished stores; hand the task over when all are finished."""
         if restoring.grant is None:
             return
         done = [entry for entry in restoring.entries.values() if entry.is_done]
@@ -602,12 +587,11 @@ class StateUpdater:
         elif not self.remaining_records:
             self._next_log_s = 0.0
 
-    # -- what is made elsewhere -------------------------------------------------------------------------------------
+    # -- sorted runs -------------------------------------------------------------------------------
 
     def _count_run_progress(
         self, restoring: RestoringTask, entry: StoreRestore, records: int
     ) -> None:
-        """Note that a store has come further elsewhere."""
         self.restored_records += records
         if restoring.grant is not None:
             restoring.restored += records
@@ -616,7 +600,7 @@ class StateUpdater:
         self._announce_progress(restoring, self._reader.offsets().ends)
 
     def _read_tail(self, restoring: RestoringTask) -> None:
-        """Read what a store needs beyond its runs, or without any."""
+        """Read the records after a store's runs, or all of them if there are no runs."""
         self._reader.start(restoring)
         self._finish_if_done(restoring)
 
@@ -633,7 +617,6 @@ class StateUpdater:
             )
 
     def _report_stalls(self, now_s: float) -> None:
-        """Report restores that do not go on, with the reason."""
         ends = self._reader.offsets().ends if self._reader.tasks else {}
         reaches: dict[TopicPartition, Reach] = {}
         for partition, restoring in self._reader.tasks.items():
@@ -657,10 +640,10 @@ class StateUpdater:
                 known[stalled.task.task_id] = text
         self.waits = known
 
-    # -- what the cluster tells meanwhile ---------------------------------------------------------------------------
+    # -- facts of the cluster ----------------------------------------------------------------------
 
     def _refresh_from_cluster(self) -> None:
-        """Ask the cluster now and then for what copies need to know."""
+        """Refresh committed offsets and topic ids for copies."""
         now_s = self._clock.monotonic_s()
         try:
             if now_s >= self._next_committed_s:
@@ -671,11 +654,11 @@ class StateUpdater:
                 self._next_topics_s = now_s + _TOPICS_EVERY_S
                 self._planner.prepare_promotions(copies)
         except StreamsError as error:
-            # Copies know less for a while; whoever needs the cluster says more.
+            # Copies tolerate old facts; the worker's own requests report a lasting outage.
             _log.warning("could not ask about the inputs of copies: %s", error)
 
     def _raise_limits(self) -> None:
-        """Let copies of tables have what is committed of their inputs by now."""
+        """Allow copies of tables to apply the input records committed by now."""
         limited = {
             partition: restoring
             for restoring in dict.fromkeys(self._reader.tasks.values())

@@ -1,4 +1,4 @@
-"""The one reader of changelogs that all restores of a worker share, and whose records are whose. No thread of its own."""
+"""Store changelog reader: one client for all restores of a worker, turns, and stalls."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -11,52 +11,49 @@ from tidewheel.tasks.ports import ChangelogReader, Clock
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.store_restore import RestoringTask
 
-#: A restore whose position has not moved for so long is stalled.
+#: A restore without progress for this time is stalled.
 STALL_S: Final = 5.0
-#: A stall is reported again after this time.
 _AGAIN_S: Final = 60.0
 
 
 _RECORDS_MIN: Final = 100
 _RECORDS_FIRST: Final = 1_000
-#: While tasks run, a poll's records take about this long at most, and then as long nothing is done (GIL).
+#: While tasks run, a poll's records take at most about this time, then a pause as long (GIL).
 _SLICE_S: Final = 0.004
-#: In each round of this length copies wait for so much of it, first, while a task that is to run is restored.
+#: While an active task restores, copies wait for the first part of each round.
 _ROUND_S: Final = 0.5
 _COPIES_WAIT_S: Final = 0.4
-#: A copy that has read so many records too early stops reading for a while.
+#: A copy that has read more records beyond its limit pauses.
 _HELD_MAX: Final = 20_000
 
 
-#: How long a poll waits for records: an order that comes meanwhile waits as long.
+#: Longest wait of a poll; a new order waits as long.
 _POLL_S: Final = 0.01
 
 
 class Restoring(Protocol):
-    """What takes turns: the restore of one partition."""
+    """Restore of one partition, as turns see it."""
 
     @property
     def partition(self) -> TopicPartition:
-        """Return what is read."""
+        """Return the partition."""
         ...
 
     @property
     def end(self) -> int | None:
-        """Return where it is done; None for a copy, which waits for others."""
+        """Return the end offset; None for a copy."""
         ...
 
     @property
     def held(self) -> int:
-        """Return how many records were read too early."""
+        """Return the number of records read beyond the limit."""
         ...
 
 
 class ReadingTurns:
-    """Shares a reader among restores: tasks that are to run go first, copies don't starve, tasks that run least of all.
+    """Shares one reader: running tasks come first, then restores of active tasks, then copies.
 
-    Args:
-        clock: Time.
-        wait: Waits for some seconds, or until the thread is to end.
+    `wait` sleeps for some seconds, or until the thread is stopped.
     """
 
     def __init__(self, clock: Clock, wait: Callable[[float], object]) -> None:
@@ -64,15 +61,15 @@ class ReadingTurns:
         self._wait = wait
         self._fitting = _RECORDS_FIRST
         self._paused: AbstractSet[TopicPartition] = frozenset()
-        #: When the first round began; None while only copies are read.
+        #: Start of the first round; None while only copies are read.
         self._rounds_s: float | None = None
 
     def records(self, most: int, *, busy: bool) -> int:
-        """Return how many records to poll for; `busy` says that tasks run."""
+        """Return the number of records to poll; `busy`: tasks run."""
         return min(self._fitting, most) if busy else most
 
     def share(self, reader: ChangelogReader, entries: Iterable[Restoring]) -> None:
-        """Pause and resume what is read, for this moment."""
+        """Pause and resume partitions for the current turn."""
         entries = list(entries)
         waits = self._copies_wait(entries)
         pause = {
@@ -96,11 +93,11 @@ class ReadingTurns:
         return (now_s - self._rounds_s) % _ROUND_S < _COPIES_WAIT_S
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that partitions are read no more."""
+        """Forget partitions that are removed."""
         self._paused = self._paused - set(partitions)
 
     def leave_room(self, records: int, took_s: float) -> None:
-        """Leave the interpreter to tasks that run, for as long as we had it; fit the next poll into a slice."""
+        """Wait as long as the poll took, and fit the next poll into a slice."""
         fitting = int(records / max(took_s, 1e-6) * _SLICE_S)
         self._fitting = max(_RECORDS_MIN, min(fitting, 2 * self._fitting))
         self._wait(min(took_s, _SLICE_S))
@@ -115,7 +112,7 @@ class ReaderOffsets(NamedTuple):
 
 
 class StoreChangelogReader:
-    """Reads the changelogs of all restoring tasks with one client, which exists only while it is needed."""
+    """Reads the changelogs of all restoring tasks with one client, which exists while needed."""
 
     def __init__(self, make: Callable[[], ChangelogReader], turns: ReadingTurns) -> None:
         self._make = make
@@ -187,7 +184,7 @@ class StoreChangelogReader:
 
 
 class Reach(NamedTuple):
-    """The position of a restore, and the end that it reads to."""
+    """Position of a restore, and the end that it reads to."""
 
     position: int
     end: int
@@ -214,7 +211,7 @@ class Stalls:
         self._watched: dict[TopicPartition, _Watched] = {}
 
     def check(self, reaches: Mapping[TopicPartition, Reach], now_s: float) -> list[Stall]:
-        """Return the stalls to report now; partitions that are left out are watched no more."""
+        """Return the stalls to report now; partitions left out are no longer watched."""
         watched: dict[TopicPartition, _Watched] = {}
         due: list[Stall] = []
         for partition, reach in reaches.items():
@@ -231,23 +228,22 @@ class Stalls:
         return due
 
     def is_stalled(self, partition: TopicPartition, now_s: float) -> bool:
-        """Return whether the position of a restore has not moved for long."""
         watched = self._watched.get(partition)
         return watched is not None and now_s - watched.since_s >= STALL_S
 
 
 class StallsAdmin(Protocol):
-    """What explaining stalls asks of the cluster."""
+    """Admin requests that explain stalls."""
 
     def open_transactions(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OpenTransaction]:
-        """Return the open transaction that the last stable offset waits for, of the partitions where there is one."""
+        """Return the open transaction that blocks each last stable offset, where there is one."""
         ...
 
 
 def explained(stalls: Sequence[Stall], admin: StallsAdmin) -> list[str]:
-    """Return why restores do not go on; asks the cluster, and says so where it does not answer."""
+    """Return the reason of each stall, as the cluster reports it."""
     if not stalls:
         return []
     try:
@@ -258,12 +254,7 @@ def explained(stalls: Sequence[Stall], admin: StallsAdmin) -> list[str]:
 
 
 def reason_of(stall: Stall, cause: OpenTransaction | None, problem: str = "") -> str:
-    """Return why a restore does not go on, as far as it is known.
-
-    Args:
-        stall: The restore.
-        cause: The open transaction that it waits for; None if there is none.
-        problem: Why the cluster could not be asked; "" if it could.
+    """Return the reason of a stall; `problem` is the error of the request for the cause.
 
     >>> stall = Stall(TopicPartition("log", 0), Reach(5, 9), 7.2)
     >>> reason_of(stall, None)

@@ -1,6 +1,7 @@
-"""Restoring one store from one partition: where it begins, what of the records read becomes rows, when it is done.
+"""Store restore: start offset, records to rows, progress, events and results.
 
-"Done" is judged by position, never by the last record seen, because control records and compaction leave gaps (H29).
+"Done" is judged by position, never by the last record: control records and compaction leave gaps
+(H29).
 """
 
 from bisect import bisect_left
@@ -24,22 +25,20 @@ from tidewheel.tasks.task.source_restore import SourceRestore
 from tidewheel.tasks.task.task import Task
 
 UpdateKind = Literal["start", "batch", "suspended"]
-#: Why a copy is followed no more, as Kafka Streams' SuspendReason: it has left this worker, or its task is to run here.
+#: Kafka Streams' SuspendReason: the copy left this worker, or its task will run here.
 SuspendReason = Literal["MIGRATED", "PROMOTED"]
 
 
-#: The rate is that of the last so many seconds.
+#: Window of the rate.
 _WINDOW_S: Final = 10.0
-#: Notes closer together than this are one.
+#: Samples closer together than this are merged.
 _STEP_S: Final = 0.25
-#: A rate lies between two notes.
 _SAMPLES_MIN: Final = 2
 
 
-#: Kafka's default for how long tombstones outlive compaction.
+#: Kafka's default of `delete.retention.ms`.
 DELETE_RETENTION_MS = 86_400_000
 
-#: Longer than any position is old.
 _FOR_EVER_MS: Final = 1 << 62
 
 EventKind = Literal["start", "batch", "end", "suspended"]
@@ -62,7 +61,7 @@ class RestoreRate:
         self._samples: deque[tuple[int, float]] = deque()
 
     def record(self, total: int, now_s: float) -> None:
-        """Note how many there are by now, in all; a smaller number than before begins anew."""
+        """Record a total; a smaller total than before restarts the measurement."""
         samples = self._samples
         if samples and total < samples[-1][0]:
             samples.clear()
@@ -74,15 +73,15 @@ class RestoreRate:
 
     @property
     def per_second(self) -> float:
-        """Return the rate as of the last note; 0 before there are two."""
-        samples = list(self._samples)  # of one moment: another thread may ask
+        """Return the rate at the last sample; 0 before there are two."""
+        samples = list(self._samples)  # a snapshot: other threads read the rate
         if len(samples) < _SAMPLES_MIN:
             return 0.0
         (first, begin_s), (last, end_s) = samples[0], samples[-1]
         return (last - first) / (end_s - begin_s) if end_s > begin_s else 0.0
 
     def seconds_for(self, remaining: int) -> float | None:
-        """Return how long the rest takes at this rate; None if that can't be told."""
+        """Return the estimated seconds for the rest; None while unknown."""
         rate = self.per_second
         if remaining <= 0:
             return 0.0
@@ -90,7 +89,7 @@ class RestoreRate:
 
 
 def progress_text(restored: int, remaining: int, rate: RestoreRate) -> str:
-    """Return how far a restore is, for people.
+    """Return the log text of a restore's progress.
 
     >>> progress_text(5_000, 10_000, RestoreRate())
     'restoring: 5,000 records so far, 10,000 to go'
@@ -106,11 +105,13 @@ def progress_text(restored: int, remaining: int, rate: RestoreRate) -> str:
 class RestoreEvent:
     """Progress of restoring one store from one changelog partition.
 
-    `start` and `end` are offsets; `restored` counts the records read so far ("batch", "end") or 0 ("start"). `rate` is how
-    many records per second it were of late, and `eta_s` how many seconds the rest takes at that rate (None: not known).
+    `start` and `end` are offsets; `restored` counts the records read so far (0 in "start"). `rate`
+    is in records per second over the last ten seconds. `eta_s` estimates the seconds left; None
+    while unknown.
 
     >>> event = RestoreEvent(
-    ...     kind="batch", store="counts", topic="app-counts-changelog", partition=0, start=0, end=200, restored=50
+    ...     kind="batch", store="counts", topic="app-counts-changelog", partition=0,
+    ...     start=0, end=200, restored=50,
     ... )
     >>> f"{event.restored / (event.end - event.start):.0%}"
     '25%'
@@ -128,14 +129,14 @@ class RestoreEvent:
 
 
 class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster says of the partition that a store is restored from, at one moment.
+    """Facts of a partition that a store is restored from, at one moment.
 
     Attributes:
-        topic: Its topic, with the settings of `RESTORE_SETTINGS`.
-        start: First offset in the log.
-        end: End of the log (high watermark).
+        topic: Description with the settings of `RESTORE_SETTINGS`.
+        start: First offset.
+        end: High watermark.
         stable: Last stable offset: all records below it are decided.
-        now_ms: When that was so.
+        now_ms: Time of the request.
     """
 
     topic: TopicDescription
@@ -145,26 +146,22 @@ class LogFacts(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
 
 
-#: The settings of a topic that restoring asks for.
 RESTORE_SETTINGS: Final = ("delete.retention.ms", "cleanup.policy")
 
 
 class StoreRestore(msgspec.Struct, eq=False):
-    """The restore of one store.
+    """Restore of one store from one partition: its changelog, or the input that its table reads.
 
     Attributes:
-        task: Whose store it is.
-        store: Its name.
-        partition: What is read: its changelog, or the input that its table reads.
-        start: Where reading began.
-        position: What is below it is in the store.
-        end: Where it is done; None for a copy, which is never done.
-        known_ms: When `milestone` was the end of the log.
-        milestone: An end of the log that was seen; once it is reached, positions may be kept with the data.
-        reached_ms: When all that is in the store was all there was, None before: as old is the position.
-        limit: Offsets from here on must not be applied yet (an input of which no more is committed); None: no limit.
+        start: Offset where reading started.
+        position: All records below it are in the store.
+        end: Offset where the restore is done; None for a copy, which never is.
+        known_ms: Time at which `milestone` was the end of the log.
+        milestone: A known end of the log; positions are stored with the data once it is reached.
+        reached_ms: Age of the position: when the store had all records of the log. None before.
+        limit: Records from this offset on are uncommitted and not applied; None: no limit.
         restored: Records applied since `start`.
-        source: Set where the partition is an input: its records go through the table's operator.
+        source: Processes records of an input through the table's operator; None for a changelog.
     """
 
     task: Task
@@ -179,40 +176,38 @@ class StoreRestore(msgspec.Struct, eq=False):
     limit: int | None = None
     restored: int = 0
     source: SourceRestore | None = None
-    #: Its sorted runs are being made: it is not read here until they are in the store.
+    #: Sorted runs are being built: the reader skips the store until they are ingested.
     awaits_runs: bool = False
-    #: How far those who make them have come.
+    #: Offset that the builder of the runs has reached.
     built_to: int = 0
     rate: RestoreRate = msgspec.field(default_factory=RestoreRate)
-    #: The position that is on disk.
+    #: Position on disk.
     stored_position: int | None = None
-    #: Whether its start was told, and how many records were when something was told last.
+    #: Whether listeners know of the start, and the record count of their last event.
     is_announced: bool = False
     announced_records: int = 0
     _held: deque[SourceRecords] = msgspec.field(default_factory=deque[SourceRecords])
 
     @property
     def is_done(self) -> bool:
-        """Return whether it has come to its end."""
         return self.end is not None and self.position >= self.end
 
     @property
     def remaining(self) -> int:
-        """Return how many offsets are to be read until it is done, here or elsewhere; 0 for a copy."""
+        """Return the offsets left to read until the end; 0 for a copy."""
         return 0 if self.end is None else max(self.end - max(self.position, self.built_to), 0)
 
     @property
     def held(self) -> int:
-        """Return how many records were read that must not be applied yet."""
+        """Return the number of records beyond the limit, read and kept for later."""
         return sum(map(len, self._held))
 
     @property
     def needs_headers(self) -> bool:
-        """Return whether the records' headers are needed, to process them or because the store keeps them."""
         return self.source is not None or self.task.stores.specs[self.store].keeps_headers
 
     def apply(self, run: SourceRecords) -> int:
-        """Write what some records leave behind; return how many were applied (others are kept for later)."""
+        """Write records to the store; return how many were below the limit."""
         if self.limit is None:
             self._write(run)
             return len(run.offsets)
@@ -220,7 +215,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         return self.apply_held()
 
     def apply_held(self) -> int:
-        """Apply what was read early and is below the limit now; return how many records."""
+        """Apply kept records that are below the limit now; return how many."""
         applied = 0
         while self._held and (self.limit is None or self._held[0].offsets[0] < self.limit):
             run = self._held.popleft()
@@ -233,8 +228,8 @@ class StoreRestore(msgspec.Struct, eq=False):
         return applied
 
     def _write(self, run: SourceRecords) -> None:
-        # No position before all there was is read: a restore that is cut short begins where it began, because tombstones
-        # for what it has read so far may be compacted away before it goes on.
+        # Store no position before the end is reached: tombstones of rows read so far may be
+        # compacted away before an interrupted restore resumes, so it restarts.
         self.position = run.offsets[-1] + 1
         self.restored += len(run.offsets)
         stores = self.task.stores
@@ -260,7 +255,7 @@ class StoreRestore(msgspec.Struct, eq=False):
         )
 
     def _times(self, run: SourceRecords) -> dict[str, StoreTime]:
-        """Return what rows don't tell of the records' time: a delete has a time too, and so has what was overwritten."""
+        """Return the store time of a TTL store: deleted and overwritten rows show none."""
         spec = self.task.stores.specs[self.store]
         if spec.ttl_ms is None or self.source is not None:
             return {}
@@ -273,7 +268,10 @@ class StoreRestore(msgspec.Struct, eq=False):
         return {self.partition: self.position}
 
     def advance_to(self, position: int, *, at_end: bool, now_ms: int) -> None:
-        """Note the reader's position, past control records; `at_end`: it was the end of the log at `now_ms`."""
+        """Advance past control records to the reader's position.
+
+        `at_end`: it was the end of the log at `now_ms`.
+        """
         if self._held:
             position = self._held[0].offsets[0]
         if self.limit is not None:
@@ -288,13 +286,13 @@ class StoreRestore(msgspec.Struct, eq=False):
                 self.keep_position()
 
     def finish_runs(self, position: int) -> None:
-        """Note that runs have brought the store to a position, which is on disk with them."""
+        """Set the position that ingested runs reached and stored."""
         self.built_to = 0
         self.position = self.stored_position = position
         self.advance_to(position, at_end=False, now_ms=self.known_ms)
 
     def raise_limit(self, limit: int, now_ms: int) -> int:
-        """Raise the limit to what is committed of the input now; return how many records that let in."""
+        """Raise the limit to the committed offset; return how many records it let in."""
         if self.limit is None or limit <= self.limit:
             return 0
         self.limit = self.milestone = limit
@@ -302,12 +300,11 @@ class StoreRestore(msgspec.Struct, eq=False):
         return self.apply_held()
 
     def keep_position(self) -> None:
-        """Write the position that is reached, unless it is there."""
+        """Store the position unless it is stored."""
         if self.reached_ms is not None and self.stored_position != self.position:
             self.task.stores.write_restored({}, self._position_to_keep(), now_ms=self.reached_ms)
 
     def event(self, kind: EventKind) -> RestoreEvent:
-        """Return the event that tells how far it is."""
         return RestoreEvent(
             kind=kind,
             store=self.store,
@@ -331,16 +328,15 @@ def start_of(
     follows: bool,
     open_before: bool,
 ) -> tuple[int, str]:
-    """Return where restoring a store begins, and why: at its own position, or from the beginning, emptied.
+    """Return the start offset of a restore and the reason: the stored position, or the log's start.
+
+    A store that restarts at the log's start is emptied.
 
     Args:
-        task: Whose store it is, open.
-        store: Its name.
-        facts: What the cluster says.
-        end: Where the log ends for it.
-        extracts: Its timestamps depend on all records before, so anything to read means everything.
-        follows: There is no end to what will be read.
-        open_before: It has been open since its position was right: then it still is.
+        end: End of the log for this store.
+        extracts: Extracted timestamps depend on all earlier records: a new record means a full restore.
+        follows: A copy, which has no end.
+        open_before: The store was open since its position was right, so the position still is.
     """
     position = task.stores.position(store)
     if (
@@ -368,14 +364,14 @@ def start_of(
 
 
 def tombstone_retention_ms(topic: TopicDescription) -> int:
-    """Return how long deletes can be read in a topic; where nothing is compacted, as long as anything."""
+    """Return how long tombstones stay readable; forever without compaction."""
     if "compact" not in topic.config.get("cleanup.policy", "compact"):
         return _FOR_EVER_MS
     return int(topic.config.get("delete.retention.ms", DELETE_RETENTION_MS))
 
 
 class RestoringTask(msgspec.Struct, eq=False):
-    """A task that is to be handed over (`grant`), or followed as a copy (`copy`)."""
+    """Task to hand over (`grant`), or copy to follow (`copy`)."""
 
     task: Task
     grant: Grant | None = None
@@ -385,30 +381,24 @@ class RestoringTask(msgspec.Struct, eq=False):
     )
     starts: Mapping[TopicPartition, StartPosition] | None = None
     topic_ids: Mapping[str, bytes] = msgspec.field(default_factory=dict[str, bytes])
-    #: Its stores are open and are what their positions say.
+    #: Its stores are open and agree with their positions.
     complete: bool = False
     #: Records read since the grant.
     restored: int = 0
     wiped: bool = False
-    #: It may not start under its grant; nothing is read for it until the next order.
+    #: It may not start under its grant; no store is read until the next order.
     refused: bool = False
-    #: It was a copy, and the owner before has let go.
+    #: It was a copy, and the previous owner has released it.
     promoted: bool = False
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether nobody works on the task until it runs here, or soon nobody will: others make room for it."""
+        """Return True if no worker processes the task until it runs here."""
         return self.promoted or (
             self.copy is not None and self.copy.role == "learner" and self.copy.is_ready
         )
 
-    @property
-    def is_done(self) -> bool:
-        """Return whether all its stores have come to their ends."""
-        return all(entry.is_done for entry in self.entries.values())
-
     def progress(self, ends: Mapping[TopicPartition, int]) -> CopyProgress:
-        """Return how far its stores are, given the ends that the reader knows."""
         return CopyProgress(
             positions={each: entry.position for each, entry in self.entries.items()},
             ends={each: _end_of(entry, ends) for each, entry in self.entries.items()},
@@ -418,22 +408,14 @@ class RestoringTask(msgspec.Struct, eq=False):
 def _end_of(entry: StoreRestore, ends: Mapping[TopicPartition, int]) -> int | None:
     if entry.limit is not None:
         return entry.limit
-    # The reader knows nothing of what is made into runs elsewhere: at least this much is to come.
+    # The reader does not read stores that await runs: report at least one record left.
     return (
         max(entry.milestone, entry.position + 1) if entry.awaits_runs else ends.get(entry.partition)
     )
 
 
 class RestoredTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that is ready to run.
-
-    Attributes:
-        task: The task, its stores open.
-        grant: The grant it was restored under.
-        starts: Where its inputs begin.
-        topic_ids: Ids of its input topics.
-        restored: Changelog records that were read since it was asked for.
-    """
+    """Task that is ready to run: its stores are open. `restored` counts changelog records read."""
 
     task: Task
     grant: Grant
@@ -443,7 +425,7 @@ class RestoredTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task or copy whose state can't be had here; its databases are closed. A copy has no grant."""
+    """Task or copy (without a grant) that can't be restored here; its databases are closed."""
 
     task: Task
     grant: Grant | None
@@ -451,7 +433,7 @@ class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that may not start under a grant; its databases stay open until the updater is told what becomes of it."""
+    """Task that may not start under its grant; its databases stay open until the next order."""
 
     task: Task
     grant: Grant
@@ -459,7 +441,7 @@ class RefusedTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClosedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task whose databases were closed, as ordered."""
+    """Task whose databases were closed as ordered."""
 
     task: Task
 
@@ -468,12 +450,14 @@ class ClosedTask(msgspec.Struct, frozen=True, kw_only=True):
 class StandbyUpdateEvent:
     """Progress of a copy of one store that follows one changelog partition (KIP-988).
 
-    `start`, `position` and `end` are offsets: where following began, where the copy is (all that is below it is in the store),
-    and the end of the changelog as far as it is known. `restored` counts the records since the start, `batch` those since
-    the last event. `role` is "standby" or "learner"; `reason` is set in "suspended".
+    `start`, `position` and `end` are offsets: the start of following, the copy's position (the
+    store has all records below it), and the known end of the changelog. `restored` counts the
+    records since the start, `batch` those since the last event. `role` is "standby" or "learner";
+    `reason` is set in "suspended".
 
     >>> event = StandbyUpdateEvent(
-    ...     kind="batch", task_id="0_1", role="standby", store="counts", topic="app-counts-changelog", partition=1,
+    ...     kind="batch", task_id="0_1", role="standby", store="counts",
+    ...     topic="app-counts-changelog", partition=1,
     ...     start=0, position=90, end=100, restored=90, batch=40,
     ... )
     >>> event.end - event.position
@@ -499,12 +483,7 @@ RestoreResult = RestoredTask | FailedTask | RefusedTask | ClosedTask
 
 
 class RestoreEvents:
-    """Tells two listeners: one of tasks that are restored to run, one of copies. Called by the updater's thread only.
-
-    Args:
-        on_restore: Told of tasks that are to run.
-        on_standby_update: Told of copies, learners and standbys alike.
-    """
+    """Calls the listeners of restores and of copies, from the updater's thread only."""
 
     def __init__(
         self,
@@ -515,7 +494,7 @@ class RestoreEvents:
         self._on_standby_update = on_standby_update
 
     def started(self, restoring: RestoringTask) -> None:
-        """Tell that stores begin to be restored (those that have something to read), or to be followed."""
+        """Report the start of restoring (stores with records to read) or of following."""
         for entry in restoring.entries.values():
             if restoring.copy is not None:
                 entry.is_announced, entry.announced_records = True, entry.restored
@@ -525,7 +504,6 @@ class RestoreEvents:
                 self._on_restore(entry.event("start"))
 
     def loaded(self, restoring: RestoringTask, entry: StoreRestore) -> None:
-        """Tell that records were loaded."""
         if not entry.is_announced:
             return
         if restoring.copy is None:
@@ -536,19 +514,18 @@ class RestoreEvents:
             self._on_standby_update(event)
 
     def ended(self, entry: StoreRestore) -> None:
-        """Tell that a store of a task that is to run is complete."""
         if entry.is_announced:
             self._on_restore(entry.event("end"))
             entry.is_announced = False
 
     def suspended(self, restoring: RestoringTask, reason: SuspendReason = "MIGRATED") -> None:
-        """Tell that nothing more is read for a task, before all was."""
+        """Report that reading stops before the end."""
         for tell in self._suspensions(restoring, reason):
             tell()
 
     @contextmanager
     def leaving(self, restoring: RestoringTask) -> Generator[None]:
-        """Tell that a task leaves, which is closed meanwhile: of a restore before, of a copy after it is closed."""
+        """Report a task that is closed meanwhile: a restore before closing, a copy after."""
         told = self._suspensions(restoring, "MIGRATED")
         if restoring.copy is None:
             for tell in told:
