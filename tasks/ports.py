@@ -1,4 +1,4 @@
-"""What running tasks need from Kafka, as Protocols; the adapters live in `streams/kafka/`.
+"""Kafka ports of running tasks; the adapters live in `streams/kafka/`.
 
 Records cross these ports as columns. Keys and values are raw bytes here.
 """
@@ -16,21 +16,21 @@ from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-#: By changelog partition the position it has reached: the offset behind the last record.
+#: Position of each changelog partition: last offset + 1.
 Positions = dict[TopicPartition, int]
-#: Has the second half of a commit done, here or elsewhere (`tidewheel.tasks.commit.background`).
+#: Runs the second half of a commit, here or in a thread (`tidewheel.tasks.commit.background`).
 Beside = Callable[[Callable[[], Positions]], Future[Positions]]
 
 
 class CommittedOffset(NamedTuple):
-    """An offset committed for a group, with its metadata text ("" if none)."""
+    """Offset committed for a group, with its metadata text ("" if none)."""
 
     offset: int
     metadata: str
 
 
 class FailedDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that was not written, and why. `index` is its index in `columns`."""
+    """Record that was not written, with its index in `columns` and the error."""
 
     columns: OutputColumns
     index: int
@@ -40,10 +40,10 @@ class FailedDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransactionAbortedError(Exception):
-    """The transaction failed and was aborted; nothing of it is visible. The work can be sent again after `begin`.
+    """The transaction was aborted; nothing of it is visible. Send the work again after `begin`.
 
-    `record_refused` is true if the broker or client refused a record, so that sending the same again would fail the
-    same way: ask `find_refused` which.
+    `record_refused`: the broker or client refused a record, so a retry fails the same way;
+    `find_refused` finds it.
     """
 
     def __init__(self, message: str = "", *, record_refused: bool = False) -> None:
@@ -52,19 +52,19 @@ class TransactionAbortedError(Exception):
 
 
 class CommitOutcomeUnknownError(Exception):
-    """Nobody can tell whether the transaction committed: retire the producer, read back the offsets (H8)."""
+    """The commit's outcome is unknown: replace the producer, read back the offsets (H8)."""
 
 
 class UnansweredError(StreamsError):
-    """The cluster did not answer within the time of a call; the same call may succeed once it is back."""
+    """The cluster did not answer in time; a later call may succeed."""
 
 
 class UnsettledOffsetsError(UnansweredError):
-    """Offsets of the group are in a transaction that was not decided within the time of a call."""
+    """The group's offsets are in a transaction that was not decided in time."""
 
 
 class OffsetOutOfRangeError(StreamsError):
-    """A position is not in the log: deleted by retention, or the topic was made anew. Reading it has stopped."""
+    """A position is not in the log: deleted by retention or with the topic. Its reading stops."""
 
     def __init__(self, message: str, *, partition: TopicPartition, offset: int) -> None:
         super().__init__(message)
@@ -73,59 +73,60 @@ class OffsetOutOfRangeError(StreamsError):
 
 
 class RecordSource(Protocol):
-    """The worker's input: manual assignment, explicit positions, read_committed."""
+    """Input of a worker: manual assignment, explicit positions, read_committed."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read exactly these partitions, from these offsets (replaces what was assigned before)."""
+        """Replace the assignment: read these partitions from these offsets."""
         ...
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions as well."""
+        """Add partitions."""
         ...
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions no more; one that is not read is fine. The others notice nothing."""
+        """Remove partitions, also ones that are not read. The others are undisturbed."""
         ...
 
     def prepare(self, topics: Sequence[str]) -> None:
-        """Get to know topics that may be added soon, so that their first record comes at once. Never fails.
+        """Fetch metadata of topics that may be added soon, to save time then. Never fails.
 
-        May be called from any thread.
+        Thread-safe.
         """
         ...
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
-        """Return what has arrived: runs of consecutive records of one partition, in the client's order.
+        """Return the fetched records: runs of consecutive records of one partition.
 
-        Returns as soon as there is anything. Raises `OffsetOutOfRangeError` or `MissingSourceTopicError` for one
-        partition at a time; the others go on.
+        Returns as soon as a record is there. Raises `OffsetOutOfRangeError` or
+        `MissingSourceTopicError` for one partition at a time; the others continue.
         """
         ...
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop fetching these partitions; what was prefetched is thrown away and read again."""
+        """Pause fetching; prefetched records are dropped and read again later."""
         ...
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Fetch these partitions again."""
+        """Resume fetching."""
         ...
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset to be handed out per partition, past control records where the end was reached."""
+        """Return the next offset of each partition, past control records at the end."""
         ...
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the last known end of the log (high watermark) per partition, from the client's cache; no request is made.
+        """Return the cached high watermark of each partition; no request is made.
 
-        It counts records of open transactions, which can't be read yet: lag is measured against it. Partitions
-        that nothing is known of yet are left out.
+        It includes records of open transactions, which can't be read yet; lag is measured against
+        it. Partitions without a known end are left out.
         """
         ...
 
     def stable_offsets(self) -> dict[TopicPartition, int]:
-        """Return the last known end of the decided records per partition; no request is made.
+        """Return the cached last stable offset of each partition; no request is made.
 
-        Exact where all decided records were read: there it is the position. Elsewhere it may count records of open transactions.
+        Exact where all decided records are read: it is the position there. Elsewhere it may
+        include records of open transactions.
         """
         ...
 
@@ -135,28 +136,28 @@ class RecordSource(Protocol):
 
 
 class TransactionalProducer(Protocol):
-    """The worker's one transactional producer. Only the worker's loop thread calls it, and one thread for it: `send_offsets`, `commit`.
+    """Transactional producer of a worker; a second thread may send and commit offsets.
 
-    Raises `FencedError` from any call once a newer producer of the same id exists, and `CommitOutcomeUnknownError`
-    from any call once the producer must be replaced; after either only `close` is of use.
+    Each call raises `FencedError` once a newer producer of the same id exists, and
+    `CommitOutcomeUnknownError` once the producer must be replaced. Then only `close` may follow.
     """
 
     @property
     def transactional_id(self) -> str:
-        """Return the id this producer fences others by."""
+        """Return the transactional id."""
         ...
 
     @property
     def acknowledged(self) -> Mapping[TopicPartition, int]:
-        """Return the position of each changelog that the last transaction wrote to, as far as the cluster has told."""
+        """Return the acknowledged position of each changelog of the last transaction."""
         ...
 
     def init(self) -> None:
-        """Fence predecessors of the same id and abort their open transaction. Called once, before all else."""
+        """Fence predecessors of the id and abort their open transaction. Called once, first."""
         ...
 
     def begin(self) -> None:
-        """Open a transaction. From here to `commit` nothing waits for user code."""
+        """Open a transaction. Until `commit` no call waits for user code."""
         ...
 
     def produce(self, columns: OutputColumns) -> None:
@@ -173,7 +174,7 @@ class TransactionalProducer(Protocol):
         *,
         row_headers: Sequence[Headers] | None = None,
     ) -> None:
-        """Send changelog records, in order, each with these headers, or with its own of `row_headers`.
+        """Send changelog records in order, with common headers or those of `row_headers`.
 
         `commit` returns the offset after the last one of each partition.
         """
@@ -182,21 +183,21 @@ class TransactionalProducer(Protocol):
     def send_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Add offsets to the open transaction ahead of `commit`, which adds what it is given in their place.
+        """Add offsets to the open transaction early; those of `commit` replace them.
 
-        Raises `TransactionAbortedError` when nothing will become visible, `CommitOutcomeUnknownError` when nobody can tell.
+        Raises `TransactionAbortedError` or `CommitOutcomeUnknownError`.
         """
         ...
 
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, int]:
-        """Flush, add the offsets, commit; return the position (last offset + 1) of each changelog produced to.
+        """Flush, add the offsets, commit; return the position of each changelog produced to.
 
-        A changelog whose offset the client can't tell is left out: its earlier position stays right. The cluster answers
-        before it has written the markers: an end offset read at once may still be that of before the commit.
+        A changelog with an unknown offset is left out: its earlier position stays valid. Brokers
+        answer before they write the markers, so an end offset read immediately may be an old one.
 
-        Raises `TransactionAbortedError` when nothing became visible, `CommitOutcomeUnknownError` when nobody can tell.
+        Raises `TransactionAbortedError` or `CommitOutcomeUnknownError`.
         """
         ...
 
@@ -205,38 +206,38 @@ class TransactionalProducer(Protocol):
         ...
 
     def find_refused(self, columns: Sequence[OutputColumns]) -> list[FailedDelivery]:
-        """Return the records the broker refuses, found by sending all in transactions that are aborted.
+        """Return the records the broker refuses, by sending them in aborted transactions.
 
-        Called with no transaction open; leaves none open. Raises `TransactionAbortedError` if that can't be told now.
+        No transaction is open before or after. Raises `TransactionAbortedError` if the test fails.
         """
         ...
 
     def close(self) -> None:
-        """Close the client without waiting for anything; idempotent."""
+        """Close the client without waiting; idempotent."""
         ...
 
 
 class SinkProducer(Protocol):
-    """The idempotent producer of at_least_once for sinks and dead letters: visible at once."""
+    """Idempotent producer of at_least_once for sinks and dead letters: visible immediately."""
 
     def produce(self, columns: OutputColumns) -> None:
         """Send records."""
         ...
 
     def flush(self) -> list[FailedDelivery]:
-        """Wait until every record is answered; return those that failed, each once.
+        """Wait for all acknowledgements; return the failed records, each once.
 
-        Records whose batch was refused because of another one have been sent again by then, behind later records.
+        Records refused with another record's batch were sent again, behind later records.
         """
         ...
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Close the client, once all it was given is answered, whatever the answer, or `wait_s` are over; idempotent."""
+        """Wait up to `wait_s` for acknowledgements, then close the client; idempotent."""
         ...
 
 
 class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster says of a topic. `config` has only the settings that were asked for."""
+    """Topic on the cluster. `config` has only the requested settings."""
 
     name: str
     topic_id: bytes
@@ -245,7 +246,7 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic to create. `replication_factor` -1 takes the cluster's default."""
+    """Topic to create. `replication_factor` -1 is the cluster's default."""
 
     name: str
     partitions: int
@@ -254,7 +255,7 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admin(Protocol):
-    """Questions and orders to the cluster. Every call has a time limit and raises `StreamsError` past it."""
+    """Admin client. Each call has a time limit and raises `StreamsError` after it."""
 
     def list_topics(self) -> dict[str, int]:
         """Return all topics and their partition counts."""
@@ -263,15 +264,15 @@ class Admin(Protocol):
     def describe_topics(
         self, names: Sequence[str], *, config: Sequence[str] = ()
     ) -> dict[str, TopicDescription]:
-        """Return the topics that exist among `names`, with the asked settings."""
+        """Return the existing topics, with the requested settings."""
         ...
 
     def create_topics(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics; one that exists already is left alone. Returns when all are usable."""
+        """Create missing topics; return when all are usable."""
         ...
 
     def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete topics; one that does not exist is fine."""
+        """Delete the topics that exist."""
         ...
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
@@ -285,53 +286,53 @@ class Admin(Protocol):
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the end of the log (high watermark) per partition.
 
-        The end for everything that must be complete, is compared with a position, or measures lag. Records below it may
-        still be undecided: whoever reads to it waits until they are decided.
+        Use it for complete reads, comparisons with positions, and lag. Records below it may be
+        undecided: a reader waits until they are decided.
         """
         ...
 
     def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offset per partition: all records below it are decided.
 
-        Where to begin so that no undecided record is skipped, and how far read_committed readers come now. Never the end of a log:
-        while a transaction is open, committed records lie beyond it.
+        Start here to skip no undecided record. It is not the end of the log: while a transaction is
+        open, committed records lie beyond it.
         """
         ...
 
     def open_transactions(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OpenTransaction]:
-        """Return the open transaction that the last stable offset waits for, of the partitions where there is one.
+        """Return the open transaction that blocks each last stable offset, where there is one.
 
-        One that is open now may be closed a moment later: only one that stays is worth a word.
+        It may end a moment later: report only one that persists.
         """
         ...
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return, per partition, the offset of the first record that is at most this old by now; the end if none is."""
+        """Return the offset of the first record of at most this age, or the end, per partition."""
         ...
 
     def committed(
         self, group_id: str, partitions: Sequence[TopicPartition] | None, *, stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return what is committed (all of the group's partitions for None).
+        """Return committed offsets (None: of all partitions of the group).
 
-        `stable=True` waits for pending transactional commits to be decided, and raises `UnsettledOffsetsError` if that
-        takes too long; `stable=False` returns the last decided one at once. The cluster tells of a pending commit only if asked for that partition: with None, a partition whose
-        first commit is pending is left out even by `stable=True`.
+        `stable=True` waits for pending transactional commits, and raises `UnsettledOffsetsError` if
+        that takes too long; `stable=False` returns the last decided offsets immediately. With None,
+        a partition whose first commit is pending is left out even by `stable=True`.
         """
         ...
 
     def reach_group(self, group_id: str) -> None:
-        """Find the group's coordinator, which a first question does: the next one for stable offsets takes a moment less."""
+        """Find the group's coordinator ahead, which speeds up the next request."""
         ...
 
     def group_members(self, group_id: str) -> int:
-        """Return how many live members the group has (subscribed consumers; we have none)."""
+        """Return the number of live members (subscribed consumers; Tidewheel has none)."""
         ...
 
     def offsets_retention_ms(self) -> int:
-        """Return how long brokers keep an offset that is not committed again; raises `StreamsError` if they don't tell."""
+        """Return the brokers' offset retention in ms; raise `StreamsError` if unknown."""
         ...
 
     def alter_committed(
@@ -341,7 +342,7 @@ class Admin(Protocol):
         ...
 
     def delete_group(self, group_id: str) -> None:
-        """Delete a group and its offsets; one that does not exist is fine."""
+        """Delete a group and its offsets, if it exists."""
         ...
 
     def fence(self, transactional_ids: Sequence[str]) -> None:
@@ -354,40 +355,39 @@ class Admin(Protocol):
 
 
 class ChangelogReader(Protocol):
-    """Reads changelogs for restoring: read_committed, by position, never by group.
+    """Reader of changelogs: read_committed, by position, without a group.
 
-    `with_headers` is False until somebody sets it, before the records that have some: changelogs have none
-    but those of stores that keep headers.
+    Set `with_headers` before reading changelogs of stores that keep headers; others have none.
     """
 
     with_headers: bool
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read exactly these partitions from these offsets."""
+        """Replace the assignment."""
         ...
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions as well; one that is read already stays where it is."""
+        """Add partitions; those already read keep their position."""
         ...
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions no more; one that is not read is fine."""
+        """Remove partitions, also ones that are not read."""
         ...
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop fetching these partitions; what was prefetched is thrown away and read again."""
+        """Pause fetching; prefetched records are dropped and read again later."""
         ...
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Fetch these partitions again."""
+        """Resume fetching."""
         ...
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the last known end per partition (see `RecordSource.end_offsets`); no request is made."""
+        """Return the cached end per partition (see `RecordSource.end_offsets`)."""
         ...
 
     def stable_offsets(self) -> dict[TopicPartition, int]:
-        """Return the last known end of the decided records (see `RecordSource.stable_offsets`); no request is made."""
+        """Return the cached last stable offset (see `RecordSource.stable_offsets`)."""
         ...
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
@@ -395,7 +395,7 @@ class ChangelogReader(Protocol):
         ...
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the position per partition; past control records once the end was reached (H29)."""
+        """Return the position per partition, past control records at the end (H29)."""
         ...
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Origin of an input's committed offset: ours, set by another program, lost, or never there. Pure.
+"""Origin of an input's committed offset: ours, another program's, lost, or never set. Pure.
 
-An offset that this application did not commit would skip or repeat records, and a lost one would count all input again on top
-of the state that is there. Both are refused unless `accept_offsets` is set. A partition that appeared after the application's
-first start has no offset either; it is read from its beginning, whatever `auto_offset_reset` says (KIP-1327).
+Starting at a foreign offset would skip or repeat records; a lost offset would count all input again
+on top of existing state. Both are refused unless `accept_offsets` is set. A partition that appeared
+after the first start has no offset; it is read from its beginning (KIP-1327).
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,6 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress, partition_time_
 from tidewheel.tasks.ports import CommittedOffset
 from tidewheel.tasks.worker_settings import WorkerSettings
 
-#: What ends a refusal.
 _WAYS_OUT: Final = (
     "To start there all the same, run once with --accept-offsets (or accept_offsets=True); to process the input again, stop "
     "all workers and run `tidewheel reset`"
@@ -34,12 +33,12 @@ _WAYS_OUT: Final = (
 
 
 class StartRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that decide where inputs begin.
+    """Settings that decide where inputs start.
 
     Attributes:
-        group_id: The group that offsets are committed to: the application's id.
-        auto_offset_reset: Where inputs begin without an offset at the application's first start.
-        accept_offsets: Offsets of other origin are followed, and lost ones count as never there.
+        group_id: Application id, which is the group id.
+        auto_offset_reset: Start of inputs without an offset at the application's first start.
+        accept_offsets: Accept foreign offsets, and treat lost ones as never set.
         operators: Operator of each generated name of a store or repartition topic.
     """
 
@@ -49,7 +48,7 @@ class StartRules(msgspec.Struct, frozen=True, kw_only=True):
     operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
 
     def own(self, found: CommittedOffset | None) -> Progress | None:
-        """Return the progress beside an offset; None if nothing is committed, or not by this application."""
+        """Return the progress in an offset's metadata; None without a commit of ours."""
         if found is None or found.offset < 0:
             return None
         progress = Progress.decode(found.metadata, committed_offset=found.offset)
@@ -59,7 +58,6 @@ class StartRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start_rules(settings: WorkerSettings) -> StartRules:
-    """Return the settings that decide where inputs begin."""
     return StartRules(
         group_id=settings.application_id,
         auto_offset_reset=settings.auto_offset_reset,
@@ -73,9 +71,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         facts: Facts to commit from now on.
-        has_past: This application has committed for the task. Otherwise state of the task means that offsets were lost.
+        has_past: This application has committed for the task. Otherwise existing state shows lost offsets.
         is_new: The partition appeared after the application's first start.
-        is_accepted: The offset is of other origin, or missing, and `accept_offsets` is set.
+        is_accepted: The offset is foreign or missing, and `accept_offsets` is set.
     """
 
     facts: CommitFacts = CommitFacts()
@@ -85,12 +83,11 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets that this application has committed, of all its inputs.
+    """Offsets that this application committed, of all inputs.
 
     Attributes:
-        plan: The application on its cluster.
         facts: Facts of each partition with an offset of ours.
-        appeared: Partitions that this process has seen appear.
+        appeared: Partitions that appeared during this process.
     """
 
     plan: ApplicationPlan
@@ -98,7 +95,7 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
     appeared: AbstractSet[TopicPartition] = frozenset()
 
     def is_new(self, partition: TopicPartition) -> bool:
-        """Return whether a partition without an offset appeared after the application's first start."""
+        """Return True if the partition appeared after the application's first start."""
         if partition in self.appeared:
             return True
         first = self.first_partitions(partition.topic)
@@ -107,7 +104,7 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
         return self._is_new_topic(partition.topic)
 
     def first_partitions(self, topic: str) -> int:
-        """Return how many partitions a topic had when the application first read it; -1 if no commit tells."""
+        """Return a topic's partition count at the first read; -1 if no commit has it."""
         known = [
             facts.first_partitions
             for partition, facts in self.facts.items()
@@ -116,12 +113,12 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
         return min(known, default=-1)
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions an input topic has now."""
+        """Return the current partition count of an input topic."""
         counts = (each.topic_partitions for each in self.plan.subtopologies.values())
         return max(found.get(topic, 0) for found in counts)
 
     def _is_new_topic(self, topic: str) -> bool:
-        """Return whether a pattern matched a topic later than others.
+        """Return True if a pattern matched the topic later than others.
 
         The first task of a sub-topology reads partition 0 of all its topics, and commits them together.
         """
@@ -142,14 +139,7 @@ def origin_without_offset(
     offsets: GroupOffsets,
     rules: StartRules,
 ) -> Origin:
-    """Return the origin of an input without an offset; raises `StartRefusedError` if it must have had one.
-
-    Args:
-        partition: The input.
-        inputs: All inputs of its task.
-        offsets: Offsets of ours.
-        rules: The settings.
-    """
+    """Return the origin of an input without an offset; raise `StartRefusedError` if it had one."""
     digest = inputs_digest(each.topic for each in inputs)
     others = {each: offsets.facts[each] for each in sorted(inputs) if each in offsets.facts}
     together = next((each for each, facts in others.items() if facts.inputs == digest), None)
@@ -181,9 +171,9 @@ def origin_of_foreign(
     rules: StartRules,
     floor: int | None,
 ) -> Origin:
-    """Return the origin of an offset that is not ours; raises `StartRefusedError` unless it may be followed.
+    """Return the origin of a foreign offset; raise `StartRefusedError` unless it is acceptable.
 
-    It may if `accept_offsets` is set, if it is where the last owner left the partition, or if Kafka Streams committed it and
+    It is with `accept_offsets`, at the offset the last owner left, or if Kafka Streams committed it and
     this application never ran.
     """
     is_accepted = rules.accept_offsets and found.offset != floor
@@ -214,7 +204,6 @@ def origin_of_own(
     inputs: AbstractSet[TopicPartition],
     offsets: GroupOffsets,
 ) -> Origin:
-    """Return the origin of an offset of ours."""
     facts = CommitFacts.decode(progress.facts)
     first = facts.first_partitions
     if first < 0:  # an earlier version, or a bulk load
@@ -226,9 +215,10 @@ def origin_of_own(
 
 
 def check_names(committed: CommitFacts, operators: Mapping[str, NamedOperator]) -> None:
-    """Raise `StartRefusedError` if an operator has another generated name than when the last commit was made.
+    """Raise `StartRefusedError` if an operator's generated name changed since the last commit.
 
-    An operator that was changed in place keeps its name and its rows. Operators whose fingerprints are equal are not told apart.
+    An operator changed in place keeps its name and rows. Operators with equal fingerprints are not
+    distinguished.
     """
     names = {name_digest(name): name for name in operators}
     for before, now in (
@@ -277,10 +267,9 @@ def check_state(
     """Raise `StartRefusedError` if a task without an offset of ours has state: its offsets were lost.
 
     Args:
-        task: The task.
         origins: Origins of its inputs' offsets.
-        committed: Inputs with an offset; those without one of ours were committed by Kafka Streams, with its changelogs.
-        on_disk: Why the local disk counts as state of this application; empty if it does not.
+        committed: Inputs with an offset; foreign ones are Kafka Streams', with its changelogs.
+        on_disk: Evidence of state of this application on disk; empty if none.
         in_changelogs: End of each changelog partition of the task.
     """
     if any(each.has_past or each.is_accepted for each in origins.values()):
@@ -299,7 +288,6 @@ def check_state(
 
 
 def lost_text(partition: TopicPartition, evidence: str) -> str:
-    """Return the text of a refusal where offsets were lost."""
     return (
         f"nothing is committed for {partition}, but {evidence}: its offsets were deleted or have expired "
         "(offsets.retention.minutes), so all input would count again. " + _WAYS_OUT

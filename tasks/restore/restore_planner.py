@@ -8,6 +8,7 @@ from typing import Final
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.errors import StreamsError
 from tidewheel.state_stores.layout.position import Position
+from tidewheel.state_stores.spec import SEGMENTED_KINDS
 from tidewheel.tasks.errors import StartRefusedError
 from tidewheel.tasks.internal_topics import ApplicationPlan
 from tidewheel.tasks.key_ranges.progress_vector import slowest_position_ms
@@ -335,7 +336,8 @@ class RestorePlanner:
         self, task: Task, starts: Mapping[TopicPartition, StartPosition] | None
     ) -> None:
         """Set the slowest range's position of an active task: its restore ends at that commit."""
-        if starts is not None:
+        segmented = any(spec.kind in SEGMENTED_KINDS for spec in task.stores.specs.values())
+        if starts is not None and segmented:  # rows of other stores do not expire by it
             task.stores.slowest_position_ms = slowest_position_ms(
                 [starts[partition].progress for partition in task.inputs],
                 self._topology_hash,

@@ -1,4 +1,4 @@
-"""Where tasks begin to read, from what is committed and what the log still has."""
+"""Start positions of tasks, from committed offsets and the log."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,32 +32,30 @@ from tidewheel.tasks.restore.offset_origin import (
 
 _log = logging.getLogger(__name__)
 
-#: As many partitions are named in a line of the log.
+#: Partitions named in one log line.
 _NAMED: Final = 5
 
 
 class StartPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one input partition begins: the offset, and the stream time known there (-1 for none)."""
+    """Start offset of one input partition, and the stream time there (-1 if unknown)."""
 
     offset: int
     partition_time_ms: int = -1
-    #: Whether it is where a commit left off.
     committed: bool = False
-    #: What the last commit said, or None if nothing (of ours) is committed.
+    #: Progress of the last commit; None without a commit of ours.
     progress: Progress | None = None
-    #: Whether Kafka Streams has committed it.
     by_kafka_streams: bool = False
     #: Origin of the committed offset.
     origin: Origin = Origin()
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """With what a task is owned.
+    """Terms under which a worker owns a task.
 
     Attributes:
-        task_epoch: Count of the task's owners; 0 under fixed assignment.
-        input: Committed offsets that an owner named last: nobody begins below.
-        changelog_end: Positions to restore to; where one is missing, the end of the changelog as it is read then.
+        task_epoch: Number of the task's owners so far; 0 under fixed assignment.
+        input: Committed offsets that the last owner reported: lower bounds of the start.
+        changelog_end: Positions to restore to; a missing one is the end of the changelog at the restore.
     """
 
     task_epoch: int = 0
@@ -76,9 +74,10 @@ def find_starts(
     transactional_id: str,
     appeared: AbstractSet[TopicPartition] = frozenset(),
 ) -> tuple[dict[TopicPartition, StartPosition], dict[str, bytes]]:
-    """Fence whoever committed for these tasks' inputs before; return where each input begins, and its topics' ids.
+    """Fence earlier producers of these tasks' inputs; return the start and topic id of each input.
 
-    Raises `StreamsError` if the group has subscribed members, and `StartRefusedError` where an input must not start.
+    Raises `StreamsError` if the group has subscribed members, and `StartRefusedError` where an input
+    must not start.
     """
     group_id = rules.group_id
     members = admin.group_members(group_id)
@@ -108,7 +107,7 @@ def find_starts(
 
 
 def topic_ids_of(partitions: Iterable[TopicPartition], admin: Admin) -> dict[str, bytes]:
-    """Return the ids of the partitions' topics, of those that exist."""
+    """Return the ids of the partitions' existing topics."""
     topics = admin.describe_topics(sorted({partition.topic for partition in partitions}))
     return {name: topic.topic_id for name, topic in topics.items()}
 
@@ -122,14 +121,13 @@ def find_granted_starts(
     topic_ids: Mapping[str, bytes],
     appeared: AbstractSet[TopicPartition] = frozenset(),
 ) -> dict[TopicPartition, StartPosition]:
-    """Return where each input of tasks begins that the group has granted; `topic_ids` are those of all inputs.
+    """Return the start of each input of granted tasks; `topic_ids` has all their topics.
 
-    The group has fenced or heard whoever had them before. Only producers of fixed assignment are not in its books:
-    they are fenced here (their commits say epoch 0). The cluster is asked as little as possible, because a task stands
-    still meanwhile: that a committed offset is in the log is found out by reading. What reading does not find out is asked:
-    whether the log still has what key ranges ahead of the lowest offset have done. Raises
-    `StartRefusedError` where a committed offset is below what the last owner left (nobody goes back, H15), and what
-    `start_position` raises.
+    The group has fenced the earlier owners. Only producers of fixed assignment are unknown to it
+    (their commits have epoch 0); they are fenced here. Requests are few, because the task pauses
+    meanwhile: a committed offset outside the log is found by reading. The log's end is requested only
+    for key ranges ahead of the lowest offset. Raises `StartRefusedError` where a committed offset is
+    below the last owner's (H15), and the errors of `start_position`.
     """
     inputs = inputs_of(plan, grants)
     missing = sorted({each.topic for each in inputs}.difference(topic_ids))
@@ -180,12 +178,12 @@ def _origins(
     rules: StartRules,
     appeared: AbstractSet[TopicPartition],
 ) -> dict[TopicPartition, Origin]:
-    """Return the origin of the offset of each input; raises `StartRefusedError` where that is no place to start."""
+    """Return the origin of each input's offset; raise `StartRefusedError` for an invalid one."""
     inputs = inputs_of(plan, grants)
     own = {each: rules.own(committed.get(each)) for each in inputs}
     any_committed = any(map(is_committed, committed.values()))
     if not all(own.values()):
-        # The rest of the application tells whether it has run before. Asked only where something is missing.
+        # Commits of other tasks show an earlier run; requested only if an offset is missing.
         rest = sorted({*inputs_of(plan, plan.tasks)}.difference(inputs))
         others = admin.committed(rules.group_id, rest, stable=False)
         own |= {each: rules.own(offset) for each, offset in others.items()}
@@ -220,9 +218,9 @@ def _origins(
 
 
 def _check_changelogs(plan: ApplicationPlan, lost: TopicPartition, admin: Admin) -> None:
-    """Raise `StartRefusedError` if a changelog has records although this application has no offset at all.
+    """Raise `StartRefusedError` if a changelog has records although no offset of ours is committed.
 
-    Its tasks would start together: one without state would write the input of those with state again.
+    Tasks start together: one without state would repeat the output for tasks with state.
     """
     partitions = [
         TopicPartition(topic.name, partition)
@@ -236,12 +234,12 @@ def _check_changelogs(plan: ApplicationPlan, lost: TopicPartition, admin: Admin)
 
 
 def appeared_in(plan: ApplicationPlan, before: ApplicationPlan) -> set[TopicPartition]:
-    """Return the input partitions of a plan that an earlier one did not have."""
+    """Return the input partitions that an earlier plan did not have."""
     return {*inputs_of(plan, plan.tasks)}.difference(inputs_of(before, before.tasks))
 
 
 def inputs_of(plan: ApplicationPlan, tasks: Iterable[TaskId]) -> list[TopicPartition]:
-    """Return the partitions that tasks read, in order."""
+    """Return the sorted partitions that tasks read."""
     return sorted(partition for task in tasks for partition in plan.inputs(task))
 
 
@@ -251,7 +249,7 @@ def _check_grant(
     committed: Mapping[TopicPartition, CommittedOffset],
     rules: StartRules,
 ) -> None:
-    """Raise `StartRefusedError` where less is committed than an owner left, or under a later epoch.
+    """Raise `StartRefusedError` for an offset below the last owner's, or of a later epoch.
 
     Inputs that the task had in an earlier topology have no effect.
     """
@@ -281,14 +279,14 @@ def _check_grant(
 
 
 def progress_of(found: CommittedOffset | None) -> Progress | None:
-    """Return what a commit says beside its offset; None if nothing is committed, or nothing of ours."""
+    """Return the progress in a commit's metadata; None without a commit of ours."""
     if not is_committed(found):
         return None
     return Progress.decode(found.metadata, committed_offset=found.offset)
 
 
 def _is_uneven(found: CommittedOffset | None) -> bool:
-    """Return whether some key range had done records behind the committed offset."""
+    """Return True if a key range processed records beyond the committed offset."""
     progress = progress_of(found)
     return progress is not None and progress.highest_offset > progress.committed_offset
 
@@ -336,7 +334,7 @@ def _log_accepted(positions: Mapping[TopicPartition, StartPosition]) -> None:
 
 
 def _log_kafka_streams(positions: Mapping[TopicPartition, StartPosition]) -> None:
-    """Log which offsets are those of Kafka Streams: its commits hold less than ours."""
+    """Log offsets committed by Kafka Streams, which contain less than ours."""
     found = [partition for partition, start in positions.items() if start.by_kafka_streams]
     if found:
         _log.info(
@@ -355,9 +353,10 @@ def _resets(
     auto_offset_reset: str,
     admin: Admin,
 ) -> dict[TopicPartition, str | int]:
-    """Return how each input begins without a committed offset: by name, or at an offset.
+    """Return the reset policy or offset of each input without a committed offset.
 
-    One that appeared after the first start begins at its beginning, unless its source demands an offset.
+    A partition that appeared after the first start is read from its beginning, unless its source
+    requires an offset.
     """
     resets: dict[TopicPartition, str | int] = {}
     ages_ms: dict[TopicPartition, int] = {}
@@ -367,25 +366,25 @@ def _resets(
         if origins[partition].is_new and reset != "none":
             resets[partition] = "earliest"
         elif is_committed(committed.get(partition)):
-            resets[partition] = "none"  # nobody will ask
+            resets[partition] = "none"  # not used
         elif isinstance(reset, timedelta):
             ages_ms[partition] = reset // timedelta(milliseconds=1)
         elif reset == "latest":
             latest.append(partition)
         else:
             resets[partition] = reset
-    # Records that are undecided now are of later: "latest" is not the end of the log.
+    # Undecided records count as later ones: "latest" is not the end of the log.
     stable = admin.stable_offsets(latest) if latest else {}
     return {**resets, **admin.offsets_of_age(ages_ms), **stable}
 
 
 def is_committed(found: CommittedOffset | None) -> TypeGuard[CommittedOffset]:
-    """Return whether an offset is committed; clients tell of one that isn't by none, or by one below 0."""
+    """Return True for a committed offset; clients report a missing one as None or below 0."""
     return found is not None and found.offset >= 0
 
 
 def _reset_of(plan: ApplicationPlan, topic: str) -> OffsetReset | None:
-    """Return where a topic's source begins without a committed offset; None where it does not say."""
+    """Return the reset policy of a topic's source; None for the default."""
     for subtopology in plan.subtopologies.values():
         for source in subtopology.spec.sources:
             if topic in subtopology.source_topics[source.name]:
@@ -402,10 +401,10 @@ def start_position(
     topic_id: bytes,
     reset: str | int,
 ) -> StartPosition:
-    """Return where to begin in one input partition; `reset` is a name, or the offset to begin at if none is committed.
+    """Return the start of one input partition; `reset`: policy or offset if none is committed.
 
-    Raises `StartRefusedError` where going on would lose or repeat records silently: the committed offset is outside the
-    log or the fastest key range was beyond its end, or the topic is not the one that was committed for.
+    Raises `StartRefusedError` where records would be lost or repeated: the committed offset is outside
+    the log, the fastest key range was beyond its end, or the topic was recreated.
     """
     if not is_committed(committed):
         if reset == "none":
@@ -450,10 +449,10 @@ def earlier_transactional_ids(
     committed: Mapping[TopicPartition, CommittedOffset],
     known: AbstractSet[str],
 ) -> list[str]:
-    """Return this application's ids in commit metadata beside the known ones: producers to fence before starting.
+    """Return this application's earlier ids in commit metadata: producers to fence before a start.
 
-    Their open transactions could otherwise still commit after we began. `known` are our own id and those of live
-    siblings, which have fenced their predecessors themselves. Anybody may have committed: ids of other applications are
+    Their open transactions could still commit later. `known`: our own id and those of live siblings,
+    which have fenced their predecessors. Any program may have committed: ids of other applications are
     left out.
     """
     found = (
@@ -473,9 +472,9 @@ def earlier_transactional_ids(
 
 
 def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartition, OldMap]:
-    """Return how far the key ranges of each input were at its last commit, of those that have some.
+    """Return the progress of each input's key ranges at its last commit, where it has ranges.
 
-    Ranges by a hash of another version are not used: their records are processed from the lowest offset on.
+    Ranges by a hash of another version are ignored: records are processed from the lowest offset on.
     """
     found: dict[TopicPartition, OldMap] = {}
     for partition, start in sorted(starts.items()):
@@ -497,10 +496,10 @@ def old_maps(starts: Mapping[TopicPartition, StartPosition]) -> dict[TopicPartit
 def operator_times(
     starts: Mapping[TopicPartition, StartPosition], topology_hash: bytes
 ) -> tuple[int, ...]:
-    """Return the stream times that a task's operators had when its inputs were committed, () if none are known.
+    """Return the stream times of a task's operators at its last commit; () if unknown.
 
-    Every input carries the same times; after a crash between commits of different owners the later ones count. Times of
-    another topology say nothing about the operators of this one: they are left out, with a warning.
+    All inputs carry the same times; after a crash between commits of different owners the later ones
+    count. Times of another topology are ignored with a warning: they belong to other operators.
     """
     found: dict[TopicPartition, tuple[int, ...]] = {}
     for partition, start in sorted(starts.items()):
