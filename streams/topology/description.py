@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from tidewheel.streams.topology.nodes import parents_of
-from tidewheel.tasks.key_ranges.keyed_analysis import cutting
+from tidewheel.tasks.key_ranges.keyed_analysis import keyedness
 from tidewheel.tasks.processing.api.topology_spec import (
     GlobalStoreSpec,
     NodeSpec,
@@ -220,7 +220,7 @@ def _described(spec: SubtopologySpec, execution: bool) -> SubtopologyDescription
             for name in sorted(nodes, key=lambda name: (-links.sizes[name], name))
         ),
         execution=str(execution_mode(spec)) if execution else None,
-        key_ranges=str(cutting(spec)) if execution else None,
+        key_ranges=str(keyedness(spec)) if execution else None,
     )
 
 

@@ -349,7 +349,7 @@ class CommitRound:
 
     def _cut(self, tasks: Iterable[Task]) -> None:
         """Have key ranges hand over what they have done, those first that will do so soon."""
-        cuts = [task.ask_for_cut() for task in parallel_tasks(tasks)]
+        cuts = [task.request_seals() for task in parallel_tasks(tasks)]
         until_s = time.monotonic() + _CUT_S
         for cut in cuts:
             cut.wait(until_s - time.monotonic())

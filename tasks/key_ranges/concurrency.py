@@ -1,18 +1,19 @@
-"""How many key ranges of a pool work at a time: few if they compute, else as many as there are threads. Pure.
+"""Concurrency limit of a range pool: few ranges run if they compute, all if they wait. Pure.
 
-Calls that wait gain from every thread that waits beside them. Calls that compute in Python gain nothing, for one interpreter runs
-them one after the other; but each thread that wants it makes the others wait for it, the worker's own thread with
-them, so commits come late. Among many threads both look alike: one that waits for its answer and one that waits for the
-interpreter use no processor. Among few they don't. So a pool begins with two, sees which part of the time they want a
-processor, and is opened if that is little. If it is not, twice as many are tried, and kept while they do clearly more. It looks again, rarely,
-as long as ranges wait, or all of one processor is wanted.
+Waiting calls gain from every thread. Calls that compute in Python gain nothing from more threads:
+one interpreter runs them in turn, and each waiting thread delays the worker's own thread, so
+commits come late. Among many threads both kinds use no processor while they wait. Among two they
+differ. So a pool starts with two ranges and measures the share of a processor that they want: used
+time, plus time in the processor's run queue. A small share admits all threads. A large share tries
+twice as many, and keeps them while they use clearly more. The pool measures again, rarely, while
+ranges wait or one processor is fully used.
 
-What a thread wants is what it uses and, where others use the processors too, what it waits for one. Whether more do more is told by
-what they use, for they may all wait for the one that has the interpreter and no processor.
+Two threads whose calls wait 10 ms and compute 0.2 ms use 0.04 of a processor: all threads run. Two
+that only compute use one processor, and four no more: two are enough. Two that wait 4 ms and
+compute 7 ms outside of the interpreter use 1.3, and four use 2: all run.
 
-For example, two threads whose calls wait 10 ms and compute 0.2 ms use 0.04 of a processor, so all threads work;
-two whose calls only compute use all of one, four no more than that, and two are enough. Two that wait 4 ms and compute 7 ms
-outside of the interpreter use 1.3, and four use 2: all threads work.
+The trials stay: one fixed rule was tried (two ranges or all, by the share that each range wants).
+It fails 9 of the 20 tests, among them loads that need a number between two and all.
 """
 
 import ctypes
@@ -27,7 +28,7 @@ _SIZE = 80
 
 
 #: As many work in any case: while one of them waits for its data, the other computes.
-NARROWEST: Final = 2
+MIN_CONCURRENCY: Final = 2
 #: Few threads that want less than this share wait, and more than they do more.
 _COMPUTES: Final = 0.5
 #: Twice as many do clearly more if they use so many times what the others wanted.
@@ -76,7 +77,7 @@ class _Look:
     put_off_s: float = 0.0
 
 
-class Width:
+class ConcurrencyLimit:
     """Sets how many ranges work at a time.
 
     Args:
@@ -85,18 +86,18 @@ class Width:
     Attributes:
         limit: How many ranges may work at a time.
 
-    >>> width = Width(64)
-    >>> width.limit
+    >>> concurrency = ConcurrencyLimit(64)
+    >>> concurrency.limit
     2
     >>> for _ in range(2):  # calls that wait: two threads use a processor for a twentieth of the time
-    ...     width.note(0.05, ranges=0.05, waited=0.0, loop=0.05, at_work=2, more_wait=True)
-    >>> width.limit
+    ...     concurrency.note(0.05, ranges=0.05, waited=0.0, loop=0.05, at_work=2, more_wait=True)
+    >>> concurrency.limit
     64
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._narrowest = min(NARROWEST, most)
+        self._narrowest = min(MIN_CONCURRENCY, most)
         self.limit = self._narrowest
         self._mean = 0.0
         self._look: _Look | None = _Look()

@@ -64,7 +64,7 @@ class Cutting(msgspec.Struct, frozen=True):
         return "keyed" if self.keyed else f"free: {self.reason}"
 
 
-def cutting(subtopology: SubtopologySpec) -> Cutting:
+def keyedness(subtopology: SubtopologySpec) -> Cutting:
     """Return whether the tasks of a sub-topology may be cut into key ranges.
 
     The first reason against it, in the order of the nodes, is given. Operators are made to be asked, and so are

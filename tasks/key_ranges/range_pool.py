@@ -2,7 +2,7 @@
 
 A thread takes the range that has waited longest; where no range has to wait, it keeps the one that it had before, whose objects are warm. A range whose
 call does not return keeps its thread; if its task lets go of it, another thread takes the place of that one. How many
-ranges work at a time is what `width.py` says: few where they compute, as many as there are threads where they wait. A call that takes
+ranges work at a time is what `concurrency.py` says: few where they compute, as many as there are threads where they wait. A call that takes
 long gives up its place among them, so one that never returns, though it computes, keeps no other from working.
 """
 
@@ -14,7 +14,7 @@ from contextlib import suppress
 from heapq import nlargest
 from typing import Final, NamedTuple
 
-from tidewheel.tasks.key_ranges.concurrency import NARROWEST, Width, waited_s
+from tidewheel.tasks.key_ranges.concurrency import MIN_CONCURRENCY, ConcurrencyLimit, waited_s
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker, Scheduling
 from tidewheel.tasks.key_ranges.shared_loop import Shared, SharedLoop
 
@@ -63,8 +63,8 @@ class RangePool:
         self._shared: SharedLoop | None = None
         self._loops: list[SharedLoop] = []
         self._started = 0
-        self._width = Width(threads)
-        #: Told when there are ranges that `_width` may keep from working, or that work though they should not.
+        self._concurrency = ConcurrencyLimit(threads)
+        #: Told when there are ranges that `_concurrency` may keep from working, or that work though they should not.
         self._crowded = threading.Condition(self._lock)
         self._looks = True
         #: The clocks of the threads' processor time.
@@ -72,11 +72,13 @@ class RangePool:
         #: Ranges in a call that takes long, with their threads, which take no place. None of them is left behind.
         self._long: dict[RangeWorker, threading.Thread] = {}
         self._loop_clock = 0
-        if threads > NARROWEST and hasattr(time, "pthread_getcpuclockid"):
+        if threads > MIN_CONCURRENCY and hasattr(time, "pthread_getcpuclockid"):
             self._loop_clock = time.pthread_getcpuclockid(threading.get_ident())
-            threading.Thread(target=self._set_width, name="tidewheel-width", daemon=True).start()
+            threading.Thread(
+                target=self._adjust_concurrency, name="tidewheel-width", daemon=True
+            ).start()
         else:  # nobody could see that calls wait
-            self._width.limit = threads
+            self._concurrency.limit = threads
         for _ in range(threads):
             self._start_thread()
 
@@ -220,7 +222,7 @@ class RangePool:
 
     def _next(self, before: RangeWorker | None) -> RangeWorker:
         """Take the range that has waited longest; the one before, if there are threads for all the others. The lock is held."""
-        others = min(self._waiting, self._width.limit - self._at_work - 1)
+        others = min(self._waiting, self._concurrency.limit - self._at_work - 1)
         if before is not None and len(self._ready) - 1 <= others:
             with suppress(ValueError):  # it has no work
                 self._ready.remove(before)
@@ -242,22 +244,22 @@ class RangePool:
     @property
     def _has_place(self) -> bool:
         """Return whether one more range may work."""
-        return self._closed or self._at_work < self._width.limit
+        return self._closed or self._at_work < self._concurrency.limit
 
     @property
     def _free(self) -> int:
         """Return how many of the threads that wait may work."""
-        return min(self._waiting, self._width.limit - self._at_work)
+        return min(self._waiting, self._concurrency.limit - self._at_work)
 
     @property
     def _is_crowded(self) -> bool:
-        return self._at_work > NARROWEST or (len(self._ready) > 0 and not self._has_place)
+        return self._at_work > MIN_CONCURRENCY or (len(self._ready) > 0 and not self._has_place)
 
     def _look_soon(self) -> None:
         if not self._looks:
             self._crowded.notify()
 
-    def _set_width(self) -> None:
+    def _adjust_concurrency(self) -> None:
         """Set how many ranges work at a time, while there are more than few."""
         seen: _Seen | None = None
         with self._lock:
@@ -324,7 +326,7 @@ class RangePool:
             if thread in of_thread and thread in in_queue_s
         }
         ranges, sampled = sum(share.values()), sum(of_thread[thread] for thread in waited)
-        self._width.note(
+        self._concurrency.note(
             elapsed_s,
             ranges=ranges,
             waited=sum(waited.values()) * ranges / sampled if sampled else 0.0,

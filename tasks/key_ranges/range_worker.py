@@ -22,7 +22,7 @@ from tidewheel.state_stores.stores.factory import Store
 from tidewheel.tasks.erasure import Erasure
 from tidewheel.tasks.key_ranges.batch_size import UNIT_S, BatchPace, Pace
 from tidewheel.tasks.key_ranges.key_ranges import key_hash
-from tidewheel.tasks.key_ranges.seal_barrier import Cut
+from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
 from tidewheel.tasks.key_ranges.sealed_work import AtHand, Seal, WorkItem
 from tidewheel.tasks.key_ranges.shared_loop import Shared
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
@@ -129,7 +129,7 @@ class RangeWorker:
         commit_requested: A processor asked for a commit; what it did before is sealed.
         next_wall_clock_ms: When the next callback by the wall clock is due; None for none.
         busy_s: For how long it was at work.
-        busy_percent: Which part of the time between the last two looks of `Placing` it was at work, the unit in hand included.
+        busy_percent: Which part of the time between the last two looks of `RangePlacement` it was at work, the unit in hand included.
         unsealed_bytes: About how much memory the changes hold that are not sealed.
         sealed_bytes: Sum of the sizes of all seals.
         waiting: What waits for its coroutines: its own loop, or its part in one that ranges share.
@@ -190,11 +190,11 @@ class RangeWorker:
         #: What `busy_s` was at the last seal.
         self._sealed_busy_s = -_SEAL_S
         # Orders of the loop.
-        self._cut: Cut | None = None
+        self._seal_barrier: SealBarrier | None = None
         self._punctuate_ms: int | None = None
         self._halted = False
         self._closing = False
-        self._over = Cut(())
+        self._over = SealBarrier(())
         self._asked: deque[Question | Erasure] = deque()
 
     # -- what the loop asks ----------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class RangeWorker:
             return not self.ended
         if self.error is not None:
             return False
-        if self._cut is not None or self.processing is None or self._asked:
+        if self._seal_barrier is not None or self.processing is None or self._asked:
             return True
         waits = self._item is not None or bool(self.queue)
         return not self._halted and (waits or self._punctuate_ms is not None)
@@ -244,9 +244,9 @@ class RangeWorker:
         """Return whether it is to hear of the time of records that are not its own."""
         return self.processing is None or len(self.processing.stream_schedules) > 0
 
-    def cut(self, cut: Cut) -> None:
+    def request_seal(self, barrier: SealBarrier) -> None:
         """Ask for a seal, after the present unit."""
-        self._cut = cut
+        self._seal_barrier = barrier
 
     def ask(self, question: Question) -> None:
         """Ask about its uncommitted rows, which it answers between units of work."""
@@ -283,7 +283,7 @@ class RangeWorker:
         """Have it go on after `halt`."""
         self._halted = False
 
-    def close(self, over: Cut) -> None:
+    def close(self, over: SealBarrier) -> None:
         """Have it close its processors as its last work, and say so; what it does from now on counts for nothing."""
         self._over = over
         self._closing = True
@@ -315,7 +315,7 @@ class RangeWorker:
 
         Args:
             others_wait: Whether other ranges wait for a thread.
-            alone: Whether no other thread is free, so that nobody may be there for a cut that is asked for later.
+            alone: Whether no other thread is free, so that no thread may be free for a later seal request.
         """
         with self._ending(), self._trusted(), self.waiting:
             run_steps(self._turn(others_wait, alone, on_loop=False))
@@ -340,9 +340,9 @@ class RangeWorker:
             self.error = None if self._closing else error
         finally:
             self.unit_since_s = None
-            if self._cut is not None and not self._closing:
-                cut, self._cut = self._cut, None
-                cut.made(self)
+            if self._seal_barrier is not None and not self._closing:
+                barrier, self._seal_barrier = self._seal_barrier, None
+                barrier.sealed(self)
 
     def _turn(
         self, others_wait: Callable[[], bool], alone: Callable[[], bool], *, on_loop: bool
@@ -362,9 +362,9 @@ class RangeWorker:
         """Return whether what is done is to be sealed, because what comes next may not return.
 
         That is after `after_s` seconds of work since the last seal where records are slow, or where users' objects run, which may
-        call something at any time. Seals of whole batches of fast records, which cost more, wait for a cut.
+        call something at any time. Seals of whole batches of fast records, which cost more, wait for a request.
         """
-        if self._cut is not None or self.processing is None:
+        if self._seal_barrier is not None or self.processing is None:
             return True
         careful = self.slow or not self.processing.graph.batched
         return careful and self.busy_s - self._sealed_busy_s >= after_s
@@ -375,11 +375,11 @@ class RangeWorker:
                 self._begin()
                 if self._shared is not None:
                     break  # it waits elsewhere from now on
-            elif self._cut is not None:
+            elif self._seal_barrier is not None:
                 if self.dirty:
                     self._seal()
-                cut, self._cut = self._cut, None
-                cut.made(self)
+                barrier, self._seal_barrier = self._seal_barrier, None
+                barrier.sealed(self)
             elif self._asked:
                 self._answer(self.processing, self._asked.popleft())
             else:
@@ -604,7 +604,7 @@ class RangeWorker:
             self.closing_error = error
         finally:
             self.ended = True
-            self._over.made(self)
+            self._over.sealed(self)
 
 
 def _nobody() -> bool:

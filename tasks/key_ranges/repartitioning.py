@@ -25,7 +25,7 @@ _LESS: Final = 1 / 4
 _ROWS_MIN: Final = 8
 
 
-class Recut:
+class Repartitioning:
     """Another cut of one task's keys that is wished for.
 
     Attributes:

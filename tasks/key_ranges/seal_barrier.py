@@ -1,16 +1,16 @@
-"""A cut through the work of several ranges: who was asked, and who has sealed."""
+"""Seal barrier: waits until the key ranges have sealed their work for a commit."""
 
 import threading
 from collections.abc import Hashable, Iterable
 
 
-class Cut:
-    """Waits for those ranges whose seal comes soon.
+class SealBarrier:
+    """Barrier of those ranges that will seal soon.
 
-    >>> cut = Cut({"a", "b"})
-    >>> cut.made("a"); cut.wait(0.0)
+    >>> barrier = SealBarrier({"a", "b"})
+    >>> barrier.sealed("a"); barrier.wait(0.0)
     False
-    >>> cut.made("b"); cut.wait(0.0)
+    >>> barrier.sealed("b"); barrier.wait(0.0)
     True
     """
 
@@ -20,12 +20,12 @@ class Cut:
         if not self._awaited:
             self._all.set()
 
-    def made(self, range_: Hashable) -> None:
-        """Note that a range has sealed. Called from the ranges' threads."""
+    def sealed(self, range_: Hashable) -> None:
+        """Record that a range has sealed. Called from the ranges' threads."""
         self._awaited.discard(range_)
         if not self._awaited:
             self._all.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the ranges that are awaited; return whether all have sealed."""
+        """Wait; return True if all awaited ranges have sealed."""
         return self._all.wait(max(seconds, 0.0))

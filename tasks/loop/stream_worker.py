@@ -55,7 +55,7 @@ from tidewheel.tasks.restore.start_positions import Grant, appeared_in, find_sta
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent, StateUpdater
 from tidewheel.tasks.task.learner_task import LearnerTask
 from tidewheel.tasks.task.parallel_task import parallel_tasks
-from tidewheel.tasks.task.range_placement import Placing
+from tidewheel.tasks.task.range_placement import RangePlacement
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import GoneTopics, WorkerInput
 from tidewheel.tasks.worker_settings import WorkerSettings
@@ -183,7 +183,7 @@ class StreamWorker:
         self._lags: dict[TopicPartition, int] = {}
         # Of the present beginning of the tasks, set by `_run_tasks`.
         self._pool: RangePool | None = None
-        self._placing: Placing | None = None
+        self._placing: RangePlacement | None = None
         #: Tasks whose key ranges rest.
         self._resting: frozenset[TaskId] = frozenset()
         self._manager: TaskManager
@@ -318,7 +318,7 @@ class StreamWorker:
                 OPERATOR_TIMES_MAX,
                 facts_bytes(self._settings.operators),
             )
-            self._placing = Placing(self._pool, fitting)
+            self._placing = RangePlacement(self._pool, fitting)
         self._manager = self._manage(collector, policy, stack)
         stack.push(self._give_up_commit)  # before the tasks are closed
         self.tasks, self.copies = self._manager.tasks, self._manager.copies
@@ -512,11 +512,11 @@ class StreamWorker:
             return
         self._placing.look(self._manager.tasks.values())
         running = self._manager.running.values()
-        waiting = [task for task in parallel_tasks(running) if task.may_be_cut]
+        waiting = [task for task in parallel_tasks(running) if task.can_repartition]
         if waiting:
             self._commit()
             for task in waiting:
-                task.cut_anew()
+                task.repartition()
 
     # -- the group -------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ from tidewheel.tasks.restore.store_restore import ClosedTask, FailedTask, Refuse
 from tidewheel.tasks.task.learner_task import LearnerTask
 from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.parallel_task import parallel_tasks
-from tidewheel.tasks.task.range_status import blocking, busiest, long_in_hand, range_count
+from tidewheel.tasks.task.range_status import blocking, busiest, long_running_records, range_count
 from tidewheel.tasks.task.state_manager import StateManager
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
@@ -51,7 +51,7 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 _log = logging.getLogger(__name__)
 
 #: How long calls in hand of tasks that are let go are waited for. By the machine's clock: threads run.
-_IN_HAND_S: Final = 0.1
+_IN_PROGRESS_S: Final = 0.1
 
 
 class HeldTasks(msgspec.Struct):
@@ -440,7 +440,7 @@ class TaskManager:
             elif task_id in self.tasks:
                 self._release_restoring(order, self.tasks.pop(task_id), grant)
         if running:
-            until_s = time.monotonic() + _IN_HAND_S
+            until_s = time.monotonic() + _IN_PROGRESS_S
             for parallel in parallel_tasks(task for _, task in running):
                 parallel.settle(until_s, lambda: None)
             self._commit()
@@ -578,7 +578,7 @@ class TaskManager:
                     changelog=_keyed(self._updater.reached(task_id)) if is_restoring else {},
                     lag=sum(known) if len(known) == len(task.inputs) else -1,
                     rate=round(rates.get(task_id, 0.0), 1),
-                    ranges=long_in_hand(task),
+                    ranges=long_running_records(task),
                     range_count=range_count(task),
                     busiest=busiest(task),
                     blocking=blocking(task),

@@ -1,4 +1,4 @@
-"""A task whose records are processed by key ranges, in the threads of a pool; the loop's thread hands out and commits.
+"""Parallel task: key ranges process its records in a thread pool; the loop distributes and commits.
 
 The loop decodes the records in their order, asks the handlers about those that can't be read, and gives each range those
 of its keys. At a commit it takes what the ranges have sealed by then. For the loop it is a `Task` that is never in the middle
@@ -26,7 +26,7 @@ from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
 from tidewheel.tasks.key_ranges.keyed_analysis import (
     counted,
-    cutting,
+    keyedness,
     runs_users_objects,
     scanned_stores,
 )
@@ -41,8 +41,8 @@ from tidewheel.tasks.key_ranges.range_worker import (
     RangeWorker,
     Scheduling,
 )
-from tidewheel.tasks.key_ranges.repartitioning import Recut
-from tidewheel.tasks.key_ranges.seal_barrier import Cut
+from tidewheel.tasks.key_ranges.repartitioning import Repartitioning
+from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
 from tidewheel.tasks.key_ranges.sealed_work import Seal, by_store
 from tidewheel.tasks.key_ranges.shared_loop import Shared
 from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
@@ -64,16 +64,16 @@ _log = logging.getLogger(__name__)
 
 _NO_MAPS: Final[Mapping[TopicPartition, OldMap]] = {}
 
-#: A unit of work that takes longer than this is not waited for by a commit.
+#: A commit does not wait for a unit of work that takes longer.
 _UNIT_MAX_S: Final = 0.02
-#: How long closing waits for calls in hand, and for what users' processors do when they are closed.
-_IN_HAND_S: Final = 0.1
+#: Seconds that closing waits for running calls, and for `close` of users' processors.
+_IN_PROGRESS_S: Final = 0.1
 _CLOSING_S: Final = 10.0
-#: A range that is at one unit of work for longer is not waited for by another cut.
+#: A repartitioning does not wait for a unit of work that takes longer.
 _HANGS_S: Final = 1.0
-#: So long coroutines may keep their loop from other ranges, all together, before somebody is told.
+#: Total seconds that coroutines may block the shared event loop before a warning.
 _KEPT_S: Final = 1.0
-#: How often somebody is told while calls in hand are waited for.
+#: Seconds between calls of `tick` while `settle` waits.
 _TICK_S: Final = 0.01
 
 
@@ -102,7 +102,7 @@ class ParallelTask:
         self._ledgers: list[Ledger] = []
         self._wanted = KeyRanges()
         self._fitting = 1
-        self._recut = Recut()
+        self._repartitioning = Repartitioning()
         self._pool: RangePool | None = None
         self._dealer = Dealer(KeyRanges(), None, -1)
         self._own_counters = TaskCounters()
@@ -123,7 +123,7 @@ class ParallelTask:
         self._divided = False
         #: Which records make the time, until there is a clock for it.
         self._counted: Counted | None = None
-        self.told_of_blocking = False
+        self.has_reported_blocking = False
 
     @property
     def state(self) -> TaskState:
@@ -143,18 +143,18 @@ class ParallelTask:
 
     @cached_property
     def ranges_max(self) -> int:
-        """Return how many ranges it may have: one, if its keys may not be cut."""
+        """Return the maximum number of ranges: 1 if the sub-topology is not keyed."""
         if self.bounds.factor == 1:
             return 1
-        return self.bounds.factor if cutting(self.plan.spec).keyed else 1
+        return self.bounds.factor if keyedness(self.plan.spec).keyed else 1
 
     @cached_property
     def _by_time(self) -> bool:
-        """Whether users' objects may have callbacks that are called as time passes."""
+        """Return True if users' objects may have callbacks on stream time."""
         return runs_users_objects(self.plan.spec)
 
     def join(self, pool: RangePool, cut: KeyRanges, fitting: int) -> None:
-        """Run in the threads of a pool from now on, cut like this; the progress of `fitting` ranges fits into a commit."""
+        """Set the pool and the key ranges; commit metadata holds the progress of `fitting` ranges."""
         self._pool = pool
         self._wanted = cut
         self._fitting = fitting
@@ -244,7 +244,7 @@ class ParallelTask:
     def _make_range_parts(
         self, collector: RangeCollector, cut: KeyRanges, index: int, *, divided: bool
     ) -> tuple[TaskProcessing, Mapping[str, Store], Sequence[StagedDatabase]]:
-        """Make what one range works with. Called in its thread."""
+        """Make the graph, stores and databases of one range. Called in its thread."""
         databases: list[StagedDatabase] = []
         own = None
         if len(cut) > 1 and (users := scanned_stores(self.plan.spec)):
@@ -298,15 +298,15 @@ class ParallelTask:
         """Close the ranges: those in a call that does not return are left behind."""
         pool = self._pool
         assert pool is not None, "it has started"
-        over = Cut(self.ranges)
+        over = SealBarrier(self.ranges)
         for each in self.ranges:
             each.close(over)
         self._wake(self.ranges)
-        if not over.wait(_IN_HAND_S):
+        if not over.wait(_IN_PROGRESS_S):
             for each in self.ranges:
                 if not each.ended and (each.unit_since_s is not None or pool.is_blocked(each)):
                     pool.leave_behind(each)
-                    over.made(each)
+                    over.sealed(each)
             over.wait(_CLOSING_S)
         for each in self.ranges:
             if each.closing_error is not None:
@@ -326,11 +326,11 @@ class ParallelTask:
             for each in self.ranges
             if each.error is None and (each.dirty or each.scheduling is not Scheduling.IDLE)
         ]
-        cut = Cut(working)
+        barrier = SealBarrier(working)
         for each in working:
-            each.cut(cut)
+            each.request_seal(barrier)
         self._wake(working)
-        while not cut.wait(min(_TICK_S, until_s - time.monotonic())):
+        while not barrier.wait(min(_TICK_S, until_s - time.monotonic())):
             tick()
             if time.monotonic() >= until_s:
                 break
@@ -338,46 +338,46 @@ class ParallelTask:
             return
         for each in working:
             each.cancel()
-        cut.wait(_IN_HAND_S)
+        barrier.wait(_IN_PROGRESS_S)
 
     # -- work ------------------------------------------------------------------------------------------------------
 
     def ready(self, now_ms: int) -> bool:
         """Return whether records can be handed out: some are buffered, and the ranges have room for them."""
-        may = self.group.records > 0 and self.group.ready(now_ms) and not self._recut.holds
+        may = self.group.records > 0 and self.group.ready(now_ms) and not self._repartitioning.holds
         return may and self._has_room() and self._has_clock()
 
     def _has_room(self) -> bool:
         waiting = sum(self._waiting())
         used = max(waiting / self.bounds.records, self._bytes_held() / self.bounds.bytes)
-        full = self._recut.is_full(self._backlogs(), waiting, used, len(self.ranges))
+        full = self._repartitioning.is_full(self._backlogs(), waiting, used, len(self.ranges))
         return not full and self._is_near()
 
     def _waiting(self) -> list[int]:
-        """Return how many rows of each range wait or are in hand."""
+        """Return the rows of each range that are queued or in progress."""
         pairs = zip(self._ledgers, self.ranges, strict=True)
         return [ledger.waiting(each.rows_done, each.passes_done) for ledger, each in pairs]
 
     def _backlogs(self) -> Iterator[tuple[int, float]]:
-        """Yield per range how many rows wait or are in hand, and how many seconds one takes."""
+        """Yield per range its queued and running rows, and the seconds that one row takes."""
         yield from zip(self._waiting(), (each.mean_s for each in self.ranges), strict=True)
 
     def _bytes_held(self) -> int:
-        """Return about how much memory waits in the ranges."""
+        """Return the approximate memory of records queued in the ranges."""
         for index, each in enumerate(self.ranges):
             self._runs.let_go(index, each.items_done)
         own = self._bytes_given - sum(each.bytes_done for each in self.ranges)
         return own + self._runs.bytes
 
     def _is_near(self) -> bool:
-        """Return whether the fastest range is not too far ahead of the slowest for a commit to tell (one is stuck)."""
+        """Return False if a stuck range is so far behind that commit metadata can't hold the distance."""
         return all(
             end - self.next_offsets[partition] < AHEAD_MAX
             for partition, end in self._handed_out.items()
         )
 
     def rest(self, resting: bool) -> None:
-        """Rest after the records at hand, or go on."""
+        """Pause after the current records, or resume."""
         for each in self.ranges:
             if resting:
                 each.halt()
@@ -388,8 +388,8 @@ class ParallelTask:
     # -- another cut -----------------------------------------------------------------------------------------------
 
     @property
-    def cannot_be_cut(self) -> bool:
-        """Return whether its ranges must stay as they are: something is done beyond others, or hangs."""
+    def has_fixed_ranges(self) -> bool:
+        """Return True if ranges must not change: one hangs, or earlier ranges were unevenly far."""
         now_s = time.monotonic()
         hangs = any(
             (since_s := each.unit_since_s) is not None and now_s - since_s > _HANGS_S
@@ -398,13 +398,13 @@ class ParallelTask:
         return bool(self._inputs.old_maps) or hangs
 
     def wish(self, cut: KeyRanges) -> None:
-        """Have the keys cut like this, at a moment when nothing is in hand."""
+        """Request other key ranges, for a moment without work in progress."""
         self._tell_of_blocking()
-        self._recut.ask(None if cut == self._dealer.ranges else cut)
+        self._repartitioning.ask(None if cut == self._dealer.ranges else cut)
 
     def _tell_of_blocking(self) -> None:
-        if not self.told_of_blocking and sum(each.kept_s for each in self.ranges) > _KEPT_S:
-            self.told_of_blocking = True
+        if not self.has_reported_blocking and sum(each.kept_s for each in self.ranges) > _KEPT_S:
+            self.has_reported_blocking = True
             _log.warning(
                 "task %s: its coroutines block the event loop instead of awaiting, so its key ranges wait for each other; "
                 "await what takes long, give it to asyncio.to_thread(), or make the functions plain ones, which run in threads",
@@ -412,23 +412,23 @@ class ParallelTask:
             )
 
     @property
-    def may_be_cut(self) -> bool:
-        """Return whether it waits for another cut, and nothing is in hand: all it needs is a commit."""
-        if self._recut.wish is None:
+    def can_repartition(self) -> bool:
+        """Return True if a repartitioning is due and no range has work in progress."""
+        if self._repartitioning.wish is None:
             return False
-        if self.cannot_be_cut:
-            self._recut.ask(None)
+        if self.has_fixed_ranges:
+            self._repartitioning.ask(None)
             return False
         quiet = all(each.is_quiet for each in self.ranges)
-        return self._recut.is_due(self._backlogs(), quiet=quiet, now_s=time.monotonic())
+        return self._repartitioning.is_due(self._backlogs(), quiet=quiet, now_s=time.monotonic())
 
-    def cut_anew(self) -> None:
-        """Cut the keys as was wished, if all that was done is committed."""
+    def repartition(self) -> None:
+        """Change the key ranges as requested, if all work is committed."""
         quiet = all(each.is_quiet and not each.dirty and not each.seals for each in self.ranges)
-        if self._recut.wish is None or not quiet:
+        if self._repartitioning.wish is None or not quiet:
             return
         times, stream_time_ms = self.operator_times_ms(), self.stream_time_ms
-        cut = self._recut.take()
+        cut = self._repartitioning.take()
         _log.info("task %s: %d key ranges become %d", self.task_id, len(self.ranges), len(cut))
         for each in self.ranges:
             if each.processing is not None:
@@ -441,7 +441,7 @@ class ParallelTask:
     def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:  # noqa: ARG002 - handing out is fast
         """Hand out the next run of at most `limit` records; return how many, 0 if nothing is buffered."""
         waiting = sum(self._waiting())
-        records = self.group.take(self._recut.rows_max(limit, waiting, len(self.ranges)))
+        records = self.group.take(self._repartitioning.rows_max(limit, waiting, len(self.ranges)))
         if records is None:
             return 0
         partition = TopicPartition(records.topic, records.partition)
@@ -465,9 +465,9 @@ class ParallelTask:
         self.partition_times_ms[partition] = chunk.partition_times_ms[-1]
         self._handed_out[partition] = records.offsets[-1] + 1
         self._give(chunk, shares, times_ms)
-        if self._recut.wish is not None:
+        if self._repartitioning.wish is not None:
             waiting += len(records)
-            self._recut.given(len(records), waiting, full=not self._has_room())
+            self._repartitioning.given(len(records), waiting, full=not self._has_room())
         return len(records)
 
     def _give(self, chunk: Chunk, shares: Sequence[Share], times_ms: Sequence[int]) -> None:
@@ -520,12 +520,11 @@ class ParallelTask:
         return bool(due)
 
     def next_wall_clock_ms(self) -> int | None:
-        """Return when the next wall-clock callback is due."""
         dues = [each.next_wall_clock_ms for each in self.ranges]
         return min((due for due in dues if due is not None), default=None)
 
     def check(self) -> None:
-        """Raise what has ended a range, if anything has."""
+        """Raise the error that ended a range, if any."""
         for each in self.ranges:
             if each.error is not None and not each.cancelled:
                 raise each.error
@@ -541,7 +540,6 @@ class ParallelTask:
 
     @property
     def busy(self) -> bool:
-        """Return whether records wait or are being processed, or were and are not committed."""
         return self.group.records > 0 or any(
             each.scheduling is not Scheduling.IDLE or each.dirty or each.seals
             for each in self.ranges
@@ -555,7 +553,6 @@ class ParallelTask:
 
     @property
     def commit_requested(self) -> bool:
-        """Return whether a processor asked for a commit."""
         return any(each.commit_requested for each in self.ranges)
 
     @commit_requested.setter
@@ -564,21 +561,21 @@ class ParallelTask:
             each.commit_requested = asked
 
     def answer(self, question: Question) -> None:
-        """Have each range answer a question about uncommitted rows, after its present unit."""
+        """Have each range answer after its current unit."""
         question.expect(len(self.ranges))
         for each in self.ranges:
             each.ask(question)
         self._wake(self.ranges)
 
-    def ask_for_cut(self) -> Cut:
-        """Ask the ranges to seal what they have done; those that will soon are waited for."""
+    def request_seals(self) -> SealBarrier:
+        """Request seals from all ranges; the barrier awaits those that will seal soon."""
         asked = [each for each in self.ranges if each.dirty and each.error is None]
         now_s = time.monotonic()
-        cut = Cut(each for each in asked if self._seals_soon(each, now_s))
+        barrier = SealBarrier(each for each in asked if self._seals_soon(each, now_s))
         for each in asked:
-            each.cut(cut)
+            each.request_seal(barrier)
         self._wake(asked)
-        return cut
+        return barrier
 
     def _seals_soon(self, each: RangeWorker, now_s: float) -> bool:
         if each.scheduling is Scheduling.RUNNING:
@@ -618,11 +615,11 @@ class ParallelTask:
 
     @property
     def may_be_ahead(self) -> bool:
-        """Return False: ranges go on by themselves, and the loop has little to do that is not for a commit."""
+        """Return False: ranges run during a commit, and the loop has little other work."""
         return False
 
     def applied(self) -> None:
-        """Tell the ranges that what was drained is in the databases."""
+        """Notify the ranges that drained changes are in the databases."""
         for each, number in zip(self.ranges, self._taken, strict=True):
             each.applied(number)
 
@@ -653,16 +650,13 @@ class ParallelTask:
         return level(vector)
 
     def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:  # noqa: ARG002 - it is known
-        """Return how far each key range is, when `offset_to_commit` has returned `offset`."""
         return self._vectors[partition]
 
     def committed_time_ms(self, partition: TopicPartition) -> int:
-        """Return the largest timestamp before the offset that `offset_to_commit` has returned."""
         first = first_open(self._ledgers)
         return self.partition_times_ms[partition] if first is None else first.time_ms_of(partition)
 
     def operator_times_ms(self) -> tuple[int, ...]:
-        """Return the stream times of operators and stores at the first record that is not sealed."""
         begun = next((each.processing for each in self.ranges if each.processing), None)
         whole = len(self.ranges) == 1 and self._dealer.clock is None
         if whole or begun is None or self._counted is not None:
@@ -678,7 +672,6 @@ class ParallelTask:
 
     @property
     def counters(self) -> TaskCounters:
-        """Return what was done so far, by the loop and by all ranges."""
         total = TaskCounters()
         of_ranges = [each.processing.counters for each in self.ranges if each.processing]
         for part in (self._own_counters, self._past, *of_ranges):
@@ -687,11 +680,9 @@ class ParallelTask:
 
     @property
     def stream_time_ms(self) -> int:
-        """Return the largest timestamp handed out, -1 before the first record."""
         return self._dealer.stream_time_ms
 
     def record_timestamp(self) -> int:
-        """Return the timestamp for stores that the task itself would write to; it writes to none."""
         return max(self.stream_time_ms, 0)
 
 

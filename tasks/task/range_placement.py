@@ -36,7 +36,7 @@ _TELLING_S: Final = 0.1
 _UNITS_PER_S: Final = 1_000
 
 
-class Placing:
+class RangePlacement:
     """Decides how the tasks of one worker are cut. Its loop calls it.
 
     Args:
@@ -90,7 +90,7 @@ class Placing:
             found = None if task in self._named else blocking(task)
             if found is not None:
                 self._named.add(task)
-                task.told_of_blocking = True
+                task.has_reported_blocking = True
                 _log.warning("%s", _blocks(task.task_id, found))
 
     def _cut_of(self, task: ParallelTask) -> KeyRanges:
@@ -148,7 +148,7 @@ class Placing:
             task=task.task_id,
             ranges=tuple(ranges) or (RangeLoad(0),),
             ranges_max=min(task.ranges_max, self._ranges_max),
-            fixed=task.cannot_be_cut,
+            fixed=task.has_fixed_ranges,
         )
 
 

@@ -33,7 +33,7 @@ def busiest(task: Task) -> tuple[tuple[int, int], ...]:
     return tuple(told[:_BUSIEST_MAX])
 
 
-def long_in_hand(task: Task) -> tuple[tuple[int, int, int], ...]:
+def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
     """Return (key hash, offset, ms so far) of the records that a task's ranges have been at for long, the longest first."""
     if not isinstance(task, ParallelTask):
         return ()

@@ -20,7 +20,7 @@ from tidewheel.streams.worker.application.run_options import RunOptions
 from tidewheel.streams.worker.application.task_factory import error_handlers
 from tidewheel.streams.worker.application.topic_limits import KafkaTopics
 from tidewheel.tasks.internal_topics import ApplicationPlan
-from tidewheel.tasks.key_ranges.keyed_analysis import cutting
+from tidewheel.tasks.key_ranges.keyed_analysis import keyedness
 from tidewheel.tasks.loop.worker_ports import WorkerPorts
 from tidewheel.tasks.ports import Admin
 from tidewheel.tasks.processing.api.topology_spec import TopologySpec
@@ -102,7 +102,7 @@ def whole_tasks(spec: TopologySpec, config: StreamsConfig) -> list[str]:
     """Return what to say of sub-topologies whose tasks are not cut although the factor asks for it, each with the reason."""
     if range_threads(config) == 1 or config.parallelising_factor == 1:
         return []
-    said = [(each.id, cutting(each)) for each in spec.subtopologies]
+    said = [(each.id, keyedness(each)) for each in spec.subtopologies]
     return [
         f"tasks of sub-topology {number} are not cut into key ranges, so parallelising_factor="
         f"{config.parallelising_factor} does nothing for them: {found.reason}"

@@ -10,7 +10,7 @@ from tidewheel.tasks.key_ranges.done_ranges import OldMap
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
 from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 from tidewheel.tasks.key_ranges.range_pool import RangePool
-from tidewheel.tasks.key_ranges.seal_barrier import Cut
+from tidewheel.tasks.key_ranges.seal_barrier import SealBarrier
 from tidewheel.tasks.task.lifecycle import TaskState
 from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.task import Task
@@ -57,7 +57,7 @@ def _begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap], *, thr
 def work(task: ParallelTask, key: bytes) -> None:
     """Have the range of a key do what it was given, and seal it."""
     mine = task.ranges[HALVES.index_of(key_hash(key, 0))]
-    mine.cut(Cut([mine]))
+    mine.request_seal(SealBarrier([mine]))
     mine.turn(others_wait=lambda: False, alone=lambda: False)
     assert mine.error is None
 

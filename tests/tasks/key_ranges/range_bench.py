@@ -23,7 +23,7 @@ from tidewheel.state_stores.stores.factory import Store, make_store
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.internal_topics import plan_application
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges, key_hash
-from tidewheel.tasks.key_ranges.keyed_analysis import counted, cutting
+from tidewheel.tasks.key_ranges.keyed_analysis import counted, keyedness
 from tidewheel.tasks.processing.engine.position_clock import NO_TIME, PositionClock
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.processing.engine.source import SourceNode
@@ -79,7 +79,7 @@ class RangeBench:
             for each in self.plan.subtopologies.values()
             if topics[0] in each.spec.sources[0].topics
         )
-        assert cutting(self.spec).keyed, cutting(self.spec).reason
+        assert keyedness(self.spec).keyed, keyedness(self.spec).reason
         self.database = InMemoryDatabase([store.name for store in self.spec.stores])
         self.sources = {
             topic: SourceNode(source, self._refused, lambda *_: None)

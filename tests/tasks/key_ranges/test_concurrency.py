@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewheel.tasks.key_ranges.concurrency import NARROWEST, Width
+from tidewheel.tasks.key_ranges.concurrency import MIN_CONCURRENCY, ConcurrencyLimit
 
 WINDOW_S = 0.05
 #: Windows until a look is due for sure after the first verdict, and one is made: 2 s, twice that, and what it takes.
@@ -52,7 +52,7 @@ FREE = Machine()
 
 
 def run(
-    width: Width,
+    concurrency: ConcurrencyLimit,
     calls: Calls,
     windows: int,
     *,
@@ -63,10 +63,10 @@ def run(
     """Have ranges make calls all the time; return for how many windows no more than two worked."""
     narrow = 0
     for _ in range(windows):
-        at_work = min(width.limit, ranges)
-        narrow += at_work <= NARROWEST
+        at_work = min(concurrency.limit, ranges)
+        narrow += at_work <= MIN_CONCURRENCY
         used = calls.used(at_work, machine)
-        width.note(
+        concurrency.note(
             WINDOW_S,
             ranges=used,
             waited=used / machine.part - used,
@@ -91,76 +91,78 @@ machines = st.builds(Machine, part=st.floats(0.2, 1.0))
 
 @given(threads, waiting)
 def test_all_threads_work_where_calls_wait(most: int, calls: Calls) -> None:
-    width = Width(most)
-    run(width, calls, 4)
-    assert width.limit == most
+    concurrency = ConcurrencyLimit(most)
+    run(concurrency, calls, 4)
+    assert concurrency.limit == most
 
 
 @given(threads, st.floats(0.010, 5.0), st.floats(0.0, 0.0005), machines)
 def test_all_threads_work_where_calls_wait_on_a_busy_processor(
     most: int, waits_s: float, computes_s: float, machine: Machine
 ) -> None:
-    width = Width(most)
-    run(width, Calls(waits_s, computes_s), 4, machine=machine)
-    assert width.limit == most
+    concurrency = ConcurrencyLimit(most)
+    run(concurrency, Calls(waits_s, computes_s), 4, machine=machine)
+    assert concurrency.limit == most
 
 
 def test_all_threads_work_where_calls_wait_and_come_late_to_a_processor() -> None:
-    width = Width(16)
+    concurrency = ConcurrencyLimit(16)
     for _ in range(4):  # each answer takes 10 ms, and so long a thread then waits to compute 0.2 ms
-        width.note(WINDOW_S, ranges=0.02, waited=1.0, loop=0, at_work=NARROWEST, more_wait=True)
-    assert width.limit == 16
+        concurrency.note(
+            WINDOW_S, ranges=0.02, waited=1.0, loop=0, at_work=MIN_CONCURRENCY, more_wait=True
+        )
+    assert concurrency.limit == 16
 
 
 @given(threads, computing, st.floats(0, 0.5), machines)
 def test_few_threads_work_where_calls_compute(
     most: int, calls: Calls, loop: float, machine: Machine
 ) -> None:
-    width = Width(most)
-    run(width, calls, SETTLED, loop=loop, machine=machine)
-    assert width.limit == min(most, NARROWEST)
+    concurrency = ConcurrencyLimit(most)
+    run(concurrency, calls, SETTLED, loop=loop, machine=machine)
+    assert concurrency.limit == min(most, MIN_CONCURRENCY)
 
 
 def test_where_calls_compute_more_threads_are_tried_but_rarely() -> None:
-    width = Width(16)
+    concurrency = ConcurrencyLimit(16)
     hour = round(3_600 / WINDOW_S)
-    assert hour - run(width, COMPUTES, hour) < hour / 1_000
-    assert width.limit == NARROWEST
+    assert hour - run(concurrency, COMPUTES, hour) < hour / 1_000
+    assert concurrency.limit == MIN_CONCURRENCY
 
 
 @given(st.integers(3, 300), waiting, computing, machines)
 def test_calls_that_begin_to_compute_or_to_wait_are_seen(
     most: int, waits: Calls, computes: Calls, machine: Machine
 ) -> None:
-    width = Width(most)
-    run(width, waits, 10)
-    run(width, computes, SETTLED, machine=machine)
-    assert run(width, computes, 20, machine=machine) >= 16  # all but a try
-    run(width, waits, SETTLED)
-    assert width.limit == most
+    concurrency = ConcurrencyLimit(most)
+    run(concurrency, waits, 10)
+    run(concurrency, computes, SETTLED, machine=machine)
+    assert run(concurrency, computes, 20, machine=machine) >= 16  # all but a try
+    run(concurrency, waits, SETTLED)
+    assert concurrency.limit == most
 
 
 def test_calls_that_computed_for_long_and_then_waited_for_a_while_are_seen() -> None:
-    width = Width(16)
-    run(width, COMPUTES, round(3_600 / WINDOW_S))
-    run(width, WAITS, SETTLED)
-    run(width, COMPUTES, SETTLED)
-    assert width.limit == NARROWEST
+    concurrency = ConcurrencyLimit(16)
+    run(concurrency, COMPUTES, round(3_600 / WINDOW_S))
+    run(concurrency, WAITS, SETTLED)
+    run(concurrency, COMPUTES, SETTLED)
+    assert concurrency.limit == MIN_CONCURRENCY
 
 
 def test_looks_at_calls_that_wait_and_use_up_the_interpreter_become_rare() -> None:
-    width = Width(300)
+    concurrency = ConcurrencyLimit(300)
     assert WAITS.used(300, FREE) == 1.0
     hour = round(3_600 / WINDOW_S)
-    narrow = run(width, WAITS, hour)
+    narrow = run(concurrency, WAITS, hour)
     assert 0 < narrow < hour / 1_000
-    assert width.limit == 300
+    assert concurrency.limit == 300
 
 
 def test_threads_that_compute_outside_of_the_interpreter_all_work() -> None:
-    width = Width(16)
-    run(width, Calls(waits_s=0, computes_s=0.001, outside_s=0.010), 4)
-    assert width.limit == 16
+    concurrency = ConcurrencyLimit(16)
+    run(concurrency, Calls(waits_s=0, computes_s=0.001, outside_s=0.010), 4)
+    assert concurrency.limit == 16
 
 
 @given(st.integers(3, 300), st.floats(0.26, 1.0), st.floats(0.001, 1.0), st.integers(2, 64))
@@ -168,82 +170,86 @@ def test_threads_that_wait_and_compute_outside_of_the_interpreter_all_work(
     most: int, part: float, call_s: float, processors: int
 ) -> None:
     calls = Calls(waits_s=(1 - part) * call_s, computes_s=0.0, outside_s=part * call_s)
-    width = Width(most)
-    run(width, calls, SETTLED, machine=Machine(processors=processors))
-    assert width.limit == most
+    concurrency = ConcurrencyLimit(most)
+    run(concurrency, calls, SETTLED, machine=Machine(processors=processors))
+    assert concurrency.limit == most
 
 
 def test_two_threads_are_enough_where_calls_compute_outside_of_the_interpreter_on_one_processor() -> (
     None
 ):
-    width = Width(16)
+    concurrency = ConcurrencyLimit(16)
     calls = Calls(waits_s=0.004, computes_s=0.0, outside_s=0.007)
-    run(width, calls, SETTLED, machine=Machine(processors=1))
-    assert width.limit == NARROWEST
+    run(concurrency, calls, SETTLED, machine=Machine(processors=1))
+    assert concurrency.limit == MIN_CONCURRENCY
 
 
 def test_calls_that_begin_to_compute_outside_of_the_interpreter_are_seen_in_the_end() -> None:
-    width = Width(16)
-    run(width, COMPUTES, round(3_600 / WINDOW_S))
+    concurrency = ConcurrencyLimit(16)
+    run(concurrency, COMPUTES, round(3_600 / WINDOW_S))
     calls = Calls(waits_s=0.004, computes_s=0.0, outside_s=0.007)
-    run(width, calls, round(301 / WINDOW_S), machine=Machine(processors=2))
-    assert width.limit == 16
+    run(concurrency, calls, round(301 / WINDOW_S), machine=Machine(processors=2))
+    assert concurrency.limit == 16
 
 
 @given(st.integers(3, 8))
 def test_as_many_are_tried_as_there_are_ranges(ranges: int) -> None:
-    width = Width(16)
+    concurrency = ConcurrencyLimit(16)
     calls = Calls(waits_s=0.004, computes_s=0.0, outside_s=0.007)
-    run(width, calls, SETTLED, ranges=ranges, machine=Machine(processors=2))
-    assert width.limit == 16
+    run(concurrency, calls, SETTLED, ranges=ranges, machine=Machine(processors=2))
+    assert concurrency.limit == 16
 
 
 def test_a_try_ends_where_no_more_ranges_have_work() -> None:
-    width = Width(16)
-    run(width, COMPUTES, 2)
-    assert width.limit == 2 * NARROWEST
-    run(width, COMPUTES, 10, ranges=NARROWEST)
-    assert width.limit == NARROWEST
+    concurrency = ConcurrencyLimit(16)
+    run(concurrency, COMPUTES, 2)
+    assert concurrency.limit == 2 * MIN_CONCURRENCY
+    run(concurrency, COMPUTES, 10, ranges=MIN_CONCURRENCY)
+    assert concurrency.limit == MIN_CONCURRENCY
 
 
 def test_half_and_half_is_between() -> None:
-    width = Width(16)
-    run(width, Calls(waits_s=0.0020, computes_s=0.0010), SETTLED)
-    assert width.limit == 2 * NARROWEST
+    concurrency = ConcurrencyLimit(16)
+    run(concurrency, Calls(waits_s=0.0020, computes_s=0.0010), SETTLED)
+    assert concurrency.limit == 2 * MIN_CONCURRENCY
 
 
 def test_calls_that_never_return_do_not_keep_others_from_working() -> None:
-    width = Width(16)
-    run(width, COMPUTES, SETTLED)
-    assert width.limit == NARROWEST
+    concurrency = ConcurrencyLimit(16)
+    run(concurrency, COMPUTES, SETTLED)
+    assert concurrency.limit == MIN_CONCURRENCY
     for _ in range(2):
-        width.note(WINDOW_S, ranges=0.0, waited=0.0, loop=0.1, at_work=NARROWEST, more_wait=True)
-    assert width.limit == 16
+        concurrency.note(
+            WINDOW_S, ranges=0.0, waited=0.0, loop=0.1, at_work=MIN_CONCURRENCY, more_wait=True
+        )
+    assert concurrency.limit == 16
 
 
 def test_few_threads_work_where_calls_compute_and_got_no_processor_for_a_moment() -> None:
-    width = Width(16)
-    run(width, COMPUTES, SETTLED)
+    concurrency = ConcurrencyLimit(16)
+    run(concurrency, COMPUTES, SETTLED)
     for _ in range(10):
-        width.note(WINDOW_S, ranges=0.05, waited=1.0, loop=0.0, at_work=NARROWEST, more_wait=True)
-        assert width.limit == NARROWEST
-        run(width, COMPUTES, 1)
+        concurrency.note(
+            WINDOW_S, ranges=0.05, waited=1.0, loop=0.0, at_work=MIN_CONCURRENCY, more_wait=True
+        )
+        assert concurrency.limit == MIN_CONCURRENCY
+        run(concurrency, COMPUTES, 1)
 
 
 def test_calls_in_hand_that_take_long_put_off_a_look() -> None:
-    width = Width(16)
-    run(width, WAITS, 4)
+    concurrency = ConcurrencyLimit(16)
+    run(concurrency, WAITS, 4)
     for _ in range(SETTLED):  # all of them compute, and none ends while few are wanted
-        width.note(WINDOW_S, ranges=1.0, waited=0.0, loop=0.0, at_work=16, more_wait=False)
-    assert width.limit == 16
+        concurrency.note(WINDOW_S, ranges=1.0, waited=0.0, loop=0.0, at_work=16, more_wait=False)
+    assert concurrency.limit == 16
 
 
 def test_ranges_that_fit_into_few_threads_tell_nothing() -> None:
-    width = Width(16)
-    run(width, WAITS, SETTLED, ranges=2)
-    assert width.limit == NARROWEST
-    run(width, WAITS, 4)
-    assert width.limit == 16
+    concurrency = ConcurrencyLimit(16)
+    run(concurrency, WAITS, SETTLED, ranges=2)
+    assert concurrency.limit == MIN_CONCURRENCY
+    run(concurrency, WAITS, 4)
+    assert concurrency.limit == 16
 
 
 @given(
@@ -253,14 +259,14 @@ def test_ranges_that_fit_into_few_threads_tell_nothing() -> None:
 def test_a_limit_is_never_outside_of_what_is_there(
     most: int, noted: list[tuple[float, float, bool]]
 ) -> None:
-    width = Width(most)
+    concurrency = ConcurrencyLimit(most)
     for ranges, waited, more_wait in noted:
-        width.note(
+        concurrency.note(
             WINDOW_S,
             ranges=ranges,
             waited=waited,
             loop=0.1,
-            at_work=width.limit,
+            at_work=concurrency.limit,
             more_wait=more_wait,
         )
-        assert min(NARROWEST, most) <= width.limit <= most
+        assert min(MIN_CONCURRENCY, most) <= concurrency.limit <= most

@@ -29,7 +29,7 @@ from tidewheel import (
 )
 from tidewheel.streams.serdes import Serde
 from tidewheel.streams.worker.application.wiring import whole_tasks
-from tidewheel.tasks.key_ranges.keyed_analysis import Cutting, counted, cutting
+from tidewheel.tasks.key_ranges.keyed_analysis import Cutting, counted, keyedness
 from tidewheel.tasks.processing.engine.operator import Operator
 
 Text = KStream[str, str]
@@ -52,7 +52,7 @@ def built(program: Program) -> list[Cutting]:
     other = builder.stream("other", key_serde=str, value_serde=str)
     table = builder.table("rows", key_serde=str, value_serde=str, store="t")
     program(stream, other, table)
-    return [cutting(each) for each in builder.build(CONFIG).spec(CONFIG).subtopologies]
+    return [keyedness(each) for each in builder.build(CONFIG).spec(CONFIG).subtopologies]
 
 
 def reasons(program: Program) -> str:
@@ -110,7 +110,7 @@ def with_store(
             stream = stream.select_key(lambda value: value)
         stream.process(supplier, stores=["s"], name="own").to("out")
         (spec,) = builder.build(CONFIG).spec(CONFIG).subtopologies
-        return cutting(spec)
+        return keyedness(spec)
 
     return said
 
@@ -248,7 +248,7 @@ def _told(key_serde: Any, other: Any) -> str:
     table = builder.table("rows", key_serde=other, value_serde=str)
     stream.join(table, joined).to("out")
     (spec,) = builder.build(CONFIG).spec(CONFIG).subtopologies
-    return cutting(spec).reason
+    return keyedness(spec).reason
 
 
 def test_K7_equal_keys_have_equal_bytes_or_stay_whole() -> None:
@@ -262,7 +262,7 @@ def test_K4_a_table_restored_from_its_own_topic_stays_whole() -> None:
     builder.table("rows", key_serde=str, value_serde=str, store="t")
     config = CONFIG.model_copy(update={"topology_optimization": "all"})
     (spec,) = builder.build(config).spec(config).subtopologies
-    assert "store t is restored from its topic rows" in cutting(spec).reason
+    assert "store t is restored from its topic rows" in keyedness(spec).reason
 
 
 def test_K4_every_operator_has_been_thought_about() -> None:
@@ -290,7 +290,7 @@ def test_K4_which_records_make_the_time() -> None:
     stream.join(table, joined).to("out")
     stream.group_by_key().windowed_by(SlidingWindows(5)).count()
     (spec,) = builder.build(CONFIG).spec(CONFIG).subtopologies
-    assert cutting(spec) == Cutting()
+    assert keyedness(spec) == Cutting()
     found = counted(spec)
     assert found is not None
     assert (found.sources, found.null_values) == (frozenset({"read"}), False)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tidewheel.tasks.key_ranges import range_pool
-from tidewheel.tasks.key_ranges.concurrency import NARROWEST, Width
+from tidewheel.tasks.key_ranges.concurrency import MIN_CONCURRENCY, ConcurrencyLimit
 from tidewheel.tasks.key_ranges.range_pool import RangePool
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker, Scheduling
 from tidewheel.tasks.processing.api.coroutines import PrivateLoop
@@ -93,16 +93,16 @@ def test_as_many_calls_wait_at_a_time_as_there_are_threads() -> None:
 
 
 def test_what_many_have_used_is_not_taken_for_what_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    #: By width: that of a pool of another test may look once more before its thread ends.
-    of_each: defaultdict[Width, list[int]] = defaultdict(list)
+    #: By concurrency: that of a pool of another test may look once more before its thread ends.
+    of_each: defaultdict[ConcurrencyLimit, list[int]] = defaultdict(list)
     let_go = threading.Event()
 
-    def note(width: Width, _elapsed_s: float, **seen: Any) -> None:
-        at_work = of_each[width]
+    def note(concurrency: ConcurrencyLimit, _elapsed_s: float, **seen: Any) -> None:
+        at_work = of_each[concurrency]
         at_work.append(seen["at_work"])
-        width.limit = THREADS
+        concurrency.limit = THREADS
         if THREADS in at_work:  # all are in a call, and go on when this window is over
-            width.limit = NARROWEST
+            concurrency.limit = MIN_CONCURRENCY
             let_go.set()
 
     def call() -> None:
@@ -112,12 +112,12 @@ def test_what_many_have_used_is_not_taken_for_what_few_do(monkeypatch: pytest.Mo
     def mine() -> list[int]:
         return next((each for each in list(of_each.values()) if THREADS in each[:-1]), [])
 
-    monkeypatch.setattr(Width, "note", note)
+    monkeypatch.setattr(ConcurrencyLimit, "note", note)
     monkeypatch.setattr(range_pool, "_LONG_S", PATIENCE_S)
     with working([call] * THREADS):
         until(lambda: bool(mine()))
 
-    assert mine()[mine().index(THREADS) + 1] > NARROWEST
+    assert mine()[mine().index(THREADS) + 1] > MIN_CONCURRENCY
 
 
 def test_ranges_take_turns_where_there_are_more_of_them_than_threads() -> None:
@@ -161,7 +161,7 @@ def compute(monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[[], object]]:
 def test_calls_that_compute_for_ever_leave_the_other_threads_to_others(
     compute: Callable[[], object],
 ) -> None:
-    with working([*[compute] * NARROWEST, lambda: None]) as ranges:
+    with working([*[compute] * MIN_CONCURRENCY, lambda: None]) as ranges:
         until(lambda: ranges[-1].turns > 100)
         assert not any(each.turns for each in ranges[:-1])
 
@@ -196,7 +196,7 @@ def test_calls_that_compute_on_a_busy_processor_do_not_look_as_if_they_wait(
     monkeypatch.setattr(range_pool, "waited_s", waited_s)
     with working([call] * (2 * THREADS)):
         until(lambda: looks > 40)
-    assert NARROWEST <= most_at_once <= 2 * NARROWEST
+    assert MIN_CONCURRENCY <= most_at_once <= 2 * MIN_CONCURRENCY
 
 
 def test_a_call_that_computes_for_ever_says_nothing_about_others_that_wait(
@@ -247,7 +247,7 @@ def test_where_no_thread_has_a_clock_all_work_from_the_beginning(
     with working([meeting] * THREADS):
         begun = {each.name for each in threading.enumerate() if each not in known}
         assert len(begun) >= THREADS
-        assert "tidewheel-width" not in begun
+        assert "tidewheel-concurrency" not in begun
         until(lambda: meeting.met >= THREADS)
         meeting.end()
 
@@ -271,7 +271,7 @@ def test_a_closed_pool_leaves_no_thread() -> None:
     others = set(threading.enumerate())
     with working([lambda: time.sleep(0.001)] * THREADS) as ranges:
         until(lambda: all(each.turns for each in ranges))
-        names = ("tidewheel-range", "tidewheel-width")
+        names = ("tidewheel-range", "tidewheel-concurrency")
         mine = [each for each in threading.enumerate() if each.name.startswith(names)]
         mine = [each for each in mine if each not in others]
         assert len(mine) > THREADS

@@ -13,7 +13,7 @@ from tests.tasks.key_ranges.programs import TEXT
 from tests.tasks.loop.group_bench import GroupBench, Host
 from tidewheel import Processor, Record, StreamsBuilder, Topology
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
-from tidewheel.tasks.key_ranges.repartitioning import Recut
+from tidewheel.tasks.key_ranges.repartitioning import Repartitioning
 from tidewheel.tasks.task.parallel_task import ParallelTask
 
 CUT: Final = KeyRanges((0, 5))
@@ -21,8 +21,8 @@ SHORT: Final = [(3, 0.001), (0, 0.5), (1, 9.0)]
 LONG: Final = [(3, 0.001), (100, 0.01)]
 
 
-def _wishing() -> Recut:
-    recut = Recut()
+def _wishing() -> Repartitioning:
+    recut = Repartitioning()
     recut.ask(CUT)
     return recut
 
@@ -147,7 +147,9 @@ def test_K4_others_go_on_while_another_cut_waits_for_a_slow_key(
         host.until(lambda: len(_task(host).ranges) == 4, "it is cut")
         for _ in range(2_000):
             group.send("hot")
-        host.until(lambda: _task(host)._recut.wish is not None, "another cut is wished for")
+        host.until(
+            lambda: _task(host)._repartitioning.wish is not None, "another cut is wished for"
+        )
         ranges = list(_task(host).ranges)
         first_hashes = [each.setting.first_hash for each in ranges]
         keys = [f"k{number}" for number in range(100)]
@@ -156,7 +158,7 @@ def test_K4_others_go_on_while_another_cut_waits_for_a_slow_key(
         assert len(others) >= 50
         for _ in range(5):
             _do(hot, group, host, others)
-        assert _task(host)._recut.wish is not None
+        assert _task(host)._repartitioning.wish is not None
         assert list(_task(host).ranges) == ranges
         assert ranges[mine].rows_done < 1_500
         hot.over.set()

@@ -19,7 +19,7 @@ from tidewheel import (
     Topology,
 )
 from tidewheel.tasks.key_ranges.key_ranges import key_hash
-from tidewheel.tasks.key_ranges.keyed_analysis import cutting
+from tidewheel.tasks.key_ranges.keyed_analysis import keyedness
 
 STRING, JSON = Serdes.string(), Serdes.json()
 Streams = tuple[KStream[str, Any], KStream[str, Any]]
@@ -334,4 +334,4 @@ def test_K3_a_table_whose_rows_end_is_not_cut() -> None:
     stream = builder.stream("in", key_serde=STRING, value_serde=JSON)
     stream.group_by_key().count(store=Materialized("store", ttl=10))
     (subtopology,) = builder.build().spec().subtopologies
-    assert "has a ttl" in cutting(subtopology).reason
+    assert "has a ttl" in keyedness(subtopology).reason
