@@ -1,4 +1,4 @@
-"""Into how many key ranges the tasks of a worker are cut, looked at anew now and then: measures, and asks `assign_ranges`."""
+"""Range placement: measures the load of key ranges and reassigns them with `assign_ranges`."""
 
 import logging
 import time
@@ -24,51 +24,51 @@ from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
-#: As many ranges all tasks together have at most that take up no threads; each has a graph and stores of its own.
+#: Maximum ranges of all tasks that only await; each range has its own graph and stores.
 _AWAITING_MAX: Final = 1_024
-#: How often it is seen whether the loop turns that ranges share.
+#: Seconds between checks of the shared event loop.
 _WATCH_S: Final = 0.25
-#: How often the load is looked at. By the machine's clock, which is that of the threads' work.
+#: Seconds between measurements of the load, by the machine's clock.
 _LOOK_S: Final = 5.0
-#: A look tells how busy ranges are if the one before it is as long ago.
+#: Minimum seconds between two measurements of busy percent.
 _TELLING_S: Final = 0.1
-#: Loads are counted in milliseconds at work.
+#: Loads are milliseconds of work.
 _UNITS_PER_S: Final = 1_000
 
 
 class RangePlacement:
-    """Decides how the tasks of one worker are cut. Its loop calls it.
+    """Key ranges of all tasks of one worker. Its loop calls it.
 
     Args:
         pool: The threads.
-        ranges_max: As many ranges of one task fit into what a commit may carry.
+        ranges_max: Maximum ranges of one task whose progress fits into commit metadata.
     """
 
     def __init__(self, pool: RangePool, ranges_max: int) -> None:
         self._pool = pool
         self._ranges_max = ranges_max
         self._placed: dict[TaskId, tuple[PlacedRange, ...]] | None = None
-        #: Seconds at work of each range at the last look. One that is made by another cut begins at 0.
+        #: Busy seconds of each range at the last measurement; new ranges start at 0.
         self._seen: dict[RangeWorker, float] = {}
-        #: The same, the unit in hand included, as it was told to those who look on.
+        #: The same with the running unit, as last reported.
         self._told: WeakKeyDictionary[RangeWorker, float] = WeakKeyDictionary()
         self._known: frozenset[TaskId] = frozenset()
         self._looked_s = time.monotonic()
         self._next_s = self._looked_s + _LOOK_S
         self._watch_s = 0.0
-        #: Which tasks take up no threads.
+        #: True for tasks that only await and need no threads.
         self._awaits: WeakKeyDictionary[ParallelTask, bool] = WeakKeyDictionary()
-        #: Tasks of which a coroutine was named that blocks.
+        #: Tasks whose blocking coroutine was logged.
         self._named: WeakSet[ParallelTask] = WeakSet()
 
     def begins(self, task: Task, owned: Iterable[Task]) -> None:
-        """Have a task run in the pool, cut as is best with all tasks that are owned."""
+        """Assign the pool and key ranges to a task that starts."""
         assert isinstance(task, ParallelTask), "made with as many threads as the worker has"
         self._place(owned)
         task.join(self._pool, self._cut_of(task), self._ranges_max)
 
     def look(self, owned: Iterable[Task]) -> None:
-        """Have tasks that run cut anew, if the load has become uneven, or if tasks have come or gone."""
+        """Request repartitioning where the load is uneven or the set of tasks changed."""
         tasks = [task for task in owned if isinstance(task, ParallelTask)]
         known = frozenset(task.task_id for task in tasks)
         now_s = time.monotonic()
@@ -84,7 +84,7 @@ class RangePlacement:
                 task.wish(self._cut_of(task))
 
     def _watch(self, tasks: Iterable[ParallelTask], now_s: float) -> None:
-        """Tell of a coroutine that blocks the loop which ranges share, once of each task."""
+        """Log a coroutine that blocks the shared event loop, once per task."""
         self._pool.watch(now_s)
         for task in tasks:
             found = None if task in self._named else blocking(task)
@@ -112,7 +112,7 @@ class RangePlacement:
     def _assigned(
         self, loads: Sequence[TaskLoad], awaiting: Sequence[TaskLoad]
     ) -> dict[TaskId, tuple[PlacedRange, ...]]:
-        """Return how the tasks are cut: together for the threads, and each by itself that takes up none."""
+        """Return the ranges of all tasks; those that only await are assigned separately."""
         capacity = int(_LOOK_S * _UNITS_PER_S)
         placed = assign_ranges(loads, self._pool.threads, self._placed, capacity=capacity)
         for each in awaiting:
@@ -127,12 +127,12 @@ class RangePlacement:
         return found
 
     def _note_busy(self, task: ParallelTask, since_s: float, now_s: float) -> None:
-        """Note for those who look on how busy each range was; a look right after another one tells nothing."""
+        """Record the busy percent of each range, unless the last measurement is too recent."""
         if now_s - since_s < _TELLING_S:
             return
         for each in task.ranges:
             began_s = each.unit_since_s
-            # What is told of a unit in hand is not told again when it is done.
+            # Time of a running unit is not counted again when the unit ends.
             at_work_s = each.busy_s + (0.0 if began_s is None else now_s - began_s)
             worked_s = at_work_s - self._told.get(each, 0.0)
             self._told[each] = at_work_s

@@ -1,4 +1,4 @@
-"""What a task's key ranges have in hand and how busy they are, for those who look on: the status of a worker, `top`, `KafkaStreams.tasks`."""
+"""Status of a task's key ranges, for worker status, `top` and `KafkaStreams.tasks`."""
 
 import time
 from typing import Final
@@ -12,20 +12,20 @@ from tidewheel.tasks.key_ranges.shared_loop import Shared
 from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.task import Task
 
-#: A record that a range has been at for as long is told.
+#: Seconds after which a running record is reported.
 _LONG_S: Final = 1.0
-#: As many are told of a task: a beat has room for all of a worker's tasks.
+#: Records and ranges reported per task: one heartbeat carries all tasks of a worker.
 _TOLD_MAX: Final = 3
 _BUSIEST_MAX: Final = 16
 
 
 def range_count(task: Task) -> int:
-    """Return how many key ranges a task is cut into; 1 if it runs in the loop's thread, or in one piece."""
+    """Return the number of key ranges, 1 for a task without them."""
     return max(len(task.ranges), 1) if isinstance(task, ParallelTask) else 1
 
 
 def busiest(task: Task) -> tuple[tuple[int, int], ...]:
-    """Return (first hash, percent of the last seconds at work) of the ranges that have worked, the busiest first."""
+    """Return (first hash, busy percent of the last seconds) of busy ranges, the busiest first."""
     if not isinstance(task, ParallelTask):
         return ()
     at_work = [(each.setting.first_hash, each.busy_percent) for each in task.ranges]
@@ -34,7 +34,7 @@ def busiest(task: Task) -> tuple[tuple[int, int], ...]:
 
 
 def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
-    """Return (key hash, offset, ms so far) of the records that a task's ranges have been at for long, the longest first."""
+    """Return (key hash, offset, ms so far) of long-running records, the longest first."""
     if not isinstance(task, ParallelTask):
         return ()
     now_s = time.monotonic()
@@ -50,7 +50,7 @@ def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
 
 
 def blocking(task: Task) -> BlockingCoroutine | None:
-    """Return the coroutine of a task that has long blocked the event loop that ranges share, None if none does."""
+    """Return the task's coroutine that blocks the shared event loop for long, if any."""
     if not isinstance(task, ParallelTask):
         return None
     now_s = time.monotonic()
@@ -70,7 +70,7 @@ def _coroutine(
     node = "" if each.processing is None else each.processing.graph.at_work()
     function = watch.place(step)
     if not function:
-        return None  # it has gone on while we looked
+        return None  # it has continued meanwhile
     told = BlockingCoroutine(
         function=function,
         ms=int((now_s - step.since_s) * 1000),
