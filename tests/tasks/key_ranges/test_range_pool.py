@@ -247,7 +247,7 @@ def test_where_no_thread_has_a_clock_all_work_from_the_beginning(
     with working([meeting] * THREADS):
         begun = {each.name for each in threading.enumerate() if each not in known}
         assert len(begun) >= THREADS
-        assert "tidewheel-concurrency" not in begun
+        assert "tidewheel-width" not in begun
         until(lambda: meeting.met >= THREADS)
         meeting.end()
 
@@ -271,7 +271,7 @@ def test_a_closed_pool_leaves_no_thread() -> None:
     others = set(threading.enumerate())
     with working([lambda: time.sleep(0.001)] * THREADS) as ranges:
         until(lambda: all(each.turns for each in ranges))
-        names = ("tidewheel-range", "tidewheel-concurrency")
+        names = ("tidewheel-range", "tidewheel-width")
         mine = [each for each in threading.enumerate() if each.name.startswith(names)]
         mine = [each for each in mine if each not in others]
         assert len(mine) > THREADS
