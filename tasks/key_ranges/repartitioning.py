@@ -1,9 +1,9 @@
-"""When the keys of a task may be cut into other ranges: while little is in hand, so that nobody waits long for it. Pure.
+"""Repartitioning of one task: when its key ranges may change. Pure.
 
-A cut needs that nothing is in hand, so for a moment nothing is handed out. If that moment lasted as long as the longest queue, one
-slow key would stop all others. So it begins only when all queues are short, and if they are not done soon it is over, and
-comes again later. Queues that are full, because one range is slower than its records come, do not become short by
-themselves; for them a little less is handed out than is done.
+Ranges change only without queued or running records, so distribution pauses for a moment. To keep
+one slow key from stopping all others, the pause starts only when all queues are short. It ends
+soon, and is tried again later. Queues of a range that is slower than its input never get short by
+themselves; they receive slightly fewer rows than they finish.
 """
 
 from collections.abc import Iterable
@@ -11,26 +11,26 @@ from typing import Final
 
 from tidewheel.tasks.key_ranges.key_ranges import KeyRanges
 
-#: What waits in a range is short if it takes no longer than this, or is a single record.
+#: A queue is short if it takes no longer (seconds), or has one record.
 _SHORT_S: Final = 0.05
-#: So long nothing is handed out at the first try, and at most at a later one: each waits twice as long as the one before.
+#: Seconds of the first pause; each later one is twice as long, up to the maximum.
 _HELD_S: Final = 0.2
 _HELD_MAX_S: Final = 1.0
-#: Ten times as long as the try things go on before the next one, and longer each time.
+#: Seconds between pauses: ten times the pause, doubled each time.
 _PAUSE_S: Final = 2.0
 _PAUSE_MAX_S: Final = 60.0
-#: For each row that is handed out to full queues so much of a row less may wait.
+#: Full queues shrink by this part of a row for each distributed row.
 _LESS: Final = 1 / 4
-#: So many rows per range may wait in any case: none of them idles for want of them.
+#: Rows per range that may always be queued, so that no range idles.
 _ROWS_MIN: Final = 8
 
 
 class Repartitioning:
-    """Another cut of one task's keys that is wished for.
+    """Requested change of one task's key ranges.
 
     Attributes:
-        wish: How they are to be cut; None for no wish.
-        part: The part of what else may wait in the ranges that may now.
+        wish: Requested ranges, None without a request.
+        part: Part of the usual queue length that is allowed now.
     """
 
     def __init__(self) -> None:
@@ -42,23 +42,21 @@ class Repartitioning:
 
     @property
     def holds(self) -> bool:
-        """Return whether nothing is to be handed out at the moment."""
+        """Return True while distribution is paused."""
         return self._held_since_s is not None
 
     def ask(self, cut: KeyRanges | None) -> None:
-        """Wish for a cut, or for none any more."""
+        """Set or clear the request."""
         self.wish = cut
         if cut is None:
             self._held_since_s = None
             self.part = 1.0
 
     def is_due(self, backlogs: Iterable[tuple[int, float]], *, quiet: bool, now_s: float) -> bool:
-        """Return whether the cut can be made now; else begin or end to hold back what is to be handed out.
+        """Return True if the ranges can change now; else start or end a pause.
 
-        Args:
-            backlogs: Per range how many rows wait or are in hand, and how many seconds one takes.
-            quiet: Whether nothing waits or is in hand.
-            now_s: The time.
+        `backlogs` has per range its queued and running rows, and seconds per row. `quiet`: no row
+        is queued or running.
         """
         if self.wish is None or quiet:
             return quiet and self.wish is not None
@@ -72,7 +70,7 @@ class Repartitioning:
         return False
 
     def take(self) -> KeyRanges:
-        """Return the wish: it is granted."""
+        """Return the requested ranges and clear the request."""
         assert self.wish is not None, "it is due"
         wish = self.wish
         self.ask(None)
@@ -80,12 +78,12 @@ class Repartitioning:
         return wish
 
     def given(self, rows: int, waiting: int, *, full: bool) -> None:
-        """Note that rows were handed out, so many wait now, and whether no more may."""
+        """Record `rows` distributed rows, with `waiting` queued ones and `full` queues."""
         if full and self.wish is not None:
             self.part *= max(1 - _LESS * rows / max(waiting, 1), 1 / 2)
 
     def rows_max(self, limit: int, waiting: int, ranges: int) -> int:
-        """Return how many rows may be handed out at once: no long runs where queues are to become short."""
+        """Return the maximum run to distribute: short runs while queues must shrink."""
         if self.part == 1.0:
             return limit
         return min(limit, max(waiting // _ROWS_MIN, ranges))
@@ -93,9 +91,9 @@ class Repartitioning:
     def is_full(
         self, backlogs: Iterable[tuple[int, float]], waiting: int, used: float, ranges: int
     ) -> bool:
-        """Return whether no more may wait, where `used` is the used part of what may wait at other times.
+        """Return True if no more rows may be queued; `used` is the used part of the usual length.
 
-        Some rows may wait in any case, but not where they would wait in one range, whose queue is to become short.
+        Some rows are always allowed, unless they would all queue in one range that must shrink.
         """
         few = self.part < 1.0 and waiting < _ROWS_MIN * ranges
         if few and all(_is_short(*each) for each in backlogs):
