@@ -1,4 +1,4 @@
-"""The call watch of a worker: a thread that sees which user code runs for long, shows it to the watchdog, and logs it.
+"""Call watch of a worker: a thread that detects long calls of user code, shows and logs them.
 
 A worker whose loop does not turn because user code runs is slow, not dead. The watch reads the loop's stack while the loop
 does not turn, and shows since when the present call has run. Where user code keeps the interpreter's lock, the watch does not
@@ -19,7 +19,7 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 _log = logging.getLogger(__name__)
 
-#: Longest time between two looks, and their number in a `worker_hang_timeout_ms`.
+#: Longest time between two checks, and their number in a `worker_hang_timeout_ms`.
 _TICK_S: Final = 0.25
 _TICKS: Final = 10
 #: A call beyond its bound is logged again after this time, doubled each time.
@@ -33,14 +33,14 @@ _TEXT_MAX: Final = 400
 
 
 class ShowsCalls(Protocol):
-    """Where the watch shows what it sees: the line to the watchdog."""
+    """Display of the watch: the line to the watchdog."""
 
     def say(self, report: AnyReport, /) -> None:
         """Send a report."""
         ...
 
     def show_call(self, since_ns: int) -> None:
-        """Show since when (`time.monotonic_ns`) the loop has been in its present call of user code; 0: it is in none."""
+        """Show the start (`time.monotonic_ns`) of the loop's call of user code; 0 outside one."""
         ...
 
 
@@ -57,17 +57,17 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, hang_ms: int, call_ms: int) -> "Limits":
-        """Return the limits that settings give; a `call_ms` of 0 is no bound."""
+        """Return the configured limits; a `call_ms` of 0 is no bound."""
         return cls(hang_ms / 1000, call_ms / 1000 if call_ms else None)
 
     @property
     def alarm_s(self) -> float:
-        """Return from which length on a call is an alarm: half of its bound, without one the hang time-out."""
+        """Return the length that raises an alarm: half of the bound, or the hang time-out without one."""
         return self.hang_s if self.call_s is None else self.call_s / 2
 
 
 class Effect(NamedTuple):
-    """What a long call of a thread means, for the log: while it runs, and beyond its bound."""
+    """Log texts of a thread's long call: while it runs, and beyond its bound."""
 
     slow: str
     over: str
@@ -87,7 +87,7 @@ GLOBAL: Final = Effect(
 
 
 class _Watched:
-    """A call that was seen, and what was logged of it."""
+    """Detected call and its log state."""
 
     def __init__(self, call: UserCall, since_ns: int) -> None:
         self.call = call
@@ -141,11 +141,11 @@ class CallWatch:
         self._thread = threading.Thread(target=self._run, name="tidewheel-calls", daemon=True)
 
     def start(self) -> None:
-        """Begin; the thread that has made the watch is the loop's."""
+        """Start to watch; the thread that made the watch is the loop's."""
         self._thread.start()
 
     def close(self) -> None:
-        """End; returns when the thread has ended."""
+        """Stop and join the thread."""
         self._closed.set()
         self._thread.join()
         self.call = None
@@ -159,7 +159,7 @@ class CallWatch:
                 _log.exception("looking for long calls failed; trying again")
 
     def look(self, now_ns: int) -> None:
-        """See which calls run, show that of the loop, and log those that take long."""
+        """Check the running calls, show the loop's, and log long ones."""
         turns, threads = self._turns(), set(self._others())
         since_ns, self._looked_ns = self._looked_ns, now_ns
         held_s = (now_ns - since_ns) / 1e9
@@ -264,7 +264,7 @@ def watching(
     settings: WorkerSettings,
     elsewhere: Callable[[], RunningCall | None],
 ) -> CallWatch:
-    """Return a watch that has begun, for the loop of this thread and the threads of its pool."""
+    """Return a started watch for the loop of this thread and the threads of its pool."""
 
     def others() -> Iterable[int]:
         known = pool()

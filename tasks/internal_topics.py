@@ -32,7 +32,7 @@ _INTERNAL: Final = re.compile(
 )
 
 
-#: A changelog keeps rows that end with time a day longer, for clocks that differ and records that are late (Kafka
+#: Extra retention (one day) of changelogs with expiring rows, for clock skew and late records (Kafka
 #: Streams' windowstore.changelog.additional.retention.ms).
 _ADDITIONAL_MS: Final = 86_400_000
 
@@ -40,13 +40,13 @@ _ADDITIONAL_MS: Final = 86_400_000
 _LONGEST_MS: Final = (1 << 63) - 1
 
 MESSAGE_BYTES: Final = "max.message.bytes"
-#: Limits of a topic, which an internal topic has no lower than its inputs need.
+#: Size limits of a topic; those of an internal topic are at least its inputs'.
 LIMITS: Final = (
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
     MESSAGE_BYTES,
 )
-#: Event time may be anything, so internal topics take every timestamp. Kafka's defaults refuse an hour ahead of now.
+#: Internal topics accept every event time. Kafka's defaults refuse one hour ahead of now.
 _EVERY_TIMESTAMP: Final = {
     "message.timestamp.before.max.ms": str(_LONGEST_MS),
     "message.timestamp.after.max.ms": str(_LONGEST_MS),
@@ -54,9 +54,9 @@ _EVERY_TIMESTAMP: Final = {
 #: Kafka's own default of `max.message.bytes`.
 _MESSAGE_BYTES_DEFAULT: Final = 1_048_588
 _MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
-#: Room for times of windows in keys, and for keys that are longer than those of the inputs.
+#: Room for window times in keys, and for keys longer than those of the inputs.
 _LONGER_BYTES: Final = 64 * 1024
-#: Settings of a repartition topic that correctness rests on.
+#: Required settings of a repartition topic.
 _FIXED_OF_REPARTITION: Final = {
     "cleanup.policy": "records of one key are not versions of each other, and compaction would drop some",
     "message.timestamp.type": "records keep their event time",
@@ -64,17 +64,16 @@ _FIXED_OF_REPARTITION: Final = {
 
 
 def changelog_topic(application_id: str, store: str) -> str:
-    """Return the name of a store's changelog topic."""
     return f"{application_id}-{store}-changelog"
 
 
 def internal_prefix(application_id: str) -> str:
-    """Return what stands in front of the bare name of a repartition topic."""
+    """Return the prefix of internal topic names."""
     return f"{application_id}-"
 
 
 class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A sub-topology with the topics it really reads and its number of tasks."""
+    """Sub-topology with its input topics on the cluster and its number of tasks."""
 
     spec: SubtopologySpec
     #: Real topic names per source node.
@@ -89,7 +88,7 @@ class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(TaskId(self.spec.id, partition) for partition in range(self.partitions))
 
     def inputs(self, partition: int) -> frozenset[TopicPartition]:
-        """Return what the task of a partition reads: that partition of each topic that has it."""
+        """Return a task's inputs: its partition of each topic that has it."""
         return frozenset(
             TopicPartition(topic, partition)
             for topic, count in self.topic_partitions.items()
@@ -98,7 +97,7 @@ class SubtopologyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """All sub-topologies as they run on this cluster, and the internal topics they need."""
+    """Sub-topologies on this cluster, and the internal topics they need."""
 
     subtopologies: Mapping[int, SubtopologyPlan]
     repartition_topics: tuple[NewTopic, ...]
@@ -113,7 +112,7 @@ class ApplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(task for _, plan in sorted(self.subtopologies.items()) for task in plan.tasks)
 
     def inputs(self, task_id: TaskId) -> frozenset[TopicPartition]:
-        """Return what a task reads."""
+        """Return the inputs of a task."""
         return self.subtopologies[task_id.subtopology].inputs(task_id.partition)
 
 
@@ -183,7 +182,7 @@ def plan_application(
 def topics_read(
     spec: SubtopologySpec, application_id: str, topics: Iterable[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the topics that each source of a sub-topology reads, where a pattern may match these `topics`."""
+    """Return the topics of each source; patterns match among `topics`."""
     return {
         source.name: tuple(internal_prefix(application_id) + topic for topic in source.topics)
         if source.internal
@@ -193,7 +192,7 @@ def topics_read(
 
 
 def missing_source_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]:
-    """Return the source topics of a topology that the cluster does not have (patterns may match nothing)."""
+    """Return the missing source topics (patterns may match none)."""
     wanted = {
         topic
         for subtopology in spec.subtopologies
@@ -205,7 +204,7 @@ def missing_source_topics(spec: TopologySpec, topics: Iterable[str]) -> set[str]
 
 
 def is_matched(plan: ApplicationPlan, topic: str) -> bool:
-    """Return whether it is a pattern that makes a topic an input: then it may be deleted, and the others go on."""
+    """Return True if a pattern makes the topic an input: it may be deleted without ending the others."""
     sources = (source for each in plan.subtopologies.values() for source in each.spec.sources)
     return any(source.pattern is not None and source.pattern.fullmatch(topic) for source in sources)
 
@@ -260,7 +259,7 @@ def _repartition_counts(
 def _counts_of_partners(
     groups: Iterable[frozenset[str]], known: Mapping[str, int], pending: AbstractSet[str]
 ) -> dict[str, int]:
-    """Return the counts that topics have because topics they are joined with have them (which is checked later)."""
+    """Return the counts that topics inherit from topics they are joined with."""
     found: dict[str, int] = {}
     for group in groups:
         counts = [known[topic] for topic in group - pending if topic in known]
@@ -356,7 +355,7 @@ def _kept_for_slow_ranges(spec: TopologySpec) -> TopologySpec:
 
 
 def fault_of_repartition_config(config: object) -> str:
-    """Return what is wrong with settings for a repartition topic; empty if nothing is.
+    """Return the fault of a repartition topic's settings; empty if they are valid.
 
     >>> fault_of_repartition_config({"cleanup.policy": "compact"})
     "can't set 'cleanup.policy': records of one key are not versions of each other, and compaction would drop some"
@@ -374,7 +373,7 @@ def fault_of_repartition_config(config: object) -> str:
 def with_message_bytes(plan: ApplicationPlan, largest: int) -> ApplicationPlan:
     """Return the plan with internal topics that take records as large as its inputs' topics do (bytes).
 
-    They take a little more, because rows have longer keys than records, and never less than the default.
+    The limit is a little higher, because rows have longer keys, and at least the default.
     """
     if largest <= _MESSAGE_BYTES_DEFAULT:
         return plan
@@ -391,7 +390,7 @@ def with_message_bytes(plan: ApplicationPlan, largest: int) -> ApplicationPlan:
 
 
 def configure_command(topic: str, settings: str, servers: str = "HOST:PORT") -> str:
-    """Return the command that changes settings of a topic.
+    """Return the command that sets a topic's configuration.
 
     >>> configure_command("orders", "max.message.bytes=BYTES")
     'kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics --entity-name orders --add-config max.message.bytes=BYTES'
@@ -451,7 +450,7 @@ def _changelog(
 
 
 def _changelog_config(store: StoreSpec) -> dict[str, str]:
-    """Return the settings that follow from what a store holds (Kafka Streams' three ...ChangelogTopicConfig classes)."""
+    """Return a changelog's settings for its store type (Kafka Streams' ...ChangelogTopicConfig)."""
     if store.kind in SEGMENTED_KINDS:
         retention_ms = min(store.retention_ms + _ADDITIONAL_MS, _LONGEST_MS)
         return {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms)}

@@ -42,7 +42,7 @@ _SITE: Final = tuple({f"{sysconfig.get_path(kind)}/" for kind in ("purelib", "pl
 
 
 class UserCall(NamedTuple):
-    """A call of a user's function.
+    """Call of a user's function.
 
     Attributes:
         function: Its name, and where it is now: "enrich (app.py:12)".
@@ -62,7 +62,7 @@ class UserCall(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the call in words, without the record's data."""
+        """Return the call as text, without the record's data."""
         where = f" at {self.node}" if self.node else ""
         where += f" (task {self.task})" if self.task else ""
         return f"{self.function}{where}, {self._place}"
@@ -85,7 +85,7 @@ class UserCall(NamedTuple):
 
 
 def call_of(thread: int) -> UserCall | None:
-    """Return the call of user code that a thread is in now, by its ident; None if it is in none."""
+    """Return the current call of user code of a thread, by its ident; None outside one."""
     frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] # there is no other way
     innermost = frames.get(thread)
     del frames
@@ -148,7 +148,7 @@ def _relative(path: str) -> str:
 
 
 def _without_frame(stack: Sequence[FrameType]) -> str:
-    """Return the name of what the innermost frame of this project calls or waits for."""
+    """Return the name of the function that this project's innermost frame calls or awaits."""
     for each in stack:
         if not _is_ours(each):
             break
@@ -176,7 +176,7 @@ def _is_set(value: object) -> TypeGuard[set[Any]]:
 
 
 def _awaiting(coroutine: "CoroutineType[Any, Any, Any]") -> str:
-    """Return the user's coroutine that is awaited furthest in."""
+    """Return the innermost awaited coroutine of the user."""
     text = coroutine.__qualname__
     inner: Any = coroutine
     while _is_coroutine(inner):
@@ -239,7 +239,7 @@ def _columns_in(found: dict[str, Any]) -> RecordBatch | SourceRecords | None:
 
 
 def _index_in(found: dict[str, Any]) -> int | None:
-    """Return which record of the batch is at hand, by the names that loops over a batch use."""
+    """Return the current record of the batch, by the variable names of loops over a batch."""
     results, failed = found.get("results"), found.get("failed")
     if _is_list(results) and _is_list(failed):
         return len(results) + len(failed)

@@ -1,11 +1,11 @@
-"""The global stores of one process: every partition of their topics, applied in order, positions kept with the data.
+"""Global stores of one process: all partitions of their topics, with positions stored next to the rows.
 
-One thread applies records (`GlobalStores.apply`): the updater's in a worker, the caller's in the test driver. Rows and
-the position behind them go to the database in one write, so a crash leaves both or neither. Any thread reads
-(`GlobalStoreView`): straight from the database, so a look-up sees whole runs of records or nothing of them.
+One thread applies records (`GlobalStores.apply`): the updater's in a worker, the caller's in the
+test driver. Rows and their position go to the database in one write, so a crash leaves both or
+neither. Any thread reads (`GlobalStoreView`) from the database, so a query sees whole batches.
 
-A table's rows are written as they came, once they are known to deserialise. Every other store is written by a
-processor of the user's, and restored by giving it the records again.
+A table's rows are written unchanged once they deserialise. A user's processor writes every other
+store; a restore passes it the records again.
 """
 
 import logging
@@ -54,9 +54,9 @@ from tidewheel.tasks.task.state_manager import StateManager, StateSettings
 
 _log = logging.getLogger(__name__)
 
-#: What messages and handlers are told instead of a task's id.
+#: Replaces the task's id in messages and handlers.
 GLOBAL: Final = "global"
-#: How the user gets a global store whose rows can't be found.
+#: Next step for a global store whose rows can't be found.
 _READ_AGAIN: Final = (
     "delete the directory `global` of the application's state, and the topic is read again, or keep the order with "
     "sort_keys=False of the key serde (docs/adr/0014-equal-keys-have-equal-bytes.md)"
@@ -72,7 +72,7 @@ _KEEP_BYTES: Final = 8 * 1024 * 1024
 
 
 class GlobalCounters:
-    """What became of the records of global topics since the start; read by the metrics."""
+    """Counters of global records since the start, for the metrics."""
 
     __slots__ = ("applied", "dropped", "skipped")
 
@@ -83,7 +83,7 @@ class GlobalCounters:
 
 
 class GlobalStateManager(StateManager):
-    """The stores' databases: without changelogs, but with a position for each partition of their topics."""
+    """Databases of the stores: no changelogs, but a position for each partition of their topics."""
 
     def __init__(
         self,
@@ -114,16 +114,15 @@ class GlobalStateManager(StateManager):
         }
 
     def serde_topic(self, store: str) -> str:
-        """Return the topic that the store is read from."""
         return self._topics[store]
 
     def position_of(self, partition: TopicPartition) -> Position | None:
-        """Return how far a store's data on disk has come in one partition, or None if that is not known."""
+        """Return the stored position of one partition; None if there is none."""
         database = self.database(self.changelogs[partition])
         return Position.decode(database.position(position_name(*partition)))
 
     def forget(self, store: str) -> None:
-        """Empty a store that is restored from the beginning; its positions go first, so that they never lead."""
+        """Empty a store that is restored from the beginning; delete its positions first."""
         mine = [partition for partition, name in self.changelogs.items() if name == store]
         self.database(store).write({}, {position_name(*each): b"" for each in mine})
         self.stores[store].buffer.discard()
@@ -190,7 +189,7 @@ def _watched(store: str) -> Generator[None]:
 
 
 class GlobalStores:
-    """All global stores of one process. `apply` and `commit` belong to one thread; `views` are for everybody."""
+    """Global stores of one process. One thread calls `apply` and `commit`; any thread uses `views`."""
 
     def __init__(
         self,
@@ -234,7 +233,6 @@ class GlobalStores:
     # -- life --------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the databases; raises `StoreCorruptedError` or `StoreLockedError`."""
         self.manager.open()
 
     def start(self) -> None:
@@ -253,7 +251,7 @@ class GlobalStores:
                 self._processors[spec.topic] = node
 
     def stop(self) -> None:
-        """Close the users' processors, in the thread that ran them; idempotent. Views still read."""
+        """Close the users' processors, in the thread that ran them. Views still read. Idempotent."""
         with ExitStack() as closing:
             closing.callback(close_loop)
             for node in self._processors.values():
@@ -261,7 +259,7 @@ class GlobalStores:
             self._processors = {}
 
     def close(self) -> None:
-        """Close the databases, after `stop`; what was not written is forgotten. Idempotent."""
+        """Close the databases after `stop`; unwritten changes are lost. Idempotent."""
         self.manager.close()
 
     def figures(self) -> dict[str, float]:
@@ -286,7 +284,7 @@ class GlobalStores:
         spec = self.specs[records.topic]
         partition = TopicPartition(records.topic, records.partition)
         positions = {partition: records.offsets[-1] + 1} if position or not spec.table else {}
-        # Global tables take the records' own timestamps, so the partition's time is of no interest.
+        # Global tables use the records' own timestamps, not the partition's time.
         batch = self._sources[records.topic].decode(records, -1)
         with _watched(spec.store.name):
             if spec.table:
@@ -327,7 +325,7 @@ class GlobalStores:
         for index, key in enumerate(batch.keys):
             try:
                 keys.append(spec.store.key_serde.serialize(spec.topic, key))
-            except FAILURES as error:  # whatever a serde raises, the handler decides
+            except FAILURES as error:  # the handler decides on any error of a serde
                 self._corrupt(records, batch.rows[index], error)
             else:
                 kept.append(index)
@@ -336,7 +334,7 @@ class GlobalStores:
     def commit(
         self, positions: Mapping[TopicPartition, int] | None = None, *, known_ms: int
     ) -> None:
-        """Write what processors (or a test) changed, with these positions."""
+        """Write changes of processors (or a test) with these positions."""
         drained = self.manager.drain()
         if drained or positions:
             self.manager.apply(drained, positions or {}, now_ms=known_ms)
@@ -427,7 +425,7 @@ class _Host:
         return self._stores.now_ms()
 
     def request_commit(self) -> None:
-        """Do nothing: every run of records is written at once."""
+        """Do nothing: every batch is written immediately."""
 
     def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None:  # noqa: ARG002 - the protocol's signature
         raise self._unknown("schedule")
