@@ -49,7 +49,7 @@ class CommitFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _PAIR: Final = struct.Struct(">II")
-#: As many generated names are told apart; a commit has no room for more.
+#: Limit of generated names in a commit.
 _NAMES_MAX: Final = 64
 _DETAIL: Final = struct.Struct(">I")
 #: Bytes that facts take next to the operators and their details, at most.
@@ -103,7 +103,7 @@ def name_digest(name: str) -> int:
 
 
 def facts_bytes(operators: Mapping[str, NamedOperator]) -> int:
-    """Return how many bytes facts with these operators take at most."""
+    """Return the maximum size in bytes of facts with these operators."""
     return len(encode_operators(operators)) + len(encode_details(operators)) + _REST_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Deletion of one key from a store by an operator's order: what is to be deleted, and what became of it."""
+"""Deletion of one key from a store, ordered by an operator."""
 
 import threading
 
@@ -7,14 +7,12 @@ from tidewheel.state_stores.stores.factory import Store
 
 
 class Erasure:
-    """A deletion. Made by the loop's thread, ended by the thread that owns the store.
+    """Deletion of a key, created by the loop's thread and ended by the thread that owns the store.
 
     Attributes:
-        store: Name of the store.
-        key: The key's bytes.
         tail: Number of bytes that follow the key in the keys of its rows.
-        rows: How many rows were deleted.
-        problem: Why nothing was; empty otherwise.
+        rows: Number of deleted rows.
+        problem: Reason of a failure; empty otherwise.
     """
 
     def __init__(self, store: str, key: bytes, tail: int = 0) -> None:
@@ -27,17 +25,15 @@ class Erasure:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the rows are deleted, or can't be."""
         return self._over.is_set()
 
     def end(self, *, rows: int = 0, problem: str = "") -> None:
-        """Note what became of it."""
         self.rows, self.problem = rows, problem
         self._over.set()
 
 
 def refusal_of(store: Store) -> str:
-    """Return why no order from outside may delete a key from a store; empty if one may."""
+    """Return the reason that forbids deleting keys from a store; empty if allowed."""
     if isinstance(store, CustomStore):
         return "it is a custom store, whose rows are known to its own class only"
     spec = store.buffer.spec

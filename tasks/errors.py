@@ -45,9 +45,9 @@ class GlobalStoreDamagedError(StateStoreError):
 
 
 class FencedError(StreamsError):
-    """This worker's time is over: another took over its transactional id, or the group has said so. Never retried.
+    """This worker was replaced by a newer producer of its id, or fenced by the group. Never retried.
 
-    `final` says that the process must not join its group again by itself; `code` is why, as in
+    `final`: the process must not rejoin its group by itself. `code` is the reason, as in
     `tidewheel.rebalance.protocol.messages.JoinRefused`, or "FENCED".
 
     >>> raise FencedError('producer shop-fixed-0: commit: _FENCED: a newer producer of this id exists')
@@ -119,7 +119,7 @@ class MissingOutputTopicError(StreamsError):
 
 
 class RecordFailedError(StreamsError):
-    """A record failed and its exception handler said "fail"; names node, topic, partition and offset.
+    """A record failed and its exception handler returned "fail"; names node, topic, partition, offset.
 
     `topic`, `partition` and `offset` are those of the input record, or None for a record without one
     (a punctuation, a cache flush).

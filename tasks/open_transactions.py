@@ -1,4 +1,4 @@
-"""Transactions that are open in a log, as readers meet them: nothing behind their first record can be read. Pure."""
+"""Open transactions in a log: readers can't pass their first record. Pure."""
 
 from typing import Final
 
@@ -6,23 +6,22 @@ import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
 
-#: States of a transaction at its coordinator in which it is still to be ended by its producer, or is being ended now.
+#: States of a transaction at its coordinator that still lead to its end.
 _ALIVE: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
 class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """The transaction that a partition's last stable offset waits for.
+    """Transaction that blocks a partition's last stable offset.
 
     Attributes:
-        partition: The partition.
         start: Offset of its first record there, which is the last stable offset.
         end: End of the log.
         servers: The cluster, for commands.
         transactional_id: Of its producer; "" if not known.
         producer_id, producer_epoch: Of its producer; -1 if not known.
-        state: What its coordinator says of it, such as "Ongoing"; "" if not known.
+        state: State at its coordinator, such as "Ongoing"; "" if unknown.
         since_ms: Timestamp of its producer's last record there (ms since the epoch); -1 if not known.
-        unknown: Why not more is known; "" if all is.
+        unknown: Reason of missing facts; "" if complete.
     """
 
     partition: TopicPartition
@@ -38,7 +37,7 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_hanging(self) -> bool:
-        """Return whether its coordinator has ended it already, or never knew it: it ends by a command only."""
+        """Return True if its coordinator has ended it or never knew it: only a command ends it."""
         return bool(self.state) and self.state not in _ALIVE
 
     @property
@@ -56,7 +55,7 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def producer(self) -> str:
-        """Return what is known of its producer, for messages."""
+        """Return the text of its producer, for messages."""
         if self.producer_id < 0:
             return f"of a producer that is not known ({self.unknown})"
         name = (

@@ -1,4 +1,4 @@
-"""A question about uncommitted rows: asked by any thread, answered by the threads that own the rows."""
+"""Queries of uncommitted rows: sent by any thread, answered by the threads that own the rows."""
 
 import threading
 import time
@@ -10,11 +10,7 @@ from tidewheel.state_stores.buffers.query_sources import UncommittedRows
 
 
 class Question:
-    """A function of a store's uncommitted rows, for each of their owners to call.
-
-    Attributes:
-        store: Name of the store.
-    """
+    """Query of a store's uncommitted rows: a function that each owner of rows calls."""
 
     def __init__(self, store: str, function: Callable[[UncommittedRows], Any]) -> None:
         self.store = store
@@ -25,16 +21,16 @@ class Question:
         self._future: Future[list[Any]] = Future()
 
     def expect(self, owners: int) -> None:
-        """Set how many owners answer; called before any of them does."""
+        """Set the number of owners, before any of them answers."""
         self._owners = owners
 
     @property
     def is_over(self) -> bool:
-        """Return whether the answer is known, or no longer waited for."""
+        """Return True if the answer is complete, or the caller no longer waits."""
         return self._future.done()
 
     def answer(self, rows: UncommittedRows) -> None:
-        """Answer for one owner. Never raises."""
+        """Add the answer of one owner. Never raises."""
         if self.is_over:
             return
         try:
@@ -48,13 +44,12 @@ class Question:
                 self._future.set_result(self._parts)
 
     def fail(self, error: Exception) -> None:
-        """Answer with an error."""
         with self._lock:
             if not self.is_over:
                 self._future.set_exception(error)
 
     def wait(self, until_s: float) -> list[Any] | None:
-        """Return the answers of all owners; None if they are not there at `until_s` (`time.monotonic`)."""
+        """Return the answers of all owners; None after `until_s` (`time.monotonic`)."""
         try:
             return self._future.result(max(until_s - time.monotonic(), 0.0))
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Settings of a worker's loop, and the check of its inputs that they go with."""
+"""Settings of a worker's loop, and the port that checks its inputs."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
@@ -15,9 +15,9 @@ RECOMMIT_MS_MAX: Final = 12 * 3_600_000
 
 
 def recommit_interval_ms(retention_ms: int) -> int:
-    """Return how often quiet partitions are committed again, because brokers forget offsets after their retention (H17).
+    """Return the period of committing quiet partitions again: brokers forget old offsets (H17).
 
-    A quarter of it, so that three in a row may fail: 7 days / 4 = 42 h, of which the 12 h are less; 1 day / 4 = 6 h.
+    A quarter of the retention, because three in a row may fail: 7 days / 4 = 42 h, of which the 12 h are less; 1 day / 4 = 6 h.
 
     >>> [recommit_interval_ms(days * 86_400_000) / 3_600_000 for days in (7, 2, 1)]
     [12.0, 12.0, 6.0]
@@ -26,7 +26,7 @@ def recommit_interval_ms(retention_ms: int) -> int:
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the loop needs to know of the application's settings (units as in `StreamsConfig`)."""
+    """Settings of the loop (units as in `StreamsConfig`)."""
 
     application_id: str
     transactional_id: str
@@ -48,15 +48,14 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     accept_offsets: bool = False
     #: Operator of each generated name.
     operators: Mapping[str, NamedOperator] = msgspec.field(default_factory=dict[str, NamedOperator])
-    #: How many records a copy may be behind and count as ready.
+    #: Lag in records up to which a copy is ready.
     acceptable_recovery_lag: int = 10_000
-    #: How often the group hears how far all tasks are: about twice per heartbeat.
+    #: Period of reporting task progress to the group: about twice per heartbeat.
     status_interval_ms: int = 250
-    #: Threads that key ranges run in; with 1 there are none, and the loop's thread does all.
+    #: Threads of key ranges; with 1 the loop's thread does all work.
     threads: int = 1
-    #: Quiet partitions are committed again this often.
     recommit_ms: int = RECOMMIT_MS_MAX
-    #: How long a clean stop waits for calls in hand.
+    #: Longest wait of a clean stop for running calls.
     drain_timeout_ms: int = 25_000
     #: The loop counts as hanging after this without a turn, unless user code runs.
     hang_timeout_ms: int = 30_000
@@ -66,16 +65,16 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputCheck(Protocol):
-    """Looks at the first records of some partitions, and finds keys where their partitioner does not put them.
+    """Checks that the first records of partitions are where their partitioner puts their keys.
 
     Attributes:
-        waiting: How many records are still to be looked at, per partition.
+        waiting: Number of records still to check, per partition.
     """
 
     waiting: dict[TopicPartition, int]
 
     def sample(self, records: SourceRecords) -> None:
-        """Look at some records of a partition that waits for it."""
+        """Check records of a partition."""
 
     def findings(self, topics: Iterable[str]) -> str:
-        """Return what is wrong with some topics, empty if nothing was found."""
+        """Return the faults found in topics; empty if none."""
