@@ -1,8 +1,8 @@
-"""Copies of a task's state: learners and standbys. They restore and follow it, and say when they are ready to take over.
+"""Copies of a task's state: learners and standbys, and their announcements.
 
-Both do the same work; a learner is meant to become the owner, a standby stays. A copy is kept as the task that it would
-become, with its databases open and nothing that processes begun, so that it is promoted in place: nothing is closed, and
-no record is read a second time. The thread of `tidewheel.tasks.restore.state_updater` moves it on.
+A learner becomes the owner, a standby stays a copy. A copy is kept as the task that it can become,
+with open databases and without started processors. Promotion closes nothing and reads no record
+twice. The thread of `tidewheel.tasks.restore.state_updater` advances it.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,18 @@ from tidewheel.rebalance.protocol.orders import CopyNotReady, CopyReady
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.tasks.task.task import Task
 
-#: A copy that is ready says so again as it moves on, but not more often than this.
-_SAY_AGAIN_S: Final = 0.1
+#: Minimum seconds between two announcements of a ready copy.
+_ANNOUNCE_S: Final = 0.1
 
-#: The lag of a copy whose end is not known.
+#: Lag of a copy with an unknown end.
 _UNKNOWN: Final = -1
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a copy is: its position per partition it follows, and the end that is known there (None: not known).
+    """Position of a copy per followed partition, and the end there (None: unknown).
 
-    The end is that of the log, undecided records included; where a table is restored from its input, the committed input offset.
+    The end is the log end with undecided records, or the committed offset of an input that restores
+    a table.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -33,7 +34,7 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lag(self) -> int | None:
-        """Return how many offsets are to be read; None if that is not known.
+        """Return the number of offsets left to read, None if unknown.
 
         >>> part = TopicPartition("app-counts-changelog", 0)
         >>> CopyProgress(positions={part: 5}, ends={part: 8}).lag
@@ -52,12 +53,11 @@ class LearnerTask:
     """One copy. Owned by the updater's thread; others may read its attributes.
 
     Attributes:
-        task: What it becomes.
         role: "learner" or "standby".
-        learn_epoch: The step of the group that planted it; its announcements name it.
-        store_uuid: Identity of the data it has.
-        progress: How far it is; None before anything is known.
-        is_ready: Whether it has said so.
+        learn_epoch: Step of the group that created it; its announcements carry it.
+        store_uuid: Identity of its data.
+        progress: None before the first position is known.
+        is_ready: True after it announced so.
     """
 
     def __init__(
@@ -70,38 +70,39 @@ class LearnerTask:
         self.progress: CopyProgress | None = None
         self.is_ready = False
         self._acceptable_lag = acceptable_recovery_lag
-        self._said: Mapping[TopicPartition, int] | None = None
-        self._said_s = 0.0
+        self._announced: Mapping[TopicPartition, int] | None = None
+        self._announced_s = 0.0
 
     @property
     def task_id(self) -> TaskId:
-        """Return the id of the task."""
         return self.task.task_id
 
     def appoint(self, role: str, learn_epoch: int) -> None:
-        """Give the copy another role or epoch, or the same again: it announces itself anew."""
+        """Set role and epoch, even to the same values: the copy announces itself again."""
         if learn_epoch != self.learn_epoch:
-            self.is_ready = False  # what it said under the old one counts no more
+            self.is_ready = False  # its announcement under the old epoch is void
         self.role = role
         self.learn_epoch = learn_epoch
-        self._said = None
+        self._announced = None
 
     def begins_anew(self, reason: str) -> CopyNotReady | None:
-        """Note that its data is read from the beginning again; return what is to be said about it."""
+        """Forget the progress: its data is read from the beginning. Return the announcement."""
         self.progress = None
         return self._falls_back(reason)
 
     def moves_on(self, progress: CopyProgress, now_s: float) -> CopyReady | CopyNotReady | None:
-        """Note how far it is; return what is to be said about it: L2."""
+        """Record the progress; return the announcement, if one is due (L2)."""
         self.progress = progress
         lag = progress.lag
         if lag is None or lag > self._acceptable_lag:
             return self._falls_back("its lag is not known" if lag is None else f"{lag} behind")
-        again = self.is_ready and self._said is not None
-        if again and (now_s - self._said_s < _SAY_AGAIN_S or progress.positions == self._said):
+        again = self.is_ready and self._announced is not None
+        if again and (
+            now_s - self._announced_s < _ANNOUNCE_S or progress.positions == self._announced
+        ):
             return None
         self.is_ready = True
-        self._said, self._said_s = progress.positions, now_s
+        self._announced, self._announced_s = progress.positions, now_s
         return CopyReady(
             task=str(self.task_id),
             learn_epoch=self.learn_epoch,
@@ -117,7 +118,7 @@ class LearnerTask:
         return CopyNotReady(task=str(self.task_id), learn_epoch=self.learn_epoch, reason=reason)
 
     def status(self, waits: str = "") -> TaskStatus:
-        """Return how far it is, for `WorkerStatus`; `waits` says why it does not go on."""
+        """Return the status for `WorkerStatus`; `waits` is the reason why it does not continue."""
         progress = self.progress or CopyProgress(positions={}, ends={})
         lag = None if self.progress is None else progress.lag
         return TaskStatus(
