@@ -1,1 +1,1 @@
-"""Runs what was assigned: processing, state, commits."""
+"""Engine of assigned tasks: processing, state, commits."""

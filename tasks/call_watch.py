@@ -163,7 +163,7 @@ class CallWatch:
         turns, threads = self._turns(), set(self._others())
         since_ns, self._looked_ns = self._looked_ns, now_ns
         held_s = (now_ns - since_ns) / 1e9
-        # Nobody but the thread that held the interpreter's lock can have come on since the look before.
+        # Only the thread that held the interpreter's lock can have run since the last check.
         was_held = held_s >= self._limits.hang_s / 2
         if turns == self._seen_turns or was_held:
             threads.add(self._loop)
@@ -205,14 +205,14 @@ class CallWatch:
         if call is None:
             return
         if before is None:
-            # It was not there at the look before, and may have begun right behind it, unless others may have run meanwhile.
+            # It may have started right after the last check, unless other threads may have run meanwhile.
             before = self._watched[thread] = _Watched(call, now_ns if was_held else since_ns)
         before.call = call
         effect = self._effect if thread == self._loop else RANGE
         self._tell(before, (now_ns - before.since_ns) / 1e9, effect)
 
     def _tell_held(self, call: UserCall | None, held_s: float) -> None:
-        """Log that the interpreter's lock was kept; which record it was for can't be told: others may have followed by now."""
+        """Log that a call kept the interpreter's lock; its record is unknown, as others may have followed."""
         limit_s = self._limits.call_s
         is_over = limit_s is not None and held_s >= limit_s
         where = "a call that is over" if call is None else f"{call.text_up_to_here}, or just before"

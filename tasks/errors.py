@@ -145,7 +145,7 @@ class RecordFailedError(StreamsError):
 class LateRecordError(StreamsError):
     """A record came too late to count; never raised: dead letters of late records bear its name and text.
 
-    Names operator, timestamp, stream time, and what it came too late for. See `late_records_to_dead_letter_queue`.
+    Names operator, timestamp, stream time, and the limit it missed. See `late_records_to_dead_letter_queue`.
 
     >>> str(LateRecordError("KSTREAM-AGGREGATE-0000000001 (task 0_1): timestamp 3 came too late"))
     'KSTREAM-AGGREGATE-0000000001 (task 0_1): timestamp 3 came too late'

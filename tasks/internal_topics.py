@@ -25,7 +25,7 @@ from tidewheel.tasks.processing.api.topology_spec import (
     TopologySpec,
 )
 
-#: What the names of internal topics end with, foreign-key joins' among them (Kafka Streams' StreamsResetter).
+#: Suffixes of internal topic names, those of foreign-key joins included (StreamsResetter).
 _INTERNAL: Final = re.compile(
     r"-(changelog|repartition|group-state|group-inbox|subscription-(registration|response)-topic"
     r"|KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-\d+-topic)\Z"
@@ -334,7 +334,7 @@ def _check_copartitioning(
 def _kept_for_slow_ranges(spec: TopologySpec) -> TopologySpec:
     """Let window and session stores keep on disk what their changelogs keep, beyond what has expired.
 
-    Also says that rows may be those of ranges that are apart: a copy goes by what is committed of the slowest one
+    It also marks that key ranges may diverge: a copy follows the committed position of the slowest one
     (`StateManager.slowest_position_ms`), which it knows a little late, and a snapshot is of a moment before.
     """
     return replace(

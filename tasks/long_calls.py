@@ -31,7 +31,7 @@ _CALLERS: Final = tuple(
         "tasks/processing/",
     )
 )
-#: Code that user code and this project call alike, so that it tells nothing by itself.
+#: Code that both user code and this project call, so it identifies neither.
 _LIBRARIES: Final = (
     *{f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "platstdlib")},
     "<frozen ",
@@ -104,7 +104,7 @@ def find_call(innermost: FrameType) -> UserCall | None:
     begin = next((place for place, frame in enumerate(stack) if not _is_ours(frame)), None)
     if begin is None:
         return None
-    # What the user's function calls of the user's own is a part of the call.
+    # Nested user functions belong to the call.
     end = next((place for place in range(begin, len(stack)) if _is_ours(stack[place])), len(stack))
     innermost, outermost = stack[begin], stack[end - 1]
     function = _text(outermost)

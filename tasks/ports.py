@@ -391,7 +391,7 @@ class ChangelogReader(Protocol):
         ...
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
-        """Return what has arrived, as runs of one partition."""
+        """Return the fetched records, as runs of one partition."""
         ...
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -404,7 +404,7 @@ class ChangelogReader(Protocol):
 
 
 class Clock(Protocol):
-    """Time, told to those who need it."""
+    """Clock."""
 
     def now_ms(self) -> int:
         """Return wall-clock time in ms since the epoch."""
@@ -415,7 +415,7 @@ class Clock(Protocol):
         ...
 
 
-#: Makes the transactional producer of a worker, anew after one was retired.
+#: Makes the transactional producer of a worker, also after one was replaced.
 ProducerFactory = Callable[[], TransactionalProducer]
 
 #: Makes the transactional producer of an id.

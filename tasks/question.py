@@ -35,7 +35,7 @@ class Question:
             return
         try:
             part = self._function(rows)
-        except Exception as error:  # noqa: BLE001 - raised by whoever asks: the worker is not at fault
+        except Exception as error:  # noqa: BLE001 - raised in the caller: the worker is not at fault
             self.fail(error)
             return
         with self._lock:

@@ -35,8 +35,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: of partitions that are theirs now, and fence it, so being fenced soon after a start is no takeover.
     siblings: int = 0
     commit_interval_ms: int = 100
-    #: How long before it is due a commit begins, where the worker keeps up and results wait for commits; what comes until then
-    #: joins it. 0: at its time.
+    #: Head start of a commit in ms, where the worker keeps up and results wait for commits; later
+    #: records join the commit. 0: none.
     early_ms: int = 0
     cache_max_bytes: int = 10 * 1024 * 1024
     uncommitted_max_bytes: int = 64 * 1024 * 1024

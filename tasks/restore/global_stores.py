@@ -135,7 +135,7 @@ class GlobalStateManager(StateManager):
 
 
 class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
-    """A global store as tasks and queries read it: what is committed, from any thread, never a write.
+    """Read-only view of a global store's committed rows, for tasks and queries of any thread.
 
     Damage found here is the global store's and no task's, so it is raised as `GlobalStoreDamagedError`.
     """
@@ -160,7 +160,7 @@ class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
         return self._key_bytes(key)
 
     def plain_values(self, keys: Sequence[bytes]) -> list[Any]:
-        """Return the values of serialised keys in one look-up, without their timestamps; None where absent."""
+        """Return the values of serialised keys in one read, without timestamps; None where absent."""
         with _watched(self.name):
             (database,) = self._opened()
             found = database.get_many(self.name, keys)
@@ -181,7 +181,7 @@ class GlobalStoreView(CommittedKeyValueStore[Any, Any]):
 
 @contextmanager
 def _watched(store: str) -> Generator[None]:
-    """Tell damage of a global store from damage of a task."""
+    """Raise damage as `GlobalStoreDamagedError`, which names no task."""
     try:
         yield
     except StoreCorruptedError as error:
@@ -236,7 +236,7 @@ class GlobalStores:
         self.manager.open()
 
     def start(self) -> None:
-        """Initialise the users' processors; the stores are open, and restored by what comes next.
+        """Initialise the users' processors; the stores are open, and not restored yet.
 
         Raises:
             StoredRowError: A store's rows are under other bytes than their keys have now.
@@ -289,7 +289,7 @@ class GlobalStores:
         with _watched(spec.store.name):
             if spec.table:
                 rows = self._rows(spec, records, batch)
-                # What a test changed through the store comes first, and what it read there may be out of date now.
+                # Write a test's own changes first, and drop cached reads, which may be outdated.
                 self.commit(known_ms=known_ms)
                 self.manager.stores[spec.store.name].buffer.discard()
                 self.manager.write_restored({spec.store.name: rows}, positions, now_ms=known_ms)
@@ -303,7 +303,7 @@ class GlobalStores:
     def _rows(
         self, spec: GlobalStoreSpec, records: SourceRecords, batch: RecordBatch
     ) -> list[tuple[bytes, bytes | None]]:
-        """Return what the records of a table do to its rows: values as they came, keys as look-ups spell them."""
+        """Return the row changes of a table's records: raw values, keys as reads serialise them."""
         if has_none(batch.keys):
             before = batch
             batch = batch.select([key is not None for key in batch.keys])
@@ -339,7 +339,7 @@ class GlobalStores:
         if drained or positions:
             self.manager.apply(drained, positions or {}, now_ms=known_ms)
 
-    # -- what sources and nodes ask ----------------------------------------------------------------
+    # -- callbacks of sources and nodes ----------------------------------------------------------------
 
     def at_record(self, timestamp: int) -> None:
         """Remember the timestamp of the record being processed, for the stores."""

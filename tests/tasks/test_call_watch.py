@@ -1,4 +1,4 @@
-"""The call watch: what it shows to the watchdog and what it logs, look by look."""
+"""Call watch: its reports to the watchdog and its log, check by check."""
 
 import logging
 import threading
@@ -23,7 +23,7 @@ def _call(offset: int) -> UserCall:
 
 
 class Stage:
-    """A worker whose loop turns, and is in calls, as the test says."""
+    """Worker whose loop and calls the test controls."""
 
     def __init__(self, hang_s: float = 10.0, call_s: float | None = 60.0) -> None:
         self.turns = 0
@@ -51,7 +51,7 @@ class Stage:
         self.reported.append(report.call)
 
     def look(self, seconds: float, step_s: float = 1.0) -> None:
-        """Look once a second for so long."""
+        """Check once a second for this long."""
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.now_s += step_s

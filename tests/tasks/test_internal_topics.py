@@ -347,7 +347,7 @@ def test_repartition_topics_that_are_joined_have_the_count_of_the_largest() -> N
     ],
 )
 def test_internal_topics_are_told_by_their_names(topic: str, internal: bool) -> None:
-    """As Kafka Streams' StreamsResetter tells them."""
+    """As Kafka Streams' StreamsResetter lists them."""
     assert is_internal(topic, "app") is internal
 
 

@@ -33,13 +33,13 @@ STUCK = "stuck"
 
 
 class Gate:
-    """Blocks whoever calls it with what is stuck, until it is opened."""
+    """Blocks callers that pass the stuck value, until it is opened."""
 
     def __init__(self) -> None:
         self.entered, self.opened = threading.Event(), threading.Event()
 
     def wait(self, value: object) -> Any:
-        """Block on what is stuck; return what was given."""
+        """Block on the stuck value; return the argument."""
         if value in (STUCK, STUCK.encode()):
             self.entered.set()
             assert self.opened.wait(60)

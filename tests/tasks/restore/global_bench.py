@@ -74,7 +74,7 @@ class Process:
         )
 
     def wipe(self) -> None:
-        """Delete what is on disk."""
+        """Delete the files."""
         self.wiped += 1
         self.disk.corrupted.clear()
         self.disk.versions.clear()
@@ -136,7 +136,7 @@ class Life:
         }
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what the thread is to do; raises what stopped it."""
+        """Wait for the thread's work; raise the error that ended it."""
         pause = threading.Event()
         for _ in range(int(PATIENCE_S * 500)):
             if condition():

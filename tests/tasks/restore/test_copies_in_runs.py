@@ -1,4 +1,4 @@
-"""Copies are restored from sorted runs as tasks are, and say that they are ready when the runs are in, not sooner."""
+"""Copies are restored from sorted runs, and announce readiness only after ingesting them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ def group() -> Iterator[GroupBench]:
 
 
 def maker_of(group: GroupBench) -> LocalRunMaker:
-    """Return what makes runs."""
+    """Return the run maker."""
     assert group.runs is not None
     maker = group.runs.maker
     assert isinstance(maker, LocalRunMaker)

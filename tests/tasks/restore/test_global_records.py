@@ -1,4 +1,4 @@
-"""Records of a global store's topic: bad ones, failing processors, and what a processor may do there."""
+"""Records of a global store's topic: bad records, failing processors, rights of processors."""
 
 import threading
 from collections.abc import Callable
@@ -105,7 +105,7 @@ def test_a_processor_that_fails_goes_to_the_processing_handler() -> None:
     with process.life() as life:
         life.wait()
         assert life.stores.counters.skipped == 1
-        assert life.rows() == {"a": 2}  # what it had written before it failed stays, as in a task
+        assert life.rows() == {"a": 2}  # its writes before the failure stay, as in a task
 
 
 def test_a_processor_stands_at_its_record() -> None:

@@ -1,4 +1,4 @@
-"""Who reads when: tasks that are to run first, copies a little, tasks that run undisturbed."""
+"""Reading turns: restores of active tasks first, copies little, running tasks undisturbed."""
 
 from typing import cast
 
@@ -30,7 +30,7 @@ def entry(topic: str, *, end: int | None, limit: int | None = None) -> StoreRest
 
 
 class Turns:
-    """Turns with a reader that is looked at."""
+    """Turns with an inspected reader."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()

@@ -1,4 +1,4 @@
-"""What listeners are told of copies: where they begin, how far they come, and why they are followed no more."""
+"""Events of copies: start, progress, and the reason of their end."""
 
 from typing import Any
 

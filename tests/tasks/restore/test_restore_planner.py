@@ -1,4 +1,4 @@
-"""What a worker asks about tasks that others run."""
+"""Requests about tasks that other workers run."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Stores that are far behind are restored from sorted runs and snapshots: always to what replay would have made."""
+"""Restores from sorted runs and snapshots equal a replay of the changelog."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""What a second look at the runtime found: each test states a promise that was broken once."""
+"""Regressions of the runtime: each test states a promise that was broken once."""
 
 import threading
 import time
@@ -87,7 +87,7 @@ def test_close_in_the_exception_handler_keeps_the_error(monkeypatch: Any) -> Non
         try:
             app.run()
             done.append("returned as if all were well")
-        except BaseException as error:  # noqa: BLE001 - looked at below
+        except BaseException as error:  # noqa: BLE001 - checked below
             done.append(error)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -1,4 +1,4 @@
-"""What a second look at the runtime found: each test states a promise that was broken once."""
+"""Regressions of the runtime: each test states a promise that was broken once."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where a partition begins: never past records nobody processed, never in another topic's log."""
+"""Start positions: never past unprocessed records, never in another topic's log."""
 
 import time
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ def test_commits_of_others_are_followed_without_a_time(metadata: str) -> None:
     ids=["newest", "version 1", "times of processors", "garbage behind"],
 )
 def test_commits_of_kafka_streams_are_followed_with_their_time(metadata: str, time_ms: int) -> None:
-    """The partition's time is what Kafka Streams knew, so records of before don't hold it back."""
+    """The partition's time is Kafka Streams', so earlier records don't set it back."""
     start = begin(CommittedOffset(40, metadata))
     assert (start.offset, start.partition_time_ms, start.progress) == (40, time_ms, None)
     assert start.by_kafka_streams

@@ -1,4 +1,4 @@
-"""Restoring: by position, to the end fixed beforehand, and never into a state that the changelog no longer tells."""
+"""Restoring: by position, to the end fixed beforehand, and never into a state that the changelog no longer contains."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ CHANGELOG = "app-table-changelog"
 
 
 class Table(Processor[Any, Any, Any, Any]):
-    """Puts what comes; "delete" deletes."""
+    """Puts each value; "delete" deletes."""
 
     def process(self, record: Any) -> None:
         store = self.context.get_state_store("table")

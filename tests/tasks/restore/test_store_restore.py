@@ -1,4 +1,4 @@
-"""What a replay leaves beside the rows."""
+"""Store time after a replay."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -104,7 +104,7 @@ def live_through(bench: Bench, rows: list[Row], first: int) -> None:
 
 
 def outputs(bench: Bench) -> list[str]:
-    """Return what came out."""
+    """Return the outputs."""
     return [(value or b"").decode() for _, value in bench.outputs("out")]
 
 
