@@ -45,7 +45,7 @@ class ShowsCalls(Protocol):
 
 
 class Limits(NamedTuple):
-    """How long a call may take.
+    """Limits on the length of a call.
 
     Attributes:
         hang_s: The worker is only kept in its group after this because user code runs.
@@ -75,10 +75,10 @@ class Effect(NamedTuple):
 
 LOOP: Final = Effect(
     "the other tasks of this worker wait as well, unless parallelising_factor or num_stream_threads is above 1",
-    "other members take this worker's tasks over and begin the record again; a worker without others goes on waiting",
+    "other members take this worker's tasks over and begin the record again; a worker without others keeps waiting",
 )
 RANGE: Final = Effect(
-    "its key range waits, the others go on", "its key range stands still, the others go on"
+    "its key range waits, the others continue", "its key range stands still, the others continue"
 )
 GLOBAL: Final = Effect(
     "global stores are not filled meanwhile: running tasks read what is there, a start waits",
@@ -290,7 +290,7 @@ def too_long(text: str, took_s: float, limit_s: float, effect: Effect) -> str:
     """Return the error for a call beyond its bound. Pure.
 
     >>> too_long("enrich (app.py:3) at map (task 0_0), orders-0 offset 5", 301.0, 300.0, RANGE)
-    'enrich (app.py:3) at map (task 0_0), orders-0 offset 5 has run for 301 s, longer than max_call_ms (300,000 ms): its key range stands still, the others go on; give what it calls a time-out, make the call shorter, or raise max_call_ms (0: no bound)'
+    'enrich (app.py:3) at map (task 0_0), orders-0 offset 5 has run for 301 s, longer than max_call_ms (300,000 ms): its key range stands still, the others continue; give what it calls a time-out, make the call shorter, or raise max_call_ms (0: no bound)'
     """
     return (
         f"{text} has run for {took_s:.0f} s, longer than max_call_ms ({limit_s * 1000:,.0f} ms): {effect.over}; give what it calls "

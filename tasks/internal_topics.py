@@ -1,4 +1,4 @@
-"""Which changelog and repartition topics an application needs. Pure.
+"""Changelog and repartition topics that an application needs. Pure.
 
 Names and settings are Kafka Streams' (InternalTopicManager, RepartitionTopicConfig,
 UnwindowedUnversionedChangelogTopicConfig), so its tools and programs read them.

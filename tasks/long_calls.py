@@ -1,6 +1,6 @@
 """Long calls of user code: finds the call that a thread is in, and the record it is for.
 
-Nothing is written per record. Whoever wants to know reads the stack of the thread that has not come on.
+Nothing is written per record: the watch reads the stack of the thread that makes no progress.
 """
 
 import sys

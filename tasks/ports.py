@@ -422,5 +422,5 @@ ProducerFactory = Callable[[], TransactionalProducer]
 ProducerOfId = Callable[[str], TransactionalProducer]
 
 
-#: (partition, offset) of the record in hand; (None, -1) for none.
+#: (partition, offset) of the current record; (None, -1) for none.
 OnRecord = Callable[[TopicPartition | None, int], None]

@@ -268,7 +268,7 @@ class RunRestores:
             entry.task.task_id,
             entry.store,
             report.reason,
-            "going on without the snapshot; if its files stay so, run `tidewheel snapshot --full`"
+            "continuing without the snapshot; if its files stay so, run `tidewheel snapshot --full`"
             if report.snapshot
             else "beginning again"
             if again

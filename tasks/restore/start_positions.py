@@ -270,8 +270,8 @@ def _check_grant(
         if not is_committed(found) or found.offset < floor:
             what = f"offset {found.offset}" if is_committed(found) else "nothing"
             raise StartRefusedError(
-                f"{partition}: the last owner left it at offset {floor}, but {what} is committed; somebody has changed "
-                "the offsets of this group, the topic was deleted, or the offsets expired while the group was stopped. No "
+                f"{partition}: the last owner left it at offset {floor}, but {what} is committed: the offsets of "
+                "this group were changed, the topic was deleted, or the offsets expired while the group was stopped. No "
                 f"worker starts there, however often it is started: set the offset again to what it was, {floor}; or run once "
                 "with --accept-offsets (or accept_offsets=True) to start there all the same; or stop all workers and run "
                 "`tidewheel reset` to process the input again"
@@ -338,7 +338,7 @@ def _log_kafka_streams(positions: Mapping[TopicPartition, StartPosition]) -> Non
     found = [partition for partition, start in positions.items() if start.by_kafka_streams]
     if found:
         _log.info(
-            "going on where Kafka Streams left off, in %s%s: it commits the time of each partition, but not those of "
+            "continuing where Kafka Streams left off, in %s%s: it commits the time of each partition, but not those of "
             "windows and joins, so records may count as on time there that were late before",
             ", ".join(map(str, found[:_NAMED])),
             f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "",

@@ -177,7 +177,7 @@ def test_runs_and_snapshots_restore_every_key_whoever_is_killed(
     caplog.clear()
     with caplog.at_level(logging.INFO):
         assert run(snapshot_location=str(location)) == expected
-    assert "going on without the snapshot" in caplog.text
+    assert "continuing without the snapshot" in caplog.text
 
 
 def test_a_helper_that_is_killed_is_replaced(

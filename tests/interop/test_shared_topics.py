@@ -333,7 +333,7 @@ def test_offsets_go_on_where_the_other_stopped(
     app.live("java", 0)
     with caplog.at_level(logging.INFO, "tidewheel.tasks.restore.start_positions"):
         app.live("ours", 1)
-    assert f"going on where Kafka Streams left off, in {app.id}-left-0" in caplog.text
+    assert f"continuing where Kafka Streams left off, in {app.id}-left-0" in caplog.text
 
     app.start_java(str(tmp_path / "again"))
     java.stop(app.id, leave_group=False)

@@ -1,4 +1,4 @@
-"""Which call of user code a thread is in, and for which record: seen from another thread, while the call blocks."""
+"""Current call of user code and its record, read from another thread while the call blocks."""
 
 import asyncio
 import threading

@@ -101,7 +101,7 @@ def test_a_copy_of_a_table_moves_on_as_commits_do() -> None:
 
 
 def go_to_and_fro(group: GroupBench, hosts: list[Host]) -> None:
-    """Move a task that counts between two hosts: counting goes on where it was, and no changelog record is read twice."""
+    """Move a counting task between two hosts: it continues, and no changelog record is read twice."""
     hosts[0].run_task("0_0", 1)
     learn(hosts[1])
     for epoch in range(1, 6):

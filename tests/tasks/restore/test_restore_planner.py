@@ -25,7 +25,7 @@ def test_copies_get_ready_while_commits_of_their_owners_are_undecided() -> None:
     with pytest.raises(UnsettledOffsetsError):
         admin.committed("app", [partition], stable=True)
     planner = RestorePlanner(
-        lambda: pytest.fail("nobody plans a restore"),
+        lambda: pytest.fail("no restore is planned"),
         admin,
         FakeClock(),
         rules=StartRules(group_id="app"),
