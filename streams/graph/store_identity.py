@@ -204,7 +204,7 @@ class _Details(_Parts):
             (Enum, lambda value, _: (type(value).__qualname__, value.name)),
             (str, self._of_text),
             ((bool, int, float, complex, bytes, type(None)), lambda value, _: repr(value)),
-            (ModuleType, lambda value, _: value.__name__),
+            (ModuleType, lambda value, _: _module(value.__name__)),
             (Serde, lambda value, _: (type(value).__qualname__, getattr(value, "name", ""))),
             (type, self._of_class),
             (CodeType, self._of_code),
@@ -259,7 +259,7 @@ class _Details(_Parts):
         }
         defaults = [self.of(part, depth) for part in (value.__defaults__, value.__kwdefaults__)]
         if _is_known(value.__module__):
-            return (value.__module__, value.__qualname__, defaults, sorted(cells.items()))
+            return (_module(value.__module__), value.__qualname__, defaults, sorted(cells.items()))
         if id(value) in self._seen:
             return "seen"
         self._seen.add(id(value))
@@ -275,7 +275,7 @@ class _Details(_Parts):
 
     def _of_builtin(self, value: Any, depth: int) -> object:
         owner = getattr(value, "__self__", None)
-        return (getattr(value, "__module__", None), value.__qualname__, self.of(owner, depth))
+        return (_module(getattr(value, "__module__", None)), value.__qualname__, self.of(owner, depth))
 
     def _of_code(self, code: CodeType, depth: int) -> object:
         constants = [self.of(constant, depth) for constant in code.co_consts]
@@ -294,6 +294,11 @@ def _details(spec: TopologySpec) -> Callable[[], _Parts]:
     nodes = [node for subtopology in spec.subtopologies for node in subtopology.nodes]
     locations = frozenset(node.location for node in nodes if node.location)
     return partial(_Details, FunctionSources(), locations)
+
+
+def _module(name: str | None) -> str | None:
+    """Return a module's name, for a module of ours the package's: a moved module keeps its users' fingerprints."""
+    return "tidewheel" if name is not None and name.partition(".")[0] == "tidewheel" else name
 
 
 def _is_known(module: str | None) -> bool:
