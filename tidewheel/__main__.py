@@ -2,7 +2,7 @@
 
 import sys
 
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,7 +7,7 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.bulk_restore.manifest import ChangelogFacts
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.names import did_you_mean
+from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError, MissingSourceTopicError, StreamsError
 from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application

@@ -1,8 +1,4 @@
 """The command line: `tidewheel`, also `python -m tidewheel`.
 
-Each command is a module of its own, imported when it is called, so that `tidewheel --help` answers at once.
+Each command is a module of its own that is imported when it is called, to keep `tidewheel --help` fast.
 """
-
-from tidewheel.streams.cli.app import main
-
-__all__ = ["main"]

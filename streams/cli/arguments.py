@@ -1,4 +1,4 @@
-"""What stands on a command line, as values. Apart from `tidewheel.streams.processes.user_program`: a supervisor does not need the user's program."""
+"""Values of a command line: settings, tasks and offsets. Imports nothing of the user's program."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,11 +8,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from tidewheel.rebalance.model import TaskId
-from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.config.sources import TABLES
 from tidewheel.streams.durations import parse_ms
 from tidewheel.streams.errors import ConfigError
-from tidewheel.streams.processes.user_program import Program, effective_config, load_program, named
 
 
 @Parameter(name="*")
@@ -102,32 +100,3 @@ def parse_timeout_ms(text: str, least_ms: int, advice: str) -> int:
     if milliseconds < least_ms:
         raise ConfigError(f"--timeout {text!r}{advice}")
     return milliseconds
-
-
-def application_of(
-    target: str | None, settings: SettingsOptions
-) -> tuple[StreamsConfig, Program | None]:
-    """Return an application's settings, and its program if that was given.
-
-    Args:
-        target: MODULE:TOPOLOGY, an application's id, or None: then the settings have to name it.
-        settings: What the command line says.
-
-    Raises:
-        ConfigError: Nothing names the application, or two names differ.
-    """
-    overrides, file = settings.overrides(), settings.config_file()
-    if target is None:
-        if not named({}, overrides, file):
-            raise ConfigError(
-                "which application? Give its MODULE:TOPOLOGY, its id, or --application-id"
-            )
-        return effective_config({}, overrides, file), None
-    if ":" in target or target.endswith(".py"):
-        program = load_program(target)
-        return program.config(overrides, file), program
-    if overrides.get("application_id", target) != target:
-        raise ConfigError(
-            f"the application is {target!r} and --application-id {overrides['application_id']!r}; give one of the two"
-        )
-    return effective_config({}, {**overrides, "application_id": target}, file), None

@@ -15,7 +15,8 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.ports import LeadershipLostError
 from tidewheel.rebalance.protocol.decoding import RejectedRecord
 from tidewheel.rebalance.protocol.messages import AnyMessage, encode_message
-from tidewheel.streams.cli.arguments import SettingsOptions, application_of
+from tidewheel.streams.cli.application import application_of
+from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.group.alarms import Surroundings, foreign_offsets

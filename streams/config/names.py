@@ -2,8 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable
-from difflib import get_close_matches
+from collections.abc import Callable
 from importlib import import_module
 from types import MethodType
 from typing import Any, Final
@@ -13,19 +12,6 @@ from tidewheel.streams.user_functions import function_name
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _WAY_OUT: Final = 'define it with `def` or `class` at the top of a module that other processes can import, and give it or its "module:name"'
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean X?" for a similar known name, or "".
-
-    Kafka's dotted spelling is understood.
-
-    >>> did_you_mean("commit.interval.ms", ["commit_interval_ms", "state_dir"])
-    'did you mean commit_interval_ms?'
-    """
-    spelled = name.lower().replace(".", "_").replace("-", "_")
-    matches = get_close_matches(spelled, sorted(known), n=1, cutoff=0.7)
-    return f"did you mean {matches[0]}?" if matches else ""
 
 
 def is_importable_name(text: str) -> bool:

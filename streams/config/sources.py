@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 import orjson
 
-from tidewheel.streams.config.names import did_you_mean
+from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError
 
 PREFIX: Final = "TIDEWHEEL_"

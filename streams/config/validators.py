@@ -18,12 +18,8 @@ from pydantic import PlainValidator
 from tidewheel.rebalance.assignors.builtin import BUILT_IN
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.streams.config.client_properties import BadPropertyError
-from tidewheel.streams.config.names import (
-    did_you_mean,
-    import_object,
-    importable_name,
-    is_importable_name,
-)
+from tidewheel.streams.config.names import import_object, importable_name, is_importable_name
+from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.definitions.store_suppliers import (
     DslStoreFormat,
     DslStoreSuppliers,

@@ -225,7 +225,7 @@ def _tidy_up(admin: Admin, application_id: str, topics: list[str], view: DemoVie
 def topology_target() -> str:
     """Return the example that the demo runs: of the installed package, or of the checkout."""
     here = Path(__file__).parent
-    places = [here / "examples", here.parents[1] / "examples"]
+    places = [here / "examples", here.parents[2] / "examples"]
     for place in places:
         if (place / "flight_delays.py").is_file():
             return f"{place / 'flight_delays.py'}:topology"

@@ -275,7 +275,11 @@ class _Details(_Parts):
 
     def _of_builtin(self, value: Any, depth: int) -> object:
         owner = getattr(value, "__self__", None)
-        return (_module(getattr(value, "__module__", None)), value.__qualname__, self.of(owner, depth))
+        return (
+            _module(getattr(value, "__module__", None)),
+            value.__qualname__,
+            self.of(owner, depth),
+        )
 
     def _of_code(self, code: CodeType, depth: int) -> object:
         constants = [self.of(constant, depth) for constant in code.co_consts]

@@ -19,8 +19,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.names import did_you_mean
 from tidewheel.streams.config.sources import KEYWORD, TABLES, collect, settings_file
+from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.dsl.builder import StreamsBuilder
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.topology.topology import Topology

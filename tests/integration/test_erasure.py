@@ -12,7 +12,7 @@ from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
 from tests.integration.programs.jobs import JOBS, STORE
 from tidewheel import InvalidStateStoreError, KafkaStreams, RunOptions
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.tasks.internal_topics import changelog_topic
 

@@ -15,7 +15,7 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.rebalance.protocol.decoding import Rejection
 from tidewheel.rebalance.protocol.field_types import counter_max
 from tidewheel.rebalance.protocol.records import decode_record, read_record
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.streams.kafka.clients import KafkaClients

@@ -11,7 +11,7 @@ from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartApp
 from tidewheel import RunOptions, StreamsBuilder, StreamsConfig
 from tidewheel.rebalance.protocol.messages import Beat, decode_message
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import inbox_topic
 from tidewheel.streams.worker.input_sample import sampled_inputs

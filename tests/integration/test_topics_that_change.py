@@ -20,7 +20,7 @@ from tidewheel import (
     StreamsConfig,
 )
 from tidewheel.rebalance.inspect.describe import GroupPhase
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.cli.group_access import access_to
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic

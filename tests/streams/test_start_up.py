@@ -6,7 +6,7 @@ import sys
 #: Only commands, tests, schema formats, Spark restores and leaders need these.
 _HEAVY = (
     "cyclopts", "fastavro", "google.protobuf", "httpx", "jsonschema", "pyspark", "tidewheel.rebalance.assignors.sticky", "rich",
-    "tidewheel.state_stores.bulk_restore.location", "tidewheel.streams.broker", "tidewheel.streams.cli", "tidewheel.streams.demo", "tidewheel.streams.group.recovery", "tidewheel.streams.kafka.registry.schema_registry",
+    "tidewheel.state_stores.bulk_restore.location", "tidewheel.streams.broker", "tidewheel.streams.cli.app", "tidewheel.streams.demo", "tidewheel.streams.group.recovery", "tidewheel.streams.kafka.registry.schema_registry",
     "tidewheel.streams.group.reset", "tidewheel.streams.testing",
 )  # fmt: skip
 #: pytest runs `import tidewheel` wherever Tidewheel is installed.

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from tidewheel.rebalance.model import TopicPartition, position_key
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.streams.config.names import did_you_mean
+from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.tasks.internal_topics import (
     ApplicationPlan,

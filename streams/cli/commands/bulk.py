@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tidewheel.streams.bulk.driver import BulkProgress, OnProgress
-from tidewheel.streams.cli.arguments import SettingsOptions, application_of
+from tidewheel.streams.cli.application import application_of
+from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.output import print_json, wants_json
 from tidewheel.streams.config import StreamsConfig
 from tidewheel.streams.errors import ConfigError

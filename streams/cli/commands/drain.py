@@ -17,7 +17,7 @@ from tidewheel.rebalance.protocol.records import MemberRecord
 from tidewheel.streams.cli.arguments import SettingsOptions, parse_timeout_ms
 from tidewheel.streams.cli.group_access import GroupAccess, group_access
 from tidewheel.streams.cli.output import print_error, print_json, wants_json
-from tidewheel.streams.config.names import did_you_mean
+from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 

@@ -21,7 +21,7 @@ from tidewheel.streams.cli.commands.bulk import Flag, program_of
 from tidewheel.streams.cli.group_access import GroupAccess, access_to
 from tidewheel.streams.cli.output import print_error, print_json, wants_json
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.config.names import did_you_mean
+from tidewheel.streams.config.suggestions import did_you_mean
 from tidewheel.streams.errors import ConfigError, StreamsError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.serdes.windowed import is_windowed

@@ -10,7 +10,8 @@ from rich.console import Console
 from tidewheel.rebalance.group import Group
 from tidewheel.rebalance.inspect.history import Episode, account, episode_text
 from tidewheel.rebalance.model import TaskId, TopicPartition
-from tidewheel.streams.cli.arguments import SettingsOptions, application_of
+from tidewheel.streams.cli.application import application_of
+from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.group_access import GroupAccess, access_to, group_access, moment_text
 from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
 from tidewheel.streams.errors import ConfigError

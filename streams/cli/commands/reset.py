@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from tidewheel.streams.cli.arguments import SettingsOptions, application_of
+from tidewheel.streams.cli.application import application_of
+from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.group_access import access_to
 from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
 from tidewheel.streams.config import StreamsConfig

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidewheel.streams.cli import main
-from tidewheel.streams.cli.app import build_app
+from tidewheel.streams.cli.app import build_app, main
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.processes.supervisor.messages import StartWorker
 from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
@@ -199,7 +198,7 @@ def test_python_m_streams_is_the_same_command() -> None:
 
 
 def test_commands_are_imported_only_when_they_are_called() -> None:
-    code = "import sys; from tidewheel.streams.cli import main; main(['--version']); print('confluent_kafka' in sys.modules)"
+    code = "import sys; from tidewheel.streams.cli.app import main; main(['--version']); print('confluent_kafka' in sys.modules)"
     result = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

@@ -19,7 +19,7 @@ from tidewheel.rebalance.protocol.messages import AnyMessage, Beat, DrainMember,
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.streams.broker import RunningBroker
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.errors import FencedError
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import KafkaGroupLog, inbox_topic, state_topic

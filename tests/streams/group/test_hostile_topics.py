@@ -18,7 +18,7 @@ from tidewheel.rebalance.group import apply, replay
 from tidewheel.rebalance.inspect.history import account, episode_text
 from tidewheel.rebalance.model import TaskId, TaskShape, TopicPartition
 from tidewheel.rebalance.protocol.records import decode_record, encode_record
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.cli.commands.drain import find_member
 from tidewheel.streams.cli.group_access import GroupAccess
 from tidewheel.streams.cli.group_view import status_view

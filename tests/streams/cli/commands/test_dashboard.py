@@ -13,7 +13,7 @@ import pytest
 
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.dashboard.looks import Looks
 from tidewheel.streams.exit_codes import ExitCode
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[4]
 _SERVED = """
 import sys
 import pytest
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
 

@@ -10,7 +10,7 @@ from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, FakeGroup, use
 from tidewheel.rebalance.model import MemberPhase
 from tidewheel.rebalance.protocol.messages import DrainMember, decode_message
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.cli.commands.drain import find_member
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.exit_codes import ExitCode

@@ -12,7 +12,7 @@ from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin, use
 from tidewheel.rebalance.protocol.field_types import KEY_BYTES_MAX
 from tidewheel.rebalance.protocol.messages import EraseKey, KeyErased, decode_message
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import inbox_topic
 from tidewheel.streams.serdes.partitioning import partition_of

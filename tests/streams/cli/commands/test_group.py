@@ -15,7 +15,7 @@ from tidewheel.rebalance.inspect.describe import GroupPhase, fold_log
 from tidewheel.rebalance.model import TaskId, TaskPhase, TopicPartition
 from tidewheel.rebalance.protocol.messages import Beat, TransactionalIdWanted
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim, decode_record
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic

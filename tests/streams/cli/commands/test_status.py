@@ -14,7 +14,7 @@ from tests.streams.group.fake_group import APP, FakeGroup, beat, use
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.records import encode_record, record_key
 from tidewheel.rebalance.protocol.task_status import BlockingCoroutine, TaskStatus
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.cli.group_access import access_to
 from tidewheel.streams.cli.group_view import status_view
 from tidewheel.streams.config import StreamsConfig

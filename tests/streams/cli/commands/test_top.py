@@ -18,7 +18,7 @@ import pytest
 
 from tests.rebalance.leader.group_logs import LogBook, two_members
 from tests.streams.group.fake_group import FakeGroup, use
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.cli.group_access import GroupAccess
 from tidewheel.streams.errors import StreamsError
 from tidewheel.streams.exit_codes import ExitCode
@@ -106,7 +106,7 @@ _ON_A_TERMINAL = """
 import sys
 import pytest
 from confluent_kafka.admin import AdminClient
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 from tidewheel.streams.cli.group_access import GroupAccess
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
@@ -133,7 +133,7 @@ with pytest.MonkeyPatch.context() as patch:
 
 _TOP = """
 import sys
-from tidewheel.streams.cli import main
+from tidewheel.streams.cli.app import main
 
 raise SystemExit(main(["top", "shop", "--bootstrap-servers", sys.argv[1]]))
 """

@@ -1,0 +1,35 @@
+"""The application of a command: named by its program, by its id, or by the settings."""
+
+from tidewheel.streams.cli.arguments import SettingsOptions
+from tidewheel.streams.config import StreamsConfig
+from tidewheel.streams.errors import ConfigError
+from tidewheel.streams.processes.user_program import Program, effective_config, load_program, named
+
+
+def application_of(
+    target: str | None, settings: SettingsOptions
+) -> tuple[StreamsConfig, Program | None]:
+    """Return an application's settings, and its program if that was given.
+
+    Args:
+        target: MODULE:TOPOLOGY, an application's id, or None: then the settings have to name it.
+        settings: What the command line says.
+
+    Raises:
+        ConfigError: Nothing names the application, or two names differ.
+    """
+    overrides, file = settings.overrides(), settings.config_file()
+    if target is None:
+        if not named({}, overrides, file):
+            raise ConfigError(
+                "which application? Give its MODULE:TOPOLOGY, its id, or --application-id"
+            )
+        return effective_config({}, overrides, file), None
+    if ":" in target or target.endswith(".py"):
+        program = load_program(target)
+        return program.config(overrides, file), program
+    if overrides.get("application_id", target) != target:
+        raise ConfigError(
+            f"the application is {target!r} and --application-id {overrides['application_id']!r}; give one of the two"
+        )
+    return effective_config({}, {**overrides, "application_id": target}, file), None
