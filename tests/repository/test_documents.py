@@ -84,14 +84,6 @@ def test_every_operator_is_explained_with_its_parts() -> None:
     assert {name for name in operators if f"{name}(" not in examples} == called_otherwise
 
 
-def test_changelog_fragments_have_a_known_kind() -> None:
-    kinds = {"added", "changed", "deprecated", "removed", "fixed", "security"}
-    fragments = [path for path in (ROOT / "changelog.d").iterdir() if path.name != "README.md"]
-    assert [
-        path.name for path in fragments if path.suffixes[-2:-1] not in [[f".{k}"] for k in kinds]
-    ] == []
-
-
 def test_markdown_parts_are_found() -> None:
     text = (
         "# A *big* `Title`, here\n[one](a.md#x) `[not](b.md)` ![no](c.png)\n"
