@@ -1,4 +1,4 @@
-"""The cluster's topics are looked at while the application runs, and what changes is told once."""
+"""The topic watch reports each change of the cluster's topics once."""
 
 import re
 import threading
@@ -20,7 +20,7 @@ def _plan(topics: Mapping[str, int]) -> ApplicationPlan:
 
 
 class Stage:
-    """A cluster with some topics, and who looks at it."""
+    """A cluster with some topics, and its watch."""
 
     def __init__(self, **topics: int) -> None:
         self.topics = {"fixed": 1} | {name.replace("_", "-"): n for name, n in topics.items()}
@@ -41,7 +41,6 @@ class Stage:
 
 
 def test_N12_a_new_topic_that_the_pattern_matches_makes_another_plan() -> None:
-    """It is told once, not at each look."""
     stage = Stage(orders_a=2)
     stage.watch.look()
     assert stage.told == []
@@ -65,7 +64,6 @@ def test_N8_more_partitions_make_another_plan() -> None:
 
 
 def test_topics_of_others_change_nothing() -> None:
-    """A cluster is busy."""
     stage = Stage(orders_a=2)
     stage.topics["unrelated"] = 7
     stage.watch.look()
@@ -73,7 +71,6 @@ def test_topics_of_others_change_nothing() -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_no_change() -> None:
-    """The next look may tell more."""
     stage = Stage(orders_a=2)
     stage.failure = StreamsError("list topics: timed out")
     stage.watch.look()
@@ -84,8 +81,8 @@ def test_a_cluster_that_does_not_answer_is_no_change() -> None:
     assert len(stage.told) == 1
 
 
-def test_brokers_that_go_away_between_two_questions_of_a_look_end_no_worker() -> None:
-    """They said which topics there are, and then not how large these take records."""
+def test_brokers_that_stop_answering_within_a_check_end_no_worker() -> None:
+    """They list the topics, and do not answer the next request, for the settings of these."""
     stage = Stage(orders_a=2)
 
     def make_plan(_topics: Mapping[str, int]) -> ApplicationPlan:
@@ -101,7 +98,7 @@ def test_brokers_that_go_away_between_two_questions_of_a_look_end_no_worker() ->
 
 
 def test_a_topic_that_seems_gone_is_no_change() -> None:
-    """Whoever reads it ends by that, if it is true."""
+    """The consumer of the topic raises, if it is true."""
     stage = Stage(orders_a=2)
     del stage.topics["fixed"]
     with pytest.raises(MissingSourceTopicError):
@@ -112,7 +109,7 @@ def test_a_topic_that_seems_gone_is_no_change() -> None:
 
 
 def test_N12_a_topic_of_a_pattern_is_gone_when_two_looks_miss_it() -> None:
-    """A single answer may be that of a broker which just starts."""
+    """A single answer may come from a broker that is starting."""
     stage = Stage(orders_a=2, orders_b=3)
     for _ in range(2):
         gone = stage.topics.pop("orders-b")
@@ -130,7 +127,7 @@ def test_N12_a_topic_of_a_pattern_is_gone_when_two_looks_miss_it() -> None:
 
 
 def test_who_hears_that_a_topic_is_gone_has_it_looked_at_soon() -> None:
-    """Not after the hour that this watch takes between two looks."""
+    """The interval of this watch is an hour."""
     stage = Stage(orders_a=2)
     told = threading.Event()
     stage.watch._changed = lambda _plan: told.set()
@@ -160,7 +157,6 @@ def test_topics_that_do_not_fit_any_more_end_the_worker() -> None:
 
 
 def test_nothing_is_told_after_the_close() -> None:
-    """A look that was under way has no effect any more."""
     stage = Stage(orders_a=2)
     stage.topics["orders-b"] = 1
     stage.watch.close()
