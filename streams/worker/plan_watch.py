@@ -1,4 +1,4 @@
-"""Looks every few seconds whether the cluster's topics have changed: new ones for a pattern, more partitions (N8, N12)."""
+"""Topic watch: finds new topics of patterns and added partitions while a worker runs (N8, N12)."""
 
 import logging
 import threading
@@ -11,19 +11,19 @@ from tidewheel.tasks.ports import UnansweredError
 
 _log = logging.getLogger("tidewheel")
 
-#: What each sub-topology reads: the topics of each source, the partitions of each topic.
+#: Per sub-topology: the topics of each source, and the number of partitions of each topic.
 Inputs = dict[int, tuple[Mapping[str, tuple[str, ...]], Mapping[str, int]]]
 
-#: How often the cluster is asked, unless `consumer` says it as Kafka's clients do.
+#: Default interval in ms; the consumer property below overrides it, as in Kafka's clients.
 _EVERY_MS: Final = 5_000
 
-#: A topic of a pattern is gone if it still is after this long.
+#: Seconds until a topic of a pattern that is missing is checked a second time.
 _AGAIN_S: Final = 1.0
 _PROPERTY: Final = "topic.metadata.refresh.interval.ms"
 
 
 def refresh_interval_ms(consumer: Mapping[str, Any]) -> int:
-    """Return how often to look, by the consumer's properties.
+    """Return the interval between two checks in ms, from the consumer's properties.
 
     >>> refresh_interval_ms({}), refresh_interval_ms({"topic.metadata.refresh.interval.ms": "300"})
     (5000, 300)
@@ -33,15 +33,15 @@ def refresh_interval_ms(consumer: Mapping[str, Any]) -> int:
 
 
 class PlanWatch:
-    """A light thread that compares the cluster with the plan that is in use, until it is closed.
+    """A thread that compares the cluster's topics with the plan in use until `close`.
 
     Args:
         first: The plan in use.
-        list_topics: Asks the cluster for its topics and their partition counts.
-        make_plan: Makes a plan from these, and the internal topics it needs; raises `StreamsError` where the topics no
-            longer fit the topology.
-        changed: Told of each new plan, in this thread.
-        every_ms: How often to look.
+        list_topics: Returns the cluster's topics with their numbers of partitions.
+        make_plan: Returns a plan for these topics and creates missing internal topics. Raises
+            `StreamsError` if the topics do not fit the topology any more.
+        changed: Called with each new plan, in this thread.
+        every_ms: Interval between two checks.
     """
 
     def __init__(
@@ -60,42 +60,45 @@ class PlanWatch:
         self._every_s = every_ms / 1000
         self._closed = threading.Event()
         self._asked = threading.Event()
-        #: What was read by a plan that had less than the one in use, if the last look made such a one.
+        #: Inputs of the last plan if it lacked topics of the plan in use, else None.
         self._less: Inputs | None = None
         self._misfit: StreamsError | None = None
         self._thread = threading.Thread(target=self._run, name="tidewheel-topics", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking. A question that is out is not waited for: its answer changes nothing any more."""
+        """Stop the thread without waiting for a request in flight; its answer is ignored."""
         self._closed.set()
         self._asked.set()
 
     def look_soon(self) -> None:
-        """Look now: somebody has heard that a topic is gone."""
+        """Check immediately: a consumer has reported a missing topic."""
         self._asked.set()
 
     def check(self) -> None:
-        """Raise what no longer fits between the cluster's topics and the topology, if anything does."""
+        """Raise the error of topics that do not fit the topology any more, if there is one."""
         if self._misfit is not None:
             raise self._misfit
 
     def look(self) -> None:
-        """Ask the cluster once, and tell of a plan that is another one."""
+        """Check once, and report a plan that differs from the one in use."""
         try:
             topics = self._list_topics()
         except StreamsError as error:
-            # Whoever needs the cluster says more; the plan stays as it is.
+            # The plan stays; the clients that need the cluster report more.
             _log.warning("could not look at the cluster's topics: %s", error)
             return
         try:
             plan = self._make_plan(topics)
-        except (MissingSourceTopicError, UnansweredError) as error:
-            # Whoever reads a topic ends by its absence, if it is true: a broker that just starts may say so of any.
+        except UnansweredError as error:
             _log.warning("could not look at the cluster's topics: %s", error)
+            return
+        except MissingSourceTopicError as error:
+            # A starting broker may report any topic as missing. If it is true, the consumer raises.
+            _log.warning("%s", error)
             return
         except StreamsError as error:
             self._misfit = error
@@ -107,7 +110,7 @@ class PlanWatch:
             self._changed(plan)
 
     def _is_doubtful(self, plan: ApplicationPlan) -> bool:
-        """Return whether a plan lacks topics of a pattern for the first time: the broker may just be starting."""
+        """Return whether a plan lacks topics for the first time: the broker may be starting."""
         before, self._less = self._less, None
         if _topics(plan) >= _topics(self.plan):
             return False
@@ -128,7 +131,7 @@ def _topics(plan: ApplicationPlan) -> set[str]:
 
 
 def inputs(plan: ApplicationPlan) -> Inputs:
-    """Return what each sub-topology reads: the topics of each source, the partitions of each topic."""
+    """Return the input topics and their numbers of partitions per sub-topology."""
     return {
         number: (each.source_topics, each.topic_partitions)
         for number, each in sorted(plan.subtopologies.items())

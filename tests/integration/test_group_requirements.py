@@ -44,11 +44,12 @@ def _log(group: Group) -> list[tuple[int, Any]]:
 
 
 def _grants(group: Group) -> list[tuple[int, TaskRecord]]:
-    return [
-        (at_ms, record)
-        for at_ms, record in _log(group)
-        if isinstance(record, TaskRecord) and record.event == "GRANT"
-    ]
+    """Return each grant once, with the time it was first written: a new leader writes the state of every task again."""
+    grants: dict[tuple[str, int], tuple[int, TaskRecord]] = {}
+    for at_ms, record in _log(group):
+        if isinstance(record, TaskRecord) and record.event == "GRANT":
+            grants.setdefault((record.task, record.task_epoch), (at_ms, record))
+    return list(grants.values())
 
 
 def test_N3_grants_to_a_newcomer_are_paced(group: Group) -> None:

@@ -589,7 +589,7 @@ class KafkaAdmin:
         deadline_s = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline_s:
             yield deadline_s
-        raise StreamsError(
+        raise UnansweredError(
             f"{what}: not done within {self._timeout_s:g} s on {self._settings.bootstrap_servers}: {state}; run it again once "
             "they answer"
         )

@@ -13,6 +13,7 @@ from tidewheel.streams.exit_codes import ExitCode, exit_code_of
 from tidewheel.streams.kafka.admin import admin as admin_module
 from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.client.settings import ClientSettings
+from tidewheel.tasks.ports import NewTopic, UnansweredError
 
 NOBODY = "127.0.0.1:1"
 
@@ -52,6 +53,17 @@ def test_brokers_that_do_not_tell_their_retention_are_an_error_that_says_so(
         StreamsError, match=r"offsets\.retention\.minutes of a broker: the broker hides"
     ):
         admin.offsets_retention_ms()
+
+
+@pytest.mark.slow
+def test_created_topics_that_get_no_leader_in_time_are_an_unanswered_call(
+    admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller may ask again: the topics exist, and their brokers are away."""
+    leaderless = SimpleNamespace(partitions=[SimpleNamespace(leader=None)])
+    monkeypatch.setattr(admin, "_each", lambda *_, **__: {"orders": leaderless})
+    with pytest.raises(UnansweredError, match="orders"):
+        admin.create_topics([NewTopic(name="orders", partitions=1)])
 
 
 def test_who_is_to_stop_does_not_wait_for_a_broker(admin: KafkaAdmin) -> None:

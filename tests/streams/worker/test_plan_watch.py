@@ -1,4 +1,4 @@
-"""The cluster's topics are looked at while the application runs, and what changes is told once."""
+"""The topic watch reports each change of the cluster's topics once."""
 
 import re
 import threading
@@ -20,7 +20,7 @@ def _plan(topics: Mapping[str, int]) -> ApplicationPlan:
 
 
 class Stage:
-    """A cluster with some topics, and who looks at it."""
+    """A cluster with some topics, and its watch."""
 
     def __init__(self, **topics: int) -> None:
         self.topics = {"fixed": 1} | {name.replace("_", "-"): n for name, n in topics.items()}
@@ -80,7 +80,8 @@ def test_a_cluster_that_does_not_answer_is_no_change() -> None:
     assert len(stage.told) == 1
 
 
-def test_brokers_that_go_away_between_two_questions_of_a_look_end_no_worker() -> None:
+def test_brokers_that_stop_answering_within_a_check_end_no_worker() -> None:
+    """They list the topics, and do not answer the next request, for the settings of these."""
     stage = Stage(orders_a=2)
 
     def make_plan(_topics: Mapping[str, int]) -> ApplicationPlan:
@@ -96,6 +97,7 @@ def test_brokers_that_go_away_between_two_questions_of_a_look_end_no_worker() ->
 
 
 def test_a_topic_that_seems_gone_is_no_change() -> None:
+    """The consumer of the topic raises, if it is true."""
     stage = Stage(orders_a=2)
     del stage.topics["fixed"]
     with pytest.raises(MissingSourceTopicError):
@@ -106,6 +108,7 @@ def test_a_topic_that_seems_gone_is_no_change() -> None:
 
 
 def test_N12_a_topic_of_a_pattern_is_gone_when_two_looks_miss_it() -> None:
+    """A single answer may come from a broker that is starting."""
     stage = Stage(orders_a=2, orders_b=3)
     for _ in range(2):
         gone = stage.topics.pop("orders-b")
@@ -123,6 +126,7 @@ def test_N12_a_topic_of_a_pattern_is_gone_when_two_looks_miss_it() -> None:
 
 
 def test_who_hears_that_a_topic_is_gone_has_it_looked_at_soon() -> None:
+    """The interval of this watch is an hour."""
     stage = Stage(orders_a=2)
     told = threading.Event()
     stage.watch._changed = lambda _plan: told.set()
@@ -136,6 +140,7 @@ def test_who_hears_that_a_topic_is_gone_has_it_looked_at_soon() -> None:
 
 
 def test_topics_that_do_not_fit_any_more_end_the_worker() -> None:
+    """An input topic with state has grown: its changelog has fewer partitions now."""
     stage = Stage(orders_a=2)
     misfit = StreamsError(
         "internal topic app-counts-changelog has 2 partitions but the application needs 3"
