@@ -49,7 +49,7 @@ from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.internal_topics import ApplicationPlan
 from tidewheel.tasks.loop.group_producers import started
 from tidewheel.tasks.loop.stream_worker import StreamWorker
-from tidewheel.tasks.loop.worker_ports import WorkerPorts
+from tidewheel.tasks.loop.worker_ports import WorkerHooks, WorkerPorts
 from tidewheel.tasks.ports import Admin, TransactionalProducer
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.restore.start_positions import appeared_in
@@ -262,14 +262,16 @@ class WorkerLife:
             assigned or frozenset(),
             worker_settings(application, transactional_id, recommit_ms=recommit_ms),
             ports,
-            make_task=self._make_task,
-            wipe=lambda task: slot.remove_task_directory(str(task.task_id)),
-            on_restore=application.on_restore,
-            on_standby_update=application.on_standby_update,
-            on_running=self._on_running,
-            housekeep=lambda: self._clean(slot),
-            watch=self._check,
-            look=self._watch.look_soon,
+            WorkerHooks(
+                make_task=self._make_task,
+                wipe=lambda task: slot.remove_task_directory(str(task.task_id)),
+                on_restore=application.on_restore,
+                on_standby_update=application.on_standby_update,
+                on_running=self._on_running,
+                housekeep=lambda: self._clean(slot),
+                watch=self._check,
+                check_topics=self._watch.look_soon,
+            ),
             membership=self.membership,
             first_producer=self._producer,
         )

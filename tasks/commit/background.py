@@ -1,4 +1,4 @@
-"""Doing one thing beside what the caller does: how a commit waits for brokers while records are processed."""
+"""Running the broker calls of a commit: in a thread of their own, or at the call."""
 
 import threading
 from collections.abc import Callable
@@ -8,31 +8,44 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def in_a_thread(work: Callable[[], T]) -> Future[T]:
-    """Begin work in a thread of its own; return what will hold its result or its exception.
+def run_in_thread(work: Callable[[], T]) -> Future[T]:
+    """Start `work` in a new thread; return the future of its result or exception.
 
-    >>> in_a_thread(lambda: 6 * 7).result()
+    >>> run_in_thread(lambda: 6 * 7).result()
     42
     """
     future: Future[T] = Future()
-    # Never waited for at the interpreter's end: it may wait for brokers that are away.
-    threading.Thread(target=_do, args=(work, future), name="tidewheel-commit", daemon=True).start()
+    # A daemon: it may wait for brokers that are down when the interpreter ends.
+    threading.Thread(target=_run, args=(work, future), name="tidewheel-commit", daemon=True).start()
     return future
 
 
-def at_once(work: Callable[[], T]) -> Future[T]:
-    """Do work here and now; return what holds its result or its exception.
+def run_now(work: Callable[[], T]) -> Future[T]:
+    """Run `work` in this thread; return the finished future of its result or exception.
 
-    >>> at_once(lambda: 6 * 7).result()
+    >>> run_now(lambda: 6 * 7).result()
     42
     """
     future: Future[T] = Future()
-    _do(work, future)
+    _run(work, future)
     return future
 
 
-def _do(work: Callable[[], T], future: Future[T]) -> None:
+def waking(
+    background: Callable[[Callable[[], T]], Future[T]], wake: Callable[[], None]
+) -> Callable[[Callable[[], T]], Future[T]]:
+    """Return a function that runs work in `background` and calls `wake` at its end."""
+
+    def run(work: Callable[[], T]) -> Future[T]:
+        future = background(work)
+        future.add_done_callback(lambda _: wake())
+        return future
+
+    return run
+
+
+def _run(work: Callable[[], T], future: Future[T]) -> None:
     try:
         future.set_result(work())
-    except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+    except BaseException as error:  # noqa: BLE001 - raised by result()
         future.set_exception(error)

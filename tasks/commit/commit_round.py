@@ -1,6 +1,5 @@
-"""What a worker's commits hold: the work of all running tasks since the last one, and how far they are."""
+"""Commit contents: the work of all running tasks since the last commit, and their positions."""
 
-import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,44 +11,54 @@ from msgspec.structs import replace as replaced
 from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
 from tidewheel.state_stores.buffers.merged_changes import merge_changes
-from tidewheel.tasks.commit.background import at_once
+from tidewheel.tasks.commit.background import run_now
+from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.commit.committer import Commit, Committer, changed_offsets
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.commit_facts import encode_details, encode_operators
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
-from tidewheel.tasks.ports import Admin, Beside, Clock, CommittedOffset, Positions
+from tidewheel.tasks.ports import Admin, Background, Clock, CommittedOffset, Positions
+from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.restore.start_positions import StartPosition
-from tidewheel.tasks.task.parallel_task import ParallelTask, parallel_tasks
+from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.task.worker_input import WorkerInput
 from tidewheel.tasks.worker_settings import WorkerSettings
 
-_log = logging.getLogger(__name__)
-
-#: Positions of quiet stores are written anew this often.
+#: Period of rewriting the positions of quiet stores.
 _REFRESH_S: Final = 3_600.0
-#: How long a commit waits for key ranges that are in the middle of a unit of work. By the machine's clock: threads run.
-_CUT_S: Final = 0.02
-#: How long a clean stop waits for the markers of its last transaction, and how often it looks for them.
+#: Wait of a commit for key ranges in the middle of a unit of work, by the machine's clock.
+_SEAL_S: Final = 0.02
+#: Wait of a clean stop for the markers of its last transaction, and its polling period.
 _MARKERS_S: Final = 5.0
 _MARKERS_POLL_S: Final = 0.01
 
 
+class CommitSequence:
+    """Number of the last commit; outlives restarts of the tasks.
+
+    No two commits of a partition have the same metadata, also across workers. So the committed
+    offsets show if a transaction of unknown outcome has committed.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
 @dataclass(frozen=True, slots=True)
-class _Round:
-    """A commit that was begun."""
+class Work:
+    """Work of all running tasks, taken from them for one commit."""
 
     tasks: Sequence[Task]
     drained: Mapping[TaskId, Mapping[str, Drained]]
-    commit: Commit
+    outputs: list[OutputColumns]
+    offsets: dict[TopicPartition, int]
     progress: dict[TopicPartition, tuple[RangeProgress, ...]]
-    begin_s: float
+    start_s: float
     size_bytes: int
-    #: Whether it was begun for more to join it, and nothing has yet.
-    awaits_more: bool = False
 
-    def keys_of(self, stores: Mapping[TaskId, Collection[str]]) -> int:
-        """Return how many keys of some stores it changes."""
+    def count_keys(self, stores: Mapping[TaskId, Collection[str]]) -> int:
+        """Return how many keys of these stores changed."""
         return sum(
             len(drained.keys)
             for task_id, names in stores.items()
@@ -57,39 +66,45 @@ class _Round:
             if store in names
         )
 
-    def with_more(self, more: "_Round") -> "_Round":
-        """Return this with what has joined its commit."""
+    def merge(self, more: "Work") -> "Work":
+        """Return this work with later work of the same commit."""
         drained: dict[TaskId, Mapping[str, Drained]] = {}
-        for task_id, now in more.drained.items():
-            parts = (self.drained.get(task_id, {}), now)
+        for task_id, later in more.drained.items():
+            parts = (self.drained.get(task_id, {}), later)
             stores = dict.fromkeys([*parts[0], *parts[1]])
             drained[task_id] = {
                 store: merge_changes([part[store] for part in parts if store in part])
                 for store in stores
             }
-        return replace(
-            more,
-            drained=drained,
-            commit=self.commit,
-            size_bytes=self.size_bytes + more.size_bytes,
-        )
+        return replace(more, drained=drained, size_bytes=self.size_bytes + more.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """The commit in progress."""
+
+    work: Work
+    commit: Commit
+    #: True until an early commit is extended.
+    is_early: bool
 
 
 class CommitRound:
     """The commits of one worker's running tasks. Its loop calls it.
 
     Attributes:
-        committer: Carries commits out.
-        collector: What the tasks have put out.
-        committed: What was committed last, per partition of a task that runs here.
-        epochs: Under which epoch each task is owned; 0 under fixed assignment.
+        committer: Sends the commits.
+        collector: Outputs of the tasks.
+        committed: Last committed offset of each partition of a running task.
+        epochs: Epoch under which each task is owned; 0 under fixed assignment.
         topic_ids: Ids of the input topics.
-        offsets: What every partition stood at when it was committed last, or when there was nothing to commit.
-        reached: The position each changelog has reached by these commits.
-        written: How many records the last commit gave each changelog that it changed.
-        forwarded: How many keys of caches the last commit had that was joined.
-        twice: How many of them were in both of its parts.
-        sequence: Count of commits: no two commits of a partition carry the same text, also across lives.
+        offsets: Position of each partition when work was last collected.
+        reached: Position of each changelog after these commits.
+        written: Number of records in the last commit, for each changelog that it changed.
+        unknown: Changelogs whose position after the last commit the cluster has not reported.
+        forwarded: Number of keys of cached stores in the last extended commit.
+        twice: Number of those keys that changed in both of its parts.
+        sequence: Number of the last commit.
     """
 
     def __init__(
@@ -100,7 +115,7 @@ class CommitRound:
         settings: WorkerSettings,
         *,
         clock: Clock,
-        sequence: int,
+        sequence: CommitSequence,
     ) -> None:
         self.committer = committer
         self.collector = collector
@@ -111,10 +126,9 @@ class CommitRound:
         self.offsets: dict[TopicPartition, int] = {}
         self.reached: dict[TopicPartition, int] = {}
         self.written: dict[TopicPartition, int] = {}
-        #: Changelogs whose position after the last commit is not known: the cluster has not told it.
         self.unknown: set[TopicPartition] = set()
         self.forwarded, self.twice = 0, 0
-        #: How far the key ranges of each partition were at the last commit.
+        #: Progress of the key ranges of each partition at the last commit.
         self._progress: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
         self._former: dict[TaskId, set[str]] = {}
         #: Encoded `CommitFacts` of each input.
@@ -123,139 +137,78 @@ class CommitRound:
             "operators": encode_operators(settings.operators),
             "details": encode_details(settings.operators),
         }
-        self._round: _Round | None = None
-        self._work = work
+        self._prepared: _Prepared | None = None
+        self._input = work
         self._clock = clock
         self._topology_hash = settings.topology_hash
         now_s = clock.monotonic_s()
-        #: Brokers forget offsets after their retention (H17).
+        #: Brokers delete offsets after their retention (H17).
         self._recommit_s = settings.recommit_ms / 1000
         self._next_recommit_s = now_s + self._recommit_s
         self._next_refresh_s = now_s + _REFRESH_S
 
-    def begins(
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def add_task(
         self,
         task: Task,
         epoch: int,
         starts: Mapping[TopicPartition, StartPosition],
         topic_ids: Mapping[str, bytes],
     ) -> None:
-        """Note with what a task begins to run."""
+        """Store what the commits of a task that starts need."""
         self.epochs[task.task_id] = epoch
-        self.unknown.difference_update(task.stores.changelogs)  # read to their ends
+        self.unknown.difference_update(task.stores.changelogs)  # restored to their ends
         self.topic_ids.update(topic_ids)
         self._facts |= {
-            each: replaced(start.origin.facts, **self._operators).encode()
-            for each, start in starts.items()
+            partition: replaced(start.origin.facts, **self._operators).encode()
+            for partition, start in starts.items()
         }
         self._former[task.task_id] = {
-            "" if each.progress is None else each.progress.transactional_id
-            for each in starts.values()
+            "" if start.progress is None else start.progress.transactional_id
+            for start in starts.values()
         }
-        earlier = [each.progress.sequence for each in starts.values() if each.progress is not None]
-        self.sequence = max([self.sequence, *earlier])
+        earlier = [start.progress.sequence for start in starts.values() if start.progress]
+        self.sequence.number = max([self.sequence.number, *earlier])
 
     def former_ids(self, task: Task) -> set[str]:
-        """Return who had committed for a task before it began; "" stands for nobody that is known."""
+        """Return the transactional ids that committed for a task before it started; "" if unknown."""
         return self._former[task.task_id]
 
-    def ends(self, task: Task) -> dict[TopicPartition, int]:
-        """Forget a task that runs no more; return what is committed for it."""
+    def remove_task(self, task: Task) -> dict[TopicPartition, int]:
+        """Forget a task that no longer runs; return its committed offsets."""
         del self.epochs[task.task_id], self._former[task.task_id]
-        last = self.offsets_of(task)
-        for partition in last:
+        offsets = self.offsets_of(task)
+        for partition in offsets:
             del self.committed[partition]
-        return last
+        return offsets
 
     def offsets_of(self, task: Task) -> dict[TopicPartition, int]:
-        """Return what was committed for a task last, per input."""
-        return {each: self.committed[each].offset for each in task.inputs if each in self.committed}
+        """Return the last committed offset of each input of a task."""
+        return {
+            partition: self.committed[partition].offset
+            for partition in task.inputs
+            if partition in self.committed
+        }
 
-    def carry_out(self, tasks: Sequence[Task], *, force: bool = False) -> bool:
-        """Commit the work of these tasks, which are all that run; return whether there was anything.
+    # -- one commit ------------------------------------------------------------------------------
 
-        Raises what `begin` and `end` raise.
-        """
-        begun = self.begin(tasks, force=force)
-        if begun:
-            self.end()
-        return begun
+    @property
+    def state(self) -> CommitState:
+        return self.committer.state
 
-    def begin(
-        self,
-        tasks: Sequence[Task],
-        beside: Beside = at_once,
-        *,
-        force: bool = False,
-        opens: bool = False,
-    ) -> bool:
-        """Begin to commit the work of these tasks, which are all that run; return whether there is anything.
+    @property
+    def is_early(self) -> bool:
+        """Return True if the commit in progress was prepared early and not extended."""
+        return self._prepared is not None and self._prepared.is_early
 
-        They may go on processing before `end`, as if it were done. `opens`: what they do until `join` may become part of it.
-        Raises what `Committer.begin` raises.
-        """
-        assert self._round is None, "one commit at a time: end the one that is under way"
-        self._report_drops(tasks)
-        done = self._taken(tasks, force=force)
-        if done is None:
-            return False
-        self._begin(replace(done, awaits_more=opens), beside)
-        return True
-
-    def _report_drops(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            task.figures.report_expired_puts()
-        if self.collector.policy is not None:
-            self.collector.policy.drops.report()
-
-    def _begin(self, done: _Round, beside: Beside) -> None:
-        self.committer.begin(done.commit, beside, opens=done.awaits_more)
-        self._round = done
-        for task in done.tasks:
-            if not isinstance(task, ParallelTask):  # a range already reads what it has sealed
-                with task.stores.trusted():
-                    task.stores.stage(done.drained[task.task_id])
-
-    def join(self, tasks: Sequence[Task], beside: Beside) -> float | None:
-        """Commit what these tasks have done since a commit was begun that awaits more.
-
-        With that, and None is returned; or after it, if it could not wait, and then how many seconds that took in all. Raises
-        what `begin` and `end` raise.
-        """
-        before = self._round
-        assert before is not None, "nothing is under way that awaits more"
-        now = self._taken(tasks, force=True)
-        assert now is not None, "a commit that has to be is one"
-        if not self.committer.join(now.commit):
-            took_s = self.end()
-            # The producer may be another one by now.
-            now.commit.offsets = self._with_metadata(self.offsets, now.progress)
-            self._begin(now, beside)
-            return took_s
-        try:
-            self._round = whole = before.with_more(now)
-            held = {task.task_id: task.stores.cached_stores for task in tasks}
-            self.forwarded = whole.keys_of(held)
-            self.twice = before.keys_of(held) + now.keys_of(held) - self.forwarded
-            for task in tasks:
-                if not isinstance(task, ParallelTask):
-                    joins = task.task_id in before.drained
-                    with task.stores.trusted():
-                        task.stores.stage(whole.drained[task.task_id], joins=joins)
-        except BaseException:
-            # Whoever ends the tasks for this must not write the rows of the first part with the positions of both.
-            self._round = None
-            self.committer.give_up(find_out=False)
-            raise
-        return None
-
-    def _taken(self, tasks: Sequence[Task], *, force: bool = False) -> _Round | None:
-        """Return the work of these tasks since the last commit was begun, or None if there is nothing to commit."""
-        begin_s = self._clock.monotonic_s()
-        anew = begin_s >= self._next_recommit_s
-        if anew:
-            self._next_recommit_s = begin_s + self._recommit_s
-        self._cut(tasks)
+    def collect(self, tasks: Sequence[Task], *, force: bool = False) -> Work | None:
+        """Take the work of all running tasks since the last call; None if there is nothing to commit."""
+        start_s = self._clock.monotonic_s()
+        recommits = start_s >= self._next_recommit_s
+        if recommits:
+            self._next_recommit_s = start_s + self._recommit_s
+        self._await_seals(tasks)
         for task in tasks:
             with task.stores.trusted():
                 if task.caches is not None:
@@ -264,136 +217,127 @@ class CommitRound:
         size_bytes = self._new_bytes(tasks)
         drained = {task.task_id: task.drain() for task in tasks}
         outputs = self.collector.take_staged()
-        self.offsets = offsets = self._work.offsets()
-        progress = {each: self._work.owners[each].progress(each, offsets[each]) for each in offsets}
+        self.offsets = offsets = self._input.offsets()
+        owners = self._input.owners
+        progress = {
+            partition: owners[partition].progress(partition, offset)
+            for partition, offset in offsets.items()
+        }
         if not (
             outputs
             or any(drained.values())
             or force
-            or (anew and offsets)
+            or (recommits and offsets)
             or changed_offsets(_plain(self.committed), _plain_of(offsets))
-            or any(self._progress.get(each, now) != now for each, now in progress.items())
+            or any(self._progress.get(at, now) != now for at, now in progress.items())
         ):
             return None
-        self.sequence += 1
-        commit = Commit(
-            outputs=outputs,
-            changelogs={
-                partition: [changes]
-                for task in tasks
-                for store, changes in drained[task.task_id].items()
-                if (partition := task.stores.changelog(store)) is not None
-            },
-            meanwhile=lambda: _prepare(drained.values()),
-            offsets=self._with_metadata(offsets, progress),
-        )
-        return _Round(tasks, drained, commit, progress, begin_s, size_bytes)
+        self.sequence.number += 1
+        return Work(tasks, drained, outputs, offsets, progress, start_s, size_bytes)
+
+    def _await_seals(self, tasks: Iterable[Task]) -> None:
+        """Wait a moment until key ranges seal their work."""
+        seals = [task.request_seals() for task in tasks if isinstance(task, ParallelTask)]
+        until_s = time.monotonic() + _SEAL_S
+        for seal in seals:
+            seal.wait(until_s - time.monotonic())
+
+    def prepare(self, work: Work, background: Background = run_now, *, opens: bool = False) -> None:
+        """Send work as a commit; the tasks may process on before `complete`.
+
+        With `opens`, `extend` may add later work. Raises what `Committer.prepare` raises.
+        """
+        assert self._prepared is None, "complete the commit in progress first"
+        commit = self._commit_of(work)
+        self.committer.prepare(commit, background, opens=opens)
+        self._prepared = _Prepared(work, commit, is_early=opens)
+        for task in work.tasks:
+            if not isinstance(task, ParallelTask):  # a range already reads the rows that it sealed
+                with task.stores.trusted():
+                    task.stores.stage(work.drained[task.task_id])
+
+    def extend(self, more: Work) -> bool:
+        """Add later work to the early commit; return False if it is closed already.
+
+        Raises what `Committer.extend` raises.
+        """
+        prepared = self._prepared
+        assert prepared is not None, "no commit is in progress"
+        if not self.committer.extend(self._commit_of(more)):
+            return False
+        try:
+            whole = prepared.work.merge(more)
+            self._prepared = _Prepared(whole, prepared.commit, is_early=False)
+            cached = {task.task_id: task.stores.cached_stores for task in more.tasks}
+            self.forwarded = whole.count_keys(cached)
+            parts = prepared.work.count_keys(cached) + more.count_keys(cached)
+            self.twice = parts - self.forwarded
+            for task in more.tasks:
+                if not isinstance(task, ParallelTask):
+                    joins = task.task_id in prepared.work.drained
+                    with task.stores.trusted():
+                        task.stores.stage(whole.drained[task.task_id], joins=joins)
+        except BaseException:
+            # The rows of the first part must not be written with the positions of both.
+            self._prepared = None
+            self.committer.abandon(find_out=False)
+            raise
+        return True
+
+    def complete(self) -> float:
+        """Wait until the commit is durable and write it to the databases; return its seconds.
+
+        Raises what `Committer.complete` raises.
+        """
+        prepared, self._prepared = self._prepared, None
+        assert prepared is not None, "prepare a commit before completing it"
+        self._write(prepared, self.committer.complete())
+        self._refresh(prepared.work.tasks, prepared.work.start_s)
+        return self._clock.monotonic_s() - prepared.work.start_s
+
+    def abandon(self, *, find_out: bool) -> None:
+        """Wait for the commit in progress without a retry, and write it if it is durable.
+
+        With `find_out` the tasks restart here, so the outcome must be certain. Raises what
+        `Committer.abandon` raises.
+        """
+        prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            return
+        positions = self.committer.abandon(find_out=find_out)
+        if positions is not None:
+            self._write(prepared, positions)
 
     def uncommitted_bytes(self, tasks: Iterable[Task]) -> int:
-        """Return about how much memory holds what these tasks have done and no commit has made durable yet."""
-        return (0 if self._round is None else self._round.size_bytes) + self._new_bytes(tasks)
+        """Return the approximate memory of work that is not durable yet."""
+        prepared = self._prepared
+        return (0 if prepared is None else prepared.work.size_bytes) + self._new_bytes(tasks)
 
     def _new_bytes(self, tasks: Iterable[Task]) -> int:
         return self.collector.staged_bytes + sum(task.uncommitted_bytes for task in tasks)
 
-    @property
-    def is_under_way(self) -> bool:
-        """Return whether a commit was begun that has not ended."""
-        return self._round is not None
-
-    @property
-    def awaits_more(self) -> bool:
-        """Return whether a commit was begun that `join` is to be called for."""
-        return self._round is not None and self._round.awaits_more
-
-    @property
-    def awaits_brokers(self) -> bool:
-        """Return whether it is too early for `join`: that would wait for brokers."""
-        return self.awaits_more and not self.committer.is_ready_for_more
-
-    def end(self) -> float:
-        """Wait until what was begun is durable, write it to the databases; return how many seconds it took in all.
-
-        Raises what `Committer.end` raises.
-        """
-        done, self._round = self._round, None
-        assert done is not None, "a commit ends that was begun"
-        self._write(done, self.committer.end())
-        self._refresh(done.tasks, done.begin_s)
-        return self._clock.monotonic_s() - done.begin_s
-
-    def give_up(self, *, find_out: bool) -> None:
-        """Have what was begun end where the tasks are over: note what is committed, and try nothing again.
-
-        `find_out`: they begin anew here, so it has to be certain. Raises what `Committer.give_up` raises.
-        """
-        done, self._round = self._round, None
-        if done is None:
-            return
-        positions = self.committer.give_up(find_out=find_out)
-        if positions is not None:
-            self._write(done, positions)
-
-    def _write(self, done: _Round, positions: Positions) -> None:
-        """Note what is committed, and write it to the databases."""
-        self.reached.update(positions)
-        self.written = {
-            each: sum(len(part.keys) for part in parts)
-            for each, parts in done.commit.changelogs.items()
-        }
-        self.unknown = (self.unknown | done.commit.changelogs.keys()) - positions.keys()
-        self.committed = dict(done.commit.offsets)
-        self._progress = done.progress
-        offsets = {each: committed.offset for each, committed in done.commit.offsets.items()}
-        self._apply(done.tasks, done.drained, positions, offsets)
-
-    def _cut(self, tasks: Iterable[Task]) -> None:
-        """Have key ranges hand over what they have done, those first that will do so soon."""
-        cuts = [task.request_seals() for task in parallel_tasks(tasks)]
-        until_s = time.monotonic() + _CUT_S
-        for cut in cuts:
-            cut.wait(until_s - time.monotonic())
-
-    def _apply(
-        self,
-        tasks: Iterable[Task],
-        drained: Mapping[TaskId, Mapping[str, Drained]],
-        positions: Mapping[TopicPartition, int],
-        offsets: Mapping[TopicPartition, int],
-    ) -> None:
-        """Write what was committed to the databases."""
-        now_ms = self._clock.now_ms()
-        for task in tasks:
-            mine = {each: at for each, at in positions.items() if each in task.stores.changelogs}
-            mine |= {each: offsets[each] for each in task.source_restores.stores}
-            with task.stores.trusted():
-                task.stores.apply(drained[task.task_id], mine, now_ms=now_ms)
-            if isinstance(task, ParallelTask):
-                task.applied()
-
-    def _refresh(self, tasks: Iterable[Task], begin_s: float) -> None:
-        if begin_s < self._next_refresh_s:
-            return
-        # We could commit, so nobody else has written: where stores stand is as true now as it was then, and a quiet
-        # store does not grow too old to be followed after a crash.
-        self._next_refresh_s = begin_s + _REFRESH_S
-        for task in tasks:
-            task.stores.refresh_positions(now_ms=self._clock.now_ms())
-
-    def _with_metadata(
-        self,
-        offsets: Mapping[TopicPartition, int],
-        progress: Mapping[TopicPartition, tuple[RangeProgress, ...]],
-    ) -> dict[TopicPartition, CommittedOffset]:
-        return {
-            each: CommittedOffset(offset, self._metadata(each, offset, progress[each]))
-            for each, offset in offsets.items()
-        }
+    def _commit_of(self, work: Work) -> Commit:
+        return Commit(
+            outputs=work.outputs,
+            changelogs={
+                partition: [changes]
+                for task in work.tasks
+                for store, changes in work.drained[task.task_id].items()
+                if (partition := task.stores.changelog(store)) is not None
+            },
+            meanwhile=lambda: _serialize_rows(work.drained.values()),
+            offsets={
+                partition: CommittedOffset(
+                    offset, self._metadata(partition, offset, work.progress[partition])
+                )
+                for partition, offset in work.offsets.items()
+            },
+        )
 
     def _metadata(
         self, partition: TopicPartition, offset: int, ranges: tuple[RangeProgress, ...]
     ) -> str:
-        task = self._work.owners[partition]
+        task = self._input.owners[partition]
         return Progress(
             task_epoch=self.epochs[task.task_id],
             transactional_id=self.committer.producer.transactional_id,
@@ -402,29 +346,68 @@ class CommitRound:
             ranges=ranges,
             stream_time_ms=task.committed_time_ms(partition),
             operator_times_ms=task.operator_times_ms(),
-            sequence=self.sequence,
+            sequence=self.sequence.number,
             facts=self._facts[partition],
-            read_from=offset if offset < min(each.offset for each in ranges) else None,
+            read_from=offset if offset < min(span.offset for span in ranges) else None,
         ).encode()
 
+    def _write(self, prepared: _Prepared, positions: Positions) -> None:
+        """Record a durable commit, and write it to the databases."""
+        work, commit = prepared.work, prepared.commit
+        self.reached.update(positions)
+        self.written = {
+            changelog: sum(len(part.keys) for part in parts)
+            for changelog, parts in commit.changelogs.items()
+        }
+        self.unknown = (self.unknown | commit.changelogs.keys()) - positions.keys()
+        self.committed = dict(commit.offsets)
+        self._progress = work.progress
+        now_ms = self._clock.now_ms()
+        for task in work.tasks:
+            stores = task.stores
+            reached = {at: positions[at] for at in positions if at in stores.changelogs}
+            reached |= {at: commit.offsets[at].offset for at in task.source_restores.stores}
+            with stores.trusted():
+                stores.apply(work.drained[task.task_id], reached, now_ms=now_ms)
+            if isinstance(task, ParallelTask):
+                task.applied()
+
+    def _refresh(self, tasks: Iterable[Task], start_s: float) -> None:
+        """Rewrite the positions of quiet stores, else they are too old to be trusted after a crash.
+
+        This worker could commit, so no other one has written: the positions still hold.
+        """
+        if start_s >= self._next_refresh_s:
+            self._next_refresh_s = start_s + _REFRESH_S
+            for task in tasks:
+                task.stores.refresh_positions(now_ms=self._clock.now_ms())
+
+    # -- a clean stop ----------------------------------------------------------------------------
+
     def finish(self, tasks: Sequence[Task], admin: Admin) -> None:
-        """Commit for the last time and note on disk that nothing is missing."""
-        self.carry_out(tasks)
+        """Commit for the last time, and store positions after which nothing has to be restored."""
+        self._commit(tasks)
         ends = self._settled_ends(tasks, admin)
         if not ends:
             return
-        # Nobody else can have written before `ends` was read if we could still commit after it, so the positions may
-        # go past our own transaction markers: the next start has nothing to read.
-        self.carry_out(tasks, force=True)
+        # If this commit succeeds, no other worker had written when `ends` was read. So the
+        # positions may pass our own transaction markers, and the next start reads nothing.
+        self._commit(tasks, force=True)
         for task in tasks:
-            mine = {partition: ends[partition] for partition in task.stores.changelogs}
-            task.stores.apply({}, mine, now_ms=self._clock.now_ms())
+            positions = {partition: ends[partition] for partition in task.stores.changelogs}
+            task.stores.apply({}, positions, now_ms=self._clock.now_ms())
+
+    def _commit(self, tasks: Sequence[Task], *, force: bool = False) -> None:
+        work = self.collect(tasks, force=force)
+        if work is not None:
+            self.prepare(work)
+            self.complete()
 
     def _settled_ends(self, tasks: Iterable[Task], admin: Admin) -> dict[TopicPartition, int]:
         """Return the stable offset of each changelog, past the marker of our last transaction.
 
-        The marker comes a little after the commit was answered; until then the stable offset is before that transaction. While
-        another program has a transaction open there, positions stay where they are: what it writes is not skipped.
+        Brokers write the marker shortly after they answer the commit. While another program has a
+        transaction open there, the positions stay: its records must not be skipped.
         """
         reached: dict[TopicPartition, int] = {}
         for task in tasks:
@@ -435,24 +418,24 @@ class CommitRound:
             if all(ends[partition] >= offset for partition, offset in reached.items()):
                 return ends
             if self._clock.monotonic_s() >= give_up_s:
-                break  # the next start replays what is between; that costs only time
+                break  # the next start reads the rest again, which costs only time
             threading.Event().wait(_MARKERS_POLL_S)
         return reached
 
 
 def changelog_positions(task: Task) -> dict[TopicPartition, int]:
-    """Return the position each changelog of a task has reached, as its stores say."""
+    """Return the position of each changelog of a task, from its stores."""
     return {
         partition: 0 if (position := task.stores.position(store)) is None else position.offset
         for partition, store in task.stores.changelogs.items()
     }
 
 
-def _prepare(drained: Iterable[Mapping[str, Drained]]) -> None:
-    """Make the rows for the databases, while the brokers are busy with the same changes."""
-    for changes in drained:
-        for changed in changes.values():
-            _ = changed.stored
+def _serialize_rows(drained: Iterable[Mapping[str, Drained]]) -> None:
+    """Serialise the rows for the databases, while the brokers work on the same changes."""
+    for stores in drained:
+        for changes in stores.values():
+            _ = changes.stored
 
 
 def _plain(
@@ -462,5 +445,5 @@ def _plain(
 
 
 def _plain_of(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, CommittedOffset]:
-    """Return offsets without their texts, to be compared."""
+    """Return offsets without metadata, for a comparison."""
     return {partition: CommittedOffset(offset, "") for partition, offset in offsets.items()}

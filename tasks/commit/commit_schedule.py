@@ -1,50 +1,234 @@
-"""Whether the caches of a worker may be flushed twice for one commit, which begins early then. Pure.
+"""Commit scheduling: decides when a worker prepares, extends and completes a commit. Pure."""
 
-A key that changes in both parts of such a commit is forwarded twice, and a cache is there so that keys that come often are forwarded
-rarely. So it is only done while few keys do.
-"""
+import math
+from enum import Enum
+from typing import Final, Protocol
 
-from typing import Final
+#: An early commit starts at most this share of an interval before its deadline.
+_EARLY: Final = 0.25
+#: Largest first part of an early commit: its rows are merged with those of the extension.
+_EARLY_BYTES_MAX: Final = 4 * 1024 * 1024
+#: Shortest time for which the loop may process during a commit; else it is the interval.
+_AHEAD_S: Final = 0.1
+#: A commit shorter than this share of the interval does not delay the next deadline.
+_SHORT: Final = 0.5
+#: Nor does a start of a commit that is late by at most this time.
+_LATE_S: Final = 0.005
+#: Share of a commit's keys that caches may forward twice, of at least so many keys.
+_TWICE: Final = 0.05
+_KEYS_MIN: Final = 100
+#: Commit intervals without early commits, after caches forwarded more keys than that twice.
+_PAUSE_COMMITS: Final = 100
 
-#: The share of a commit's keys that may be forwarded twice.
-_SHARE: Final = 0.05
-#: The share is that of so many keys at least: of a few keys one more would make much.
-_ENOUGH: Final = 100
-#: For so many intervals commits are not divided, once too many keys were forwarded twice; then it is tried again.
-_COMMITS: Final = 100
+
+class CommitState(Enum):
+    """State of a worker's commits; at most one commit is in progress."""
+
+    NONE = "none"
+    #: Prepared early; the brokers have not answered its offsets, so extending it would wait.
+    OPENING = "opening"
+    #: Prepared early; it can be extended.
+    OPEN = "open"
+    #: Nothing can be added; the brokers have not answered.
+    COMMITTING = "committing"
+    #: Completing it waits for no broker.
+    ANSWERED = "answered"
 
 
-class DividedCommits:
-    """Counts what the commits that were divided have forwarded twice.
+class Step(Enum):
+    """Next step of a commit."""
 
-    >>> divided = DividedCommits(interval_s=0.1)
-    >>> divided.count(keys=1_000, twice=2, now_s=5.0)
-    >>> divided.are_allowed(5.1)
+    WAIT = "wait"
+    PREPARE = "prepare"
+    PREPARE_EARLY = "prepare early"
+    EXTEND = "extend"
+    COMPLETE = "complete"
+
+
+class PendingWork(Protocol):
+    """Uncommitted work of the running tasks, as far as the schedule depends on it."""
+
+    @property
+    def must_commit(self) -> bool:
+        """Return True if a processor requested a commit, or too much memory is uncommitted."""
+        ...
+
+    @property
+    def can_run_ahead(self) -> bool:
+        """Return True if all tasks may process records during a commit."""
+        ...
+
+    @property
+    def keeps_up(self) -> bool:
+        """Return True if the tasks wait for input, rather than input for them."""
+        ...
+
+    @property
+    def cached_bytes(self) -> int:
+        """Return the bytes in record caches; a commit forwards them."""
+        ...
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Return the memory of changes and outputs that are not committed."""
+        ...
+
+
+class EarlyCommitLimit:
+    """Pauses early commits where record caches would forward too many keys twice.
+
+    A key that changes in both parts of an early commit is forwarded twice. A cache exists to
+    forward frequent keys rarely.
+
+    >>> limit = EarlyCommitLimit(interval_s=0.1)
+    >>> limit.record(keys=1_000, twice=2, now_s=5.0)
+    >>> limit.allows(5.1)
     True
-    >>> divided.count(keys=10, twice=9, now_s=5.1)
-    >>> divided.are_allowed(5.2), divided.are_allowed(15.2)
+    >>> limit.record(keys=10, twice=9, now_s=5.1)
+    >>> limit.allows(5.2), limit.allows(15.2)
     (False, True)
     """
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._until_s = 0.0
+        self._paused_until_s = 0.0
         self._keys, self._twice = 0, 0
 
-    def are_allowed(self, now_s: float) -> bool:
-        """Return whether caches may be flushed twice for the next commit."""
-        return now_s >= self._until_s
+    def allows(self, now_s: float) -> bool:
+        return now_s >= self._paused_until_s
 
-    def count(self, *, keys: int, twice: int, now_s: float) -> None:
-        """Take a commit that was divided: how many keys of the caches it had, and how many of them were forwarded twice."""
+    def record(self, *, keys: int, twice: int, now_s: float) -> None:
+        """Count the keys that caches forwarded in an extended commit, and those of both parts."""
         self._keys += keys
         self._twice += twice
-        if self._twice > _SHARE * max(self._keys, _ENOUGH):
-            self.refuse(now_s)
-        elif self._keys >= _ENOUGH:
+        if self._twice > _TWICE * max(self._keys, _KEYS_MIN):
+            self.pause(now_s)
+        elif self._keys >= _KEYS_MIN:
             self._keys, self._twice = 0, 0
 
-    def refuse(self, now_s: float) -> None:
-        """Divide none for a while: a part became a commit of its own, so that all of its keys were forwarded once more."""
-        self._until_s = now_s + _COMMITS * self._interval_s
+    def pause(self, now_s: float) -> None:
+        """Pause early commits: an early commit ended alone, so the next one forwards its keys again."""
+        self._paused_until_s = now_s + _PAUSE_COMMITS * self._interval_s
         self._keys, self._twice = 0, 0
+
+
+def early_start_s(early_ms: int, interval_ms: int) -> float:
+    """Return the seconds before a deadline at which an early commit starts."""
+    return min(early_ms, interval_ms * _EARLY) / 1000
+
+
+class CommitSchedule:
+    """Deadlines of one worker's commits, and the table of steps. Outlives restarts of the tasks.
+
+    Attributes:
+        due_s: Deadline of the next commit; infinite while a whole commit is in progress, unless
+            another one was requested meanwhile.
+        ahead_until_s: Time from which the loop waits for the commit in progress. Without this
+            limit each commit of a busy worker is longer than the one before.
+    """
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_s = interval_ms / 1000
+        self._limit = EarlyCommitLimit(self._interval_s)
+        self.due_s = 0.0
+        self.ahead_until_s = math.inf
+        #: Deadline of the commit in progress.
+        self._started_due_s = 0.0
+        #: Seconds before the deadline at which an early commit starts; 0: none.
+        self._early_s = 0.0
+        #: Deadline for which an early commit was already tried: there may be nothing to commit.
+        self._early_tried_s = math.inf
+
+    def restart(self, now_s: float, *, early_s: float) -> None:
+        """Set the first deadline of tasks that start."""
+        self.due_s, self.ahead_until_s = now_s + self._interval_s, math.inf
+        self._early_s = early_s
+
+    def request(self) -> None:
+        """Make a commit due now, or as soon as the one in progress is complete."""
+        self.due_s = 0.0
+
+    def decide(  # noqa: PLR0911 - one row of the table each
+        self, now_s: float, state: CommitState, work: PendingWork
+    ) -> Step:
+        """Return the next step: the first row that applies (ARCHITECTURE.md has the table)."""
+        is_due = now_s >= self.due_s
+        match state:
+            case CommitState.NONE if is_due or work.must_commit:
+                return Step.PREPARE
+            case CommitState.NONE if self._may_start_early(now_s, work):
+                return Step.PREPARE_EARLY
+            case CommitState.ANSWERED:
+                return Step.COMPLETE
+            case CommitState.OPENING | CommitState.OPEN | CommitState.COMMITTING if (
+                now_s >= self.ahead_until_s or work.must_commit
+            ):
+                return Step.COMPLETE
+            case CommitState.OPEN if is_due and work.can_run_ahead:
+                return Step.EXTEND
+            case CommitState.OPEN | CommitState.COMMITTING if is_due:
+                return Step.COMPLETE
+            case _:
+                return Step.WAIT
+
+    def wait_s(self, now_s: float, state: CommitState, work: PendingWork) -> float:
+        """Return the seconds until a deadline; infinite where only the brokers' answer counts."""
+        if state is CommitState.OPENING:
+            return math.inf
+        if state is CommitState.NONE and self._may_be_early(now_s, work):
+            return self.due_s - self._early_s - now_s
+        return self.due_s - now_s
+
+    def _may_start_early(self, now_s: float, work: PendingWork) -> bool:
+        return now_s >= self.due_s - self._early_s and self._may_be_early(now_s, work)
+
+    def _may_be_early(self, now_s: float, work: PendingWork) -> bool:
+        if self._early_s <= 0 or self._early_tried_s == self.due_s or not work.keeps_up:
+            return False
+        cached_bytes = work.cached_bytes
+        return (
+            work.can_run_ahead
+            and (not cached_bytes or self._limit.allows(now_s))
+            # Cached records become output when they are flushed.
+            and work.uncommitted_bytes + cached_bytes <= _EARLY_BYTES_MAX
+        )
+
+    def record_prepare(self, start_s: float, now_s: float, *, is_empty: bool) -> None:
+        """Record that a commit was prepared from `start_s` to now, or that it would be empty."""
+        self._record_start(start_s)
+        if is_empty:
+            self.due_s = now_s + self._interval_s
+        else:
+            self.due_s, self.ahead_until_s = math.inf, self._ahead_end_s(start_s)
+
+    def record_early(self, start_s: float) -> None:
+        """Record that an early commit was tried; its deadline stays."""
+        self._record_start(start_s)
+        self._early_tried_s, self.ahead_until_s = self.due_s, self._ahead_end_s(start_s)
+
+    def record_extend(self, start_s: float, now_s: float, *, keys: int, twice: int) -> None:
+        """Record an extension, and how many keys of caches the whole commit and both parts have."""
+        self._record_start(start_s)
+        self.due_s, self.ahead_until_s = math.inf, self._ahead_end_s(now_s)
+        self._limit.record(keys=keys, twice=twice, now_s=now_s)
+
+    def record_complete(
+        self, now_s: float, took_s: float, *, keeps_up: bool, was_early: bool
+    ) -> None:
+        """Record a complete commit; `was_early` if it was prepared early and never extended.
+
+        The next interval starts at the deadline of this commit, so that results come as often as
+        configured. After a long commit of a busy worker it starts now: else such a worker would
+        do little but commit.
+        """
+        if was_early:
+            self._limit.pause(now_s)
+        is_short = keeps_up or took_s < self._interval_s * _SHORT
+        next_s = self._interval_s + (self._started_due_s if is_short else now_s)
+        self.due_s, self.ahead_until_s = min(self.due_s, next_s), math.inf
+
+    def _record_start(self, start_s: float) -> None:
+        self._started_due_s = min(start_s, max(self.due_s, start_s - _LATE_S))
+
+    def _ahead_end_s(self, now_s: float) -> float:
+        return now_s + max(self._interval_s, _AHEAD_S)

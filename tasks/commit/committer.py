@@ -27,12 +27,13 @@ from typing import NoReturn, TypeVar
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
 from tidewheel.state_stores.errors import StreamsError
-from tidewheel.tasks.commit.background import at_once
+from tidewheel.tasks.commit.background import run_now
+from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.commit.output_collector import OutputCollector, drop
 from tidewheel.tasks.commit.refused_rows import RowOrigin, refused_row
 from tidewheel.tasks.ports import (
     Admin,
-    Beside,
+    Background,
     Clock,
     CommitOutcomeUnknownError,
     CommittedOffset,
@@ -57,8 +58,8 @@ _PAUSE_S = 0.1
 _TICK_S = 0.5
 _STUCK_S = 90.0
 
-#: How long an open commit may be joined.
-_JOIN_S = 0.1
+#: How long an open commit can be extended.
+_OPEN_S = 0.1
 #: How long the loop keeps away from the interpreter while what has joined a commit is sent, and waits for who sends before that.
 _SENDING_S = 0.004
 
@@ -100,22 +101,22 @@ class RolledBackError(Exception):
     """A transaction of unknown outcome turned out not to have committed: tasks start again from what is committed."""
 
 
-class _UnderWay:
-    """A commit that was begun."""
+class _InFlight:
+    """A commit that was prepared and is not complete."""
 
     __slots__ = ("attempt", "commit", "failure", "give_up_s", "is_open", "lock", "whole")
 
     def __init__(self, commit: Commit, give_up_s: float, *, is_open: bool) -> None:
         self.commit = commit
         self.give_up_s = give_up_s
-        #: What the client is doing.
+        #: The broker calls in the background.
         self.attempt: Future[Positions] = Future()
-        #: Of an open commit: who has it, may use the producer.
+        #: Of an open commit: its holder may use the producer.
         self.lock = threading.Lock()
         self.is_open = is_open
-        #: Set when there is nothing to wait for any more.
+        #: Set when the background thread has nothing more to wait for.
         self.whole = threading.Event()
-        #: What went wrong as the last part was handed to the client.
+        #: Error while an extension was handed to the client.
         self.failure: BaseException | None = None
 
 
@@ -146,108 +147,113 @@ class Committer:
         self._clock = clock
         self._wait = wait
         self._on_wait = on_wait
-        self._under_way: _UnderWay | None = None
+        self._in_flight: _InFlight | None = None
         self.producer: TransactionalProducer = make_producer()
 
     def use(self, collector: OutputCollector) -> None:
         """Serve another collector: the tasks begin anew, and what they left half done is given up."""
-        assert self._under_way is None, "whoever ends the tasks ends their commit first"
+        assert self._in_flight is None, "complete or abandon the commit first"
         self._collector = collector
         self.producer.abort()
 
-    def begin(self, commit: Commit, beside: Beside = at_once, *, opens: bool = False) -> None:
-        """Hand a commit to the client, and have `beside` wait for the brokers; `end` has to follow before the next one.
+    @property
+    def state(self) -> CommitState:
+        """Return the state of the commit in progress."""
+        in_flight = self._in_flight
+        if in_flight is None:
+            return CommitState.NONE
+        if in_flight.attempt.done():
+            return CommitState.ANSWERED
+        if not in_flight.is_open:
+            return CommitState.COMMITTING
+        return CommitState.OPENING if in_flight.lock.locked() else CommitState.OPEN
 
-        `opens`: more may `join` it for a while.
+    def prepare(
+        self, commit: Commit, background: Background = run_now, *, opens: bool = False
+    ) -> None:
+        """Hand a commit to the client; `background` runs the calls that wait for brokers.
 
-        Raises `RecordFailedError` (a handler said fail) or `StreamsError`, and nothing is under way.
+        With `opens`, `extend` may add to it for a while. Raises `RecordFailedError` (a handler
+        answered "fail") or `StreamsError`; then no commit is in progress.
         """
-        assert self._under_way is None, "one commit at a time: end the one that is under way"
-        under_way = _UnderWay(commit, self._clock.monotonic_s() + _RETRY_LIMIT_S, is_open=opens)
+        assert self._in_flight is None, "complete the commit in progress first"
+        in_flight = _InFlight(commit, self._clock.monotonic_s() + _RETRY_LIMIT_S, is_open=opens)
         if self._collector.sink_producer is not None:
             commit.meanwhile()  # the brokers have the sinks' records already
         # Before the transaction begins: a sink record may be sent again for longer than a transaction may last.
-        self._flush_sinks(under_way.give_up_s)
+        self._flush_sinks(in_flight.give_up_s)
         try:
             self._produce(commit)
         except (TransactionAbortedError, CommitOutcomeUnknownError) as error:
-            under_way.attempt.set_exception(error)
-            under_way.is_open = False
+            in_flight.attempt.set_exception(error)
+            in_flight.is_open = False
         else:
-            under_way.attempt = beside(partial(self._commit_when_whole, under_way))
-        self._under_way = under_way
+            in_flight.attempt = background(partial(self._commit_when_whole, in_flight))
+        self._in_flight = in_flight
 
-    def _commit_when_whole(self, under_way: _UnderWay) -> Positions:
-        if under_way.is_open:
-            self._await_more(under_way)
-        with under_way.lock:
-            under_way.is_open = False
-        if under_way.failure is not None:
-            raise under_way.failure
-        return self.producer.commit(self._group_id, under_way.commit.offsets)
+    def _commit_when_whole(self, in_flight: _InFlight) -> Positions:
+        if in_flight.is_open:
+            self._await_extension(in_flight)
+        with in_flight.lock:
+            in_flight.is_open = False
+        if in_flight.failure is not None:
+            raise in_flight.failure
+        return self.producer.commit(self._group_id, in_flight.commit.offsets)
 
-    def _await_more(self, under_way: _UnderWay) -> None:
-        """Send the offsets as they are, and wait for what joins.
+    def _await_extension(self, in_flight: _InFlight) -> None:
+        """Send the offsets so far, and wait for an extension.
 
-        Later ones, sent in the same transaction, take their place. By then it knows the group, and has less to do.
+        Later offsets in the same transaction replace them. By then the transaction has registered
+        the group, so the second request is cheaper.
         """
-        with under_way.lock:
-            if under_way.is_open:
+        with in_flight.lock:
+            if in_flight.is_open:
                 try:
-                    self.producer.send_offsets(self._group_id, under_way.commit.offsets)
+                    self.producer.send_offsets(self._group_id, in_flight.commit.offsets)
                 except BaseException:
-                    under_way.is_open = False
+                    in_flight.is_open = False
                     raise
-        under_way.whole.wait(_JOIN_S)
+        in_flight.whole.wait(_OPEN_S)
 
-    @property
-    def is_ready_for_more(self) -> bool:
-        """Return whether `join` need not wait: the brokers have answered the offsets of the open commit, or it is closed."""
-        return self._under_way is None or not self._under_way.lock.locked()
+    def extend(self, more: Commit) -> bool:
+        """Add to the open commit and close it; return False if it is closed or `OPENING`.
 
-    def join(self, more: Commit) -> bool:
-        """Hand over what belongs to the open commit, too, and close it; return False if it was closed before, or is not ready.
-
-        Raises `FencedError` or `StreamsError`; what has to be tried again is for `end` to see.
+        Raises `FencedError` or `StreamsError`; errors that need a retry surface in `complete`.
         """
-        under_way = self._under_way
-        assert under_way is not None, "nothing is under way that could be joined"
-        if not under_way.lock.acquire(timeout=_SENDING_S):
+        in_flight = self._in_flight
+        assert in_flight is not None, "no commit is in progress"
+        if not in_flight.lock.acquire(timeout=_SENDING_S):
             return False
         try:
-            if not under_way.is_open:
+            if not in_flight.is_open:
                 return False
-            under_way.is_open = False
-            under_way.commit.add(more)
+            in_flight.is_open = False
+            in_flight.commit.add(more)
             try:
                 self._hand_over(more)
             except BaseException as error:
-                under_way.failure = error  # whatever it is, half of a commit is not to be committed
+                in_flight.failure = error  # any error: half of a commit must not be committed
                 if not isinstance(error, TransactionAbortedError | CommitOutcomeUnknownError):
                     raise
             finally:
-                under_way.whole.set()
+                in_flight.whole.set()
         finally:
-            under_way.lock.release()
-        # Else the thread that goes on with it would wait for the interpreter, twice.
-        wait([under_way.attempt], _SENDING_S)
+            in_flight.lock.release()
+        # Otherwise the background thread would wait for the interpreter lock, twice.
+        wait([in_flight.attempt], _SENDING_S)
         return True
 
-    @property
-    def is_answered(self) -> bool:
-        """Return whether `end` need not wait for what was begun."""
-        return self._under_way is not None and self._under_way.attempt.done()
+    def complete(self) -> Positions:
+        """Wait until the commit is durable; return the position of each changelog partition.
 
-    def end(self) -> Positions:
-        """Wait until what was begun is durable; return the position each changelog partition has reached.
-
-        Raises `RecordFailedError` (a handler said fail), `RolledBackError`, `FencedError` or `StreamsError`.
+        Raises `RecordFailedError` (a handler answered "fail"), `RolledBackError`, `FencedError`
+        or `StreamsError`.
         """
-        under_way, self._under_way = self._under_way, None
-        assert under_way is not None, "a commit ends that was begun"
-        under_way.whole.set()
-        commit, give_up_s = under_way.commit, under_way.give_up_s
-        attempt: Callable[[], Positions] = partial(self._answer_of, under_way.attempt)
+        in_flight, self._in_flight = self._in_flight, None
+        assert in_flight is not None, "prepare a commit before completing it"
+        in_flight.whole.set()
+        commit, give_up_s = in_flight.commit, in_flight.give_up_s
+        attempt: Callable[[], Positions] = partial(self._answer_of, in_flight.attempt)
         while True:
             try:
                 try:
@@ -264,29 +270,27 @@ class Committer:
             self._flush_sinks(give_up_s)
             attempt = partial(self._transact, commit)
 
-    def give_up(self, *, find_out: bool) -> Positions | None:
-        """Have what was begun end, without trying again; None if nothing of it is known to be durable.
+    def abandon(self, *, find_out: bool) -> Positions | None:
+        """Wait for the commit in progress, without a retry; None if it is not known to be durable.
 
-        Args:
-            find_out: Tasks begin anew here, so an unknown outcome is found out. Else nobody goes by the answer: the producer is
-                of no more use, and whoever has the tasks next reads what is committed.
-
-        Raises `FencedError` or `StreamsError`.
+        With `find_out` the tasks restart here, so an unknown outcome is read back. Without it the
+        outcome is irrelevant: the producer is discarded, and the next owner of the tasks reads the
+        committed offsets. Raises `FencedError` or `StreamsError`.
         """
-        under_way, self._under_way = self._under_way, None
-        if under_way is None:
+        in_flight, self._in_flight = self._in_flight, None
+        if in_flight is None:
             return None
-        under_way.whole.set()
+        in_flight.whole.set()
         try:
-            return self._answer_of(under_way.attempt)
+            return self._answer_of(in_flight.attempt)
         except TransactionAbortedError as error:
-            _log.info("the last commit of tasks that are over has not happened: %s", error)
+            _log.info("the last commit of the closed tasks was aborted: %s", error)
         except CommitOutcomeUnknownError as error:
             if find_out:
                 try:
-                    return self._find_out(under_way.commit, error, under_way.give_up_s)
+                    return self._find_out(in_flight.commit, error, in_flight.give_up_s)
                 except RolledBackError:
-                    _log.debug("the last commit of tasks that are over had not happened")
+                    _log.debug("the last commit of the closed tasks had not happened")
             else:
                 _log.warning("outcome of the last transaction is unknown: %s", error)
         return None

@@ -37,7 +37,7 @@ class GroupProducers:
         wait: Waits for some seconds.
 
     Attributes:
-        early: Orders that came while an id was waited for; whoever serves orders takes them first.
+        early: Orders that came while this waited for an id; `GroupOrders` serves them first.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidewheel.rebalance.model import TaskId
+from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.tasks.task.task import Task
 
 
@@ -20,18 +20,29 @@ class CommitTimes(NamedTuple):
 
 
 class WorkerMetrics:
-    """Counters of one worker. Written by the loop thread, read by anybody."""
+    """Counters of one worker. The loop's thread writes them, any thread reads them.
+
+    Attributes:
+        rounds: Rounds of the loop; the call watch sees by it that the loop turns.
+        lags: Unprocessed offsets of each input partition at the last commit.
+    """
 
     def __init__(self) -> None:
         self.consumed = 0
         self.processed = 0
         self.commit_times = CommitTimes()
         self.rolled_back = 0
+        self.rounds = 0
+        self.lags: dict[TopicPartition, int] = {}
 
     @property
     def commits(self) -> int:
-        """How many commits there were."""
+        """Return the number of complete commits."""
         return self.commit_times.number
+
+    def record_commit(self, took_s: float) -> None:
+        """Count a complete commit."""
+        self.commit_times = self.commit_times.and_one(took_s)
 
 
 class ProcessingRates:

@@ -85,6 +85,7 @@ class TaskManager:
     Args:
         settings: The worker's.
         held: What the group has given, or what is assigned.
+        running: Receives the tasks that process.
         known: Whether this program has such a task.
         make_task: Makes a task, over open stores if some are given.
         updater: Restores and follows.
@@ -105,6 +106,7 @@ class TaskManager:
         self,
         settings: WorkerSettings,
         held: HeldTasks,
+        running: dict[TaskId, Task],
         *,
         known: Callable[[TaskId], bool],
         make_task: Callable[[TaskId, StateManager | None], Task],
@@ -131,7 +133,7 @@ class TaskManager:
         #: Whether a task has run since the tasks began.
         self._has_run = False
         self.tasks: dict[TaskId, Task] = {}
-        self.running: dict[TaskId, Task] = {}
+        self.running = running
         self.copies: dict[TaskId, LearnerTask] = {}
         #: Tasks that are over; the updater closes their databases.
         self._leaving: dict[Task, None] = {}
@@ -281,7 +283,7 @@ class TaskManager:
         grant = self._held.owned[task.task_id]
         self.running[task.task_id] = task
         self._has_run = True
-        self._commits.begins(task, grant.task_epoch, starts, result.topic_ids)
+        self._commits.add_task(task, grant.task_epoch, starts, result.topic_ids)
         self._work.add(task, offsets)
         _log.info(
             "task %s RUNNING at %s",
@@ -466,7 +468,7 @@ class TaskManager:
         del self.running[task_id], self.tasks[task_id]
         # Where the position is not known, the next owner reads to the end of the log.
         ends = _without(self._commits.unknown, changelog_positions(task))
-        self._released(order, task_id, input_=self._commits.ends(task), ends=ends)
+        self._released(order, task_id, input_=self._commits.remove_task(task), ends=ends)
         self._work.remove(task)
         try:
             task.retire()

@@ -8,11 +8,11 @@ import msgspec
 from tidewheel.rebalance.model import TaskId
 from tidewheel.rebalance.protocol.orders import AnyOrder, AnyReport
 from tidewheel.rebalance.protocol.task_status import RunningCall
-from tidewheel.tasks.commit.background import in_a_thread
+from tidewheel.tasks.commit.background import run_in_thread
 from tidewheel.tasks.commit.output_collector import OutputCollector, TopicInfo
 from tidewheel.tasks.ports import (
     Admin,
-    Beside,
+    Background,
     ChangelogReader,
     Clock,
     OnRecord,
@@ -22,6 +22,7 @@ from tidewheel.tasks.ports import (
 )
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.restore.run_ports import RunSettings
+from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
 from tidewheel.tasks.task.state_manager import StateManager
 from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.worker_settings import InputCheck
@@ -82,8 +83,8 @@ class WorkerPorts(msgspec.Struct, frozen=True, kw_only=True):
     on_record: OnRecord | None = None
     #: Samples keys of inputs that are joined.
     input_check: InputCheck | None = None
-    #: Who waits for the brokers of a commit while the loop goes on.
-    beside: Beside = in_a_thread
+    #: Runs the calls of a commit that wait for brokers, while the loop processes.
+    background: Background = run_in_thread
     #: Returns the long call of user code that the global stores are in.
     global_call: Callable[[], RunningCall | None] = _no_call
 
@@ -101,3 +102,30 @@ class MakeTask(Protocol):
     ) -> Task:
         """Return a task of the plan, created; it takes over open `stores`, if some are given."""
         ...
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ignore_update(_: StandbyUpdateEvent) -> None:
+    pass
+
+
+class WorkerHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one worker to its process. The loop's thread makes them unless a line says otherwise."""
+
+    make_task: MakeTask
+    #: Deletes the state of a task, whose databases are closed.
+    wipe: Callable[[Task], None]
+    #: Called by the restoring thread, as are the updates of copies.
+    on_restore: Callable[[RestoreEvent], None]
+    on_standby_update: Callable[[StandbyUpdateEvent], None] = _ignore_update
+    #: Called when all owned tasks run, and when that ends.
+    on_running: Callable[[bool], None]
+    #: Called now and then, for work that is not urgent.
+    housekeep: Callable[[], None]
+    #: Called in each round; ends the worker by raising (the global stores cannot be kept up).
+    watch: Callable[[], None] = _nothing
+    #: Requests a check of the cluster's topics.
+    check_topics: Callable[[], None] = _nothing

@@ -263,7 +263,7 @@ def test_changelog_deleted_under_a_running_application_ends_it(
     # Whether the client has heard of it yet is chance. If so, it holds the records as long as one call may take.
     worker = app._threads[0].worker
     assert worker is not None
-    producer: Any = worker._commits.committer.producer
+    producer: Any = worker._loop.commits.round.committer.producer
     producer._timeout_s = 3.0
     committed = cluster.committed(config["application_id"])
     changelog = f"{config['application_id']}-{STORE}-changelog"

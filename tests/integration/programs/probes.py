@@ -115,24 +115,24 @@ def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
 
 
 def _count_commits(board: Scoreboard) -> None:
-    begin, end = Committer.begin, Committer.end
+    prepare, complete = Committer.prepare, Committer.complete
     changes: list[bool] = []
 
-    def counting_begin(self: Committer, commit: Any, *beside: Any, **options: Any) -> None:
+    def counting_prepare(self: Committer, commit: Any, *background: Any, **options: Any) -> None:
         board["committing"] = 1
         changes[:] = [bool(commit.changelogs)]
-        begin(self, commit, *beside, **options)
+        prepare(self, commit, *background, **options)
 
-    def counting_end(self: Committer) -> Any:
-        positions = end(self)
+    def counting_complete(self: Committer) -> Any:
+        positions = complete(self)
         board["committing"] = 0
         board.add("commits")
         if changes[0]:
             board.add("changes")
         return positions
 
-    Committer.begin = counting_begin  # type: ignore[method-assign]
-    Committer.end = counting_end  # type: ignore[method-assign]
+    Committer.prepare = counting_prepare  # type: ignore[method-assign]
+    Committer.complete = counting_complete  # type: ignore[method-assign]
 
 
 def runs_from(records: int) -> Callable[..., RunSettings]:
@@ -183,16 +183,16 @@ class _Count:
     def __init__(self, nth: int) -> None:
         self._left = nth
         self._changing = False
-        begin = Committer.begin
+        prepare = Committer.prepare
 
-        def noting_begin(
-            committer: Committer, commit: Commit, *beside: Any, **options: Any
+        def noting_prepare(
+            committer: Committer, commit: Commit, *background: Any, **options: Any
         ) -> None:
             self._changing = bool(commit.changelogs)
-            begin(committer, commit, *beside, **options)
+            prepare(committer, commit, *background, **options)
 
         committer: Any = Committer
-        committer.begin = noting_begin
+        committer.prepare = noting_prepare
 
     def reached(self) -> bool:
         if self._changing:
@@ -229,8 +229,8 @@ def _after(owner: type, name: str, fate: Fate, count: _Count) -> None:
 _CALLS: Final[Mapping[str, tuple[Callable[[type, str, Fate, _Count], None], type, str]]] = {
     "before_produce": (_before, KafkaTransactionalProducer, "begin"),
     "before_flush": (_before, KafkaTransactionalProducer, "commit"),
-    "before_join": (_before, Committer, "join"),
-    "after_join": (_after, Committer, "join"),
+    "before_join": (_before, Committer, "extend"),
+    "after_join": (_after, Committer, "extend"),
     "offsets_sent_ahead": (_after, KafkaTransactionalProducer, "send_offsets"),
 }
 

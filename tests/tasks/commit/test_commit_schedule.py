@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewheel.tasks.commit.commit_schedule import DividedCommits
+from tidewheel.tasks.commit.commit_schedule import EarlyCommitLimit
 
 
 def lived(commits: list[tuple[int, int]], interval_s: float = 0.1) -> tuple[int, int, int]:
     """Return how many commits of these (keys, of which come again) were divided, and what all have forwarded, once and again."""
-    divided = DividedCommits(interval_s)
+    limit = EarlyCommitLimit(interval_s)
     done, once, again = 0, 0, 0
     for number, (keys, twice) in enumerate(commits):
         now_s = number * interval_s
         once += keys
-        if divided.are_allowed(now_s):
-            divided.count(keys=keys, twice=twice, now_s=now_s)
+        if limit.allows(now_s):
+            limit.record(keys=keys, twice=twice, now_s=now_s)
             done += 1
             again += twice
     return done, once, again
@@ -42,10 +42,10 @@ def test_a_single_key_is_found_out_as_well() -> None:
 
 
 def test_a_part_that_became_a_commit_of_its_own_stops_it_too() -> None:
-    divided = DividedCommits(1.0)
-    divided.refuse(5.0)
-    assert not divided.are_allowed(104.9)
-    assert divided.are_allowed(105.0)
+    limit = EarlyCommitLimit(1.0)
+    limit.pause(5.0)
+    assert not limit.allows(104.9)
+    assert limit.allows(105.0)
 
 
 @given(st.lists(st.integers(1, 500).flatmap(lambda keys: st.tuples(st.just(keys), st.integers(0, keys))), min_size=300, max_size=600))  # fmt: skip

@@ -14,7 +14,8 @@ from tests.tasks.task.outputs import collector_of, columns_of
 from tidewheel import FencedError, RecordFailedError, StreamsError
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.buffers.commit_buffer import Drained
-from tidewheel.tasks.commit.background import in_a_thread
+from tidewheel.tasks.commit.background import run_in_thread
+from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.commit.committer import Commit, Committer, RolledBackError, changed_offsets
 from tidewheel.tasks.ports import (
     CommitOutcomeUnknownError,
@@ -88,8 +89,8 @@ class Stage:
 
     def carry_out(self, commit: Commit | None = None, **changes: Any) -> Positions:
         """Begin and end a commit, of what is there if none is given."""
-        self.committer.begin(self.commit(**changes) if commit is None else commit)
-        return self.committer.end()
+        self.committer.prepare(self.commit(**changes) if commit is None else commit)
+        return self.committer.complete()
 
     def values(self, topic: str) -> list[bytes | None]:
         """Return what a read_committed reader sees."""
@@ -289,8 +290,8 @@ def begun(stage: Stage, commit: Commit) -> Future[Positions]:
         works.append(work)
         return answer
 
-    stage.committer.begin(commit, later)
-    assert not stage.committer.is_answered
+    stage.committer.prepare(commit, later)
+    assert stage.committer.state is not CommitState.ANSWERED
     stage.assert_nothing_visible()
     (work,) = works
     try:
@@ -304,9 +305,9 @@ def test_a_commit_is_begun_and_ended_apart() -> None:
     stage = Stage()
     staged(stage, b"1")
     begun(stage, stage.commit())
-    assert stage.committer.is_answered
-    assert stage.committer.end() == {LOG: 2}
-    assert not stage.committer.is_answered
+    assert stage.committer.state is CommitState.ANSWERED
+    assert stage.committer.complete() == {LOG: 2}
+    assert stage.committer.state is not CommitState.ANSWERED
     assert (stage.values("out"), stage.committed) == ([b"1"], CommittedOffset(42, "metadata 1"))
 
 
@@ -317,7 +318,7 @@ def test_what_was_processed_meanwhile_is_no_part_of_a_commit_that_is_sent_again(
     begun(stage, stage.commit())
     staged(stage, b"3")
     size = stage.collector.staged_bytes
-    stage.committer.end()
+    stage.committer.complete()
     assert (stage.values("out"), stage.values("dead")) == ([b"1"], [b"2"])
     assert stage.collector.staged_bytes == size
     stage.carry_out(sequence=2)
@@ -341,9 +342,9 @@ def test_tasks_that_are_over_learn_what_became_of_their_commit(
         stage.broker.commit_fates.append(fate)
     staged(stage, b"1")
     begun(stage, stage.commit())
-    assert (stage.committer.give_up(find_out=True) is not None) is committed
+    assert (stage.committer.abandon(find_out=True) is not None) is committed
     assert stage.values("out") == ([b"1"] if committed else [])
-    assert stage.committer.give_up(find_out=True) is None
+    assert stage.committer.abandon(find_out=True) is None
     stage.committer.use(stage.collector)
     staged(stage, b"2")
     stage.carry_out(sequence=2)
@@ -356,7 +357,7 @@ def test_nobody_asks_what_became_of_a_commit_that_nobody_goes_by(fate: CommitFat
     stage.broker.commit_fates.append(fate)
     begun(stage, stage.commit())
     stage.before_init = pytest.fail
-    assert stage.committer.give_up(find_out=False) is None
+    assert stage.committer.abandon(find_out=False) is None
     assert len(stage.producers) == 1
 
 
@@ -370,8 +371,8 @@ def test_an_answer_that_comes_as_a_wait_ends_is_taken() -> None:
                 raise TimeoutError
             return super().result(timeout)
 
-    stage.committer.begin(stage.commit(), lambda _: Late())
-    assert stage.committer.end() == {LOG: 2}
+    stage.committer.prepare(stage.commit(), lambda _: Late())
+    assert stage.committer.complete() == {LOG: 2}
 
 
 def test_a_client_that_is_stuck_in_a_commit_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,9 +381,9 @@ def test_a_client_that_is_stuck_in_a_commit_is_replaced(monkeypatch: pytest.Monk
     stage = Stage()
     told: list[int] = []
     stage.committer._on_wait = lambda: told.append(1)
-    stage.committer.begin(stage.commit(), lambda _: Future())
+    stage.committer.prepare(stage.commit(), lambda _: Future())
     with pytest.raises(RolledBackError, match="app-1 is stuck in the client"):
-        stage.committer.end()
+        stage.committer.complete()
     assert len(told) == 20
     assert (len(stage.producers), stage.producers[0].closed) == (2, True)
     stage.carry_out(sequence=2)
@@ -395,10 +396,10 @@ def test_whoever_waits_for_a_commit_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     stage.committer._on_wait = lambda: (told.append(1), go_on.set())  # type: ignore[assignment,func-returns-value]
 
     def slow(work: Callable[[], Positions]) -> Future[Positions]:
-        return in_a_thread(lambda: work() if go_on.wait(30) else {})
+        return run_in_thread(lambda: work() if go_on.wait(30) else {})
 
-    stage.committer.begin(stage.commit(), slow)
-    assert stage.committer.end() == {LOG: 2}
+    stage.committer.prepare(stage.commit(), slow)
+    assert stage.committer.complete() == {LOG: 2}
     assert told
 
 

@@ -13,7 +13,8 @@ from tests.fakes.clients import FakeTransactionalProducer
 from tests.tasks.loop.bench import Bench, Producer, Source
 from tests.tasks.loop.test_stream_worker import counting, counts_of, fill, outputs_of
 from tidewheel.rebalance.model import TaskId
-from tidewheel.tasks.commit.background import in_a_thread
+from tidewheel.tasks.commit.background import run_in_thread
+from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.ports import Positions
 from tidewheel.tasks.task.active_task import ActiveTask
@@ -33,27 +34,27 @@ def begins_of(bench: Bench, records: str = "a" * 600) -> list[tuple[int, str]]:
 
     def watch(worker: StreamWorker, _: Source) -> None:
         fill(bench, key := next(keys, ""))
-        committer = worker._commits.committer
+        committer = worker._loop.commits.round.committer
         if not key:
-            del committer.begin, committer.join
+            del committer.prepare, committer.extend
             bench.at_poll.clear()
-        elif "begin" not in vars(committer):
-            begin, join = committer.begin, committer.join
+        elif "prepare" not in vars(committer):
+            prepare, extend = committer.prepare, committer.extend
 
-            def begun(commit: Any, beside: Any, *, opens: bool = False) -> None:
+            def prepared(commit: Any, background: Any, *, opens: bool = False) -> None:
                 seen.append((bench.clock.now_ms(), "open" if opens else "begin"))
-                begin(commit, beside, opens=opens)
+                prepare(commit, background, opens=opens)
 
-            def joined(more: Any) -> bool:
+            def extended(more: Any) -> bool:
                 seen.append((bench.clock.now_ms(), "join"))
-                return join(more)
+                return extend(more)
 
-            vars(committer).update(begin=begun, join=joined)
+            vars(committer).update(prepare=prepared, extend=extended)
 
     bench.at_poll.append(watch)
     bench.commit_turns = 12
     with (
-        patch("tidewheel.tasks.commit.committer._JOIN_S", 0.0),
+        patch("tidewheel.tasks.commit.committer._OPEN_S", 0.0),
         patch("tidewheel.tasks.task.worker_input._GATHER_S", 0.0),
     ):
         assert bench.live()
@@ -125,7 +126,7 @@ def test_a_cache_whose_keys_come_again_is_flushed_when_a_commit_is_due() -> None
 
 
 def test_whether_keys_come_again_is_tried_now_and_then() -> None:
-    with patch("tidewheel.tasks.commit.commit_schedule._COMMITS", 2):
+    with patch("tidewheel.tasks.commit.commit_schedule._PAUSE_COMMITS", 2):
         seen = [what for _, what in begins_of(cached(), OFTEN[:200] + DIFFERENT[:400])]
     assert "begin" in seen[seen.index("join") :]
     assert seen[-4:] == ["open", "join"] * 2
@@ -139,15 +140,15 @@ def test_a_cache_is_flushed_once_after_a_part_became_a_commit_of_its_own() -> No
 
     def close(worker: StreamWorker, _: Source) -> None:
         fill(bench, next(keys, ""))
-        committer = worker._commits.committer
-        if worker._commits.awaits_more:
-            opened.append(worker._commits.sequence)
-            assert committer._under_way is not None
-            committer._under_way.attempt.result()  # nothing has joined it in time
+        committer = worker._loop.commits.round.committer
+        if worker._loop.commits.round.is_early:
+            opened.append(worker._loop.commits.round.sequence.number)
+            assert committer._in_flight is not None
+            committer._in_flight.attempt.result()  # nothing has joined it in time
 
     bench.at_poll.append(close)
     with (
-        patch("tidewheel.tasks.commit.committer._JOIN_S", 0.0),
+        patch("tidewheel.tasks.commit.committer._OPEN_S", 0.0),
         patch("tidewheel.tasks.task.worker_input._GATHER_S", 0.0),
     ):
         assert bench.live()
@@ -169,7 +170,7 @@ def test_nothing_is_handed_over_early_where_there_are_repartition_topics() -> No
 
     def watch(worker: StreamWorker, _: Source) -> None:
         fill(bench, next(values, ""), repartition=True)
-        opened.append(worker._commits.awaits_more)
+        opened.append(worker._loop.commits.round.is_early)
 
     bench.at_poll.append(watch)
     assert bench.live()
@@ -185,16 +186,16 @@ def test_a_commit_that_nothing_joins_in_time_is_followed_by_another() -> None:
 
     def close(worker: StreamWorker, _: Source) -> None:
         fill(bench, next(keys, ""))
-        committer = worker._commits.committer
-        left_s = worker._next_commit_s - bench.clock.monotonic_s()
-        if worker._commits.awaits_more and left_s < 0.0005:  # a turn is a millisecond here
-            assert committer._under_way is not None
-            committer._under_way.attempt.result()  # it has had to wait until now
-            late.append(not committer._under_way.is_open)
+        committer = worker._loop.commits.round.committer
+        left_s = worker._schedule.due_s - bench.clock.monotonic_s()
+        if worker._loop.commits.round.is_early and left_s < 0.0005:  # a turn is a millisecond here
+            assert committer._in_flight is not None
+            committer._in_flight.attempt.result()  # it has had to wait until now
+            late.append(not committer._in_flight.is_open)
 
     bench.at_poll.append(close)
     with (
-        patch("tidewheel.tasks.commit.committer._JOIN_S", 0.0),
+        patch("tidewheel.tasks.commit.committer._OPEN_S", 0.0),
         patch("tidewheel.tasks.task.worker_input._GATHER_S", 0.0),
     ):
         assert bench.live()
@@ -219,19 +220,19 @@ class SlowOffsets:
             assert self.answered.wait(30)
             send_offsets(producer, group, offsets)
 
-        monkeypatch.setattr("tidewheel.tasks.commit.committer._JOIN_S", 60.0)
+        monkeypatch.setattr("tidewheel.tasks.commit.committer._OPEN_S", 60.0)
         monkeypatch.setattr("tidewheel.tasks.task.worker_input._GATHER_S", 0.0)
         monkeypatch.setattr(Producer, "send_offsets", send)
         self.bench = Bench(counting(), {"in": 1, "out": 1}, commit_interval_ms=100, early_ms=20)
-        self.bench.beside = in_a_thread
+        self.bench.background = run_in_thread
         self.keys = iter("a" * 600)
         self.bench.at_poll.append(lambda *_: fill(self.bench, next(self.keys, "")))
 
     def late_ms(self, worker: StreamWorker) -> float:
         """Return for how long an open commit has been due that can't be joined; 0 if none is."""
-        if not worker._commits.awaits_more or self.answered.is_set():
+        if worker._loop.commits.state is not CommitState.OPENING or self.answered.is_set():
             return 0.0
-        return 1000 * (self.bench.clock.monotonic_s() - worker._next_commit_s)
+        return 1000 * (self.bench.clock.monotonic_s() - worker._schedule.due_s)
 
 
 def test_the_loop_does_not_wait_for_brokers_that_are_slow_with_the_offsets_of_an_open_commit(
@@ -242,22 +243,22 @@ def test_the_loop_does_not_wait_for_brokers_that_are_slow_with_the_offsets_of_an
     joined: list[bool] = []
 
     def watch(worker: StreamWorker, _: Source) -> None:
-        committer = worker._commits.committer
-        if "join" not in vars(committer):
-            join = committer.join
+        committer = worker._loop.commits.round.committer
+        if "extend" not in vars(committer):
+            extend = committer.extend
 
             def joining(more: Any) -> bool:
-                joined.append(join(more))
+                joined.append(extend(more))
                 return joined[-1]
 
-            vars(committer).update(join=joining)
+            vars(committer).update(extend=joining)
         late_ms = slow.late_ms(worker)
         if late_ms > 0:
             done.append(worker.metrics.processed)
         if late_ms > 30:
             assert not joined
             slow.answered.set()
-            while not committer.is_ready_for_more:
+            while committer.state is CommitState.OPENING:
                 time.sleep(0.001)
 
     slow.bench.at_poll.append(watch)
@@ -276,18 +277,18 @@ def test_the_loop_is_no_further_ahead_of_an_open_commit_than_of_another(
     ended_ms: list[int] = []
 
     def watch(worker: StreamWorker, _: Source) -> None:
-        committer = worker._commits.committer
-        if worker._commits.awaits_more:
+        committer = worker._loop.commits.round.committer
+        if worker._loop.commits.round.is_early:
             opened_ms.append(slow.bench.clock.now_ms())
-        if opened_ms and "end" not in vars(committer):
-            end = committer.end
+        if opened_ms and "complete" not in vars(committer):
+            complete = committer.complete
 
             def ending() -> Positions:
                 ended_ms.append(slow.bench.clock.now_ms())
                 slow.answered.set()
-                return end()
+                return complete()
 
-            vars(committer).update(end=ending)
+            vars(committer).update(complete=ending)
 
     slow.bench.at_poll.append(watch)
     assert slow.bench.live()
@@ -302,11 +303,13 @@ def test_a_task_that_begins_to_run_beside_an_open_commit_joins_it_too() -> None:
     late: list[Task] = []
 
     def hide(worker: StreamWorker, _: Source) -> None:
-        running = worker._manager.running
-        if worker._commits.awaits_more and late:
+        running = worker._loop.manager.running
+        if worker._loop.commits.round.is_early and late:
             task = late.pop()
             running[task.task_id] = task
-        elif worker.metrics.processed and not worker._commits.is_under_way and not seen:
+        elif (
+            worker.metrics.processed and worker._loop.commits.state is CommitState.NONE and not seen
+        ):
             seen.append(True)
             late.append(running.pop(TaskId(0, 1)))
 
@@ -350,11 +353,13 @@ def test_a_store_of_the_users_own_joins_no_commit() -> None:
     def admit(worker: StreamWorker, _: Source) -> None:
         fill(bench, next(keys, ""))
         task = worker.tasks[TaskId(0, 1)]
-        if worker._commits.awaits_more and not under_way:
+        if worker._loop.commits.round.is_early and not under_way:
             task.__class__ = OwnStores
             under_way.append(True)
         elif under_way:
-            under_way.append(worker._commits.is_under_way and not worker._commits.awaits_more)
+            under_way.append(
+                worker._loop.commits.state in (CommitState.COMMITTING, CommitState.ANSWERED)
+            )
 
     bench.at_poll.append(admit)
     assert bench.live()

@@ -11,7 +11,8 @@ from tests.fakes.broker import CommitFate
 from tests.fakes.clients import FakeTransactionalProducer
 from tests.tasks.commit.test_committer import LOG, Stage, refuse, staged
 from tidewheel import FencedError
-from tidewheel.tasks.commit.background import in_a_thread
+from tidewheel.tasks.commit.background import run_in_thread
+from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.commit.committer import RolledBackError
 from tidewheel.tasks.ports import (
     CommitOutcomeUnknownError,
@@ -38,7 +39,7 @@ class Opened:
 
         vars(stage.broker)["commit"] = counted
         staged(stage, *values)
-        stage.committer.begin(stage.commit(), self._beside, opens=True)
+        stage.committer.prepare(stage.commit(), self._beside, opens=True)
         assert self.began.wait(30)
 
     def _beside(self, work: Callable[[], Positions]) -> Future[Positions]:
@@ -46,29 +47,29 @@ class Opened:
             self.began.set()
             return work()
 
-        self.answers.append(in_a_thread(begin))
+        self.answers.append(run_in_thread(begin))
         return self.answers[0]
 
-    def join(self, *values: bytes) -> bool:
+    def extend(self, *values: bytes) -> bool:
         """Process some more, and have it join."""
         staged(self.stage, *values)
-        return self.stage.committer.join(self.stage.commit(sequence=2))
+        return self.stage.committer.extend(self.stage.commit(sequence=2))
 
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """An open commit is not closed before it is joined, however slow the machine."""
-    monkeypatch.setattr("tidewheel.tasks.commit.committer._JOIN_S", 60.0)
+    monkeypatch.setattr("tidewheel.tasks.commit.committer._OPEN_S", 60.0)
 
 
 @pytest.mark.usefixtures("patience")
 def test_what_is_done_until_a_commit_is_due_may_join_it() -> None:
     stage = Stage()
     opened = Opened(stage, b"1")
-    assert not stage.committer.is_answered
+    assert stage.committer.state is not CommitState.ANSWERED
     stage.assert_nothing_visible()
-    assert opened.join(b"2")
-    assert stage.committer.end() == {LOG: 4}
+    assert opened.extend(b"2")
+    assert stage.committer.complete() == {LOG: 4}
     assert (stage.values("out"), stage.committed) == (
         [b"1", b"2"],
         CommittedOffset(42, "metadata 2"),
@@ -77,15 +78,15 @@ def test_what_is_done_until_a_commit_is_due_may_join_it() -> None:
 
 
 def test_an_open_commit_that_nothing_joins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidewheel.tasks.commit.committer._JOIN_S", 0.001)
+    monkeypatch.setattr("tidewheel.tasks.commit.committer._OPEN_S", 0.001)
     stage = Stage()
     opened = Opened(stage, b"1")
     opened.answers[0].result(30)
     assert (stage.values("out"), stage.committed) == ([b"1"], CommittedOffset(42, "metadata 1"))
     staged(stage, b"2")
     late = stage.commit(sequence=2)
-    assert not stage.committer.join(late)
-    assert stage.committer.end() == {LOG: 2}
+    assert not stage.committer.extend(late)
+    assert stage.committer.complete() == {LOG: 2}
     assert stage.carry_out(late) == {LOG: 5}  # behind a marker
     assert (stage.values("out"), stage.committed) == (
         [b"1", b"2"],
@@ -94,12 +95,14 @@ def test_an_open_commit_that_nothing_joins_is_closed(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("patience")
-@pytest.mark.parametrize("ends", ["end", "give_up"])
+@pytest.mark.parametrize("ends", ["complete", "abandon"])
 def test_whoever_ends_an_open_commit_waits_for_nothing_more(ends: str) -> None:
     stage = Stage()
     Opened(stage, b"1")
     committer = stage.committer
-    assert (committer.end() if ends == "end" else committer.give_up(find_out=True)) == {LOG: 2}
+    assert (committer.complete() if ends == "complete" else committer.abandon(find_out=True)) == {
+        LOG: 2
+    }
     assert (stage.values("out"), stage.committed) == ([b"1"], CommittedOffset(42, "metadata 1"))
 
 
@@ -109,8 +112,8 @@ def test_both_parts_are_sent_again_if_a_record_is_refused(bad: bytes) -> None:
     stage = Stage(ErrorHandlers(production="continue", dead_letter_topic="dead"))
     refuse(stage, "out", bad)
     opened = Opened(stage, b"1", b"0")
-    assert opened.join(b"2", b"3")
-    stage.committer.end()
+    assert opened.extend(b"2", b"3")
+    stage.committer.complete()
     rest = [each for each in (b"1", b"0", b"2", b"3") if each != bad]
     assert (stage.values("out"), stage.values("dead")) == (rest, [bad])
     assert (len(stage.values(LOG.topic)), opened.commits) == (4, 1)
@@ -139,18 +142,18 @@ def test_half_of_a_commit_is_never_committed(error: Exception, *, is_raised: boo
     producer.produce = fail  # type: ignore[method-assign]
     if is_raised:
         with pytest.raises(FencedError):
-            opened.join(b"2")
+            opened.extend(b"2")
         with pytest.raises(FencedError):
-            stage.committer.give_up(find_out=True)
+            stage.committer.abandon(find_out=True)
         stage.assert_nothing_visible()
         return
-    assert opened.join(b"2")
+    assert opened.extend(b"2")
     if isinstance(error, TransactionAbortedError):
-        assert stage.committer.end() == {LOG: 7}  # behind what was aborted, and its marker
+        assert stage.committer.complete() == {LOG: 7}  # behind what was aborted, and its marker
         assert stage.values("out") == [b"1", b"2"]
     else:
         with pytest.raises(RolledBackError):
-            stage.committer.end()
+            stage.committer.complete()
         stage.assert_nothing_visible()
 
 
@@ -172,8 +175,8 @@ def test_the_offsets_of_an_open_commit_are_sent_before_anything_joins(
     opened = Opened(stage, b"1")
     assert told.wait(30)
     stage.assert_nothing_visible()
-    assert opened.join(b"2")
-    stage.committer.end()
+    assert opened.extend(b"2")
+    stage.committer.complete()
     assert (sent, stage.committed) == (
         [CommittedOffset(42, "metadata 1")],
         CommittedOffset(42, "metadata 2"),
@@ -198,12 +201,12 @@ def test_whoever_would_join_before_the_offsets_are_answered_can_tell(
     assert under_way.wait(30)
     staged(stage, b"2")
     late = stage.commit(sequence=2)
-    assert not stage.committer.is_ready_for_more
-    assert not stage.committer.join(late)
+    assert stage.committer.state.name == "OPENING"
+    assert not stage.committer.extend(late)
     answered.set()
-    assert stage.committer.end() == {LOG: 2}
+    assert stage.committer.complete() == {LOG: 2}
     assert stage.values("out") == [b"1"]
-    assert stage.committer.is_ready_for_more
+    assert stage.committer.state is CommitState.NONE
     stage.carry_out(late)
     assert (stage.values("out"), stage.committed) == (
         [b"1", b"2"],
@@ -233,11 +236,11 @@ def test_nothing_joins_a_commit_whose_offsets_could_not_be_sent(
     with pytest.raises(type(error)):
         opened.answers[0].result(30)
     staged(stage, b"2")
-    assert not stage.committer.join(stage.commit(sequence=2))
+    assert not stage.committer.extend(stage.commit(sequence=2))
     if raised is None:
-        assert stage.committer.end() == {LOG: 5}  # behind what was aborted, and its marker
+        assert stage.committer.complete() == {LOG: 5}  # behind what was aborted, and its marker
         assert stage.values("out") == [b"1"]
         return
     with pytest.raises(raised):
-        stage.committer.end()
+        stage.committer.complete()
     stage.assert_nothing_visible()

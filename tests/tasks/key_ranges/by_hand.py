@@ -45,7 +45,7 @@ def _begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap], *, thr
     collector = collector_of()
     assert collector.policy is not None
     worker = bench.make_worker(threads=threads)
-    task = worker._make_task(TaskId(0, 0), collector, collector.policy)
+    task = worker._hooks.make_task(TaskId(0, 0), collector, collector.policy)
     if isinstance(task, ParallelTask):
         task.join(RangePool(0), HALVES, 10)
     task.move_to(TaskState.RESTORING)

@@ -23,8 +23,8 @@ from tidewheel.streams.config import StreamsConfig as Config
 from tidewheel.streams.worker.application.task_factory import TaskFactory, error_handlers
 from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
 from tidewheel.tasks.loop.stream_worker import StreamWorker
-from tidewheel.tasks.loop.worker_ports import WorkerPorts
-from tidewheel.tasks.ports import Beside, ChangelogReader, CommittedOffset, OnRecord, Positions
+from tidewheel.tasks.loop.worker_ports import WorkerHooks, WorkerPorts
+from tidewheel.tasks.ports import Background, ChangelogReader, CommittedOffset, OnRecord, Positions
 from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.run_ports import RunSettings
@@ -234,9 +234,12 @@ class Source(FakeReader):
         #: Polls in a row in which nothing came and nothing was to be done.
         self.idle = 0
         self.polls = 0
+        #: Never reset by a test.
+        self.turns = 0
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
         self.polls += 1
+        self.turns += 1
         assert self.polls < _POLLS_MAX, "the worker goes round in circles"
         runs = super().poll(max_records, timeout_s)
         self._bench.clock.advance(1 if runs else 10)
@@ -256,17 +259,16 @@ class Source(FakeReader):
 
 
 class Later(Future[Positions]):
-    """Work that is done when it was asked for so many times, or when somebody waits for it."""
+    """Work that is done when `is_time` returns True, or when the loop waits for it."""
 
-    def __init__(self, work: Callable[[], Positions], times: int) -> None:
+    def __init__(self, work: Callable[[], Positions], is_time: Callable[[], bool]) -> None:
         super().__init__()
         self._work = work
-        self._left = times
+        self._is_time = is_time
 
     def done(self) -> bool:
-        if not super().done() and self._left <= 0:
+        if not super().done() and self._is_time():
             self._do()
-        self._left -= 1
         return super().done()
 
     def result(self, timeout: float | None = None) -> Positions:
@@ -325,7 +327,7 @@ class Bench:
         #: How many turns of the loop a commit takes.
         self.commit_turns = 2
         #: What waits for the brokers instead, if that is to be another thread.
-        self.beside: Beside | None = None
+        self.background: Background | None = None
         #: How many records a task processes at a time at most; None leaves it to the worker.
         self.slice_records: int | None = None
         #: Called at every poll with the worker and its source.
@@ -411,15 +413,23 @@ class Bench:
                 clock=self.clock,
                 runs=self.runs,
                 on_record=self.on_record,
-                beside=self.beside or (lambda work: Later(work, self.commit_turns)),
+                background=self.background or self._later,
             ),
-            make_task=factory,
-            wipe=self.disk.wipe,
-            on_restore=self.events.append,
-            on_running=self.running.append,
-            housekeep=lambda: None,
+            WorkerHooks(
+                make_task=factory,
+                wipe=self.disk.wipe,
+                on_restore=self.events.append,
+                on_running=self.running.append,
+                housekeep=lambda: None,
+            ),
         )
         return worker
+
+    def _later(self, work: Callable[[], Positions]) -> Later:
+        source = self.source
+        assert source is not None
+        until_turns = source.turns + self.commit_turns
+        return Later(work, lambda: source.turns >= until_turns)
 
     def live(
         self, *, crash_after: int | None = None, crash_at: str | None = None, **changes: Any

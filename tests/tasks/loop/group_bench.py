@@ -32,7 +32,7 @@ from tidewheel.state_stores.errors import StateStoreError, StoreCorruptedError
 from tidewheel.streams.worker.application.task_factory import TaskFactory, error_handlers
 from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
 from tidewheel.tasks.loop.stream_worker import StreamWorker
-from tidewheel.tasks.loop.worker_ports import WorkerPorts
+from tidewheel.tasks.loop.worker_ports import WorkerHooks, WorkerPorts
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.run_ports import RunSettings
 from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEvent
@@ -264,20 +264,22 @@ class Host:
                 clock=RealClock(),
                 runs=group.runs,
             ),
-            make_task=TaskFactory(
-                plan=group.plan,
-                config=config,
-                directory=lambda task_id: self.directory / str(task_id),
-                open_database=self.disk.open,
-                now_ms=RealClock().now_ms,
-                threads=self.settings.get("threads", 1),
-                factor=self.settings.get("threads", 1),
+            WorkerHooks(
+                make_task=TaskFactory(
+                    plan=group.plan,
+                    config=config,
+                    directory=lambda task_id: self.directory / str(task_id),
+                    open_database=self.disk.open,
+                    now_ms=RealClock().now_ms,
+                    threads=self.settings.get("threads", 1),
+                    factor=self.settings.get("threads", 1),
+                ),
+                wipe=self.disk.wipe,
+                on_restore=self.events.append,
+                on_standby_update=self.updates.append,
+                on_running=self.running.append,
+                housekeep=lambda: None,
             ),
-            wipe=self.disk.wipe,
-            on_restore=self.events.append,
-            on_standby_update=self.updates.append,
-            on_running=self.running.append,
-            housekeep=lambda: None,
             membership=self.member,
         )
 

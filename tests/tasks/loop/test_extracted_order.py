@@ -69,7 +69,7 @@ class Stage:
         collector = collector_of(bench.make_worker()._settings.handlers)
         assert collector.policy is not None
         worker = bench.make_worker()
-        task = worker._make_task(TaskId(0, 0), collector, collector.policy)
+        task = worker._hooks.make_task(TaskId(0, 0), collector, collector.policy)
         assert isinstance(task, ActiveTask)
         self.task = task
         self.task.move_to(TaskState.RESTORING)

@@ -149,7 +149,8 @@ def test_A3_a_group_reads_what_appears_from_its_beginning(again: bool) -> None:
             host.member.give(granted("0_0", 2, left), granted("0_1", 1))
         else:
             worker: Any = host.worker
-            worker._make_task = msgspec.structs.replace(worker._make_task, plan=group.plan)
+            make_task = msgspec.structs.replace(worker._hooks.make_task, plan=group.plan)
+            worker._hooks = msgspec.structs.replace(worker._hooks, make_task=make_task)
             worker.use_plan(group.plan)
             host.until(lambda: worker.plan is group.plan and "0_0" in map(str, worker.tasks))
             host.member.give(granted("0_1", 1))

@@ -190,7 +190,7 @@ def test_only_uncommitted_reads_see_rows_before_their_commit(
             bench.send("in", key, "x", timestamp)
         until(lambda: rows_of(life, uncommitted=True) == FULL)
         assert rows_of(life, uncommitted=False) == NOTHING
-        life.worker._next_commit_s = 0.0
+        life.worker._schedule.due_s = 0.0
         until(lambda: rows_of(life, uncommitted=False) == FULL)
         assert rows_of(life, uncommitted=True) == FULL
 
@@ -238,7 +238,7 @@ def test_rows_of_a_transaction_that_failed_are_taken_back() -> None:
         until(lambda: store.get("a") is not None)
         bench.broker.commit_fates.append(CommitFate.UNKNOWN_OPEN)
         life.worker.paused = frozenset({0})
-        life.worker._next_commit_s = 0.0
+        life.worker._schedule.due_s = 0.0
         until(lambda: life.worker.metrics.rolled_back == 1)
 
         def value() -> Any:
@@ -332,9 +332,9 @@ def test_a_processor_that_asks_its_own_worker_is_refused(*, threads: int) -> Non
 def test_an_idle_worker_that_was_asked_expects_the_next_question() -> None:
     bench = Bench(counting(), {"in": 1}, commit_interval_ms=NEVER_MS)
     with living(bench) as life:
-        usual_s = life.worker._idle_s()
+        usual_s = life.worker._loop.idle_s()
         life.store("counts", uncommitted=True).get("a")
-        assert life.worker._idle_s() < usual_s / 2 or not life.worker.questions.come_often
+        assert life.worker._loop.idle_s() < usual_s / 2 or not life.worker.questions.come_often
 
 
 @THREADS

@@ -134,7 +134,7 @@ def test_a_grant_that_was_replaced_while_its_start_is_looked_up_starts_under_the
 @contextmanager
 def deaf(host: Host) -> Generator[None]:
     """Let a worker hear nothing of its updater."""
-    updater: Any = host.worker._manager._updater
+    updater: Any = host.worker._loop.manager._updater
     take = updater.take
     updater.take = list
     try:
@@ -154,7 +154,7 @@ def test_a_restore_that_is_heard_after_the_next_grant_starts_the_task_once() -> 
         first = group.host("a")
         left = left_at_three(group)
         first.until(lambda: first.member.turns > 1)
-        updater: Any = first.worker._manager._updater
+        updater: Any = first.worker._loop.manager._updater
         with deaf(first):
             first.member.give(granted("0_0", 7, left))
             first.until(lambda: not updater._results.empty(), "it is restored")
@@ -174,7 +174,7 @@ def test_a_later_grant_of_a_task_that_is_restored_begins_again() -> None:
         first = group.host("a")
         left = left_at_three(group)
         first.until(lambda: first.member.turns > 1)
-        updater: Any = first.worker._manager._updater
+        updater: Any = first.worker._loop.manager._updater
         with deaf(first):
             first.member.give(granted("0_0", 7, left))
             first.until(lambda: not updater._results.empty(), "it is restored")

@@ -156,8 +156,8 @@ def test_nothing_is_lost_and_nothing_is_counted_twice(
     batches = iter(records)
     # Nobody joins a commit while the fake client waits for it: it is closed at once then. Caches are flushed twice whenever they can be.
     with (
-        patch("tidewheel.tasks.commit.committer._JOIN_S", 0.0),
-        patch("tidewheel.tasks.commit.commit_schedule._COMMITS", 0),
+        patch("tidewheel.tasks.commit.committer._OPEN_S", 0.0),
+        patch("tidewheel.tasks.commit.commit_schedule._PAUSE_COMMITS", 0),
     ):
         for crash_after, lost_writes in lives:
             fill(bench, next(batches, ""), repartition=repartition)
@@ -226,12 +226,12 @@ def test_every_step_of_a_life_whose_commits_begin_early_may_be_its_last(
     monkeypatch: pytest.MonkeyPatch, turns: int, cache_bytes: int
 ) -> None:
     for wait in (
-        "commit.committer._JOIN_S",
+        "commit.committer._OPEN_S",
         "commit.committer._SENDING_S",
         "task.worker_input._GATHER_S",
     ):
         monkeypatch.setattr(f"tidewheel.tasks.{wait}", 0.0)
-    monkeypatch.setattr("tidewheel.tasks.commit.commit_schedule._COMMITS", 0)
+    monkeypatch.setattr("tidewheel.tasks.commit.commit_schedule._PAUSE_COMMITS", 0)
 
     def life(step: int | None = None) -> tuple[Bench, bool]:
         bench = Bench(

@@ -19,6 +19,7 @@ from tidewheel import (
     Topology,
 )
 from tidewheel.rebalance.model import TaskId, TopicPartition
+from tidewheel.tasks.commit.commit_schedule import CommitState
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
 from tidewheel.tasks.loop.stream_worker import StreamWorker
 from tidewheel.tasks.ports import CommittedOffset
@@ -259,7 +260,7 @@ def steps_of_a_long_commit(bench: Bench) -> list[tuple[int, int]]:
 
     def feed(worker: StreamWorker, _: Source) -> None:
         fill(bench, next(keys, ""))
-        if worker._commits.is_under_way and worker.metrics.processed:
+        if worker._loop.commits.state is not CommitState.NONE and worker.metrics.processed:
             seen.append((worker.metrics.processed, worker.metrics.commits))
 
     bench.at_poll.append(feed)
@@ -289,7 +290,7 @@ def test_the_loop_is_a_commit_interval_ahead_at_most() -> None:
             bench: Bench = bench,
             under_way_ms: dict[int, list[int]] = under_way_ms,
         ) -> None:
-            if worker._commits.is_under_way:
+            if worker._loop.commits.state is not CommitState.NONE:
                 now_ms = bench.clock.now_ms()
                 under_way_ms.setdefault(worker.metrics.commits, []).append(now_ms)
 
@@ -319,7 +320,7 @@ def test_the_next_interval_begins_with_a_commit_unless_it_was_a_long_one_of_a_bu
 
     def feed(worker: StreamWorker, _: Source) -> None:
         fill(bench, next(keys, ""))
-        under_way.append((bench.clock.now_ms(), worker._commits.is_under_way))
+        under_way.append((bench.clock.now_ms(), worker._loop.commits.state is not CommitState.NONE))
 
     bench.at_poll.append(feed)
     assert bench.live()
@@ -352,12 +353,18 @@ class Wakes(threading.Event):
 def rests_of(bench: Bench) -> Wakes:
     """Run a worker to which single records come; return how its loop rested."""
     wakes = Wakes()
+    make_worker = bench.make_worker
 
-    def feed(worker: StreamWorker, source: Source) -> None:
+    def make(**changes: Any) -> StreamWorker:
+        worker = make_worker(**changes)
         worker._wake = wakes
+        return worker
+
+    def feed(_: StreamWorker, source: Source) -> None:
         if source.polls < 20:
             fill(bench, "a")
 
+    vars(bench)["make_worker"] = make
     bench.at_poll.append(feed)
     assert bench.live()
     assert counts_of(bench) == {"a": 19}
@@ -398,7 +405,7 @@ def test_gathering_puts_nothing_off_that_is_at_hand() -> None:
             fill(bench, "ab")
         tasks = list(worker.tasks.values())
         if any(task.group.records for task in tasks):
-            seen.append((worker._work.gather_s(()), worker._work.gather_s(tasks)))
+            seen.append((worker._loop.work.gather_s(()), worker._loop.work.gather_s(tasks)))
 
     bench.at_poll.append(note)
     bench.slice_records = 1
@@ -414,7 +421,7 @@ def test_a_worker_with_records_at_hand_does_not_keep_up_though_none_come() -> No
     seen: dict[int, bool] = {}
 
     def note(worker: StreamWorker, source: Source) -> None:
-        seen[source.polls] = worker._work.keeps_up
+        seen[source.polls] = worker._loop.work.keeps_up
         if source.polls == 10:
             bench.slice_records = None
 
@@ -448,7 +455,7 @@ def test_what_ends_the_tasks_is_told_whatever_became_of_their_commit(fate: Commi
     bench.commit_turns = 1_000_000
 
     def go_on(worker: StreamWorker, _: Source) -> None:
-        if worker._commits.is_under_way and worker.metrics.processed == 1:
+        if worker._loop.commits.state is not CommitState.NONE and worker.metrics.processed == 1:
             bench.send("in", "a", "bad")
             bench.at_poll.clear()
 
@@ -471,15 +478,15 @@ def test_a_commit_that_was_wished_for_beside_another_follows_it_at_once() -> Non
 
     def wish(worker: StreamWorker, _: Source) -> None:
         if not worker.metrics.processed:
-            worker._next_commit_s = 0.0
-        elif worker._commits.is_under_way and not wished:
+            worker._schedule.due_s = 0.0
+        elif worker._loop.commits.state is not CommitState.NONE and not wished:
             fill(bench, "b")
-            wished.append((bench.clock.now_ms(), worker._commits.sequence))
+            wished.append((bench.clock.now_ms(), worker._loop.commits.round.sequence.number))
         elif wished and worker.metrics.processed == 2 and not began_ms:
-            if worker._commits.sequence > wished[0][1]:
+            if worker._loop.commits.round.sequence.number > wished[0][1]:
                 began_ms.append(bench.clock.now_ms())
-            elif worker._commits.is_under_way:
-                worker._next_commit_s = worker._ahead_until_s = 0.0
+            elif worker._loop.commits.state is not CommitState.NONE:
+                worker._schedule.due_s = worker._schedule.ahead_until_s = 0.0
 
     bench.at_poll.append(wish)
     fill(bench, "a")

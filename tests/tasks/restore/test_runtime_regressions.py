@@ -232,7 +232,7 @@ def test_a_paused_worker_with_a_due_timer_waits() -> None:
 
     def pause(worker: Any, _source: Any) -> None:
         worker.paused = frozenset({0})
-        idle.append(worker._idle_s())
+        idle.append(worker._loop.idle_s())
 
     bench.at_poll.append(pause)
     bench.live()

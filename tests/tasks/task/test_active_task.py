@@ -43,7 +43,7 @@ def task_of(partition: int, *, started: bool = True, made: Topology | None = Non
     bench = Bench(made or topology(), {"big": 3, "small": 2})
     collector = collector_of()
     assert collector.policy is not None
-    task = bench.make_worker()._make_task(TaskId(0, partition), collector, collector.policy)
+    task = bench.make_worker()._hooks.make_task(TaskId(0, partition), collector, collector.policy)
     if started:
         task.move_to(TaskState.RESTORING)
         task.stores.open()

@@ -15,6 +15,7 @@ from tests.tasks.restore.test_copies_of_stores import go_to_and_fro
 from tests.tasks.task.custom_stores import KeptTotals, Totals, counting_by
 from tidewheel import StateStoreError, Topology
 from tidewheel.rebalance.model import TaskId
+from tidewheel.tasks.commit.commit_schedule import CommitState
 
 INPUT = "abacabadb"
 TASK = TaskId(0, 0)
@@ -219,7 +220,9 @@ def test_nothing_is_processed_between_a_commit_and_a_store_that_hears_of_it(tmp_
     bench = bench_of(counting_by(KeptTotals), tmp_path, commit_interval_ms=5)
     bench.commit_turns = 40
     under_way: list[bool] = []
-    bench.at_poll.append(lambda worker, _: under_way.append(worker._commits.is_under_way))
+    bench.at_poll.append(
+        lambda worker, _: under_way.append(worker._loop.commits.state is not CommitState.NONE)
+    )
     for key in INPUT:
         bench.send("in", key, "x")
     assert bench.live()

@@ -80,7 +80,7 @@ def test_nothing_is_polled_in_haste_while_waiting() -> None:
 
     def watch(worker: StreamWorker, source: Source) -> None:
         if not bench.outputs("out") and source.positions()[A] == 1:
-            timeouts.append(worker._idle_s())
+            timeouts.append(worker._loop.idle_s())
 
     bench.at_poll.append(watch)
     assert bench.live()

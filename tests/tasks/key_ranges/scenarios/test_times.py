@@ -140,7 +140,7 @@ def test_K6_a_commit_while_one_range_catches_up_tells_the_time_of_what_was_done_
     bench = Bench(windowed("tumbling"), {"in": 1, "out": 1})
     collector = collector_of()
     assert collector.policy is not None
-    task = bench.make_worker()._make_task(TaskId(0, 0), collector, collector.policy)
+    task = bench.make_worker()._hooks.make_task(TaskId(0, 0), collector, collector.policy)
     task.move_to(TaskState.RESTORING)
     task.stores.open()
     partition = TopicPartition("in", 0)

@@ -1,0 +1,83 @@
+"""Key ranges of a worker: their thread pool, and the calls of the loop to all of them."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+
+from tidewheel.rebalance.model import TaskId
+from tidewheel.tasks.commit_facts import facts_bytes
+from tidewheel.tasks.key_ranges.progress_vector import ranges_that_fit
+from tidewheel.tasks.key_ranges.range_pool import RangePool
+from tidewheel.tasks.processing.engine.operator_times import OPERATOR_TIMES_MAX
+from tidewheel.tasks.task.parallel_task import parallel_tasks
+from tidewheel.tasks.task.range_placement import RangePlacement
+from tidewheel.tasks.task.task import Task
+from tidewheel.tasks.worker_settings import WorkerSettings
+
+
+class RangeThreads:
+    """The key ranges of one worker's tasks. Without several threads there are none.
+
+    Attributes:
+        pool: Threads of the key ranges, while tasks run.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self.pool: RangePool | None = None
+        self._placement: RangePlacement | None = None
+        #: Tasks whose key ranges pause.
+        self._resting: frozenset[TaskId] = frozenset()
+
+    def start(self, stack: ExitStack) -> None:
+        """Start the pool, if the worker has several threads; `stack` closes it."""
+        settings = self._settings
+        if settings.threads > 1:
+            self.pool, self._resting = RangePool(settings.threads), frozenset()
+            stack.callback(self.pool.close)
+            ranges_max = ranges_that_fit(
+                settings.transactional_id, OPERATOR_TIMES_MAX, facts_bytes(settings.operators)
+            )
+            self._placement = RangePlacement(self.pool, ranges_max)
+
+    def start_task(self, task: Task, owned: Collection[Task]) -> None:
+        """Place the key ranges of a task that starts."""
+        if self._placement is not None:
+            self._placement.begins(task, owned)
+
+    def check(self, running: Collection[Task]) -> None:
+        """Raise the error that has ended a key range."""
+        if self.pool is not None:
+            for task in parallel_tasks(running):
+                task.check()
+
+    def rest(self, running: Mapping[TaskId, Task], is_resting: Callable[[Task], bool]) -> None:
+        """Pause and resume the key ranges of tasks, as the loop does."""
+        if self.pool is None:
+            return
+        resting = frozenset(task_id for task_id, task in running.items() if is_resting(task))
+        changed = resting ^ self._resting
+        for task in parallel_tasks(running.values()):
+            if task.task_id in changed:
+                task.rest(task.task_id in resting)
+        self._resting = resting
+
+    def settle(self, running: Collection[Task], on_wait: Callable[[], None]) -> None:
+        """Wait for running calls of user code, before a clean stop."""
+        until_s = time.monotonic() + self._settings.drain_timeout_ms / 1000
+        for task in parallel_tasks(running):
+            task.settle(until_s, on_wait)
+        self.check(running)
+
+    def repartition(
+        self, owned: Collection[Task], running: Collection[Task], commit: Callable[[], None]
+    ) -> None:
+        """Change the key ranges of tasks where that evens out the load of the threads."""
+        if self._placement is None:
+            return
+        self._placement.look(owned)
+        waiting = [task for task in parallel_tasks(running) if task.can_repartition]
+        if waiting:
+            commit()
+            for task in waiting:
+                task.repartition()

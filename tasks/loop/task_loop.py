@@ -1,0 +1,197 @@
+"""The loop of a worker's tasks: orders, input, slices of processing, punctuation, commits."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final
+
+from tidewheel.rebalance.model import TaskId
+from tidewheel.tasks.commit.commit_schedule import CommitState
+from tidewheel.tasks.loop.commit_driver import CommitDriver
+from tidewheel.tasks.loop.group_orders import GroupOrders
+from tidewheel.tasks.loop.housekeeping import Housekeeping
+from tidewheel.tasks.loop.metrics import WorkerMetrics
+from tidewheel.tasks.loop.questions import Questions
+from tidewheel.tasks.loop.range_threads import RangeThreads
+from tidewheel.tasks.loop.slices import Slices
+from tidewheel.tasks.loop.task_manager import TaskManager
+from tidewheel.tasks.ports import Clock
+from tidewheel.tasks.task.task import Task
+from tidewheel.tasks.task.worker_input import GoneTopics, WorkerInput
+from tidewheel.tasks.worker_settings import WorkerSettings
+
+#: Longest wait for input; a wake-up ends it at the next poll.
+_IDLE_S: Final = 0.05
+#: The same where orders may come, and where a task is about to start.
+_IDLE_IN_GROUP_S: Final = 0.01
+_IDLE_BEFORE_START_S: Final = 0.002
+#: And during a commit, whose rows queries see at its end, or where queries read uncommitted rows.
+_IDLE_IN_COMMIT_S: Final = 0.002
+
+
+@dataclass(kw_only=True, eq=False)
+class TaskLoop:
+    """One start of a worker's tasks. The worker's thread calls it.
+
+    Attributes:
+        is_paused: Returns True for tasks of a paused sub-topology.
+        wake: Set when something other than input has come.
+        watch: Raises where the worker cannot continue.
+    """
+
+    settings: WorkerSettings
+    clock: Clock
+    metrics: WorkerMetrics
+    orders: GroupOrders
+    manager: TaskManager
+    work: WorkerInput
+    gone: GoneTopics
+    commits: CommitDriver
+    ranges: RangeThreads
+    slices: Slices
+    questions: Questions
+    housekeeping: Housekeeping
+    is_paused: Callable[[Task], bool]
+    wake: threading.Event
+    watch: Callable[[], None]
+    #: Tasks from another owner that have processed nothing yet: their first slice is committed
+    #: immediately, since nobody has processed for them since that owner's last commit.
+    _awaited: set[TaskId] = field(default_factory=set[TaskId])
+
+    def turn(self) -> None:
+        """Run one round of the loop."""
+        running = self.manager.running
+        self.metrics.rounds += 1
+        self.watch()
+        self.commits.complete_answered()
+        self.orders.serve(self.manager)
+        self.ranges.check(running.values())
+        self._admit()
+        self.manager.end_erasures()
+        self.ranges.rest(running, self._is_resting)
+        self.questions.pass_on(running)
+        if not self.orders.may_process:
+            self.wake.wait(_IDLE_IN_GROUP_S)
+            self.wake.clear()
+            return
+        self._fetch()
+        self.work.update_lags(running.values())
+        for task in list(running.values()):
+            self.questions.pass_on(running)
+            self.orders.serve(self.manager)
+            if not self.orders.may_process:
+                break
+            if running.get(task.task_id) is not task:
+                continue  # an order has released it
+            if not self.is_paused(task) and task.ready(self.clock.now_ms()):
+                self._process_slice(task)
+                self._shrink_caches()
+            if self.commits.must_commit:
+                self.commits.advance()
+        self._punctuate()
+        self.ranges.repartition(self.manager.tasks.values(), running.values(), self.commits.commit)
+        self.commits.advance()
+        self.housekeeping.run(self.clock.monotonic_s(), self.commits.round.committed)
+
+    def stop(self) -> None:
+        """Stop cleanly: commit before and after running calls end."""
+        self.commits.commit()  # durable, however long running calls take
+        self.ranges.settle(self.manager.running.values(), self.orders.show_progress)
+        self.commits.finish()
+
+    def _is_resting(self, task: Task) -> bool:
+        return not self.orders.may_process or self.is_paused(task)
+
+    def _admit(self) -> None:
+        """Start the tasks whose stores are restored."""
+        admitted = self.manager.admit()
+        if not admitted:
+            return
+        former_ids = self.commits.round.former_ids
+        if self.orders.membership is None:
+            # A worker that starts with the same tasks fences the id in the metadata, so ours must
+            # be there before the first record is processed.
+            own_id = {self.settings.transactional_id}
+            if any(former_ids(task) != own_id for task in admitted):
+                self.commits.commit()
+            return
+        # The group has stored our id already, so the first slice needs no commit before it.
+        self._awaited.update(task.task_id for task in admitted)
+        running = [task for task in admitted if task.task_id in self.manager.running]
+        if any("" in former_ids(task) for task in running):
+            # From the first record on, state without an offset means that the offset was lost.
+            self.commits.commit()
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def _fetch(self) -> None:
+        self.gone.check()
+        if not self.work.owners:
+            self.wake.wait(self.idle_s())
+            self.wake.clear()
+            return
+        now_ms = self.clock.now_ms()
+        running = self.manager.running.values()
+        ready = [task for task in running if not self.is_paused(task) and task.ready(now_ms)]
+        gather_s = self.work.gather_s(ready)
+        if gather_s > 0 and self.wake.wait(min(gather_s, self._rest_s())):
+            self.wake.clear()
+            return
+        self.metrics.consumed += self.gone.fetch(ready, self.idle_s)
+
+    def idle_s(self) -> float:
+        """Return the seconds for which the loop may wait for input."""
+        waits = [_IDLE_S, self._rest_s()]
+        if self.orders.membership is not None:
+            restoring = self.manager.is_restoring
+            waits.append(_IDLE_BEFORE_START_S if restoring else _IDLE_IN_GROUP_S)
+        if self.questions.come_often or self.commits.state not in (
+            CommitState.NONE,
+            CommitState.OPEN,
+        ):
+            waits.append(_IDLE_IN_COMMIT_S)
+        return min(waits)
+
+    def _rest_s(self) -> float:
+        """Return the seconds in which only input, orders or brokers can make work."""
+        now_ms = self.clock.now_ms()
+        waits = [self.commits.wait_s()]
+        for task in self.manager.running.values():
+            if self.is_paused(task):
+                continue
+            dues_ms = (task.next_wall_clock_ms(), task.group.idle_until_ms(now_ms))
+            waits += [(due_ms - now_ms) / 1000 for due_ms in dues_ms if due_ms is not None]
+        return max(min(waits), 0.0)
+
+    # -- processing ------------------------------------------------------------------------------
+
+    def _process_slice(self, task: Task) -> None:
+        done = self.slices.process(task)
+        self.metrics.processed += done
+        if done and task.task_id in self._awaited:
+            self._awaited.discard(task.task_id)
+            self.commits.schedule.request()
+
+    def _shrink_caches(self) -> None:
+        """Forward cached records of the largest caches, down to the limit of the worker."""
+        cached = [
+            (caches.cached_bytes(), task.stores, caches)
+            for task in self.manager.running.values()
+            if (caches := task.caches) is not None
+        ]
+        excess = sum(size for size, *_ in cached) - self.settings.cache_max_bytes
+        if excess > 0:
+            for size, stores, caches in sorted(cached, key=itemgetter(0), reverse=True):
+                if excess > 0:
+                    with stores.trusted():
+                        caches.shrink(min(excess, size))
+                    excess -= size
+
+    def _punctuate(self) -> None:
+        if self.orders.may_process:
+            now_ms = self.clock.now_ms()
+            for task in self.manager.running.values():
+                if not self.is_paused(task):
+                    with task.stores.trusted():
+                        task.punctuate_wall_clock(now_ms)
