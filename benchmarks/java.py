@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.python_environment import cache_dir
-from tidewheel.streams.broker.errors import FetchError, JavaError
+from tidewheel.streams.broker.broker_errors import FetchError, JavaError
 from tidewheel.streams.broker.file_lock import FileLock
 from tidewheel.streams.broker.jar_lock import JarLock
 from tidewheel.streams.broker.java import Java, find_java

@@ -13,7 +13,7 @@ import confluent_kafka
 from benchmarks import python_environment
 from benchmarks.results import PYTHON
 from benchmarks.systems import requirements
-from tidewheel.streams.broker.errors import JavaError
+from tidewheel.streams.broker.broker_errors import JavaError
 from tidewheel.streams.broker.java import find_java
 
 #: What the peers with environments of their own are called there.

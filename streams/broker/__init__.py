@@ -1,6 +1,6 @@
 """The development broker: a real Apache Kafka, one node, for work and tests on this machine."""
 
-from tidewheel.streams.broker.errors import (
+from tidewheel.streams.broker.broker_errors import (
     BrokerError,
     BrokerSettingError,
     DataDirInUseError,

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from tidewheel.state_stores.private_files import make_private_directory
-from tidewheel.streams.broker.errors import BrokerError, DataDirInUseError
+from tidewheel.streams.broker.broker_errors import BrokerError, DataDirInUseError
 from tidewheel.streams.broker.file_lock import FileLock
 from tidewheel.streams.broker.server_config import format_properties, log4j_config
 

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Self
 
-from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.broker_errors import BrokerError
 
 _CHUNK_BYTES = 1 << 20
 _HEADER = "# sha256  bytes  jar"

@@ -24,7 +24,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from tidewheel.streams.broker.errors import FetchError, UnknownVersionError
+from tidewheel.streams.broker.broker_errors import FetchError, UnknownVersionError
 from tidewheel.streams.broker.file_lock import FileLock
 from tidewheel.streams.broker.jar_lock import JarLock, JarProblem
 from tidewheel.streams.broker.java import Java

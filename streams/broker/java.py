@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidewheel.streams.broker.errors import JavaError
+from tidewheel.streams.broker.broker_errors import JavaError
 
 MINIMUM_JAVA = 17
 """Kafka 4 is compiled for Java 17."""

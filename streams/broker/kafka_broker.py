@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from tidewheel.streams.broker import wire
+from tidewheel.streams.broker.broker_errors import BrokerError, BrokerSettingError, PortTakenError
 from tidewheel.streams.broker.class_archive import ClassArchive
 from tidewheel.streams.broker.data_dir import DataDir
-from tidewheel.streams.broker.errors import BrokerError, BrokerSettingError, PortTakenError
 from tidewheel.streams.broker.jars import DEFAULT_VERSION, JarCache
 from tidewheel.streams.broker.java import find_java
 from tidewheel.streams.broker.launch import HOST, Launch, LaunchedBroker, choose_ports, is_free

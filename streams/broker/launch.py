@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidewheel.streams.broker import wire
+from tidewheel.streams.broker.broker_errors import BrokerError, PortTakenError
 from tidewheel.streams.broker.class_archive import ClassArchive
 from tidewheel.streams.broker.data_dir import DataDir
-from tidewheel.streams.broker.errors import BrokerError, PortTakenError
+from tidewheel.streams.broker.guarded_process import GuardedProcess
 from tidewheel.streams.broker.java import Java
-from tidewheel.streams.broker.process import GuardedProcess
 from tidewheel.streams.broker.server_config import (
     FENCING_SESSION_MS,
     client_listener,

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidewheel.streams.broker.errors import JavaError
+from tidewheel.streams.broker.broker_errors import JavaError
 from tidewheel.streams.broker.jars import DEFAULT_VERSION, JarCache
 from tidewheel.streams.broker.java import Java, find_java
 from tidewheel.streams.broker.resolvers import find_ivy_jar, find_mvn

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tidewheel.streams.broker.errors import FetchError, UnknownVersionError
+from tidewheel.streams.broker.broker_errors import FetchError, UnknownVersionError
 from tidewheel.streams.broker.java import Java
 
 _KAFKA = ("org.apache.kafka", "kafka_2.13")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidewheel.streams.broker.errors import BrokerSettingError
+from tidewheel.streams.broker.broker_errors import BrokerSettingError
 
 LISTENER = "BROKER"
 """The name of the listener for clients; map it to another protocol to try out security."""

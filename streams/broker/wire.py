@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.broker_errors import BrokerError
 
 _METADATA = (3, 2)
 _CREATE_TOPICS = (19, 2)

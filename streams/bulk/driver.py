@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidewheel.streams.broker.errors import JavaError
+from tidewheel.streams.broker.broker_errors import JavaError
 from tidewheel.streams.broker.java import find_java
 from tidewheel.streams.errors import ConfigError
 

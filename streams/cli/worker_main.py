@@ -1,11 +1,10 @@
-"""The worker process: `python -m tidewheel.streams.cli.worker_main`, started and ended by a supervisor.
+"""The worker process: `python -m tidewheel.streams.cli.worker_main`, started by a supervisor.
 
-It reads its settings from standard input, runs one `KafkaStreams`, and reports through the pipe it was given. Only its
-supervisor ends it: SIGINT and SIGTERM are not for it. When the supervisor is gone (its pipe has ended), the worker
-drains, commits, closes and leaves by itself.
+It reads its settings from standard input, runs one `KafkaStreams`, and reports through a pipe. Only
+the supervisor ends it: SIGINT and SIGTERM have no effect. When the supervisor is gone (its pipe has
+ended), the worker drains, commits, closes and exits by itself.
 """
 
-import contextlib
 import gc
 import logging
 import os
@@ -24,8 +23,9 @@ from tidewheel.rebalance.model import TaskId, TopicPartition
 from tidewheel.streams.console_log import configure_logging
 from tidewheel.streams.errors import SchemaRegistryError
 from tidewheel.streams.exit_codes import ExitCode, exit_code_of
-from tidewheel.streams.processes.supervisor.messages import (
-    LineBuffer,
+from tidewheel.streams.processes.child import LineReader, WakePipe
+from tidewheel.streams.processes.supervisor.worker_messages import (
+    LINE_BYTES_MAX,
     MetricsReported,
     Order,
     RecordInHand,
@@ -45,48 +45,47 @@ from tidewheel.streams.worker.application.run_options import RunOptions
 
 _log = logging.getLogger("tidewheel.worker")
 
-_READ_BYTES: Final = 64 * 1024
-#: Characters of an error's message that are reported.
+#: Characters of a reported error message.
 _MESSAGE_MAX: Final = 4_000
-#: A worker without a supervisor that can't even stop is ended this long after its drain time-out.
+#: Without a supervisor, a worker that does not stop exits this long after its drain timeout.
 _ABANDONED_GRACE_S: Final = 5.0
 _ENDED: Final = frozenset({KafkaStreamsState.NOT_RUNNING, KafkaStreamsState.ERROR})
 
 
 class SupervisorLink:
-    """The pipes to the supervisor. `say` and `say_now` may be called from any thread, everything else from the main one."""
+    """The pipes to the supervisor.
+
+    Any thread may call `queue` and `send`; everything else is for the main thread.
+    """
 
     def __init__(self, orders_fd: int, reports_fd: int) -> None:
         self._orders_fd = orders_fd
         self._reports_fd = reports_fd
-        self._wake_reading, self._wake_writing = os.pipe()
-        os.set_blocking(self._wake_reading, False)
-        os.set_blocking(self._wake_writing, False)
+        os.set_blocking(orders_fd, False)
+        self._wake = WakePipe()
         self._selector = selectors.DefaultSelector()
         self._selector.register(orders_fd, selectors.EVENT_READ)
-        self._selector.register(self._wake_reading, selectors.EVENT_READ)
-        self._lines = LineBuffer()
-        self._waiting: deque[Report] = deque()
-        #: Held for the time of a line, which may be longer than what a pipe takes as one.
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._lines = LineReader(orders_fd, LINE_BYTES_MAX)
+        self._queue: deque[Report] = deque()
+        #: Guards the pipe of reports: a line may be longer than one atomic write.
         self._writing = threading.Lock()
-        #: Orders that came with an earlier one and were not asked for yet.
-        self._undelivered: list[Order] = []
-        #: Whether the supervisor is gone.
+        #: Orders that arrived together with the first one.
+        self._early_orders: list[Order] = []
+        #: The supervisor is gone.
         self.lost = False
 
-    def say(self, report: Report) -> None:
-        """Have a report sent by the main thread."""
-        self._waiting.append(report)
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_writing, b"\0")
+    def queue(self, report: Report) -> None:
+        """Queue a report for the main thread."""
+        self._queue.append(report)
+        self._wake.wake()
 
     def flush(self) -> None:
-        """Send what waits to be said."""
-        while self._waiting:
-            self.say_now(self._waiting.popleft())
+        while self._queue:
+            self.send(self._queue.popleft())
 
-    def say_now(self, report: Report) -> None:
-        """Send a report: it is the supervisor's to read when this returns, whatever becomes of this process."""
+    def send(self, report: Report) -> None:
+        """Write a report. The supervisor can read it even if this process dies now."""
         data = encode(report)
         try:
             with self._writing:
@@ -96,41 +95,39 @@ class SupervisorLink:
             self.lost = True
 
     def orders(self, timeout_s: float | None) -> list[Order]:
-        """Return orders that came; waits until there is one, a report to send, or the time is up."""
-        found, self._undelivered = self._undelivered, []
-        for key, _ in self._selector.select(0 if found else timeout_s):
-            if key.fd == self._wake_reading:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_reading, 512)
+        """Return orders; waits for one, for a queued report, or for the timeout."""
+        orders, self._early_orders = self._early_orders, []
+        for key, _ in self._selector.select(0 if orders else timeout_s):
+            if key.fileobj is self._wake:
+                self._wake.drain()
                 continue
-            data = os.read(self._orders_fd, _READ_BYTES)
-            if not data:
+            lines, ended = self._lines.read()
+            if ended:
                 self.lost = True
                 self._selector.unregister(self._orders_fd)
-            found.extend(decode_order(line) for line in self._lines.feed(data))
+            orders.extend(map(decode_order, lines))
         self.flush()
-        return found
+        return orders
 
     def first_order(self) -> StartWorker | None:
-        """Return what to run; None if the supervisor went before it said."""
+        """Return the first order; None if the supervisor is gone before it."""
         while not self.lost:
             orders = self.orders(None)
             for index, order in enumerate(orders):
                 if isinstance(order, StartWorker):
-                    # A stop that came right behind it is for whoever asks next.
-                    self._undelivered = orders[index + 1 :]
+                    self._early_orders = orders[index + 1 :]
                     return order
         return None
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one worker: `--reports FD`, and in a group `--watchdog FD`; the process's exit code."""
+    """Run one worker with `--reports FD`, in a group also `--watchdog FD`; return the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     fds = {name: int(fd) for name, fd in zip(given[::2], given[1::2], strict=True)}
     reports_fd, watchdog_fd = fds["--reports"], fds.get("--watchdog")
-    _leave_signals_to_supervisor()
-    link = SupervisorLink(_take_orders_pipe(), reports_fd)
-    # Programs that the user's code starts are not to hold these open.
+    _disable_stop_signals()
+    link = SupervisorLink(_move_orders_pipe(), reports_fd)
+    # Programs that the user's code starts must not keep these open.
     for fd in (reports_fd, watchdog_fd):
         if fd is not None:
             os.set_inheritable(fd, False)
@@ -143,20 +140,20 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         app, drain_timeout_ms = _prepare(start, link, watchdog_fd)
     except BaseException as error:  # noqa: BLE001 - reported, and ends the process
-        is_told = isinstance(
-            error, SchemaRegistryError
-        )  # a serde that was built: its text says all
-        if error.__cause__ is not None or (exit_code_of(error) is ExitCode.FAILED and not is_told):
+        # An error of the registry explains itself; it was raised while a serde was built.
+        is_registry = isinstance(error, SchemaRegistryError)
+        is_unexpected = exit_code_of(error) is ExitCode.FAILED and not is_registry
+        if error.__cause__ is not None or is_unexpected:
             _log.error("the program could not be loaded", exc_info=error)
         return _crashed(link, error)
-    # The program stays for as long as the process: no collection is to look at it again, not even the last.
+    # The program lives as long as the process: exclude its objects from garbage collection.
     gc.freeze()
     _serve(app, link, start, drain_timeout_ms)
     if app.error is not None:
         return _crashed(link, app.error)
     if app.state not in _ENDED:
         return _late(link)
-    link.say(WorkerStopped())
+    link.queue(WorkerStopped())
     link.flush()
     return ExitCode.OK
 
@@ -164,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _prepare(
     start: StartWorker, link: SupervisorLink, watchdog_fd: int | None
 ) -> tuple[KafkaStreams, int]:
-    """Load the program and make its runtime, not yet started."""
+    """Load the program and make its runtime; return it unstarted with its drain timeout."""
     program = load_program(start.target)
     config = program.config(start.overrides, start.config_file)
     options = RunOptions(
@@ -176,11 +173,11 @@ def _prepare(
         process_id=start.process_id,
         wait_for_topics=start.wait_for_topics,
         create_topics=start.create_topics,
-        on_record=partial(_tell_record, link) if start.careful else None,
+        on_record=partial(_report_record, link) if start.careful else None,
     )
     app = KafkaStreams(program.topology(config), config, options=options)
-    app.set_state_listener(lambda new, old: link.say(StateChanged(new=new.value, old=old.value)))
-    link.say(
+    app.set_state_listener(lambda new, old: link.queue(StateChanged(new=new.value, old=old.value)))
+    link.queue(
         WorkerReady(application_id=config.application_id, drain_timeout_ms=config.drain_timeout_ms)
     )
     return app, config.drain_timeout_ms
@@ -189,7 +186,7 @@ def _prepare(
 def _serve(
     app: KafkaStreams, link: SupervisorLink, start: StartWorker, drain_timeout_ms: int
 ) -> None:
-    """Run until the runtime ends, or the supervisor says so, or is gone."""
+    """Run until the runtime ends, the supervisor orders a stop, or the supervisor is gone."""
     app.start()
     interval_s = start.report_interval_ms / 1000
     next_report_s = time.monotonic() + interval_s
@@ -200,18 +197,18 @@ def _serve(
             _log.warning("the supervisor is gone: stopping")
             _end_if_abandoned(drain_timeout_ms / 1000 + _ABANDONED_GRACE_S)
         if stops or link.lost:
-            told_ms = stops[0].timeout_ms if stops else None
-            app.drain(timeout=drain_timeout_ms if told_ms is None else told_ms)
+            timeout_ms = stops[0].timeout_ms if stops else None
+            app.drain(timeout=drain_timeout_ms if timeout_ms is None else timeout_ms)
             return
         if time.monotonic() >= next_report_s:
-            link.say(MetricsReported(metrics=app.metrics()))
+            link.queue(MetricsReported(metrics=app.metrics()))
             next_report_s = time.monotonic() + interval_s
 
 
 def _crashed(link: SupervisorLink, error: BaseException) -> int:
-    """Report an error as the last word; the exit code it asks for."""
+    """Report an error as the last message; return its exit code."""
     code = exit_code_of(error)
-    link.say(
+    link.queue(
         WorkerCrashed(
             error=type(error).__name__,
             message=str(error)[:_MESSAGE_MAX],
@@ -226,26 +223,24 @@ def _crashed(link: SupervisorLink, error: BaseException) -> int:
 
 
 def _late(link: SupervisorLink) -> int:
-    """Report that the runtime has not stopped in its time; the exit code for it."""
+    """Report that the runtime did not stop in time; return the exit code."""
     code = ExitCode.NOT_STOPPED_IN_TIME
-    late = "the worker did not stop in its time (drain_timeout_ms); what is committed is safe"
-    link.say(WorkerCrashed(error="TimeoutError", message=late, exit_code=code))
+    late = "the worker did not stop within drain_timeout_ms; committed work is safe"
+    link.queue(WorkerCrashed(error="TimeoutError", message=late, exit_code=code))
     link.flush()
     return code
 
 
-def _tell_record(link: SupervisorLink, partition: TopicPartition | None, offset: int) -> None:
-    """Say which record is in hand, before it is processed."""
+def _report_record(link: SupervisorLink, partition: TopicPartition | None, offset: int) -> None:
+    """Report a record before it is processed."""
     if partition is None:
-        link.say_now(RecordInHand())
+        link.send(RecordInHand())
     else:
-        link.say_now(
-            RecordInHand(topic=partition.topic, partition=partition.partition, offset=offset)
-        )
+        link.send(RecordInHand(topic=partition.topic, partition=partition.partition, offset=offset))
 
 
-def _take_orders_pipe() -> int:
-    """Return the orders' pipe under another number; the user's code finds an empty standard input."""
+def _move_orders_pipe() -> int:
+    """Move the pipe to another descriptor; user code finds an empty standard input."""
     orders_fd = os.dup(sys.stdin.fileno())
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, sys.stdin.fileno())
@@ -253,8 +248,11 @@ def _take_orders_pipe() -> int:
     return orders_fd
 
 
-def _leave_signals_to_supervisor() -> None:
-    """Do nothing at SIGINT and SIGTERM. A handler, as "ignore" would pass on to programs the user's code starts."""
+def _disable_stop_signals() -> None:
+    """Do nothing at SIGINT and SIGTERM.
+
+    SIG_IGN would be inherited by programs that the user's code starts; a handler is not.
+    """
 
     def nothing(_number: int, _frame: FrameType | None) -> None:
         pass
@@ -264,10 +262,10 @@ def _leave_signals_to_supervisor() -> None:
 
 
 def _end_if_abandoned(after_s: float) -> None:
-    """End this process later if it still lives then: nobody else is left to do it."""
+    """Exit after `after_s` if the process still lives then; no supervisor can kill it."""
 
     def end() -> None:
-        _log.error("could not stop in time without a supervisor: ending at once")
+        _log.error("could not stop in time without a supervisor: exiting now")
         logging.shutdown()
         os._exit(ExitCode.NOT_STOPPED_IN_TIME)
 

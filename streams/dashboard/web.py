@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tidewheel.streams.dashboard.guard import Guard
+from tidewheel.streams.dashboard.access_control import Guard
 from tidewheel.streams.dashboard.looks import Look, Looks
 from tidewheel.streams.dashboard.metrics import metrics_text
 

@@ -1,1 +1,1 @@
-"""Processes beside the worker: supervisor, watchdog, restore helper."""
+"""Processes next to a worker: supervisor, watchdog, restore helper."""

@@ -1,4 +1,4 @@
-"""Signals, taken for a while."""
+"""Temporary signal handlers."""
 
 import signal
 from collections.abc import Callable, Generator, Iterable
@@ -10,17 +10,17 @@ from types import FrameType
 def signals_handled(
     numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
 ) -> Generator[None]:
-    """Have a handler take signals while the block runs, and those take them again that did before. The main thread alone can.
+    """Install a handler for the block, then restore the previous ones. Main thread only.
 
-    >>> taken = []
-    >>> with signals_handled([signal.SIGUSR1], lambda number, frame: taken.append(number)):
+    >>> received = []
+    >>> with signals_handled([signal.SIGUSR1], lambda number, frame: received.append(number)):
     ...     signal.raise_signal(signal.SIGUSR1)
-    >>> taken == [signal.SIGUSR1], signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+    >>> received == [signal.SIGUSR1], signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
     (True, True)
     """
-    before = {number: signal.signal(number, handler) for number in numbers}
+    previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, earlier in before.items():
+        for number, earlier in previous.items():
             signal.signal(number, earlier)

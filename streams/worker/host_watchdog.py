@@ -1,4 +1,4 @@
-"""The watchdog of this program: started when the first worker needs it, replaced when it has died."""
+"""The watchdog of this program: started for the first worker that needs it, replaced when dead."""
 
 import os
 import secrets
@@ -7,13 +7,13 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from tidewheel.streams.processes.watchdog.process import (
+from tidewheel.streams.processes.watchdog.watchdog_process import (
     WATCHDOG_COMMAND,
     WatchdogProcess,
-    hand_over,
+    connect_worker,
 )
 
-#: How long the end of the program waits until the watchdog has said goodbye for its members.
+#: Time for the watchdog's last messages at the end of the program.
 _GOODBYE_S: Final = 5.0
 
 
@@ -21,8 +21,8 @@ class HostWatchdog:
     """Connects the workers of one program to their watchdog.
 
     Args:
-        intake_fd: Where the watchdog of the host program takes workers in (given by the supervisor, taken over); None
-            starts one here.
+        intake_fd: Intake of the host program's watchdog, from the supervisor; owned by this object.
+            None starts a watchdog here.
         process_id: Name of the host program in its group; None makes one.
         command: The watchdog program.
     """
@@ -40,7 +40,7 @@ class HostWatchdog:
         self._process: WatchdogProcess | None = None
         self._intake: socket.socket | None = None
         if intake_fd is not None:
-            # The user's own programs are not to hold it open.
+            # Programs of the user must not keep this descriptor open.
             os.set_inheritable(intake_fd, False)
             self._intake = socket.socket(fileno=intake_fd)
 
@@ -49,8 +49,8 @@ class HostWatchdog:
         with self._lock:
             if self._intake is not None:
                 try:
-                    return hand_over(self._intake).detach()
-                except OSError:  # it has died; from here on this program has its own
+                    return connect_worker(self._intake).detach()
+                except OSError:  # it is dead; this program starts its own from now on
                     self._intake.close()
                     self._intake = None
             if self._process is not None and not self._process.is_alive():
@@ -58,10 +58,10 @@ class HostWatchdog:
                 self._process = None
             if self._process is None:
                 self._process = WatchdogProcess(self._command)
-            return self._process.adopt().detach()
+            return self._process.connect_worker().detach()
 
     def close(self) -> None:
-        """Let go of the watchdog, and wait a little until one that was started here has ended. Idempotent."""
+        """Release the watchdog; wait for the end of one that was started here. Idempotent."""
         with self._lock:
             if self._intake is not None:
                 self._intake.close()

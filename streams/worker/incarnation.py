@@ -40,11 +40,11 @@ from tidewheel.streams.worker.group_membership import (
     tasks_seen,
 )
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
-from tidewheel.streams.worker.introduction import introduce
 from tidewheel.streams.worker.placement_conflict import OnePlacing
 from tidewheel.streams.worker.plan_watch import PlanWatch, refresh_interval_ms
 from tidewheel.streams.worker.state_on_disk import state_on_disk
 from tidewheel.streams.worker.topic_setup import plan_with_topics, prepare_topics
+from tidewheel.streams.worker.worker_hello import make_hello
 from tidewheel.tasks.commit.output_collector import OutputCollector
 from tidewheel.tasks.internal_topics import ApplicationPlan
 from tidewheel.tasks.loop.group_producers import started
@@ -328,7 +328,7 @@ class WorkerLife:
             TaskDatabase.positions_in,
             application.clock.now_ms(),
         )
-        hello = introduce(
+        hello = make_hello(
             application,
             plan,
             slot,

@@ -4,13 +4,13 @@ import os
 import sys
 
 from tidewheel.streams.config import StreamsConfig
-from tidewheel.streams.processes.restore_helper.host import HostRestoreHelper
-from tidewheel.streams.processes.restore_helper.messages import Begin
+from tidewheel.streams.processes.restore_helper.helper_messages import Begin
+from tidewheel.streams.processes.restore_helper.helper_pool import RestoreHelperPool
 from tidewheel.streams.worker.application.run_options import RunOptions
-from tidewheel.streams.worker.introduction import log_level_here
+from tidewheel.streams.worker.worker_hello import log_level_here
 
 
-def restore_helpers(config: StreamsConfig, options: RunOptions) -> HostRestoreHelper:
+def restore_helpers(config: StreamsConfig, options: RunOptions) -> RestoreHelperPool:
     """Return the helpers of this process; none is started before there is something to do."""
 
     def begin(run_bytes: int) -> Begin:
@@ -25,7 +25,7 @@ def restore_helpers(config: StreamsConfig, options: RunOptions) -> HostRestoreHe
             log_level=log_level_here(),
         )
 
-    return HostRestoreHelper(
+    return RestoreHelperPool(
         begin,
         snapshots=config.snapshot_location is not None,
         readers=_readers(os.cpu_count() or 1, options.workers),

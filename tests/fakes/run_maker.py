@@ -9,9 +9,13 @@ from tests.fakes.broker import FakeBroker
 from tests.fakes.clients import FakeChangelogReader
 from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
 from tidewheel.state_stores.bulk_restore.manifest import StoreSnapshot
-from tidewheel.streams.processes.restore_helper.helper import RestoreHelper
-from tidewheel.streams.processes.restore_helper.host import message_of, report_of
-from tidewheel.streams.processes.restore_helper.messages import Progressed, Report, SnapshotFound
+from tidewheel.streams.processes.restore_helper.helper_messages import (
+    Progressed,
+    Report,
+    SnapshotFound,
+)
+from tidewheel.streams.processes.restore_helper.helper_pool import message_of, report_of
+from tidewheel.streams.processes.restore_helper.run_making import RestoreHelper
 from tidewheel.tasks.ports import Clock
 from tidewheel.tasks.restore.run_ports import RunOrder, RunReport, RunsFailed
 
@@ -72,11 +76,11 @@ class LocalRunMaker:
             self._application_id,
             make_reader=lambda: FakeChangelogReader(self._broker),
             location=lambda: SnapshotLocation(str(self._location)),
-            say=said.append,
+            send=said.append,
             clock=self._clock,
             run_bytes=self._run_bytes,
         )
-        helper.take(message_of(next(self._numbers), order))
+        helper.accept(message_of(next(self._numbers), order))
         while not helper.is_idle:
             helper.step()
         helper.close()

@@ -8,7 +8,7 @@ from benchmarks.java import find_compiler, kafka_streams_jars
 from tests.integration.cluster import Cluster
 from tests.interop.kafka_streams_process import KafkaStreamsProcess
 from tidewheel.streams.broker import RunningBroker
-from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.broker_errors import BrokerError
 from tidewheel.streams.broker.java import find_java
 
 

@@ -8,10 +8,10 @@ from cyclopts import Parameter
 from tidewheel.streams.cli.arguments import SettingsOptions, parse_tasks
 from tidewheel.streams.console_log import LogFormat, LogLevel, configure_logging
 from tidewheel.streams.errors import ConfigError
-from tidewheel.streams.processes.supervisor.messages import StartWorker
 from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
 from tidewheel.streams.processes.supervisor.supervisor import Supervisor
-from tidewheel.streams.processes.watchdog.process import WatchdogProcess
+from tidewheel.streams.processes.supervisor.worker_messages import StartWorker
+from tidewheel.streams.processes.watchdog.watchdog_process import WatchdogProcess
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 

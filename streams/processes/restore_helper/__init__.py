@@ -1,1 +1,1 @@
-"""The restore helper: processes of their own that make sorted runs, so that running tasks keep their interpreter."""
+"""The restore helper: processes that build sorted runs outside the worker's interpreter."""

@@ -1,15 +1,15 @@
-"""A restore helper: `python -m tidewheel.streams.processes.restore_helper`, started by a worker when it needs one, not for people."""
+"""The program `python -m tidewheel.streams.processes.restore_helper`, started by a worker."""
 
 import sys
 
-from tidewheel.streams.processes.restore_helper.priority import step_back
+from tidewheel.streams.processes.restore_helper.priority import lower_priority
 
 
 def main() -> int:
-    """Let tasks that run go first, from the first import on; the process's exit code."""
-    step_back()
-    # Half a second of processor time beside those tasks.
-    from tidewheel.streams.processes.restore_helper.program import main as run  # noqa: PLC0415
+    """Lower the priority before all other imports, then serve; return the exit code."""
+    lower_priority()
+    # These imports take half a second of processor time, in which tasks run.
+    from tidewheel.streams.processes.restore_helper.helper_main import main as run  # noqa: PLC0415
 
     return run()
 

@@ -1,1 +1,1 @@
-"""Keeps the worker processes of `tidewheel run` alive, and ends them in order."""
+"""The supervisor of `tidewheel run`: starts, restarts and stops worker processes."""

@@ -1,11 +1,11 @@
-"""Decides what becomes of a worker that died: start it again after a while, or give up. Pure.
+"""Restart policy: restart a crashed worker after a delay, or give up. Pure.
 
-A worker is started again after 1 s, then 2 s, 4 s, ... up to 60 s; a healthy minute makes the next wait short again. A
-record that brings a worker down five times is named and ends it all: to try for ever would hide it. Errors that a
-restart can't help (settings, fenced, missing source topic) end it at once.
+Delays are 1 s, 2 s, 4 s, ... up to 60 s; a minute in state RUNNING resets them. Errors that a
+restart can't cure (settings, fenced, missing source topic) end the command immediately.
 
-Crashes are counted per partition at its newest failing offset. Time does not reset that count: as long as a partition
-fails at the same offset it has not moved at all.
+Five crashes on one record end the command with the record's name, because endless restarts would
+hide it. Crashes are counted per partition at its newest failing offset. Time does not reset that
+count: a partition that fails at the same offset has made no progress.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,12 @@ from typing import Final
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.exit_codes import ExitCode
 
-#: Partitions whose crashes are remembered; far more than can fail one after the other without an end.
+#: Partitions whose crashes are kept; the least recent is dropped first.
 _PARTITIONS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartSettings:
-    """How patient a supervisor is."""
-
     first_delay_ms: int = 1_000
     delay_max_ms: int = 60_000
     healthy_ms: int = 60_000
@@ -32,10 +30,12 @@ class RestartSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """How a worker ended.
+    """A worker's unplanned end.
 
-    `healthy_ms` is how long it had been running (in state RUNNING) by then. `silent` says that its process died without a
-    word; partition and offset are then those of the record it had in hand, if that is known.
+    Attributes:
+        healthy_ms: Time in state RUNNING.
+        silent: The process died without a report; partition and offset are then those of the record
+            that it processed, if known.
     """
 
     exit_code: ExitCode
@@ -48,16 +48,12 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCrashes:
-    """How often a worker went down at one offset of a partition."""
-
     offset: int
     count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashHistory:
-    """What the policy remembers of a slot's crashes."""
-
     in_a_row: int = 0
     by_partition: Mapping[TopicPartition, OffsetCrashes] = field(
         default_factory=dict[TopicPartition, OffsetCrashes]
@@ -66,14 +62,12 @@ class CrashHistory:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start the worker again after `delay_ms`."""
-
     delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Stop everything and leave with `exit_code`."""
+    """Stop all workers and exit with `exit_code`."""
 
     exit_code: ExitCode
     message: str
@@ -82,13 +76,13 @@ class GiveUp:
 def judge(
     history: CrashHistory, crash: Crash, settings: RestartSettings
 ) -> tuple[CrashHistory, Restart | GiveUp]:
-    """Return what to do about a crash, and the history with it.
+    """Return the history with this crash added, and the decision.
 
     >>> _, decision = judge(CrashHistory(), Crash(exit_code=ExitCode.FAILED, message=""), RestartSettings())
     >>> decision
     Restart(delay_ms=1000)
     """
-    history = _remembered(history, crash, settings)
+    history = _with_crash(history, crash, settings)
     if crash.exit_code.is_final or not settings.enabled:
         return history, GiveUp(crash.exit_code, crash.message)
     if crash.partition is not None and crash.offset is not None:
@@ -99,18 +93,15 @@ def judge(
     return history, Restart(min(delay_ms, settings.delay_max_ms))
 
 
-def _remembered(history: CrashHistory, crash: Crash, settings: RestartSettings) -> CrashHistory:
+def _with_crash(history: CrashHistory, crash: Crash, settings: RestartSettings) -> CrashHistory:
     healthy = crash.healthy_ms >= settings.healthy_ms
     history = replace(history, in_a_row=1 if healthy else history.in_a_row + 1)
     if crash.partition is None or crash.offset is None:
         return history
     by_partition = dict(history.by_partition)
     before = by_partition.pop(crash.partition, None)
-    again = before is not None and before.offset == crash.offset
-    by_partition[crash.partition] = OffsetCrashes(
-        crash.offset, before.count + 1 if before is not None and again else 1
-    )
-    # The one that failed least recently is forgotten first: partitions are kept in the order they last failed.
+    count = before.count if before is not None and before.offset == crash.offset else 0
+    by_partition[crash.partition] = OffsetCrashes(crash.offset, count + 1)
     while len(by_partition) > _PARTITIONS_MAX:
         del by_partition[next(iter(by_partition))]
     return replace(history, by_partition=by_partition)
@@ -119,12 +110,14 @@ def _remembered(history: CrashHistory, crash: Crash, settings: RestartSettings) 
 def _crash_loop(crash: Crash, count: int) -> str:
     assert crash.partition is not None
     topic, partition = crash.partition
-    way_out = (
-        "leave such records out before the step that ends the process (no exception handler is asked)"
+    advice = (
+        "drop such records before the step that ends the process (no exception handler is called)"
         if crash.silent
-        else 'let it skip such records (processing_exception_handler="continue", with dead_letter_queue_topic to keep them)'
+        else 'skip such records (processing_exception_handler="continue", with '
+        "dead_letter_queue_topic to keep them)"
     )
     return (
-        f"{count} crashes on topic {topic}, partition {partition}, offset {crash.offset}: {crash.message}; correct the "
-        f"program, or {way_out}, and start again: it resumes at this record"
+        f"{count} crashes on topic {topic}, partition {partition}, offset {crash.offset}: "
+        f"{crash.message}; correct the program, or {advice}, and start again: it resumes at this "
+        "record"
     )

@@ -1,8 +1,9 @@
-"""Starts workers, restarts those that crash, and turns signals into orders.
+"""The supervisor: starts workers, restarts crashed ones, and turns signals into orders.
 
-One thread, one loop. It never imports the user's program: whatever that does to its process, this one goes on. SIGTERM
-and SIGINT become an order to stop; workers then drain, commit and close, and get `drain_timeout_ms` for it. A second SIGINT
-ends everything at once. If this process dies, its workers read the end of their pipes and stop by themselves.
+One thread runs one loop. It never imports the user's program, which can crash its own process only.
+SIGTERM and SIGINT become the order to stop; workers then drain, commit and close within
+`drain_timeout_ms`. A second SIGINT kills all workers. If this process dies, its workers read the
+end of their pipes and stop by themselves.
 
     started ──ready──▶ running ──crash──▶ waiting (back-off) ──▶ started
        │                  │                   │
@@ -11,7 +12,6 @@ ends everything at once. If this process dies, its workers read the end of their
 
 import contextlib
 import logging
-import os
 import selectors
 import signal
 import threading
@@ -24,8 +24,16 @@ import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.exit_codes import ExitCode
+from tidewheel.streams.processes.child import WakePipe
 from tidewheel.streams.processes.signals import signals_handled
-from tidewheel.streams.processes.supervisor.messages import (
+from tidewheel.streams.processes.supervisor.restart_policy import (
+    Crash,
+    CrashHistory,
+    GiveUp,
+    RestartSettings,
+    judge,
+)
+from tidewheel.streams.processes.supervisor.worker_messages import (
     MetricsReported,
     RecordInHand,
     Report,
@@ -36,48 +44,40 @@ from tidewheel.streams.processes.supervisor.messages import (
     WorkerReady,
     WorkerStopped,
 )
-from tidewheel.streams.processes.supervisor.process import WORKER_COMMAND, WorkerProcess
-from tidewheel.streams.processes.supervisor.restart_policy import (
-    Crash,
-    CrashHistory,
-    GiveUp,
-    RestartSettings,
-    judge,
-)
-from tidewheel.streams.processes.watchdog.process import WatchdogProcess
+from tidewheel.streams.processes.supervisor.worker_process import WORKER_COMMAND, WorkerProcess
+from tidewheel.streams.processes.watchdog.watchdog_process import WatchdogProcess
 
 _log = logging.getLogger("tidewheel.supervisor")
 
-#: What a worker gets for its stop before it said what its settings allow.
+#: Until a worker reports the value of its settings.
 _DRAIN_TIMEOUT_MS: Final = 25_000
-#: A worker needs a moment after its drain, for the last commit and the databases.
+#: For the last commit and the databases, after the drain.
 _CLOSE_GRACE_MS: Final = 5_000
-#: How soon a process is looked at again whose pipe has ended but which is not dead yet.
-_DYING_LOOK_S: Final = 0.05
-#: A process whose pipe ended this long ago and which still lives is no worker any more.
+#: Interval of checks while a worker's pipe has ended and its process lives.
+_DYING_CHECK_S: Final = 0.05
+#: A process that lives this long after the end of its pipe is killed.
 _DYING_MAX_S: Final = 10.0
-_LOOK_S: Final = 60.0
-#: How long the watchdog may take to say the last words of workers that are gone.
+_CHECK_S: Final = 60.0
+#: Time for the watchdog to send the last messages of dead workers.
 _GOODBYE_S: Final = 5.0
 
-#: Called with (slot, report) for every report of a worker.
+#: Called with (slot, report).
 ReportListener = Callable[[int, Report], None]
 
 
 class _Slot:
-    """One worker's place: the process that fills it now, and what is remembered of those before."""
+    """The place of one worker: its present process and the history of earlier ones."""
 
     def __init__(self, start: StartWorker) -> None:
         self.start = start
         self.process: WorkerProcess | None = None
         self.history = CrashHistory()
-        #: When the next process is due; None while one lives and once there is to be none.
+        #: Time of the next start; None while a process lives and after the last one.
         self.due_s: float | None = 0.0
         self.running_since_s: float | None = None
         self.healthy_s = 0.0
-        self.last_word: WorkerStopped | WorkerCrashed | None = None
-        #: What a careful worker was at when it was heard of last.
-        self.in_hand: RecordInHand | None = None
+        self.last_report: WorkerStopped | WorkerCrashed | None = None
+        self.record_in_hand: RecordInHand | None = None
         self.pipe_ended_s: float | None = None
         self.metrics: Mapping[str, Any] = {}
 
@@ -92,15 +92,13 @@ class _Slot:
 
 
 class Supervisor:
-    """Runs workers until they are told to stop or can't go on.
+    """Runs workers until they stop or one fails for good.
 
     Args:
-        starts: What each worker gets as its first order.
-        restart: How patiently crashed workers are started again.
-        command: The worker program.
-        on_report: Told everything that workers report.
-        drain_timeout_ms: How long workers may take to stop, instead of what their settings say.
-        start_watchdog: Starts the process that speaks for all workers in their group; None: there is no group.
+        starts: The first order of each worker.
+        on_report: Receives all reports of workers.
+        drain_timeout_ms: Replaces the value of the workers' settings.
+        start_watchdog: Starts the watchdog that all workers share; None: no group.
     """
 
     def __init__(
@@ -119,47 +117,43 @@ class Supervisor:
         self._on_report = on_report
         self._start_watchdog = start_watchdog
         self._watchdog: WatchdogProcess | None = None
-        self._told_drain_ms = drain_timeout_ms
+        self._given_drain_ms = drain_timeout_ms
         self._drain_timeout_ms = drain_timeout_ms or _DRAIN_TIMEOUT_MS
         self._selector = selectors.DefaultSelector()
-        self._wake_reading, self._wake_writing = os.pipe()
-        for end in (self._wake_reading, self._wake_writing):
-            os.set_blocking(end, False)
-        self._selector.register(self._wake_reading, selectors.EVENT_READ)
-        #: Signals that came and were not acted on; a handler only adds, the loop acts.
+        self._wake = WakePipe()
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        #: Received and not yet handled. The signal handler only appends; the loop handles them.
         self._signals: list[int] = []
         self._deadline_s: float | None = None
         self._exit_code = ExitCode.OK
-        self._said: set[str] = set()
+        self._logged_errors: set[str] = set()
 
     def run(self) -> ExitCode:
-        """Start the workers and return when all have ended: how the command is to leave."""
-        with self._signals_taken():
+        """Start the workers, wait until all have ended, and return the command's exit code."""
+        with self._signals_received():
             try:
-                while not self._done():
+                while not self._is_done():
                     self._start_due()
                     self._wait()
-                    self._obey_signals()
-                    self._look_at_processes()
+                    self._handle_signals()
+                    self._check_processes()
                     self._enforce_deadline()
             finally:
-                self._end_at_once()
+                self._kill_all()
                 if self._watchdog is not None:
                     self._watchdog.close(_GOODBYE_S)
                 self._selector.close()
-                os.close(self._wake_reading)
-                os.close(self._wake_writing)
+                self._wake.close()
         return self._exit_code
 
     def request_stop(self) -> None:
-        """Have the workers stop as SIGTERM would; from any thread."""
+        """Stop the workers as SIGTERM does; any thread may call it."""
         self._on_signal(signal.SIGTERM, None)
-        with contextlib.suppress(OSError):
-            os.write(self._wake_writing, b"\0")
+        self._wake.wake()
 
-    # -- time and events -------------------------------------------------------------------------------------------
+    # -- time and events ---------------------------------------------------------------------------
 
-    def _done(self) -> bool:
+    def _is_done(self) -> bool:
         return all(slot.process is None and slot.due_s is None for slot in self._slots)
 
     def _start_due(self) -> None:
@@ -170,7 +164,7 @@ class Supervisor:
 
     def _start(self, slot: _Slot) -> None:
         slot.due_s = None
-        slot.last_word = slot.in_hand = slot.running_since_s = slot.pipe_ended_s = None
+        slot.last_report = slot.record_in_hand = slot.running_since_s = slot.pipe_ended_s = None
         slot.healthy_s = 0.0
         slot.process = process = WorkerProcess(
             slot.start, self._command, watchdog_fd=self._watchdog_fd()
@@ -181,7 +175,7 @@ class Supervisor:
         _log.info("worker %d started (process %d)", slot.number, process.pid)
 
     def _watchdog_fd(self) -> int | None:
-        """Return where the watchdog takes workers in; one that has died is replaced for those that start now."""
+        """Return the watchdog's intake. A dead watchdog is replaced for workers that start now."""
         if self._start_watchdog is None:
             return None
         if self._watchdog is not None and not self._watchdog.is_alive():
@@ -193,18 +187,17 @@ class Supervisor:
         return self._watchdog.intake.fileno()
 
     def _wait(self) -> None:
-        """Wait for the first of: a signal, a report, a death, a worker that is due, the deadline."""
+        """Wait for a signal, a report, a death, a due start or the deadline."""
         now_s = time.monotonic()
         moments = [slot.due_s for slot in self._slots if slot.due_s is not None]
         if self._deadline_s is not None:
             moments.append(self._deadline_s)
-        timeout_s = min([_LOOK_S, *(moment - now_s for moment in moments)])
+        timeout_s = min([_CHECK_S, *(moment - now_s for moment in moments)])
         if any(slot.pipe_ended_s is not None for slot in self._slots):
-            timeout_s = min(timeout_s, _DYING_LOOK_S)
+            timeout_s = min(timeout_s, _DYING_CHECK_S)
         for key, _ in self._selector.select(max(timeout_s, 0.0)):
-            if key.fd == self._wake_reading:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_reading, 512)
+            if key.fileobj is self._wake:
+                self._wake.drain()
             else:
                 self._read(key.data)
 
@@ -212,18 +205,18 @@ class Supervisor:
         process = slot.process
         if process is None or slot.pipe_ended_s is not None:
             return
-        reports, ended = process.reports()
+        reports, ended = process.read_reports()
         for report in reports:
-            self._note(slot, report)
+            self._handle_report(slot, report)
         if ended:
             self._selector.unregister(process.reports_fd)
             slot.pipe_ended_s = time.monotonic()
 
-    def _note(self, slot: _Slot, report: Report) -> None:
+    def _handle_report(self, slot: _Slot, report: Report) -> None:
         now_s = time.monotonic()
         match report:
             case WorkerReady():
-                if self._told_drain_ms is None:
+                if self._given_drain_ms is None:
                     self._drain_timeout_ms = report.drain_timeout_ms
             case StateChanged(new="RUNNING"):
                 slot.running_since_s = now_s
@@ -232,48 +225,45 @@ class Supervisor:
             case MetricsReported():
                 slot.metrics = report.metrics
             case RecordInHand():
-                slot.in_hand = None if report.topic is None else report
+                slot.record_in_hand = None if report.topic is None else report
             case WorkerStopped() | WorkerCrashed():
-                slot.last_word = report
+                slot.last_report = report
         if self._on_report is not None:
             self._on_report(slot.number, report)
 
-    # -- deaths ----------------------------------------------------------------------------------------------------
+    # -- deaths ------------------------------------------------------------------------------------
 
-    def _look_at_processes(self) -> None:
+    def _check_processes(self) -> None:
         for slot in self._slots:
             if slot.process is None:
                 continue
             code = slot.process.exit_code()
             if code is not None:
-                self._bury(slot, code)
+                self._handle_exit(slot, code)
             elif (
                 slot.pipe_ended_s is not None
                 and time.monotonic() - slot.pipe_ended_s > _DYING_MAX_S
             ):
                 slot.process.kill()
 
-    def _bury(self, slot: _Slot, code: int) -> None:
-        """Take in a dead worker's last words and decide what follows."""
+    def _handle_exit(self, slot: _Slot, code: int) -> None:
+        """Read a dead worker's last reports, then restart it or stop all."""
         self._read(slot)
         slot.leave_running(time.monotonic())
         process, slot.process = slot.process, None
         assert process is not None
-        for fd in (process.reports_fd, process.pid_fd):
-            if fd is not None and fd in self._selector.get_map():
-                self._selector.unregister(fd)
-        process.close()
+        self._close(process)
         slot.pipe_ended_s = None
-        if code == 0 and (isinstance(slot.last_word, WorkerStopped) or self._stopping):
+        if code == 0 and (isinstance(slot.last_report, WorkerStopped) or self._is_stopping):
             _log.info("worker %d stopped", slot.number)
             return
         crash = _crash_of(slot, code)
-        if self._stopping:
+        if self._is_stopping:
             self._fail_while_stopping(slot, crash)
             return
         slot.history, decision = judge(slot.history, crash, self._restart)
         if isinstance(decision, GiveUp):
-            self._say(f"worker {slot.number} ended for good: {decision.message}")
+            self._log_error(f"worker {slot.number} ended for good: {decision.message}")
             self._stop(decision.exit_code)
             return
         slot.start = msgspec.structs.replace(slot.start, careful=crash.silent)
@@ -285,110 +275,121 @@ class Supervisor:
             decision.delay_ms / 1000,
         )
 
+    def _close(self, process: WorkerProcess) -> None:
+        for fd in (process.reports_fd, process.pid_fd):
+            if fd is not None and fd in self._selector.get_map():
+                self._selector.unregister(fd)
+        process.close()
+
     def _fail_while_stopping(self, slot: _Slot, crash: Crash) -> None:
-        if crash.message not in self._said and self._exit_code is not ExitCode.INTERRUPTED:
-            self._say(f"worker {slot.number} ended while stopping: {crash.message}")
+        if crash.message not in self._logged_errors and self._exit_code is not ExitCode.INTERRUPTED:
+            self._log_error(f"worker {slot.number} ended while stopping: {crash.message}")
         if self._exit_code is ExitCode.OK:
             self._exit_code = crash.exit_code
 
-    def _say(self, message: str) -> None:
-        """Log an error; workers that fail for the same reason say it once."""
-        self._said.add(message.partition(": ")[2])
+    def _log_error(self, message: str) -> None:
+        """Log an error. Its text without the worker is kept: workers may fail for one reason."""
+        self._logged_errors.add(message.partition(": ")[2])
         _log.error("%s", message)
 
-    # -- stopping --------------------------------------------------------------------------------------------------
+    # -- stopping ----------------------------------------------------------------------------------
 
     @property
-    def _stopping(self) -> bool:
+    def _is_stopping(self) -> bool:
         return self._deadline_s is not None
 
-    def _obey_signals(self) -> None:
+    def _handle_signals(self) -> None:
         while self._signals:
             number = self._signals.pop(0)
-            if not self._stopping:
+            if not self._is_stopping:
                 _log.info("%s: stopping", signal.Signals(number).name)
                 self._stop(ExitCode.OK)
             elif number == signal.SIGINT:
-                _log.warning("SIGINT while stopping: ending at once; what is committed is safe")
+                _log.warning("SIGINT while stopping: killing all workers; committed work is safe")
                 self._exit_code = ExitCode.INTERRUPTED
-                self._end_at_once()
+                self._kill_all()
 
     def _stop(self, exit_code: ExitCode) -> None:
-        """Order every worker to stop. What ends the command is what ended it first."""
         self._exit_code = exit_code
         self._deadline_s = time.monotonic() + (self._drain_timeout_ms + _CLOSE_GRACE_MS) / 1000
         for slot in self._slots:
             slot.due_s = None
             if slot.process is not None:
-                slot.process.order(StopWorker(timeout_ms=self._drain_timeout_ms))
+                slot.process.send(StopWorker(timeout_ms=self._drain_timeout_ms))
 
     def _enforce_deadline(self) -> None:
-        if self._deadline_s is None or time.monotonic() < self._deadline_s or self._done():
+        if self._deadline_s is None or time.monotonic() < self._deadline_s or self._is_done():
             return
         late = [str(slot.number) for slot in self._slots if slot.process is not None]
         _log.error(
-            "worker %s did not stop within %d ms (drain_timeout_ms) and is killed; what is committed is safe",
+            "worker %s did not stop within %d ms (drain_timeout_ms) and is killed; committed work "
+            "is safe",
             ", ".join(late),
             self._drain_timeout_ms,
         )
         if self._exit_code is ExitCode.OK:
             self._exit_code = ExitCode.NOT_STOPPED_IN_TIME
-        self._end_at_once()
+        self._kill_all()
 
-    def _end_at_once(self) -> None:
-        """Kill what still lives, and forget what was due."""
+    def _kill_all(self) -> None:
+        """Kill all processes and cancel due starts."""
         for slot in self._slots:
             slot.due_s = None
             if slot.process is not None:
                 slot.process.kill()
-                for fd in (slot.process.reports_fd, slot.process.pid_fd):
-                    if fd is not None and fd in self._selector.get_map():
-                        self._selector.unregister(fd)
-                slot.process.close()
+                self._close(slot.process)
                 slot.process = slot.pipe_ended_s = None
 
-    # -- signals ---------------------------------------------------------------------------------------------------
+    # -- signals -----------------------------------------------------------------------------------
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(number)
 
     @contextlib.contextmanager
-    def _signals_taken(self) -> Generator[None]:
-        """Have signals noted for the block's time; only the main thread can (elsewhere `request_stop` must do)."""
+    def _signals_received(self) -> Generator[None]:
+        """Receive signals during the block; in other threads than the main one, do nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         numbers = (signal.SIGTERM, signal.SIGINT)
         with signals_handled(numbers, self._on_signal):
-            woken_before = signal.set_wakeup_fd(self._wake_writing, warn_on_full_buffer=False)
+            previous = signal.set_wakeup_fd(self._wake.writing.fileno(), warn_on_full_buffer=False)
             try:
                 yield
             finally:
-                signal.set_wakeup_fd(woken_before)
+                signal.set_wakeup_fd(previous)
 
 
 def _crash_of(slot: _Slot, code: int) -> Crash:
-    """Return how a worker ended: what it said, else what the system says."""
+    """Return a worker's end as it reported it, else as the system reports it."""
     healthy_ms = int(slot.healthy_s * 1000)
-    said = slot.last_word
-    if not isinstance(said, WorkerCrashed):
-        return _silent(slot.in_hand, code, healthy_ms)
-    named = said.topic is not None and said.partition is not None
+    report = slot.last_report
+    if not isinstance(report, WorkerCrashed):
+        return _silent_crash(slot.record_in_hand, code, healthy_ms)
+    has_partition = report.topic is not None and report.partition is not None
     return Crash(
-        exit_code=_known(said.exit_code),
-        message=f"{said.error}: {said.message}",
+        exit_code=_exit_code_of(report.exit_code),
+        message=f"{report.error}: {report.message}",
         healthy_ms=healthy_ms,
-        partition=TopicPartition(said.topic or "", said.partition or 0) if named else None,
-        offset=said.offset,
+        partition=TopicPartition(report.topic or "", report.partition or 0)
+        if has_partition
+        else None,
+        offset=report.offset,
     )
 
 
-def _silent(in_hand: RecordInHand | None, code: int, healthy_ms: int) -> Crash:
-    """Return the end of a worker that said nothing: no exit code of it means what ours mean, as any code may be behind it."""
-    message, partition, offset = _by_system(code), None, None
-    if in_hand is not None:
-        partition, offset = TopicPartition(in_hand.topic or "", in_hand.partition), in_hand.offset
-        message += f" with topic {in_hand.topic}, partition {in_hand.partition}, offset {in_hand.offset} in hand"
+def _silent_crash(record: RecordInHand | None, code: int, healthy_ms: int) -> Crash:
+    """Return the crash of a worker that reported none.
+
+    Its exit code is not interpreted: user code may have chosen it.
+    """
+    message, partition, offset = _exit_text(code), None, None
+    if record is not None:
+        partition, offset = TopicPartition(record.topic or "", record.partition), record.offset
+        message += (
+            f" while processing topic {record.topic}, partition {record.partition}, "
+            f"offset {record.offset}"
+        )
     return Crash(
         exit_code=ExitCode.FAILED,
         message=message,
@@ -399,17 +400,17 @@ def _silent(in_hand: RecordInHand | None, code: int, healthy_ms: int) -> Crash:
     )
 
 
-def _known(code: int) -> ExitCode:
+def _exit_code_of(number: int) -> ExitCode:
     try:
-        known = ExitCode(code)
+        code = ExitCode(number)
     except ValueError:
         return ExitCode.FAILED
-    return ExitCode.FAILED if known is ExitCode.OK else known
+    return ExitCode.FAILED if code is ExitCode.OK else code
 
 
-def _by_system(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code >= 0:
-        return f"exit code {code} without a word"
+        return f"exit code {code} without a report"
     try:
         name = signal.Signals(-code).name
     except ValueError:

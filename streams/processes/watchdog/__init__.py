@@ -1,1 +1,4 @@
-"""The process that speaks for workers in their group: it beats, watches them, and leads if elected (`PROTOCOL.md` H21)."""
+"""The watchdog process: the workers' voice in their group (`PROTOCOL.md` H21).
+
+It sends their heartbeats, watches them, and runs the leader if elected.
+"""

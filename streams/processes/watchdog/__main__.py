@@ -1,6 +1,7 @@
-"""The watchdog process: `python -m tidewheel.streams.processes.watchdog`, started by a program for its workers, not for people.
+"""The program `python -m tidewheel.streams.processes.watchdog`, started for the workers of a host.
 
-It ignores SIGINT and SIGTERM: it ends when the program and all its workers are gone, after it has said so to their group.
+It ignores SIGINT and SIGTERM: it ends when the host program and all its workers are gone, after it
+has reported their end to the group.
 """
 
 import logging
@@ -13,17 +14,17 @@ from tidewheel.streams.processes.watchdog.watchdog import Watchdog
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Look after workers, who come through the socket of `--intake FD`; the process's exit code."""
-    # Without `argparse`, which takes longer to import than all of this module.
+    """Serve the workers that come through the socket of `--intake FD`; return the exit code."""
+    # `argparse` takes longer to import than all of this module.
     _, intake = sys.argv[1:] if arguments is None else arguments
     intake_fd = int(intake)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # A user's assignor runs in a child process, which is not to hold this open.
+    # The child process of a user's assignor must not keep this descriptor open.
     os.set_inheritable(intake_fd, False)
     in_order = Watchdog(socket.socket(fileno=intake_fd)).run()
     logging.shutdown()
-    # Threads may still wait for a cluster that does not answer; nothing of theirs is needed any more.
+    # Threads may still wait for a cluster that does not answer; their work is not needed.
     os._exit(0 if in_order else 1)
 
 

@@ -1,6 +1,7 @@
-"""What a worker tells the watchdog first: everything that is needed to speak for it, secrets included.
+"""The first message of a worker to its watchdog: all it needs to act for the worker.
 
-It crosses the socket pair only, never arguments or environment, which other users of the machine can read.
+It has secrets, so it crosses the socket pair only: other users of the machine can read arguments
+and environment.
 """
 
 from typing import Any, Final
@@ -13,23 +14,26 @@ from tidewheel.streams.console_log import LogFormat, LogLevel
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The first line of a worker, and again to each watchdog that replaces a dead one.
+    """The first line of a worker, sent again to a watchdog that replaces a dead one.
 
     Attributes:
-        join: What the group is told of this member; its session and rejoin timeouts, and the assignor's name, count.
-        bootstrap_servers, client_id, consumer, producer, admin: As for `tidewheel.streams.kafka.clients.KafkaClients`. Callbacks
-            are given by name ("module:name"), secrets as in the settings.
-        replication_factor: Of the two control topics; -1 is the cluster's default.
+        join: The message by which the worker joins its group.
+        bootstrap_servers, client_id, consumer, producer, admin: See
+            `tidewheel.streams.kafka.clients.KafkaClients`. Callbacks are names ("module:name").
+        replication_factor: Of the two control topics; -1: the cluster's default.
         heartbeat_interval_ms: Between two beats of this member.
-        worker_hang_timeout_ms: How long the progress counter may stand still before the member is not vouched for.
-        max_call_ms: The same while user code runs; 0: no bound.
-        coordinator: Group-wide settings, which count while this process leads.
-        assignor_timeout_ms: How long a user's assignor ("module:name") may take; it runs in a child process.
-        import_path: Where a user's objects are imported from: `sys.path` of the worker.
-        log_level, log_format: As for `tidewheel.streams.console_log.configure_logging`.
-        welcomed: The group log had this incarnation once: it is not to be joined anew if it has gone.
+        worker_hang_timeout_ms: Beats stop when the progress counter has not changed for this long.
+        max_call_ms: The same limit during a call of user code; 0: none.
+        coordinator: Group-wide settings, used if this process leads.
+        assignor_timeout_ms: Limit for a user's assignor, which runs in a child process.
+        import_path: `sys.path` of the worker.
+        log_level, log_format: See `tidewheel.streams.console_log.configure_logging`.
+        welcomed: The group log once had this incarnation; if it is gone, it must not join again.
 
-    >>> join = JoinGroup(app="shop", member="a", incarnation="a-1", transactional_ids=("shop-a-1-0",), host="h", pid=1, process_id="p")
+    >>> join = JoinGroup(
+    ...     app="shop", member="a", incarnation="a-1", transactional_ids=("shop-a-1-0",),
+    ...     host="h", pid=1, process_id="p",
+    ... )
     >>> Hello(join=join, bootstrap_servers="localhost:9092", consumer={"sasl.password": "secret"})
     Hello(member='a', incarnation='a-1')
     """
@@ -60,10 +64,9 @@ _DECODER: Final[msgspec.json.Decoder[Hello]] = msgspec.json.Decoder(Hello)
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """Return the line a worker begins with."""
     return _ENCODER.encode(hello) + b"\n"
 
 
 def decode_hello(line: bytes) -> Hello:
-    """Return what a worker began with; raises `msgspec.MsgspecError`."""
+    """Return a worker's first line; raise `msgspec.MsgspecError`."""
     return _DECODER.decode(line)

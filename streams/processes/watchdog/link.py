@@ -1,7 +1,7 @@
-"""The worker's line to its watchdog: the port `tidewheel.tasks.loop.worker_ports.Membership`.
+"""A worker's connection to its watchdog: the port `tidewheel.tasks.loop.worker_ports.Membership`.
 
-A watchdog that dies is replaced at once: the new one is told the same `Hello`, then what was last said of everything
-that still counts; its orders come again.
+A dead watchdog is replaced. The new one receives the same `Hello`, then the last report of each
+lasting kind; it sends its orders again.
 
     started ──▶ connected ──watchdog dies──▶ waiting (back-off) ──▶ connected
                     └──────── close ──────────────┴──▶ closed
@@ -28,23 +28,25 @@ from tidewheel.rebalance.protocol.orders import (
     decode_order,
     encode_line,
 )
-from tidewheel.streams.processes.child import LineReader
+from tidewheel.streams.processes.child import LineReader, LineWriter, WakePipe
 from tidewheel.streams.processes.watchdog.hello import Hello, encode_hello
-from tidewheel.streams.processes.watchdog.process import WATCHDOG_COMMAND, WatchdogProcess
 from tidewheel.streams.processes.watchdog.shared_memory import SharedMemory
+from tidewheel.streams.processes.watchdog.watchdog_process import WATCHDOG_COMMAND, WatchdogProcess
 
 _log: Final = logging.getLogger("tidewheel.watchdog")
 
-#: Wait before a watchdog is started again that died soon after its start; doubled each time, up to the maximum.
-_AGAIN_S: Final = 0.1
-_AGAIN_MAX_S: Final = 5.0
+#: Back-off before a watchdog is replaced that died soon after its start; doubled each time.
+_BACK_OFF_S: Final = 0.1
+_BACK_OFF_MAX_S: Final = 5.0
 _HEALTHY_S: Final = 10.0
+#: Time for waiting reports when the link is closed.
+_LAST_SEND_S: Final = 1.0
 
 
 class WatchdogLink:
-    """One worker's connection. `take`, `progress` and `lease_left_s` are for its loop thread, `say` for any.
+    """One worker's connection, made by `start`.
 
-    Make it with `start`.
+    `say` may be called by any thread; `take`, `progress` and `lease_left_s` by the loop's thread.
     """
 
     def __init__(
@@ -65,18 +67,15 @@ class WatchdogLink:
         self._woken = woken
         self._command = command
         self._orders: deque[AnyOrder] = deque()
-        #: Guards the connection's sending side: `_connection`, `_unsent`, `_lasting`.
+        #: Guards `_connection`, `_writer`, `_lasting`, `_closed`.
         self._lock = threading.Lock()
-        self._connection = connection
-        self._unsent = bytearray()
         self._lasting: dict[type[AnyReport], AnyReport] = {}
         self._closed = False
-        self._began_s = time.monotonic()
-        self._again_s = _AGAIN_S
-        self._wake_reading, self._wake_writing = socket.socketpair()
-        self._wake_reading.setblocking(False)
-        self._wake_writing.setblocking(False)
-        self._introduce()
+        self._connected_s = time.monotonic()
+        self._back_off_s = _BACK_OFF_S
+        self._wake = WakePipe()
+        with self._lock:
+            self._use(connection)
         self._thread = threading.Thread(
             target=self._serve, name="tidewheel-watchdog-link", daemon=True
         )
@@ -94,17 +93,18 @@ class WatchdogLink:
         """Connect a worker to its watchdog.
 
         Args:
-            hello: Who the worker is.
-            fd: A socket to a watchdog that already runs (`WatchdogProcess.adopt`), taken over, or what makes one, now and
-                after the watchdog's death. With None, and after the death of one that was given, a watchdog is started here.
-            woken: Called from a thread of its own when orders have come: keep it short.
+            hello: The worker's first message.
+            fd: A connection to a running watchdog (`WatchdogProcess.connect_worker`), owned by this
+                object from now on, or a function that makes one, now and after each death of the
+                watchdog. None, or the death of a watchdog that was given: start one here.
+            woken: Called from another thread when orders have arrived; must be short.
             command: The watchdog program.
         """
         process = None
         connect = fd if callable(fd) else None
         if fd is None:
             process = WatchdogProcess(command)
-            connection = process.adopt()
+            connection = process.connect_worker()
         else:
             connection = socket.socket(fileno=fd() if callable(fd) else fd)
         return cls(
@@ -119,18 +119,18 @@ class WatchdogLink:
 
     @property
     def watchdog_pid(self) -> int | None:
-        """Return the process that was started here, or None while it is the supervisor's."""
+        """Process id of a watchdog that was started here; None if another process started it."""
         return None if self._process is None else self._process.pid
 
     def take(self) -> list[AnyOrder]:
-        """Return the orders that came since the last call; never waits."""
+        """Return the orders since the last call. Never waits."""
         orders: list[AnyOrder] = []
         while self._orders:
             orders.append(self._orders.popleft())
         return orders
 
     def say(self, report: AnyReport) -> None:
-        """Send a report; never waits. What a watchdog that dies did not hear is said to the next one if it still counts."""
+        """Send a report. Never waits. A lasting report is sent again to the next watchdog."""
         line = encode_line(report)
         with self._lock:
             if self._closed:
@@ -144,72 +144,47 @@ class WatchdogLink:
         self._memory.bump()
 
     def show_call(self, since_ns: int) -> None:
-        """Show since when the loop has been in its present call of user code; called by the worker's call watch."""
+        """Publish the start of the present call of user code, for the worker's call watch."""
         self._memory.show_call(since_ns, time.monotonic_ns())
 
     def lease_left_s(self) -> float:
-        """Return for how long new work may begin; infinite before the first lease, not positive when it is over."""
+        """Return the time for new work: infinite before the first lease, <= 0 when it has expired."""
         until_ns = self._memory.lease_ns
         return (until_ns - time.monotonic_ns()) / 1e9 if until_ns else math.inf
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Say no more, and wait until a watchdog that was started here has said goodbye. Idempotent."""
+        """Send waiting reports and wait for the end of a watchdog started here. Idempotent."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            if self._unsent:
-                self._connection.settimeout(1.0)
-                with contextlib.suppress(OSError):
-                    self._connection.sendall(self._unsent)
-            with contextlib.suppress(OSError):
-                self._connection.shutdown(socket.SHUT_WR)
-        self._wake()
+            self._writer.finish(_LAST_SEND_S)
+        self._wake.wake()
         self._thread.join()
         if self._process is not None:
             self._process.close(timeout_s)
-        for each in (self._connection, self._wake_reading, self._wake_writing, self._memory):
-            each.close()
+        for part in (self._connection, self._wake, self._memory):
+            part.close()
 
-    # -- sending ---------------------------------------------------------------------------------------------------
+    # -- sending; the lock is held -----------------------------------------------------------------
 
-    def _introduce(self) -> None:
-        """Begin a new connection: the memory, who we are, and what still counts."""
-        hello = encode_hello(self._hello)
-        with self._lock:
-            self._connection.setblocking(False)
-            self._unsent.clear()
-            with contextlib.suppress(OSError):
-                socket.send_fds(self._connection, [b"\0"], [self._memory.fd])
-            self._send(hello)
-            for kind in LASTING:
-                if kind in self._lasting:
-                    self._send(encode_line(self._lasting[kind]))
+    def _use(self, connection: socket.socket) -> None:
+        """Begin a connection: send the memory, the `Hello` and the lasting reports."""
+        connection.setblocking(False)
+        self._connection = connection
+        self._writer = LineWriter(connection)
+        with contextlib.suppress(OSError):
+            socket.send_fds(connection, [b"\0"], [self._memory.fd])
+        self._send(encode_hello(self._hello))
+        for kind in LASTING:
+            if kind in self._lasting:
+                self._send(encode_line(self._lasting[kind]))
 
     def _send(self, line: bytes) -> None:
-        """Send a line, or keep what the socket does not take for the link's thread. The lock is held."""
-        sent = 0
-        if not self._unsent:
-            try:
-                sent = self._connection.send(line)
-            except BlockingIOError:
-                pass
-            except OSError:  # the watchdog is gone, as the link's thread is about to see
-                return
-        if sent < len(line):
-            self._unsent += line[sent:]
-            self._wake()
+        if not self._writer.send(line):
+            self._wake.wake()
 
-    def _flush(self) -> None:
-        with self._lock, contextlib.suppress(OSError):
-            while self._unsent:
-                del self._unsent[: self._connection.send(self._unsent)]
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wake_writing.send(b"\0")
-
-    # -- the link's thread -----------------------------------------------------------------------------------------
+    # -- the link's thread -------------------------------------------------------------------------
 
     def _serve(self) -> None:
         while True:
@@ -217,36 +192,35 @@ class WatchdogLink:
             if self._closed:
                 return
             _log.warning("the watchdog is gone; connecting to another")
-            self._connect_again()
+            self._reconnect()
 
     def _receive(self) -> None:
-        """Take in orders until the watchdog or this link ends."""
+        """Receive orders until the watchdog is gone or this link is closed."""
         reader = LineReader(self._connection)
         with selectors.DefaultSelector() as selector:
-            selector.register(self._wake_reading, selectors.EVENT_READ)
+            selector.register(self._wake, selectors.EVENT_READ)
             selector.register(self._connection, selectors.EVENT_READ)
             while not self._closed:
-                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-                selector.modify(self._connection, wanted)
+                write = selectors.EVENT_WRITE if self._writer.has_unsent else 0
+                selector.modify(self._connection, selectors.EVENT_READ | write)
                 ready = {key.fileobj: events for key, events in selector.select()}
-                if self._wake_reading in ready:
-                    with contextlib.suppress(BlockingIOError):
-                        self._wake_reading.recv(512)
+                if self._wake in ready:
+                    self._wake.drain()
                 events = ready.get(self._connection, 0)
                 if events & selectors.EVENT_WRITE:
-                    self._flush()
+                    self._writer.flush()
                 if events & selectors.EVENT_READ:
                     lines, ended = reader.read()
-                    self._take_in(lines)
+                    self._accept_orders(lines)
                     if ended:
                         return
 
-    def _take_in(self, lines: list[bytes]) -> None:
+    def _accept_orders(self, lines: list[bytes]) -> None:
         for line in lines:
             try:
                 order = decode_order(line)
             except msgspec.MsgspecError as error:
-                _log.error("the watchdog said what no order is: %s", error)
+                _log.error("a message of the watchdog is not an order and is skipped: %s", error)
                 continue
             if isinstance(order, Welcome):
                 self._hello = msgspec.structs.replace(self._hello, welcomed=True)
@@ -254,10 +228,10 @@ class WatchdogLink:
         if lines:
             self._woken()
 
-    def _connect_again(self) -> None:
-        """Replace the watchdog; tries until it works or the link is closed."""
-        if time.monotonic() - self._began_s >= _HEALTHY_S:
-            self._again_s = _AGAIN_S
+    def _reconnect(self) -> None:
+        """Connect to another watchdog; retries until it works or the link is closed."""
+        if time.monotonic() - self._connected_s >= _HEALTHY_S:
+            self._back_off_s = _BACK_OFF_S
         else:
             self._pause()
         while not self._closed:
@@ -267,14 +241,13 @@ class WatchdogLink:
                 _log.error("can't start a watchdog: %s; trying again", error)
                 self._pause()
                 continue
-            self._began_s = time.monotonic()
+            self._connected_s = time.monotonic()
             with self._lock:
                 if self._closed:
                     connection.close()
                     return
-                self._connection.close()
-                self._connection = connection
-            self._introduce()
+                self._writer.close()
+                self._use(connection)
             return
 
     def _next_connection(self) -> socket.socket:
@@ -283,11 +256,11 @@ class WatchdogLink:
         if self._process is not None:
             self._process.close(0)
         self._process = WatchdogProcess(self._command)
-        return self._process.adopt()
+        return self._process.connect_worker()
 
     def _pause(self) -> None:
-        """Wait a little longer each time, or until the link is closed."""
-        deadline_s = time.monotonic() + self._again_s
-        self._again_s = min(self._again_s * 2, _AGAIN_MAX_S)
+        """Wait for the back-off time, or until the link is closed."""
+        deadline_s = time.monotonic() + self._back_off_s
+        self._back_off_s = min(self._back_off_s * 2, _BACK_OFF_MAX_S)
         while not self._closed and time.monotonic() < deadline_s:
             time.sleep(0.02)

@@ -1,7 +1,8 @@
-"""64 bytes that worker and watchdog both see: the worker's progress, its lease, and its present call of user code.
+"""64 bytes shared by worker and watchdog: progress, lease, and the present call of user code.
 
-Each field has one writer and is 8 bytes at a multiple of 8, which processors write whole. The memory has no
-name: the worker makes it and hands its file descriptor over the socket, so it ends with the last of the two.
+Each field has one writer and is 8 aligned bytes, which processors write atomically. The memory has
+no name: the worker creates it and sends its descriptor over the socket, so it is freed with the
+last of the two processes.
 """
 
 import mmap
@@ -16,10 +17,7 @@ _CALL_NS: Final = 3
 
 
 class SharedMemory:
-    """One worker's counter and lease.
-
-    Args:
-        fd: The descriptor of the memory; it stays open for as long as this object.
+    """One worker's shared fields. Times are those of `time.monotonic_ns`.
 
     >>> memory = SharedMemory.create()
     >>> memory.bump()
@@ -42,7 +40,7 @@ class SharedMemory:
 
     @classmethod
     def adopt(cls, fd: int) -> Self:
-        """Return memory that another process made; the descriptor is closed, the memory goes with this object."""
+        """Return memory of another process; closes the descriptor, the mapping stays."""
         memory = cls(fd)
         os.close(fd)
         memory.fd = -1
@@ -50,16 +48,16 @@ class SharedMemory:
 
     @property
     def progress(self) -> int:
-        """Return how often the worker's loop has turned."""
+        """Turns of the worker's loop."""
         return self._words[_PROGRESS]
 
     def bump(self) -> None:
-        """Count one more turn; only the worker's loop thread does."""
+        """Count a turn; for the worker's loop thread only."""
         self._words[_PROGRESS] += 1
 
     @property
     def lease_ns(self) -> int:
-        """Return until when new work may begin, by `time.monotonic_ns`; 0 before the first lease."""
+        """Time until which new work may begin; 0 before the first lease."""
         return self._words[_LEASE_NS]
 
     @lease_ns.setter
@@ -68,21 +66,21 @@ class SharedMemory:
 
     @property
     def pulse_ns(self) -> int:
-        """Return when the worker's call watch looked last, by `time.monotonic_ns`; 0: it has none."""
+        """Time of the last check by the worker's call watch; 0: it has none."""
         return self._words[_PULSE_NS]
 
     @property
     def call_ns(self) -> int:
-        """Return since when the worker's loop has been in its present call of user code, by the same clock; 0: in none."""
+        """Start of the present call of user code; 0: no call."""
         return self._words[_CALL_NS]
 
     def show_call(self, since_ns: int, now_ns: int) -> None:
-        """Store what the worker's call watch has seen; only its thread does."""
+        """Store a check of the worker's call watch; for its thread only."""
         self._words[_CALL_NS] = since_ns
         self._words[_PULSE_NS] = now_ns
 
     def close(self) -> None:
-        """Let go; idempotent."""
+        """Free the memory. Idempotent."""
         if self.fd >= 0:
             self._words.release()
             self._map.close()
@@ -93,7 +91,7 @@ class SharedMemory:
 def _anonymous_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("tidewheel-watchdog")
-    import tempfile  # noqa: PLC0415 - brings five modules that no other part of a watchdog needs
+    import tempfile  # noqa: PLC0415 - imports five modules that no other part of a watchdog needs
 
-    with tempfile.TemporaryFile() as file:  # macOS: a file that has no name any more
+    with tempfile.TemporaryFile() as file:  # macOS: a file without a name
         return os.dup(file.fileno())

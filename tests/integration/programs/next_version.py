@@ -37,7 +37,7 @@ from tidewheel.streams import kafka_streams as app
 from tidewheel.streams.kafka.admin import group_log
 from tidewheel.streams.kafka.admin.group_log import KafkaGroupLog
 from tidewheel.streams.processes.watchdog.__main__ import main as watch
-from tidewheel.streams.worker import introduction
+from tidewheel.streams.worker import worker_hello
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
 
 PROGRAM: Final = "tests.integration.programs.next_version"
@@ -184,7 +184,7 @@ def main(arguments: list[str]) -> int:
     command = (sys.executable, "-m", PROGRAM, "watchdog")
     patches: list[tuple[Any, str, Any]] = [
         (app, "HostWatchdog", functools.partial(HostWatchdog, command=command)),
-        (introduction, "JoinGroup", functools.partial(JoinGroup, protocol=(PROTOCOL_MIN, NEXT))),
+        (worker_hello, "JoinGroup", functools.partial(JoinGroup, protocol=(PROTOCOL_MIN, NEXT))),
     ]
     for owner, name, patch in patches:
         assert hasattr(owner, name), f"{owner.__name__} has no {name} any more"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.broker_errors import BrokerError
 from tidewheel.streams.broker.file_lock import FileLock
 
 

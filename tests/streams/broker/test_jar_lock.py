@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.broker_errors import BrokerError
 from tidewheel.streams.broker.jar_lock import JarLock, LockedJar
 from tidewheel.streams.broker.jars import DEFAULT_VERSION
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.streams.broker.fake_tools import fake_java, fake_mvn, runs, script
-from tidewheel.streams.broker.errors import BrokerError, FetchError, UnknownVersionError
+from tidewheel.streams.broker.broker_errors import BrokerError, FetchError, UnknownVersionError
 from tidewheel.streams.broker.jar_lock import JarLock
 from tidewheel.streams.broker.jars import JarCache, cache_dir, fetched_bytes
 from tidewheel.streams.broker.java import Java, find_java

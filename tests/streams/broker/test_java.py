@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.streams.broker.fake_tools import JAVA_8, JAVA_11, fake_java, script
-from tidewheel.streams.broker.errors import JavaError
+from tidewheel.streams.broker.broker_errors import JavaError
 from tidewheel.streams.broker.java import find_java
 
 

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from tests.streams.broker.fake_tools import answering_server
-from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.broker_errors import BrokerError
 from tidewheel.streams.broker.wire import (
     ClusterDescription,
     create_topics,

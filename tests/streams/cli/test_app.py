@@ -11,8 +11,8 @@ import pytest
 
 from tidewheel.streams.cli.app import build_app, main
 from tidewheel.streams.exit_codes import ExitCode
-from tidewheel.streams.processes.supervisor.messages import StartWorker
 from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
+from tidewheel.streams.processes.supervisor.worker_messages import StartWorker
 
 ROOT = Path(__file__).parents[3]
 WORD_COUNT = f"{ROOT / 'examples' / 'word_count.py'}:topology"

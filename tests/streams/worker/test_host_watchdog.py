@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidewheel.streams.processes.watchdog.process import WatchdogProcess
+from tidewheel.streams.processes.watchdog.watchdog_process import WatchdogProcess
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
 
 pytestmark = [pytest.mark.slow]

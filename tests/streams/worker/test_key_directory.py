@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.clients import FakeChangelogReader
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import APP, FakeGroup, GroupAdmin
-from tests.streams.worker.test_introduction import application
+from tests.streams.worker.test_worker_hello import application
 from tidewheel import KafkaStreams, RunOptions, StreamsBuilder, StreamsConfig
 from tidewheel.rebalance.inspect.describe import LogEntry
 from tidewheel.rebalance.protocol.decoding import RejectedRecord

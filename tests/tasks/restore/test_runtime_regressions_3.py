@@ -7,7 +7,7 @@ from typing import Any
 from tests.tasks.loop.bench import Bench
 from tidewheel import Processor, Record, Serdes, StreamsBuilder, StreamsConfig, Topology
 from tidewheel.streams.cli.worker_main import SupervisorLink
-from tidewheel.streams.processes.supervisor.messages import StartWorker, StopWorker, encode
+from tidewheel.streams.processes.supervisor.worker_messages import StartWorker, StopWorker, encode
 from tidewheel.testing import TopologyTestDriver
 
 STRING = Serdes.string()

@@ -14,7 +14,8 @@ from tests.streams.cli.command_runs import Command
 from tests.streams.processes.supervisor.scenario import IMPATIENT, QUICK, is_alive
 from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.exit_codes import ExitCode
-from tidewheel.streams.processes.supervisor.messages import (
+from tidewheel.streams.processes.supervisor.supervisor import Supervisor
+from tidewheel.streams.processes.supervisor.worker_messages import (
     MetricsReported,
     RecordInHand,
     Report,
@@ -22,7 +23,6 @@ from tidewheel.streams.processes.supervisor.messages import (
     StateChanged,
     WorkerReady,
 )
-from tidewheel.streams.processes.supervisor.supervisor import Supervisor
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -276,7 +276,7 @@ def test_a_record_that_kills_workers_without_a_word_is_named_too(
     supervisor = Supervisor([shouting.start()], restart=IMPATIENT, on_report=note)
     assert supervisor.run() is ExitCode.CRASH_LOOP
     place = f"topic {shouting.input}, partition 0, offset 1"
-    said = f"2 crashes on {place}: exit code 4 without a word with {place} in hand; correct"
+    said = f"2 crashes on {place}: exit code 4 without a report while processing {place}; correct"
     assert said in caplog.text
     # A life that comes after a commit begins behind it, with the record that kills.
     assert [each[-1:] for each in hands] == [[], [1], [1]]

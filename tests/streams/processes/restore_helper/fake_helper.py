@@ -8,7 +8,7 @@ import socket
 import sys
 
 from tidewheel.state_stores.restore import StoreTime
-from tidewheel.streams.processes.restore_helper.messages import (
+from tidewheel.streams.processes.restore_helper.helper_messages import (
     Failed,
     FindSnapshot,
     Forget,

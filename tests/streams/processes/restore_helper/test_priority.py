@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tidewheel.streams.processes.restore_helper.helper_process import HELPER_COMMAND
 from tidewheel.streams.processes.restore_helper.priority import (
     LOWEST,
     NICENESS,
     SessionNiceness,
     processor_seconds,
 )
-from tidewheel.streams.processes.restore_helper.process import HELPER_COMMAND
 
 _PATIENCE_S = 20.0
 _AUTOGROUPS = pytest.mark.skipif(
@@ -47,7 +47,7 @@ def test_a_helper_has_a_lower_priority_and_so_has_its_session() -> None:
 
 @_AUTOGROUPS
 def test_a_session_of_somebody_else_keeps_its_priority() -> None:
-    code = "from tidewheel.streams.processes.restore_helper.priority import step_back as s; s(); print(open('/proc/self/autogroup').read())"
+    code = "from tidewheel.streams.processes.restore_helper.priority import lower_priority as s; s(); print(open('/proc/self/autogroup').read())"
     mine = Path("/proc/self/autogroup").read_text()
     said = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
@@ -96,7 +96,7 @@ def test_a_helper_beside_programs_that_want_everything_gets_on() -> None:
     busy = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
     code = (
         f"import os; os.sched_setaffinity(0, {{{cpu}}})\n"
-        "from tidewheel.streams.processes.restore_helper.priority import step_back; step_back()\n"
+        "from tidewheel.streams.processes.restore_helper.priority import lower_priority; lower_priority()\n"
         "while True: pass"
     )
     programs = [

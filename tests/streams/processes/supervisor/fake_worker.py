@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from tidewheel.streams.processes.watchdog.process import hand_over
+from tidewheel.streams.processes.watchdog.watchdog_process import connect_worker
 
 
 def main() -> int:  # noqa: C901, PLR0912, PLR0915 - one case a step
@@ -50,7 +50,7 @@ def main() -> int:  # noqa: C901, PLR0912, PLR0915 - one case a step
             case "pid":
                 Path(argument).write_text(str(os.getpid()), encoding="ascii")
             case "watchdog":
-                with hand_over(socket.socket(fileno=given.watchdog)) as line:
+                with connect_worker(socket.socket(fileno=given.watchdog)) as line:
                     line.sendall(b"who?")
                     Path(argument).write_text(line.recv(100).decode(), encoding="ascii")
             case "crash":

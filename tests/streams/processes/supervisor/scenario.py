@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tidewheel.streams.processes.supervisor.messages import StartWorker
 from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
+from tidewheel.streams.processes.supervisor.worker_messages import StartWorker
 
 ROOT = Path(__file__).parents[4]
 FAKE_WORKER = (sys.executable, "-m", "tests.streams.processes.supervisor.fake_worker")

@@ -20,16 +20,16 @@ from tests.streams.processes.supervisor.scenario import (
     written,
 )
 from tidewheel.streams.exit_codes import ExitCode
-from tidewheel.streams.processes.supervisor.messages import (
+from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
+from tidewheel.streams.processes.supervisor.supervisor import Supervisor
+from tidewheel.streams.processes.supervisor.worker_messages import (
     Report,
     StartWorker,
     StateChanged,
     WorkerReady,
     WorkerStopped,
 )
-from tidewheel.streams.processes.supervisor.restart_policy import RestartSettings
-from tidewheel.streams.processes.supervisor.supervisor import Supervisor
-from tidewheel.streams.processes.watchdog.process import WatchdogProcess
+from tidewheel.streams.processes.watchdog.watchdog_process import WatchdogProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
@@ -174,8 +174,8 @@ def test_workers_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
 class _StopsAfterADeath(Supervisor):
     """Is told to stop between a worker's death and its restart."""
 
-    def _bury(self, slot: Any, code: int) -> None:
-        super()._bury(slot, code)
+    def _handle_exit(self, slot: Any, code: int) -> None:
+        super()._handle_exit(slot, code)
         self.request_stop()
 
 
@@ -184,8 +184,8 @@ class _StopsAfterDeaths(Supervisor):
 
     deaths = 4
 
-    def _bury(self, slot: Any, code: int) -> None:
-        super()._bury(slot, code)
+    def _handle_exit(self, slot: Any, code: int) -> None:
+        super()._handle_exit(slot, code)
         self.deaths -= 1
         if not self.deaths:
             self.request_stop()
@@ -195,7 +195,7 @@ class _StopsAfterDeaths(Supervisor):
     ("death", "described"),
     [
         (f"kill={signal.SIGSEGV.value}", "killed by SIGSEGV"),
-        ("exit=4", "exit code 4 without a word"),
+        ("exit=4", "exit code 4 without a report"),
     ],
 )
 def test_the_record_in_hand_of_silent_deaths_is_named(
@@ -206,7 +206,7 @@ def test_the_record_in_hand_of_silent_deaths_is_named(
     assert _supervise(target, restart=IMPATIENT) is ExitCode.CRASH_LOOP
     assert written(count) == "xxx"
     place = "topic t, partition 1, offset 17"
-    assert f"2 crashes on {place}: {described} with {place} in hand; correct" in caplog.text
+    assert f"2 crashes on {place}: {described} while processing {place}; correct" in caplog.text
 
 
 @pytest.mark.parametrize("steps", ["run,hold=17,hold=,kill=9", "run,exit=0", "exit=2", "exit=12"])

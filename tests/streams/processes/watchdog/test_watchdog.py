@@ -24,7 +24,7 @@ from tidewheel.rebalance.protocol.messages import Beat, LeaderBeat, MemberDied
 from tidewheel.rebalance.protocol.orders import Welcome
 from tidewheel.streams.processes.watchdog.hello import Hello
 from tidewheel.streams.processes.watchdog.link import WatchdogLink
-from tidewheel.streams.processes.watchdog.process import WatchdogProcess
+from tidewheel.streams.processes.watchdog.watchdog_process import WatchdogProcess
 
 pytestmark = pytest.mark.slow
 
@@ -190,7 +190,7 @@ def test_one_watchdog_serves_several_workers(command: list[str], said: Path) -> 
     watchdog = WatchdogProcess(command)
     links = [
         WatchdogLink.start(
-            hello(name), fd=watchdog.adopt().detach(), woken=lambda: None, command=command
+            hello(name), fd=watchdog.connect_worker().detach(), woken=lambda: None, command=command
         )
         for name in ("a", "b")
     ]

@@ -30,7 +30,7 @@ from tidewheel.streams.kafka.admin.admin import KafkaAdmin
 from tidewheel.streams.kafka.admin.group_log import KafkaGroupLog, inbox_topic, state_topic
 from tidewheel.streams.kafka.client.settings import ClientSettings
 from tidewheel.streams.processes.watchdog.hello import Hello
-from tidewheel.streams.processes.watchdog.process import WATCHDOG_COMMAND
+from tidewheel.streams.processes.watchdog.watchdog_process import WATCHDOG_COMMAND
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

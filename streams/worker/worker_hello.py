@@ -31,7 +31,7 @@ from tidewheel.tasks.internal_topics import ApplicationPlan
 _SPARE_BYTES: Final = 8 * 1024
 
 
-def introduce(
+def make_hello(
     application: Application,
     plan: ApplicationPlan,
     slot: StateDirectory,

@@ -9,7 +9,7 @@ class BrokerError(StreamsError):
     >>> raise BrokerError("no Java found; run: pip install 'tidewheel[java]'")
     Traceback (most recent call last):
     ...
-    tidewheel.streams.broker.errors.BrokerError: no Java found; run: pip install 'tidewheel[java]'
+    tidewheel.streams.broker.broker_errors.BrokerError: no Java found; run: pip install 'tidewheel[java]'
     """
 
 

@@ -1,10 +1,9 @@
-"""One restore helper that was started: its socket, the threads that serve it, its end."""
+"""One started restore helper: its socket and the threads that serve it."""
 
 import contextlib
 import logging
 import queue
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -12,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from tidewheel.streams.processes.restore_helper.messages import (
+from tidewheel.streams.processes.child import ChildProcess, LineBuffer, new_connection
+from tidewheel.streams.processes.restore_helper.helper_messages import (
     Begin,
     Order,
     Report,
@@ -28,18 +28,15 @@ _READ_BYTES: Final = 256 * 1024
 
 
 class HelperProcess:
-    """A helper, in a session of its own, so that a terminal's Ctrl-C does not reach it.
+    """A restore helper. One thread sends orders, one receives reports.
 
     Args:
-        begin: What it is told first.
-        on_report: Told what it says, by a thread of this object.
-        on_end: Told of its end, by the same thread, whatever ended it; its last word.
-        may_end: Asked now and then while nothing was ordered for `idle_s`: whether nothing is under way.
-        idle_s: How long it may have nothing to do.
-        command: The program.
-
-    Attributes:
-        pid: The process.
+        begin: The first message.
+        on_report: Receives reports, in the receiving thread.
+        on_end: Called once at the helper's end, in the receiving thread.
+        may_end: Called after each `idle_s` without an order; True ends the helper.
+        idle_s: Time without an order.
+        command: The helper program.
     """
 
     def __init__(
@@ -56,34 +53,24 @@ class HelperProcess:
         self._on_end = on_end
         self._may_end = may_end
         self._idle_s = idle_s
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._process = subprocess.Popen(  # noqa: S603 - our own program, without a shell
-                    list(command),
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            except BaseException:
-                self._socket.close()
-                raise
+        with new_connection() as (self._socket, theirs):
+            self._process = ChildProcess(command, stdin=theirs.fileno())
         self.pid = self._process.pid
         self._orders: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._orders.put(encode(begin))
-        for target in (self._write, self._read):
+        for target in (self._send_orders, self._receive_reports):
             threading.Thread(target=target, name="tidewheel-restore-helper", daemon=True).start()
 
     def send(self, order: Order) -> None:
-        """Have an order sent; one that is gone does not hear it, its end is told."""
+        """Queue an order. A dead helper does not receive it; `on_end` is called for it."""
         self._orders.put(encode(order))
 
     def close(self) -> None:
-        """End it at once. Idempotent."""
+        """Kill the helper. Idempotent."""
         self._orders.put(None)
         self._process.kill()
 
-    def _write(self) -> None:
+    def _send_orders(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 try:
@@ -98,21 +85,20 @@ class HelperProcess:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _read(self) -> None:
-        rest = b""
+    def _receive_reports(self) -> None:
+        lines = LineBuffer()
         with self._socket, contextlib.suppress(OSError):
             while data := self._socket.recv(_READ_BYTES):
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    self._report(line)
+                for line in lines.feed(data):
+                    self._handle_report(line)
         self._orders.put(None)
         code = self._process.wait()
         self._on_end(self, f"the restore helper (process {self.pid}) ended with code {code}")
 
-    def _report(self, line: bytes) -> None:
+    def _handle_report(self, line: bytes) -> None:
         try:
             report = decode_report(line)
         except msgspec.MsgspecError as error:
-            _log.error("the restore helper said what nobody understands: %s", error)
+            _log.error("a message of the restore helper can't be read and is skipped: %s", error)
             return
         self._on_report(report)

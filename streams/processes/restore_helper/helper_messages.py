@@ -1,7 +1,7 @@
-"""What a worker and its restore helpers say to each other: one JSON object a line, over a socket pair.
+"""Messages between a worker and its restore helpers: one JSON object per line, over a socket pair.
 
-The first line to a helper is `Begin`. It has the client settings, secrets included: it crosses the socket pair only, never
-arguments or environment, which other users of the machine can read.
+`Begin` has the client settings with their secrets, so it crosses the socket pair only: other users
+of the machine can read arguments and environment.
 """
 
 from typing import Any, Final
@@ -13,22 +13,24 @@ from tidewheel.state_stores.bulk_restore.shape import StoreShape
 from tidewheel.state_stores.restore import StoreTime
 from tidewheel.streams.console_log import LogLevel
 
-#: Stretches that a helper reads at once: each holds the rows of a run in memory.
+#: Concurrent orders of a helper: each keeps the rows of one run in memory.
 ACTIVE_MAX: Final = 2
 
 
 class Begin(msgspec.Struct, tag="begin", frozen=True, kw_only=True):
-    """The first line.
+    """The first line to a helper.
 
     Attributes:
-        application_id, bootstrap_servers, consumer: As for `tidewheel.streams.kafka.clients.KafkaClients`.
-        rack_id: Brokers of this rack are read from.
-        snapshot_location: Where snapshots are looked for; None for nowhere.
-        run_bytes: How much memory the rows of one run may take.
-        import_path: Where callbacks are imported from: `sys.path` of the worker.
-        log_level: As for `tidewheel.streams.console_log.configure_logging`.
+        application_id, bootstrap_servers, consumer: See
+            `tidewheel.streams.kafka.clients.KafkaClients`.
+        rack_id: Rack of the brokers to read from.
+        snapshot_location: None: there are no snapshots.
+        run_bytes: Memory for the rows of one run.
+        import_path: `sys.path` of the worker, for callbacks.
+        log_level: See `tidewheel.streams.console_log.configure_logging`.
 
-    >>> Begin(application_id="shop", bootstrap_servers="localhost:9092", consumer={"sasl.password": "secret"}, run_bytes=1)
+    >>> Begin(application_id="shop", bootstrap_servers="localhost:9092",
+    ...       consumer={"sasl.password": "secret"}, run_bytes=1)
     Begin(application_id='shop')
     """
 
@@ -46,7 +48,7 @@ class Begin(msgspec.Struct, tag="begin", frozen=True, kw_only=True):
 
 
 class FindSnapshot(msgspec.Struct, tag="find", frozen=True, kw_only=True):
-    """Look for the newest snapshot of a store, by its changelog's id."""
+    """Find the newest snapshot of a store; `topic_id` is its changelog's."""
 
     number: int
     store: str
@@ -54,7 +56,7 @@ class FindSnapshot(msgspec.Struct, tag="find", frozen=True, kw_only=True):
 
 
 class MakeRuns(msgspec.Struct, tag="make", frozen=True, kw_only=True):
-    """Make and bring runs: `tidewheel.tasks.restore.run_ports.RunOrder`."""
+    """Build and download runs: `tidewheel.tasks.restore.run_ports.RunOrder`."""
 
     number: int
     shape: StoreShape
@@ -70,7 +72,7 @@ class MakeRuns(msgspec.Struct, tag="make", frozen=True, kw_only=True):
 
 
 class Forget(msgspec.Struct, tag="forget", frozen=True, kw_only=True):
-    """Stop what has this number, if it is still under way."""
+    """Cancel the order with this number, if it is in progress."""
 
     number: int
 
@@ -83,22 +85,20 @@ class SnapshotFound(msgspec.Struct, tag="found", frozen=True, kw_only=True):
 
 
 class Progressed(msgspec.Struct, tag="progressed", frozen=True, kw_only=True):
-    """How far an order is."""
-
     number: int
     position: int
     records: int
 
 
 class MadeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file on this machine's disk, and what is in it."""
+    """A file on this machine's disk and its description."""
 
     path: str
     run: Run
 
 
 class Made(msgspec.Struct, tag="made", frozen=True, kw_only=True):
-    """The files of an order, in the order of their offsets."""
+    """The files of an order, by ascending offset."""
 
     number: int
     files: tuple[MadeFile, ...]
@@ -107,7 +107,11 @@ class Made(msgspec.Struct, tag="made", frozen=True, kw_only=True):
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True, kw_only=True):
-    """Why an order can't be carried out."""
+    """A failed order.
+
+    Attributes:
+        snapshot: The order's snapshot is the cause.
+    """
 
     number: int
     reason: str
@@ -124,7 +128,7 @@ _REPORTS: Final[msgspec.json.Decoder[Report]] = msgspec.json.Decoder(Report)
 
 
 def encode(message: Begin | Order | Report) -> bytes:
-    """Return the line of a message.
+    """Return a message as a line.
 
     >>> decode_order(encode(Forget(number=3)))
     Forget(number=3)
@@ -133,15 +137,12 @@ def encode(message: Begin | Order | Report) -> bytes:
 
 
 def decode_begin(line: bytes) -> Begin:
-    """Return what a helper is to work with; raises `msgspec.MsgspecError`."""
     return _BEGIN.decode(line)
 
 
 def decode_order(line: bytes) -> Order:
-    """Return what a helper is to do; raises `msgspec.MsgspecError`."""
     return _ORDERS.decode(line)
 
 
 def decode_report(line: bytes) -> Report:
-    """Return what a helper has to say; raises `msgspec.MsgspecError`."""
     return _REPORTS.decode(line)

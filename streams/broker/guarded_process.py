@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.broker_errors import BrokerError
 
 _GUARD = Path(__file__).with_name("guard.py")
 _EXTRA_WAIT_MS = 5_000

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.streams.broker.fake_tools import script
-from tidewheel.streams.broker.errors import BrokerError
+from tidewheel.streams.broker.broker_errors import BrokerError
 from tidewheel.streams.broker.file_lock import FileLock
-from tidewheel.streams.broker.process import GuardedProcess
+from tidewheel.streams.broker.guarded_process import GuardedProcess
 
 Start = Callable[..., GuardedProcess]
 
@@ -21,7 +21,7 @@ _STARTER = """
 import sys, time
 from pathlib import Path
 from tidewheel.streams.broker.file_lock import FileLock
-from tidewheel.streams.broker.process import GuardedProcess
+from tidewheel.streams.broker.guarded_process import GuardedProcess
 lock = FileLock(Path(sys.argv[1]) / "lock")
 lock.acquire(timeout_ms=100)
 child = GuardedProcess(sys.argv[2:], output=Path(sys.argv[1]) / "out", lock_fd=lock.fileno(),

@@ -13,8 +13,8 @@ import pytest
 from tidewheel import Serdes
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.streams.processes.restore_helper.host import MEMORY_BYTES, HostRestoreHelper
-from tidewheel.streams.processes.restore_helper.messages import Begin
+from tidewheel.streams.processes.restore_helper.helper_messages import Begin
+from tidewheel.streams.processes.restore_helper.helper_pool import MEMORY_BYTES, RestoreHelperPool
 from tidewheel.tasks.restore.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
 
 CANARY = "canary-5e1c"
@@ -33,13 +33,13 @@ def begin(run_bytes: int) -> Begin:
 
 
 @pytest.fixture
-def make_host() -> Iterator[Callable[..., HostRestoreHelper]]:
+def make_host() -> Iterator[Callable[..., RestoreHelperPool]]:
     """Makes hosts of fake helpers, and closes them."""
-    hosts: list[HostRestoreHelper] = []
+    hosts: list[RestoreHelperPool] = []
 
-    def make(**settings: Any) -> HostRestoreHelper:
+    def make(**settings: Any) -> RestoreHelperPool:
         hosts.append(
-            HostRestoreHelper(
+            RestoreHelperPool(
                 begin, **{"snapshots": True, "readers": 2, "command": _COMMAND, **settings}
             )
         )
@@ -84,7 +84,7 @@ class Told:
 
 
 def test_an_order_is_carried_out_by_a_process_that_is_started_for_it(
-    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+    make_host: Callable[..., RestoreHelperPool], tmp_path: Path
 ) -> None:
     host = make_host()
     assert host.pids() == []
@@ -97,7 +97,7 @@ def test_an_order_is_carried_out_by_a_process_that_is_started_for_it(
 
 
 def test_secrets_are_told_by_the_socket_only(
-    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+    make_host: Callable[..., RestoreHelperPool], tmp_path: Path
 ) -> None:
     host = make_host()
     told = Told()
@@ -109,7 +109,7 @@ def test_secrets_are_told_by_the_socket_only(
 
 
 def test_a_second_helper_is_started_when_the_first_has_something_to_do(
-    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+    make_host: Callable[..., RestoreHelperPool], tmp_path: Path
 ) -> None:
     host = make_host()
     first = Told()
@@ -125,7 +125,7 @@ def test_a_second_helper_is_started_when_the_first_has_something_to_do(
 
 
 def test_whoever_waits_for_a_helper_is_told_of_its_death(
-    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+    make_host: Callable[..., RestoreHelperPool], tmp_path: Path
 ) -> None:
     host = make_host(readers=1)
     waiting, dying, told = Told(), Told(), Told()
@@ -140,7 +140,7 @@ def test_whoever_waits_for_a_helper_is_told_of_its_death(
     assert isinstance(told.next(), RunsMade)
 
 
-def test_what_fails_says_why(make_host: Callable[..., HostRestoreHelper], tmp_path: Path) -> None:
+def test_what_fails_says_why(make_host: Callable[..., RestoreHelperPool], tmp_path: Path) -> None:
     host, told = make_host(), Told()
     host.make(order("fail", tmp_path), told)
     assert told.next() == RunsFailed(reason="as asked")
@@ -148,7 +148,7 @@ def test_what_fails_says_why(make_host: Callable[..., HostRestoreHelper], tmp_pa
 
 
 def test_a_helper_without_anything_to_do_ends(
-    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+    make_host: Callable[..., RestoreHelperPool], tmp_path: Path
 ) -> None:
     host, told = make_host(idle_s=0.1, readers=1), Told()
     host.make(order("wait", tmp_path), told)
@@ -171,7 +171,7 @@ def test_a_helper_without_anything_to_do_ends(
 
 
 def test_a_forgotten_order_is_told_no_more_of(
-    make_host: Callable[..., HostRestoreHelper], tmp_path: Path
+    make_host: Callable[..., RestoreHelperPool], tmp_path: Path
 ) -> None:
     host = make_host(readers=1)
     waiting, told = Told(), Told()
@@ -193,7 +193,7 @@ def test_a_forgotten_order_is_told_no_more_of(
 
 
 def test_a_snapshot_is_looked_for_once_for_all_that_ask_at_once(
-    make_host: Callable[..., HostRestoreHelper],
+    make_host: Callable[..., RestoreHelperPool],
 ) -> None:
     host = make_host()
     all_told, found = threading.Event(), list[Any]()

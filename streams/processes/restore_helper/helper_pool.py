@@ -1,4 +1,4 @@
-"""The restore helpers of this process: the port `tidewheel.tasks.restore.run_ports.RunMaker` over processes that come and go."""
+"""The restore helpers of this process: the port `tidewheel.tasks.restore.run_ports.RunMaker`."""
 
 import shutil
 import threading
@@ -13,7 +13,7 @@ import msgspec
 from tidewheel.state_stores.bulk_restore.manifest import StoreSnapshot
 from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns, RunFile
 from tidewheel.state_stores.bulk_restore.shape import StoreShape
-from tidewheel.streams.processes.restore_helper.messages import (
+from tidewheel.streams.processes.restore_helper.helper_messages import (
     ACTIVE_MAX,
     Begin,
     Failed,
@@ -26,44 +26,44 @@ from tidewheel.streams.processes.restore_helper.messages import (
     Report,
     SnapshotFound,
 )
-from tidewheel.streams.processes.restore_helper.process import HELPER_COMMAND, HelperProcess
+from tidewheel.streams.processes.restore_helper.helper_process import HELPER_COMMAND, HelperProcess
 from tidewheel.tasks.restore.run_ports import RunOrder, RunProgress, RunReport, RunsFailed, RunsMade
 
-#: A helper without anything to do ends after so long.
+#: An idle helper ends after this time.
 IDLE_S: Final = 60.0
-#: Memory for the rows of all runs that are being made.
+#: For the rows of all runs in progress.
 MEMORY_BYTES: Final = 512 * 1024 * 1024
-#: What was found of a snapshot is true for so long: tasks of one store ask one after the other.
-_FOUND_S: Final = 5.0
+#: Lifetime of a cached search result: the tasks of one store search one after the other.
+_CACHE_S: Final = 5.0
 
-_Found = Callable[[StoreSnapshot | None], None]
-_Tell = Callable[[RunReport], None]
+_OnFound = Callable[[StoreSnapshot | None], None]
+_OnReport = Callable[[RunReport], None]
 
 
 class _Search(msgspec.Struct):
-    """Who waits for the newest snapshot of a store, which is told by its name and its changelog's id."""
+    """A search for the newest snapshot; `store` is its name and its changelog's topic id."""
 
     store: tuple[str, bytes]
-    waiting: list[_Found] = msgspec.field(default_factory=list[_Found])
+    waiting: list[_OnFound] = msgspec.field(default_factory=list[_OnFound])
 
 
-class _Making(msgspec.Struct):
-    """An order that is carried out, and by which helper."""
+class _SentOrder(msgspec.Struct):
+    """An order in progress and its helper."""
 
     order: RunOrder
-    tell: _Tell
+    on_report: _OnReport
     helper: HelperProcess
 
 
-class HostRestoreHelper:
-    """Starts helpers when there is something to do: a second one when the first has enough. Any thread may call it.
+class RestoreHelperPool:
+    """Starts helpers for orders, the next one while all others are busy. Any thread may call it.
 
     Args:
-        begin: Makes what helpers are told first, given the memory for one run.
-        snapshots: Whether there is a place for snapshots.
-        readers: How many helpers there are at most.
-        idle_s: How long one may have nothing to do.
-        command: The program.
+        begin: Makes the first message of a helper from the memory for one run, in bytes.
+        snapshots: A snapshot location is configured.
+        readers: Maximum number of helpers.
+        idle_s: A helper without an order ends after this time.
+        command: The helper program.
     """
 
     def __init__(
@@ -83,36 +83,34 @@ class HostRestoreHelper:
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._helpers: list[HelperProcess] = []
-        self._making: dict[int, _Making] = {}
+        self._jobs: dict[int, _SentOrder] = {}
         self._searches: dict[int, tuple[_Search, HelperProcess]] = {}
-        self._found: dict[tuple[str, bytes], tuple[float, StoreSnapshot | None]] = {}
+        self._cache: dict[tuple[str, bytes], tuple[float, StoreSnapshot | None]] = {}
         self._closed = False
 
     @property
     def has_snapshots(self) -> bool:
-        """Return whether there is a place where snapshots are looked for."""
         return self._snapshots
 
     def pids(self) -> list[int]:
-        """Return the processes that are there now."""
         with self._lock:
             return [helper.pid for helper in self._helpers]
 
-    def find_snapshot(self, store: str, topic_id: bytes, found: _Found) -> None:
-        """Look for the newest snapshot of a store, by its changelog's id."""
-        wanted = store, topic_id
+    def find_snapshot(self, store: str, topic_id: bytes, found: _OnFound) -> None:
+        """Find the newest snapshot of a store; `topic_id` is its changelog's."""
+        key = store, topic_id
         with self._lock:
             if self._closed:
-                return  # so is whoever asks
-            when_s, snapshot = self._found.get(wanted, (-_FOUND_S, None))
-            known = time.monotonic() - when_s < _FOUND_S
-            if not known:
-                under_way = [each for each, _ in self._searches.values() if each.store == wanted]
-                if under_way:
-                    under_way[0].waiting.append(found)
+                return  # the caller is closed too
+            found_s, snapshot = self._cache.get(key, (-_CACHE_S, None))
+            is_cached = time.monotonic() - found_s < _CACHE_S
+            if not is_cached:
+                running = [search for search, _ in self._searches.values() if search.store == key]
+                if running:
+                    running[0].waiting.append(found)
                     return
-                self._search(_Search(wanted, [found]))
-        if known:
+                self._search(_Search(key, [found]))
+        if is_cached:
             found(snapshot)
 
     def _search(self, search: _Search) -> None:
@@ -122,47 +120,47 @@ class HostRestoreHelper:
         store, topic_id = search.store
         helper.send(FindSnapshot(number=number, store=store, topic_id=topic_id))
 
-    def make(self, order: RunOrder, tell: _Tell) -> None:
-        """Begin with an order."""
+    def make(self, order: RunOrder, tell: _OnReport) -> None:
+        """Start an order; `tell` receives its reports."""
         with self._lock:
             if self._closed:
-                return  # so is whoever asks
+                return  # the caller is closed too
             number = next(self._numbers)
             helper = self._least_busy()
-            self._making[number] = _Making(order, tell, helper)
+            self._jobs[number] = _SentOrder(order, tell, helper)
             helper.send(message_of(number, order))
 
     def forget(self, order: RunOrder) -> None:
-        """Stop an order if it is under way, tell no more of it, and delete its directory. Idempotent."""
+        """Cancel an order if it is in progress, and delete its directory. Idempotent."""
         with self._lock:
-            numbers = [each for each, made in self._making.items() if made.order is order]
+            numbers = [number for number, job in self._jobs.items() if job.order is order]
             for number in numbers:
-                self._making.pop(number).helper.send(Forget(number=number))
-        if not numbers:  # otherwise the helper deletes it, which may be writing there
+                self._jobs.pop(number).helper.send(Forget(number=number))
+        if not numbers:  # else the helper deletes it, because it may still write there
             shutil.rmtree(order.directory, ignore_errors=True)
 
     def close(self) -> None:
-        """End all helpers; what is under way is not told of any more. Idempotent."""
+        """End all helpers; orders in progress get no more reports. Idempotent."""
         with self._lock:
             self._closed = True
-            self._making.clear()
+            self._jobs.clear()
             self._searches.clear()
             helpers, self._helpers = self._helpers, []
         for helper in helpers:
             helper.close()
 
-    # -- helpers; the lock is held ---------------------------------------------------------------------------------
+    # -- helpers; the lock is held -----------------------------------------------------------------
 
     def _least_busy(self) -> HelperProcess:
-        """Return the helper with the least to do; a new one if each has something and there may be one more."""
+        """Return the helper with the fewest orders, or a new one while all are busy."""
         load = {
-            id(helper): sum(made.helper is helper for made in self._making.values())
+            id(helper): sum(job.helper is helper for job in self._jobs.values())
             for helper in self._helpers
         }
         free = [helper for helper in self._helpers if not load[id(helper)]]
         if not free and len(self._helpers) < self._readers:
             return self._start()
-        return min(self._helpers, key=lambda each: load[id(each)])
+        return min(self._helpers, key=lambda helper: load[id(helper)])
 
     def _start(self) -> HelperProcess:
         helper = HelperProcess(
@@ -176,56 +174,58 @@ class HostRestoreHelper:
         self._helpers.append(helper)
         return helper
 
-    # -- called by helpers' threads --------------------------------------------------------------------------------
+    # -- called by helpers' threads ----------------------------------------------------------------
 
     def _may_end(self, helper: HelperProcess) -> bool:
         with self._lock:
-            busy = any(made.helper is helper for made in self._making.values())
-            busy = busy or any(each is helper for _, each in self._searches.values())
+            busy = any(job.helper is helper for job in self._jobs.values())
+            busy = busy or any(searcher is helper for _, searcher in self._searches.values())
             if not busy and helper in self._helpers:
                 self._helpers.remove(helper)
             return not busy
 
     def _on_end(self, helper: HelperProcess, reason: str) -> None:
-        """Tell whoever waits for a helper that it is gone."""
+        """Fail the orders and searches of a helper that is gone."""
         with self._lock:
             if helper in self._helpers:
                 self._helpers.remove(helper)
-            lost = [each for each, made in self._making.items() if made.helper is helper]
-            tells = [self._making.pop(number).tell for number in lost]
-            unfound = [each for each, found in self._searches.items() if found[1] is helper]
-            founds = [
-                found for number in unfound for found in self._searches.pop(number)[0].waiting
+            jobs = [number for number, job in self._jobs.items() if job.helper is helper]
+            listeners = [self._jobs.pop(number).on_report for number in jobs]
+            searches = [
+                number for number, (_, searcher) in self._searches.items() if searcher is helper
             ]
-        for tell in tells:
-            tell(RunsFailed(reason=reason))
-        for found in founds:
+            waiting = [
+                found for number in searches for found in self._searches.pop(number)[0].waiting
+            ]
+        for listener in listeners:
+            listener(RunsFailed(reason=reason))
+        for found in waiting:
             found(None)
 
     def _on_report(self, report: Report) -> None:
         if isinstance(report, SnapshotFound):
-            self._tell_found(report)
+            self._on_snapshot_found(report)
             return
         with self._lock:
-            made = self._making.get(report.number)
-            if made is None:
+            job = self._jobs.get(report.number)
+            if job is None:
                 return
             if not isinstance(report, Progressed):
-                del self._making[report.number]
-        made.tell(report_of(report))
+                del self._jobs[report.number]
+        job.on_report(report_of(report))
 
-    def _tell_found(self, report: SnapshotFound) -> None:
+    def _on_snapshot_found(self, report: SnapshotFound) -> None:
         with self._lock:
             if report.number not in self._searches:
                 return
             search, _ = self._searches.pop(report.number)
-            self._found[search.store] = (time.monotonic(), report.snapshot)
+            self._cache[search.store] = (time.monotonic(), report.snapshot)
         for found in search.waiting:
             found(report.snapshot)
 
 
 def message_of(number: int, order: RunOrder) -> Order:
-    """Return an order as a helper is sent it."""
+    """Return an order as a message to a helper."""
     return MakeRuns(
         number=number,
         shape=StoreShape.of(order.spec),
@@ -242,12 +242,12 @@ def message_of(number: int, order: RunOrder) -> Order:
 
 
 def report_of(report: Progressed | Made | Failed) -> RunReport:
-    """Return what a helper said as the port tells it."""
+    """Return a helper's message as a report of the port."""
     match report:
         case Progressed():
             return RunProgress(position=report.position, records=report.records)
         case Made():
-            files = tuple(RunFile(Path(each.path), each.run) for each in report.files)
+            files = tuple(RunFile(Path(file.path), file.run) for file in report.files)
             return RunsMade(runs=BuiltRuns(files, report.time), records=report.records)
         case Failed():
             return RunsFailed(reason=report.reason, snapshot=report.snapshot)

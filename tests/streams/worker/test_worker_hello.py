@@ -19,7 +19,7 @@ from tidewheel.streams.worker.application.application import Application, System
 from tidewheel.streams.worker.application.application_state import ApplicationState
 from tidewheel.streams.worker.application.memory import ProcessMemory
 from tidewheel.streams.worker.application.wiring import take_slot
-from tidewheel.streams.worker.introduction import fitting, introduce
+from tidewheel.streams.worker.worker_hello import fitting, make_hello
 from tidewheel.tasks.internal_topics import plan_application
 
 SEVEN = DiskCopy(task="0_1", positions={"shop-rows-changelog-1": 7})
@@ -47,7 +47,7 @@ def introduced(folder: Path, **settings: Any) -> Hello:
     made = application(folder, **settings)
     with ExitStack() as stack:
         slot = take_slot(made.config, None, stack)
-        return introduce(
+        return make_hello(
             made,
             plan_application(made.spec, "shop", {"in": 2}),
             slot,

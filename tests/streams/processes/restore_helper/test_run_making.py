@@ -19,9 +19,7 @@ from tidewheel.state_stores.bulk_restore.run_files import BuiltRuns
 from tidewheel.state_stores.bulk_restore.shape import StoreShape
 from tidewheel.state_stores.rocksdb.sorted_files import read_sorted_file
 from tidewheel.state_stores.spec import StoreKind, StoreSpec
-from tidewheel.streams.processes.restore_helper.helper import FIND_S, RestoreHelper
-from tidewheel.streams.processes.restore_helper.host import report_of
-from tidewheel.streams.processes.restore_helper.messages import (
+from tidewheel.streams.processes.restore_helper.helper_messages import (
     Failed,
     FindSnapshot,
     Forget,
@@ -34,6 +32,8 @@ from tidewheel.streams.processes.restore_helper.messages import (
     decode_report,
     encode,
 )
+from tidewheel.streams.processes.restore_helper.helper_pool import report_of
+from tidewheel.streams.processes.restore_helper.run_making import FIND_S, RestoreHelper
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 from tidewheel.tasks.restore.run_ports import RunsMade
 
@@ -63,7 +63,7 @@ class Bench:
             "app",
             make_reader=lambda: FakeChangelogReader(self.broker),
             location=lambda: location or SnapshotLocation(str(folder / "snapshots")),
-            say=self.said.append,
+            send=self.said.append,
             clock=self.clock,
             run_bytes=run_bytes,
             find_s=find_s,
@@ -99,7 +99,7 @@ class Bench:
             urgent=urgent,
             directory=str(self.folder / str(number)),
         )
-        self.helper.take(decode_order(encode(made)))
+        self.helper.accept(decode_order(encode(made)))
 
     def work(self, steps: int = 1_000) -> list[Report]:
         """Let it work until it is idle; return what it said meanwhile, as it comes over the line."""
@@ -154,8 +154,8 @@ def test_a_snapshot_comes_before_what_is_read(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.fill(9)
     snapshot = take_snapshot(bench.broker, bench.clock, SPEC, tmp_path / "snapshots", "app")
-    bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
-    bench.helper._finders.shutdown(wait=True)
+    bench.helper.accept(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
+    bench.helper._searchers.shutdown(wait=True)
     assert bench.said == [SnapshotFound(number=7, snapshot=snapshot)]
     bench = Bench(tmp_path)
     bench.fill(9)
@@ -221,7 +221,7 @@ def test_a_file_that_does_not_come_is_waited_for_while_others_do(tmp_path: Path)
     assert failed.snapshot
     assert "sent nothing for 120 s" in failed.reason
     location.sends.release()
-    bench.helper._bringers.shutdown(wait=True)
+    bench.helper._downloaders.shutdown(wait=True)
 
 
 def test_who_hangs_is_given_up_though_others_begin_to_wait(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_who_hangs_is_given_up_though_others_begin_to_wait(tmp_path: Path) -> No
     assert {each.number for each in bench.work(steps=3) if isinstance(each, Failed)} == {1, 2}
     for _ in range(6):
         location.sends.release()
-    bench.helper._bringers.shutdown(wait=True)
+    bench.helper._downloaders.shutdown(wait=True)
 
 
 def test_snapshots_are_found_while_others_are_brought(tmp_path: Path) -> None:
@@ -252,18 +252,18 @@ def test_snapshots_are_found_while_others_are_brought(tmp_path: Path) -> None:
         part = snapshot.partition(partition)
         bench.order(partition, 9, partition=partition, from_offset=9, snapshot=part)
     bench.work(steps=2)
-    bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
+    bench.helper.accept(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
     until(lambda: SnapshotFound(number=7, snapshot=snapshot) in bench.said, "it is found")
     for _ in range(15):
         location.sends.release()
-    bench.helper._bringers.shutdown(wait=True)
+    bench.helper._downloaders.shutdown(wait=True)
 
 
 def test_a_location_that_can_not_be_read_has_no_snapshot(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "snapshots").write_text("no directory")
-    bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
-    bench.helper._finders.shutdown(wait=True)
+    bench.helper.accept(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
+    bench.helper._searchers.shutdown(wait=True)
     assert bench.said == [SnapshotFound(number=7, snapshot=None)]
 
 
@@ -275,13 +275,13 @@ def test_a_location_that_does_not_answer_has_no_snapshot(
     silent.parent.mkdir(parents=True)
     os.mkfifo(silent)  # whoever opens it waits for somebody who writes
     try:
-        bench.helper.take(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
+        bench.helper.accept(FindSnapshot(number=7, store="s", topic_id=bytes(16)))
         until(lambda: bench.said, "it is answered")
         assert bench.said == [SnapshotFound(number=7, snapshot=None)]
         assert "has not answered" in caplog.text
     finally:
         silent.open("wb").close()
-        bench.helper._finders.shutdown(wait=True)
+        bench.helper._searchers.shutdown(wait=True)
 
 
 def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_stretch_that_does_not_move_on_is_given_up(tmp_path: Path) -> None:
     said = bench.work()
     assert isinstance(said[-1], Failed)
     assert "offset 3" in said[-1].reason
-    assert "nothing came" in said[-1].reason
+    assert "no record arrived" in said[-1].reason
 
 
 def test_progress_is_told_now_and_then(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_forgotten_order_leaves_nothing(tmp_path: Path) -> None:
     bench.helper.step()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["0", "1"]
     for number in range(4):
-        bench.helper.take(Forget(number=number))
+        bench.helper.accept(Forget(number=number))
     assert bench.helper.is_idle
     assert list(tmp_path.iterdir()) == []
     assert bench.work() == []

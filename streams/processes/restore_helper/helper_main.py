@@ -1,0 +1,110 @@
+"""The program of a restore helper: executes orders until its worker is gone.
+
+Standard input is a socket for orders and reports. SIGINT and SIGTERM are ignored, because the
+worker ends the helper: by closing the socket, or by dying.
+"""
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.streams.console_log import configure_logging
+from tidewheel.streams.kafka.clients import KafkaClients
+from tidewheel.streams.processes.child import LineReader, LineWriter
+from tidewheel.streams.processes.restore_helper.helper_messages import (
+    Begin,
+    Report,
+    decode_begin,
+    decode_order,
+    encode,
+)
+from tidewheel.streams.processes.restore_helper.run_making import RestoreHelper
+
+_RETRY_S = 0.01
+
+
+class _SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+class _WorkerSocket:
+    """The connection to the worker. Any thread may call `send`."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._reader = LineReader(connection)
+        self._writer = LineWriter(connection)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(connection, selectors.EVENT_READ)
+        self.is_lost = False
+
+    def receive(self, timeout_s: float | None) -> list[bytes]:
+        """Wait for lines and return them."""
+        if not self._selector.select(timeout_s):
+            return []
+        lines, self.is_lost = self._reader.read()
+        return lines
+
+    def send(self, report: Report) -> None:
+        """Send a report; waits until the socket accepts it, so reports don't pile up in memory."""
+        is_sent = self._writer.send(encode(report))
+        while not is_sent:
+            time.sleep(_RETRY_S)
+            is_sent = self._writer.flush()
+
+
+def main() -> int:
+    """Execute orders until the worker is gone; return the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    worker = _WorkerSocket(socket.socket(fileno=os.dup(sys.stdin.fileno())))
+    lines: list[bytes] = []
+    while not lines:
+        lines = worker.receive(None)
+        if worker.is_lost and not lines:
+            return 0
+    helper = _make_helper(decode_begin(lines.pop(0)), worker)
+    while not worker.is_lost:
+        for line in lines:
+            helper.accept(decode_order(line))
+        if not helper.is_idle:
+            helper.step()
+        lines = worker.receive(None if helper.is_idle else 0)
+    logging.shutdown()
+    # Threads may still wait for a location that does not answer; their work is not needed.
+    os._exit(0)
+
+
+def _make_helper(begin: Begin, worker: _WorkerSocket) -> RestoreHelper:
+    configure_logging(begin.log_level)
+    # Callbacks of the client settings are imported from the worker's path.
+    sys.path += [path for path in begin.import_path if path not in sys.path]
+    rack = {} if begin.rack_id is None else {"client.rack": begin.rack_id}
+    clients = KafkaClients(
+        bootstrap_servers=begin.bootstrap_servers,
+        application_id=begin.application_id,
+        client_id=f"{begin.application_id}-restore-helper",
+        consumer={**rack, **begin.consumer},
+    )
+
+    def location() -> SnapshotLocation:
+        assert begin.snapshot_location is not None, "no worker sends FindSnapshot without one"
+        return SnapshotLocation(begin.snapshot_location)
+
+    return RestoreHelper(
+        begin.application_id,
+        make_reader=clients.changelog_reader,
+        location=location,
+        send=worker.send,
+        clock=_SystemClock(),
+        run_bytes=begin.run_bytes,
+    )

@@ -1,0 +1,400 @@
+"""Run building in a restore helper: reads changelog ranges into sorted runs, downloads snapshots.
+
+One thread reads all ranges with one client, a few at a time, and shares its time as a worker does:
+urgent orders first, copies get a fifth. Calls that wait for the snapshot location run in other
+threads.
+"""
+
+import contextlib
+import logging
+import shutil
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
+from pathlib import Path
+from typing import Final
+
+from tidewheel.rebalance.model import TopicPartition
+from tidewheel.state_stores.bulk_restore.location import SnapshotLocation
+from tidewheel.state_stores.bulk_restore.manifest import Run, SnapshotRefused, StoreSnapshot
+from tidewheel.state_stores.bulk_restore.merge import limit_runs
+from tidewheel.state_stores.bulk_restore.run_files import RunFile
+from tidewheel.state_stores.bulk_restore.runs import RunBuilder
+from tidewheel.state_stores.errors import StreamsError
+from tidewheel.state_stores.restore import StoreTime
+from tidewheel.streams.kafka.consumers.changelog import STALL_S
+from tidewheel.streams.processes.restore_helper.helper_messages import (
+    ACTIVE_MAX,
+    Failed,
+    FindSnapshot,
+    Forget,
+    Made,
+    MadeFile,
+    MakeRuns,
+    Order,
+    Progressed,
+    Report,
+    SnapshotFound,
+)
+from tidewheel.tasks.ports import ChangelogReader, Clock, OffsetOutOfRangeError
+from tidewheel.tasks.processing.engine.record_batch import SourceRecords
+from tidewheel.tasks.restore.store_changelog_reader import ReadingTurns
+
+_log = logging.getLogger("tidewheel.restore")
+
+_POLL_RECORDS: Final = 20_000
+_POLL_S: Final = 0.05
+_PROGRESS_EVERY_S: Final = 0.25
+#: Of so many started orders one is for a copy, if one waits.
+_COPY_EVERY: Final = 5
+#: Limit for a search; after it the changelog is read instead.
+FIND_S: Final = 30.0
+#: Two pools, so a search does not wait for downloads.
+_DOWNLOAD_THREADS: Final = 4
+_SEARCH_THREADS: Final = 4
+#: Downloads fail when no byte has arrived for this time. Concurrent downloads share the bandwidth,
+#: and one block of each (`places.BLOCK_BYTES`, and as much read ahead) must arrive in it.
+_DOWNLOAD_STALL_S: Final = 120.0
+
+
+class _Job:
+    """An order in progress. `ReadingTurns` uses `partition`, `end` and `held`."""
+
+    def __init__(self, order: MakeRuns, clock: Clock) -> None:
+        self.order = order
+        self.partition = TopicPartition(order.topic, order.partition)
+        self.end = order.to_offset if order.urgent else None
+        self.held = 0
+        self.directory = Path(order.directory)
+        self.position = order.from_offset
+        self.records = 0
+        self.reported_s = self.moved_s = clock.monotonic_s()
+        self.builder: RunBuilder | None = None
+        self.downloads: list[Future[RunFile]] = []
+
+    @property
+    def is_read(self) -> bool:
+        return self.position >= self.order.to_offset
+
+    @property
+    def is_downloaded(self) -> bool:
+        return all(download.done() for download in self.downloads)
+
+    def bytes_here(self) -> int:
+        """Return the size of the files in the directory."""
+        size = 0
+        for file in self.directory.glob("*.sst"):
+            with contextlib.suppress(FileNotFoundError):  # broken files are deleted
+                size += file.stat().st_size
+        return size
+
+
+class RestoreHelper:
+    """Executes orders. One thread calls `accept` and `step`.
+
+    Args:
+        application_id: The owner of the snapshots.
+        make_reader: Makes the one reader of changelogs.
+        location: Makes the snapshot location.
+        send: Sends a report; called by several threads.
+        run_bytes: Memory for the rows of one run.
+        find_s: Limit for a search.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        *,
+        make_reader: Callable[[], ChangelogReader],
+        location: Callable[[], SnapshotLocation],
+        send: Callable[[Report], None],
+        clock: Clock,
+        run_bytes: int,
+        find_s: float = FIND_S,
+    ) -> None:
+        self._application_id = application_id
+        self._make_reader = make_reader
+        #: One object for all searches: it logs each broken file once.
+        self._location = cache(location)
+        self._send = send
+        self._clock = clock
+        self._run_bytes = run_bytes
+        self._find_s = find_s
+        self._waiting: list[MakeRuns] = []
+        self._active: dict[TopicPartition, _Job] = {}
+        self._started_count = 0
+        self._reader: ChangelogReader | None = None
+        self._turns = ReadingTurns(clock, time.sleep)
+        #: Time of the last download progress, and the bytes at that time.
+        self._arrived_s, self._bytes_here = clock.monotonic_s(), 0
+        self._downloaders = ThreadPoolExecutor(
+            _DOWNLOAD_THREADS, thread_name_prefix="tidewheel-download"
+        )
+        self._searchers = ThreadPoolExecutor(_SEARCH_THREADS, thread_name_prefix="tidewheel-search")
+
+    @property
+    def is_idle(self) -> bool:
+        """True if `step` has nothing to do."""
+        return not self._waiting and not self._active
+
+    def accept(self, order: Order) -> None:
+        match order:
+            case FindSnapshot():
+                self._search(order)
+            case MakeRuns():
+                self._waiting.append(order)
+            case Forget():
+                self._forget(order.number)
+
+    def step(self) -> None:
+        """Do a small part of the work."""
+        self._start_jobs()
+        if self._reader is not None and any(not job.is_read for job in self._active.values()):
+            self._read(self._reader)
+        else:
+            time.sleep(_POLL_S)  # for downloads
+        for job in list(self._active.values()):
+            self._check(job)
+        self._check_downloads()
+
+    def close(self) -> None:
+        """Stop all work; the files stay."""
+        for pool in (self._downloaders, self._searchers):
+            pool.shutdown(wait=False, cancel_futures=True)
+        if self._reader is not None:
+            self._reader.close()
+
+    # -- snapshots ---------------------------------------------------------------------------------
+
+    def _search(self, order: FindSnapshot) -> None:
+        """Start a search. A task waits for it, so it is answered with None after the limit."""
+        search = self._searchers.submit(self._find, order)
+        timer = threading.Timer(self._find_s, self._end_search, (order, search))
+        timer.daemon = True
+        timer.start()
+        search.add_done_callback(lambda _: timer.cancel())
+
+    def _end_search(self, order: FindSnapshot, search: Future[None]) -> None:
+        search.cancel()
+        if search.done() and not search.cancelled():
+            return
+        _log.warning(
+            "no snapshot of store %s is used: the snapshot location has not answered for %g s; the "
+            "changelog is read instead; check the location",
+            order.store,
+            self._find_s,
+        )
+        # The worker ignores a second answer.
+        self._send(SnapshotFound(number=order.number, snapshot=None))
+
+    def _find(self, order: FindSnapshot) -> None:
+        snapshot: StoreSnapshot | None = None
+        try:
+            snapshot = self._location().newest(self._application_id, order.store, order.topic_id)
+        except Exception as error:  # noqa: BLE001 - a location may raise anything; the changelog remains
+            _log.warning("no snapshot of store %s is used: %s", order.store, error)
+        self._send(SnapshotFound(number=order.number, snapshot=snapshot))
+
+    def _start_downloads(self, job: _Job) -> None:
+        snapshot = job.order.snapshot
+        if snapshot is None:
+            return
+        location = self._location()
+        if all(active.is_downloaded for active in self._active.values()):
+            self._arrived_s = self._clock.monotonic_s()  # no download was in progress
+        for run in snapshot.runs:
+            job.downloads.append(self._downloaders.submit(_download, location, run, job.directory))
+
+    def _check_downloads(self) -> None:
+        """Fail all downloads if no byte of any has arrived: single ones may queue behind others."""
+        now_s = self._clock.monotonic_s()
+        waiting = [job for job in self._active.values() if not job.is_downloaded]
+        if waiting and now_s - self._arrived_s <= _DOWNLOAD_STALL_S:
+            return
+        bytes_here = sum(job.bytes_here() for job in waiting)
+        is_stalled = bytes_here == self._bytes_here
+        self._arrived_s, self._bytes_here = now_s, bytes_here
+        if is_stalled:
+            for job in waiting:
+                self._fail(
+                    job,
+                    f"{job.partition}: the snapshot location has sent nothing for "
+                    f"{_DOWNLOAD_STALL_S:g} s; check it",
+                    snapshot=True,
+                )
+
+    # -- starting and ending ----------------------------------------------------------------------
+
+    def _start_jobs(self) -> None:
+        while len(self._active) < ACTIVE_MAX:
+            order = self._next()
+            if order is None:
+                return
+            self._waiting.remove(order)
+            self._started_count += 1
+            job = _Job(order, self._clock)
+            self._fail_on_error(job, partial(self._start, job))
+
+    def _next(self) -> MakeRuns | None:
+        """Return the next order: urgent ones first, and at times a copy."""
+        free = [
+            order
+            for order in self._waiting
+            if TopicPartition(order.topic, order.partition) not in self._active
+        ]
+        is_copys_turn = self._started_count % _COPY_EVERY == _COPY_EVERY - 1
+        return min(free, key=lambda order: order.urgent is is_copys_turn, default=None)
+
+    def _start(self, job: _Job) -> None:
+        order = job.order
+        self._active[job.partition] = job
+        job.directory.mkdir(mode=0o700)
+        self._start_downloads(job)
+        job.builder = RunBuilder(
+            order.shape.spec(),
+            job.directory,
+            partition=order.partition,
+            from_offset=order.from_offset,
+            complete_from_zero=order.complete_from_zero,
+            max_bytes=self._run_bytes,
+            slowest_ms=order.slowest_ms,
+        )
+        if not job.is_read:
+            if self._reader is None:
+                self._reader = self._make_reader()
+                self._reader.assign({})
+            self._reader.add({job.partition: order.from_offset})
+
+    def _drop(self, job: _Job) -> None:
+        self._active.pop(job.partition, None)
+        self._turns.forget([job.partition])
+        for download in job.downloads:
+            download.cancel()
+        if self._reader is not None:
+            self._reader.remove([job.partition])
+
+    def _forget(self, number: int) -> None:
+        self._waiting = [order for order in self._waiting if order.number != number]
+        for job in [job for job in self._active.values() if job.order.number == number]:
+            self._drop(job)
+            shutil.rmtree(job.directory, ignore_errors=True)
+
+    def _fail(self, job: _Job, reason: str, *, snapshot: bool = False) -> None:
+        self._drop(job)
+        self._send(Failed(number=job.order.number, reason=reason, snapshot=snapshot))
+
+    def _fail_on_error(self, job: _Job, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except SnapshotRefused as error:
+            self._fail(job, str(error), snapshot=True)
+        except (StreamsError, OSError) as error:
+            self._fail(job, f"no runs of {job.partition}: {error}")
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _read(self, reader: ChangelogReader) -> None:
+        self._turns.share(reader, [job for job in self._active.values() if not job.is_read])
+        try:
+            runs = reader.poll(_POLL_RECORDS, _POLL_S)
+        except OffsetOutOfRangeError as error:
+            if error.partition in self._active:
+                self._fail(self._active[error.partition], str(error))
+            return
+        except StreamsError as error:
+            for job in list(self._active.values()):
+                self._fail(job, str(error))
+            return
+        for run in runs:
+            reading = self._active.get(TopicPartition(run.topic, run.partition))
+            if reading is not None:
+                self._fail_on_error(reading, partial(_add_records, reading, run))
+        positions = reader.positions()
+        for partition, job in self._active.items():
+            position = positions.get(partition, 0)
+            if position > job.position:
+                job.position = position
+                job.moved_s = self._clock.monotonic_s()
+
+    def _check(self, job: _Job) -> None:
+        if self._active.get(job.partition) is not job:
+            return
+        now_s = self._clock.monotonic_s()
+        if job.is_read and self._reader is not None:
+            self._reader.remove([job.partition])
+        if job.is_read and job.is_downloaded:
+            self._fail_on_error(job, partial(self._finish, job))
+        elif not job.is_read and now_s - job.moved_s > STALL_S:
+            self._fail(
+                job,
+                f"{job.partition}: no record arrived for {STALL_S:g} s at offset {job.position}, but "
+                f"the log ends at {job.order.to_offset}; check that the partition has a leader",
+            )
+        elif now_s - job.reported_s >= _PROGRESS_EVERY_S:
+            job.reported_s = now_s
+            self._send(
+                Progressed(
+                    number=job.order.number,
+                    position=min(job.position, job.order.to_offset),
+                    records=job.records + _downloaded_rows(job.downloads),
+                )
+            )
+
+    def _finish(self, job: _Job) -> None:
+        order = job.order
+        downloaded = _downloaded_files(job.downloads)
+        assert job.builder is not None, "set at its start"
+        built = job.builder.finish(order.to_offset)
+        files = limit_runs(
+            [*downloaded, *built.files],
+            job.directory,
+            complete_from_zero=order.complete_from_zero or order.snapshot is not None,
+        )
+        before = StoreTime() if order.snapshot is None else order.snapshot.time
+        self._drop(job)
+        self._send(
+            Made(
+                number=order.number,
+                files=tuple(MadeFile(path=str(file.path), run=file.run) for file in files),
+                time=before.later(built.time),
+                records=job.records + _downloaded_rows(job.downloads),
+            )
+        )
+
+
+def _add_records(job: _Job, run: SourceRecords) -> None:
+    assert job.builder is not None, "set at its start"
+    stop = bisect_left(run.offsets, job.order.to_offset)
+    if stop < len(run):
+        run = run.slice(0, stop)
+    if len(run):
+        job.builder.add(run.raw_keys, run.raw_values, run.timestamps, run.offsets[-1] + 1)
+        job.records += len(run)
+
+
+def _download(location: SnapshotLocation, run: Run, directory: Path) -> RunFile:
+    return RunFile(location.download(run, directory), run)
+
+
+def _downloaded_rows(downloads: Sequence[Future[RunFile]]) -> int:
+    """Return the number of rows in complete files."""
+    done = [download for download in downloads if download.done() and not download.cancelled()]
+    return sum(download.result().run.rows for download in done if download.exception() is None)
+
+
+def _downloaded_files(downloads: Sequence[Future[RunFile]]) -> list[RunFile]:
+    """Return the files; raise `SnapshotRefused` if a download failed."""
+    files: list[RunFile] = []
+    for download in downloads:
+        try:
+            files.append(download.result())
+        except SnapshotRefused:
+            raise
+        except Exception as error:  # a location may raise anything
+            raise SnapshotRefused(
+                f"a file of the snapshot could not be downloaded: {error}"
+            ) from error
+    return files
