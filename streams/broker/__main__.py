@@ -1,10 +1,11 @@
-"""What the development broker needs and what of it is missing, for a Makefile to ask.
+"""Checks and fetches the needs of the development broker, for a Makefile.
 
-    python -m tidewheel.streams.broker --check            says where Java and Kafka would come from
-    python -m tidewheel.streams.broker --missing-extras   prints what to install: `java`, `spark`, `java,spark` or nothing
-    python -m tidewheel.streams.broker --fetch            fetches Kafka's jars now, so that a later start is quick
+    python -m tidewheel.streams.broker --check            prints the sources of Java and Kafka
+    python -m tidewheel.streams.broker --missing-extras   prints `java`, `spark`, `java,spark` or nothing
+    python -m tidewheel.streams.broker --fetch            fetches Kafka's jars now; a later start is quick
 
-Exit codes: 0 all is at hand (or, with --missing-extras, always); 1 something is missing or the fetch failed.
+Exit codes: 0: nothing is missing (with --missing-extras: always); 1: something is missing, or the
+fetch failed.
 """
 
 import argparse
@@ -17,15 +18,14 @@ from tidewheel.streams.broker.needs import Needs, find_needs
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one of the commands above; the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tidewheel.streams.broker",
-        description="What the development broker needs, and what of it is missing.",
+        description="Check or fetch the needs of the development broker.",
     )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--check", action="store_true", help="say where Java and Kafka come from")
-    what.add_argument("--missing-extras", action="store_true", help="print the extras to install")
-    what.add_argument("--fetch", action="store_true", help="fetch or repair Kafka's jars now")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--check", action="store_true", help="print the sources of Java and Kafka")
+    action.add_argument("--missing-extras", action="store_true", help="print the extras to install")
+    action.add_argument("--fetch", action="store_true", help="fetch or repair Kafka's jars now")
     parser.add_argument("--kafka", default=DEFAULT_VERSION, metavar="VERSION")
     options = parser.parse_args(arguments)
     try:
@@ -44,7 +44,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe(needs: Needs) -> str:
-    """Two or three lines for a person."""
     if needs.java is None:
         java = f"missing: {needs.java_problem}"
     else:

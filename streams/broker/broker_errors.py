@@ -1,4 +1,4 @@
-"""What can go wrong with the development broker; each message says what to do next."""
+"""Errors of the development broker; each message names the next step."""
 
 from tidewheel.state_stores.errors import StreamsError
 
@@ -13,25 +13,20 @@ class BrokerError(StreamsError):
     """
 
 
-class JavaError(BrokerError):
-    """No Java that can run Kafka: none at all, or only ones that are too old."""
+class JavaError(BrokerError): ...
 
 
-class PortTakenError(BrokerError):
-    """Another program listens on the port the broker was told, or happened, to use."""
+class PortTakenError(BrokerError): ...
 
 
 class BrokerSettingError(BrokerError):
-    """A setting of the development broker makes no sense; nothing was started."""
+    """A setting is invalid; no process was started."""
 
 
-class UnknownVersionError(BrokerSettingError):
-    """There is no such Kafka version, or none that this broker can run."""
+class UnknownVersionError(BrokerSettingError): ...
 
 
-class FetchError(BrokerError):
-    """Kafka's jars could not be fetched: no network, no resolver, or not what was expected."""
+class FetchError(BrokerError): ...
 
 
-class DataDirInUseError(BrokerError):
-    """Another broker runs on the same data folder."""
+class DataDirInUseError(BrokerError): ...

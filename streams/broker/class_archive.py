@@ -1,4 +1,4 @@
-"""Java's archive of the classes that a program loads: with it a start of Kafka costs half the processor time."""
+"""Java's archive of loaded classes: halves the processor time of a start of Kafka."""
 
 import contextlib
 import hashlib
@@ -12,25 +12,24 @@ from typing import Final
 
 from tidewheel.streams.broker.java import Java
 
-#: Java tells of an archive that it can't use. It then reads the jars as ever, so nobody has to know.
+#: No log lines about an unusable archive: Java then reads the jars.
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-#: How Java ends when it was asked to: by itself, or by SIGTERM.
+#: Exit codes of an orderly end: by itself, or by SIGTERM.
 _CLEAN: Final = (0, 143)
-#: What is left of a broker that was killed while it wrote its archive is deleted after this long.
+#: Age at which the unfinished archive of a killed broker is deleted.
 _ABANDONED_S: Final = 3_600.0
 
 _logger = logging.getLogger(__name__)
 
 
 class ClassArchive:
-    """One start's view of the archive (JEP 350): made by the first one that ends in order, used by all after it.
+    """The archive (JEP 350) for one start; the first broker that ends in order writes it.
 
-    Java itself refuses an archive that was made by another Java or of other jars. Whatever goes wrong here costs time
-    and nothing else, so nothing is raised.
+    Java refuses an archive of another Java or of other jars. A failure here costs time only, so no
+    method raises.
 
     Args:
-        folder: Where archives are kept.
-        java: Whose classes they are.
+        java: The Java that loads the classes.
         jars: The class path.
     """
 
@@ -41,11 +40,10 @@ class ClassArchive:
         self._part = folder / f"{name}.{secrets.token_hex(4)}.part"
 
     def options(self) -> tuple[str, ...]:
-        """Return options for a Java that uses the archive; none if there is no archive yet."""
         return (f"-XX:SharedArchiveFile={self.file}", *_QUIET) if self.file.exists() else ()
 
     def making_options(self) -> tuple[str, ...]:
-        """Return options for a Java that uses the archive, or makes it when it ends in order."""
+        """Return the options to use the archive, or to write it at the end."""
         if self.file.exists():
             return self.options()
         with contextlib.suppress(OSError):
@@ -56,7 +54,6 @@ class ClassArchive:
         return (f"-XX:ArchiveClassesAtExit={self._part}", *_QUIET)
 
     def keep(self, exit_code: int | None) -> None:
-        """Keep what a broker has made if it ended in order, else delete it. Harmless when it made nothing."""
         try:
             if exit_code in _CLEAN and self._part.exists():
                 self._part.replace(self.file)
@@ -67,6 +64,6 @@ class ClassArchive:
 
     def _clean_up(self) -> None:
         for part in self.file.parent.glob("*.part"):
-            now_s = time.time()  # noqa: TID251 - the ages of files know no other clock
+            now_s = time.time()  # noqa: TID251 - file times have no other clock
             if now_s - part.stat().st_mtime > _ABANDONED_S:
                 part.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""An advisory lock on a file, held by an open descriptor and so never left behind by a dead process."""
+"""Advisory file lock, released by the kernel when its process dies."""
 
 import contextlib
 import fcntl
@@ -14,14 +14,15 @@ _POLL_SECONDS = 0.05
 
 
 class FileLock:
-    """Exclusive among processes, and among threads too, as each lock opens the file for itself.
+    """Exclusive lock among processes and threads: each object opens the file itself.
 
-    The kernel lets go of the lock when the last copy of the descriptor is closed. A child that is
-    given `fileno()` therefore keeps the lock after this process has died: that is how a data folder
-    stays locked for exactly as long as a broker writes to it.
+    The kernel releases the lock when the last copy of the descriptor is closed. A child process
+    that inherits `fileno()` keeps the lock after the death of this process. So a data folder is
+    locked as long as a broker writes to it.
 
     Args:
-        path: The lock file. It is created and never deleted: deleting would let two hold it.
+        path: The lock file. It is never deleted, because then two processes could lock two files of
+            one name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,7 +30,7 @@ class FileLock:
         self._descriptor: int | None = None
 
     def try_acquire(self) -> bool:
-        """Take the lock if it is free; False if another holds it."""
+        """Return False if the lock is taken."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -44,11 +45,7 @@ class FileLock:
         return True
 
     def acquire(self, *, timeout_ms: int) -> None:
-        """Take the lock, waiting for whoever holds it.
-
-        Raises:
-            BrokerError: It was still held when the time was up.
-        """
+        """Raise `BrokerError` if another process keeps the lock for `timeout_ms`."""
         deadline = time.monotonic() + timeout_ms / 1000
         while not self.try_acquire():
             if time.monotonic() >= deadline:
@@ -59,15 +56,13 @@ class FileLock:
             time.sleep(_POLL_SECONDS)
 
     def fileno(self) -> int:
-        """The descriptor, to hand to a child that shall keep the lock."""
         if self._descriptor is None:
             raise BrokerError(f"{self.path} is not locked; acquire it first")
         return self._descriptor
 
     def release(self) -> None:
-        """Let go of the lock; harmless when it is not held."""
         if self._descriptor is not None:
-            with contextlib.suppress(OSError):  # closing is all that is wanted, a bad close too
+            with contextlib.suppress(OSError):  # a failed close releases it too
                 os.close(self._descriptor)
             self._descriptor = None
 

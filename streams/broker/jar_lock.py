@@ -1,7 +1,7 @@
-"""The list of jars a Kafka version consists of, each with its size and SHA-256.
+"""List of a Kafka version's jars with their sizes and SHA-256.
 
-For the pinned version the list is part of this package (`kafka-<version>.sha256`); for any other it
-is written when the jars are first fetched, so later damage is noticed all the same.
+This package has the list of the pinned version (`kafka-<version>.sha256`). For other versions it is
+written after the first fetch, so later damage is detected.
 """
 
 import hashlib
@@ -19,8 +19,6 @@ _HEADER = "# sha256  bytes  jar"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedJar:
-    """One jar as it has to be."""
-
     name: str
     size_bytes: int
     sha256: str
@@ -28,8 +26,6 @@ class LockedJar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JarProblem:
-    """What is wrong with one jar of a folder."""
-
     name: str
     reason: str
 
@@ -39,40 +35,33 @@ class JarProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JarLock:
-    """All jars of one Kafka version, in the order of their names."""
-
     jars: tuple[LockedJar, ...]
 
     @classmethod
     def pinned(cls, version: str) -> Self | None:
-        """The list committed for `version`; None if this package has none."""
+        """Return the list in this package, or None."""
         file = resources.files("tidewheel.streams.broker").joinpath(f"kafka-{version}.sha256")
         return cls.parse(file.read_text(), origin=file.name) if file.is_file() else None
 
     @classmethod
     def parse(cls, text: str, *, origin: str) -> Self:
-        """Read what `format` wrote.
-
-        Raises:
-            BrokerError: A line is not a checksum, a size and a jar's name.
-        """
+        """Parse the result of `format`; raise `BrokerError` for a malformed line."""
         jars: list[LockedJar] = []
         for number, line in enumerate(text.splitlines(), start=1):
             if not line.strip() or line.startswith("#"):
                 continue
             parts = line.split()
-            # A name with a slash could reach outside the folder it is looked up in.
-            if len(parts) != 3 or not parts[1].isdigit() or "/" in parts[2]:  # noqa: PLR2004  # the three columns
+            # A name with a slash could leave the folder.
+            if len(parts) != 3 or not parts[1].isdigit() or "/" in parts[2]:  # noqa: PLR2004 - the three columns
                 raise BrokerError(
                     f"{origin}, line {number}: expected `sha256  bytes  jar`; delete the file's "
-                    "folder to have the jars fetched anew"
+                    "folder, then the jars are fetched again"
                 )
             jars.append(LockedJar(sha256=parts[0], size_bytes=int(parts[1]), name=parts[2]))
         return cls(jars=tuple(jars))
 
     @classmethod
     def of_folder(cls, folder: Path) -> Self:
-        """What the jars in `folder` are now."""
         return cls(
             jars=tuple(
                 LockedJar(name=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
@@ -82,30 +71,22 @@ class JarLock:
 
     @property
     def total_bytes(self) -> int:
-        """The size of all jars together."""
         return sum(jar.size_bytes for jar in self.jars)
 
     def format(self) -> str:
-        """One line a jar, under a header that names the columns."""
         lines = (f"{jar.sha256}  {jar.size_bytes}  {jar.name}" for jar in self.jars)
         return "\n".join([_HEADER, *lines]) + "\n"
 
     def paths(self, folder: Path) -> tuple[Path, ...]:
-        """Where the jars lie: these and no other file of the folder may run."""
+        """Return the files of the list: no other file of the folder may run."""
         return tuple(folder / jar.name for jar in self.jars)
 
     def problems(self, folder: Path, *, read_all: bool) -> tuple[JarProblem, ...]:
-        """Every jar of `folder` that is not as it has to be.
-
-        Args:
-            folder: Where the jars are.
-            read_all: Compare checksums too; otherwise only sizes, which costs next to nothing.
-        """
+        """Return all missing or changed jars; without `read_all` by size only."""
         return tuple(_problems(self.jars, folder, read_all=read_all))
 
 
 def sha256_of(path: Path) -> str:
-    """The file's SHA-256 in hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):

@@ -1,7 +1,7 @@
-"""Kafka's jars in a per-user cache: fetched once, checked, and repaired when damaged.
+"""Cache of Kafka's jars per user: fetched once, checked, and repaired when damaged.
 
-The cache is filled aside and moved into place, under a lock file, so two programs that need it at
-the same time are safe: one fetches, the other waits and then finds everything there.
+Files are fetched into a temporary folder and moved into place under a lock file: of two programs
+that need them, one fetches and the other waits.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ from tidewheel.streams.broker.resolvers import (
     run_resolver,
 )
 
+#: This package has its checksums.
 DEFAULT_VERSION = "4.4.0"
-"""The version that runs if none is given; its checksums are built in."""
 
 _OLDEST_MAJOR = 4
 _VERSION = re.compile(r"(\d+)\.\d+\.\d+")
@@ -50,13 +50,7 @@ _logger = logging.getLogger(__name__)
 def fetch_progress(
     label: str, total_bytes: int | None, *, show: bool | None = None
 ) -> Generator[Callable[[int], None]]:
-    """A bar on standard error while the block runs; yields how to say how many bytes are there.
-
-    Args:
-        label: What is fetched.
-        total_bytes: How much it is; None if nobody knows, then the bar only moves.
-        show: Draw it; by default if standard error is a terminal.
-    """
+    """Show a progress bar on standard error; yield a function that sets the bytes done."""
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda _done_bytes: None
         return
@@ -75,15 +69,14 @@ def fetch_progress(
 
 
 def cache_dir(environment: Mapping[str, str] | None = None) -> Path:
-    """Where this user's fetched things are kept: $TIDEWHEEL_CACHE_DIR, else the system's place."""
     environment = os.environ if environment is None else environment
-    told = environment.get("TIDEWHEEL_CACHE_DIR")
-    if told:
-        return Path(told).expanduser().absolute()
+    configured = environment.get("TIDEWHEEL_CACHE_DIR")
+    if configured:
+        return Path(configured).expanduser().absolute()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "tidewheel"
     base = environment.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that a relative path is to be ignored.
+    # The XDG specification demands to ignore a relative path.
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "tidewheel"
 
 
@@ -92,11 +85,11 @@ class JarCache:
 
     Args:
         version: A published version, 4.0.0 or newer.
-        root: The cache folder of all versions; the user's if not given.
-        lock: What the jars have to be; by default the list built in for `version`, if there is one.
+        root: Cache folder of all versions; default: the user's.
+        lock: List of the jars; default: the one of this package, if there is one.
 
     Raises:
-        UnknownVersionError: `version` is no version, or older than this broker can run.
+        UnknownVersionError: `version` is malformed or too old.
     """
 
     def __init__(
@@ -123,11 +116,9 @@ class JarCache:
 
     @property
     def archives(self) -> Path:
-        """Where Java's archives of these jars' classes are kept."""
         return self._base / "class-archives"
 
     def complete(self, *, read_all: bool = False) -> bool:
-        """Whether every jar is there as it has to be."""
         lock = self._lock()
         return lock is not None and not lock.problems(self.folder, read_all=read_all)
 
@@ -139,16 +130,16 @@ class JarCache:
         show_progress: bool | None = None,
         timeout_ms: int = 600_000,
     ) -> tuple[Path, ...]:
-        """The jars to put on Kafka's class path, fetched or repaired first if need be.
+        """Return the jars for Kafka's class path; fetch or repair them first.
 
         Args:
-            find_java: Called only if something has to be fetched: Maven and Ivy run on Java.
-            verify: Read every jar and compare its SHA-256, not only its size.
-            show_progress: Draw a progress bar on standard error; by default if it is a terminal.
-            timeout_ms: For the whole fetch, and for waiting on another process that fetches.
+            find_java: Called only before a fetch, because Maven and Ivy run on Java.
+            verify: Compare all SHA-256, not only sizes.
+            show_progress: Default: standard error is a terminal.
+            timeout_ms: For the fetch, and for another process that fetches.
 
         Raises:
-            FetchError: The jars could not be fetched, or are not what they have to be.
+            FetchError: The jars could not be fetched, or have wrong contents.
             UnknownVersionError: There is no such version.
         """
         if not self.complete(read_all=verify):
@@ -156,7 +147,7 @@ class JarCache:
             lock_file = FileLock(self._base / f"{self.version}.lock")
             lock_file.acquire(timeout_ms=timeout_ms)
             with lock_file:
-                # Another process may have done it all while this one waited for the lock.
+                # Another process may have fetched them during the wait.
                 if not self.complete(read_all=verify):
                     self._fill(find_java(), show_progress=show_progress, timeout_ms=timeout_ms)
         lock = self._lock()
@@ -170,13 +161,12 @@ class JarCache:
         return JarLock.parse(own.read_text(), origin=str(own)) if own.is_file() else None
 
     def _fill(self, java: Java, *, show_progress: bool | None, timeout_ms: int) -> None:
-        """Fetch everything aside, check it, and move what is missing or broken into place."""
         lock = self._lock()
         broken = lock.problems(self.folder, read_all=True) if lock and self.folder.exists() else ()
         for problem in broken:
             _logger.warning("%s: %s; fetching it again", self.folder, problem)
-        for left_over in self._base.glob(f".{self.version}-*"):  # of a process that was killed
-            shutil.rmtree(left_over, ignore_errors=True)
+        for leftover in self._base.glob(f".{self.version}-*"):  # of a killed process
+            shutil.rmtree(leftover, ignore_errors=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{self.version}-", dir=self._base))
         try:
             fetched = self._fetch(java, aside, show_progress=show_progress, timeout_ms=timeout_ms)
@@ -194,7 +184,6 @@ class JarCache:
     def _fetch(
         self, java: Java, aside: Path, *, show_progress: bool | None, timeout_ms: int
     ) -> Path:
-        """A folder of checked jars, fetched with the first program that manages to."""
         resolvers = find_resolvers(java)
         if not resolvers:
             raise FetchError(
@@ -262,10 +251,10 @@ class JarCache:
 
 
 def fetched_bytes(request: FetchRequest, lock: JarLock | None) -> int:
-    """How much of the jars is there by now.
+    """Return the bytes of jars that have arrived.
 
-    Ivy's cache and its copies hold the same jar twice and count once; Maven downloads into a
-    repository elsewhere, so the jars it says it downloaded count too.
+    Ivy has the same jar in its cache and as a copy; it counts once. Maven downloads into another
+    repository, so the jars of its log count too.
     """
     wanted = None if lock is None else {jar.name: jar.size_bytes for jar in lock.jars}
     sizes: dict[str, int] = {}
@@ -274,7 +263,7 @@ def fetched_bytes(request: FetchRequest, lock: JarLock | None) -> int:
         if name.endswith(".jar") and (wanted is None or name in wanted):
             try:
                 sizes[name] = max(sizes.get(name, 0), path.stat().st_size)
-            except FileNotFoundError:  # renamed between the listing and the look
+            except FileNotFoundError:  # renamed after the listing
                 continue
     if wanted is not None and request.log_file.is_file():
         for name in _DOWNLOADED.findall(request.log_file.read_text(errors="replace")):

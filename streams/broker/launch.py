@@ -1,4 +1,4 @@
-"""One start of Kafka: format a new folder, or fence the last run; start Java, wait until the broker answers."""
+"""One start of Kafka: formats a new folder or fences the last run, then starts Java."""
 
 import base64
 import contextlib
@@ -24,8 +24,8 @@ from tidewheel.streams.broker.server_config import (
 )
 from tidewheel.streams.broker.wire import split_address
 
+#: The broker listens here only, because it has no passwords.
 HOST = "127.0.0.1"
-"""The only address the development broker listens on: it has no passwords."""
 
 
 _POLL_SECONDS = 0.02
@@ -33,19 +33,14 @@ _LOG_LINES = 20
 _ACTIVE = "Performing controller activation"
 _FENCED = "Replayed BrokerRegistrationChangeRecord"
 _NOT_FENCED = "DUPLICATE_BROKER_REGISTRATION"
+#: Time limits of the attempts. The fence needs milliseconds, but longer on a busy machine.
 _FENCING_SECONDS = (2.0, 10.0, 40.0)
-"""After its session a run is fenced in some milliseconds. On a busy machine the controller takes longer: each attempt has more time."""
 _PORT_TAKEN_SIGNS = ("Address already in use", "BindException")
 
 
 def choose_ports(port: int | None, last: tuple[int, int] | None) -> tuple[int, int]:
-    """Ports for clients and for the controller: the given one, else the last ones, else free ones.
-
-    Args:
-        port: The one the user wants for clients.
-        last: Those of the last start on the same data; taken again if they are free.
-    """
-    # Held open together, so that the two are never the same.
+    """Return a client and a controller port: the given one, else the last ones, else free ones."""
+    # Both are open at the same time, so they differ.
     with socket.socket() as first, socket.socket() as second:
         first.bind((HOST, 0))
         second.bind((HOST, 0))
@@ -60,9 +55,8 @@ def choose_ports(port: int | None, last: tuple[int, int] | None) -> tuple[int, i
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on `port` now."""
     with socket.socket() as probe:
-        # As Java does: a port that only has old connections winding down is free.
+        # As Java does: a port with only closing connections is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -72,7 +66,6 @@ def is_free(port: int) -> bool:
 
 
 def is_listening(address: str) -> bool:
-    """Whether someone accepts connections at `host:port`."""
     try:
         with socket.create_connection(split_address(address), timeout=1):
             return True
@@ -80,14 +73,11 @@ def is_listening(address: str) -> bool:
         return False
 
 
-class _LastRunNotFencedError(Exception):
-    """The controller believes that the last run is still there."""
+class _LastRunNotFencedError(Exception): ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedBroker:
-    """A broker that answered."""
-
     process: GuardedProcess
     bootstrap_servers: str
     cluster_id: str
@@ -95,7 +85,12 @@ class LaunchedBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start Kafka on a locked data folder."""
+    """The settings for a start on a locked data folder.
+
+    Attributes:
+        temporary: The data folder is deleted afterwards, so the log of a failure is saved
+            elsewhere.
+    """
 
     version: str
     java: Java
@@ -103,19 +98,12 @@ class Launch:
     archive: ClassArchive
     data: DataDir
     temporary: bool
-    """The data folder is deleted afterwards; so what explains a failure is saved from it."""
     heap_mb: int
     jvm_options: tuple[str, ...]
     start_timeout_ms: int
     stop_timeout_ms: int
 
     def start(self, properties: Mapping[str, str]) -> LaunchedBroker:
-        """Start Kafka with these settings and wait until it answers.
-
-        Raises:
-            PortTakenError: It could not listen on one of its ports.
-            BrokerError: It did not start; has the last log lines.
-        """
         self.data.write_config(properties)
         cluster_id = self.data.cluster_id(properties)
         if cluster_id is None:
@@ -123,20 +111,21 @@ class Launch:
             self._format(cluster_id)
             return self._start_broker(properties, cluster_id)
         fencing = fencing_properties(properties)
-        for patience_s in _FENCING_SECONDS:
-            was_fenced = self._fence_last_run(fencing, patience_s)
-            # A slow machine may need longer than that, and what a controller has written when it is stopped may be lost:
-            # the broker that starts is told if the last run still counts as alive, and is stopped before it does harm.
+        for limit_s in _FENCING_SECONDS:
+            was_fenced = self._fence_last_run(fencing, limit_s)
+            # A slow machine may need longer, and the last writes of a stopped controller may be
+            # lost. If the last run still counts as alive, the new broker's log shows it; that
+            # broker is stopped before it does harm.
             with contextlib.suppress(_LastRunNotFencedError):
                 return self._start_broker(properties, cluster_id, fenced=True)
             if was_fenced and self.version.startswith("4.0."):
-                break  # it gives the last run its whole session even if it was fenced
+                break  # 4.0 waits for the whole session of the last run even if it was fenced
         return self._start_broker(properties, cluster_id)
 
     def _start_broker(
         self, properties: Mapping[str, str], cluster_id: str, *, fenced: bool = False
     ) -> LaunchedBroker:
-        """Start it; raises `_LastRunNotFencedError` if the last run counts as alive and should have been `fenced`."""
+        """Start the broker; raise `_LastRunNotFencedError` if the last run should be fenced and is not."""
         self.data.start_new_log()
         process = self._run_kafka(self.data, self.archive.making_options())
         try:
@@ -146,37 +135,35 @@ class Launch:
             raise
         return LaunchedBroker(process=process, bootstrap_servers=address, cluster_id=cluster_id)
 
-    def _fence_last_run(self, properties: Mapping[str, str], patience_s: float) -> bool:
-        """Have the controller take the last run for dead before the broker starts; why, `fencing_properties` says.
+    def _fence_last_run(self, properties: Mapping[str, str], limit_s: float) -> bool:
+        """Run the controller alone until it has fenced the last run (see `fencing_properties`).
 
-        Returns:
-            Whether it was seen to: a run that never came so far, or was fenced before, is not there.
+        Return False if no fence was seen: the last run had no registration, or was fenced before.
         """
         files = self.data.fencing()
         files.write_config(properties)
         process = self._run_kafka(files, self.archive.options())
         try:
             address = properties["listeners"].partition("://")[2]
-            return self._fences(process, files, address, patience_s)
+            return self._fences(process, files, address, limit_s)
         finally:
             process.stop()
 
     def _fences(
-        self, process: GuardedProcess, files: DataDir, address: str, patience_s: float
+        self, process: GuardedProcess, files: DataDir, address: str, limit_s: float
     ) -> bool:
-        """Wait until its log says that it has fenced the last run, or it has had the time; which of both."""
-        enough: float | None = None
-        for now in self._looks(process, files, address, "its controller was not active"):
-            if enough is None and files.log_contains(_ACTIVE):
-                enough = now + FENCING_SESSION_MS / 1000 + patience_s
-            if enough is not None and files.log_contains(_FENCED, after=_ACTIVE):
+        """Wait for the fence in the controller's log; return False after the time for it."""
+        fence_limit: float | None = None
+        for now in self._polls(process, files, address, "its controller was not active"):
+            if fence_limit is None and files.log_contains(_ACTIVE):
+                fence_limit = now + FENCING_SESSION_MS / 1000 + limit_s
+            if fence_limit is not None and files.log_contains(_FENCED, after=_ACTIVE):
                 return True
-            if enough is not None and now > enough:
+            if fence_limit is not None and now > fence_limit:
                 return False
-        raise AssertionError("looking ends with an error")
+        raise AssertionError("polling ends with an error")
 
     def _run_kafka(self, files: DataDir, archive_options: Sequence[str]) -> GuardedProcess:
-        """Start Kafka with the settings that lie there."""
         return GuardedProcess(
             [
                 *self._java(files, f"-Xmx{self.heap_mb}m", "-XX:+ExitOnOutOfMemoryError"),
@@ -196,7 +183,7 @@ class Launch:
     def _java(self, files: DataDir, *options: str) -> list[str]:
         return [
             str(self.java.executable),
-            # The quickest to start of all collectors, and no worse for a heap this small.
+            # It starts fastest, and is no worse for such a small heap.
             "-XX:+UseSerialGC",
             "-XX:-UsePerfData",
             "-Djava.awt.headless=true",
@@ -208,9 +195,9 @@ class Launch:
         return ":".join(str(jar) for jar in self.jars)
 
     def _format(self, cluster_id: str) -> None:
-        """Kafka's own tool writes what a new node needs, the features of its version included."""
+        """Format the folder with Kafka's tool, including the features of its version."""
         command = [
-            # Too short a program for the optimising compiler to pay.
+            # The program is too short for the optimising compiler.
             *self._java(self.data, "-XX:TieredStopAtLevel=1"),
             *self.archive.options(),
             "-cp",
@@ -225,7 +212,7 @@ class Launch:
         ]
         with self.data.output_file.open("ab") as output:
             try:
-                done = subprocess.run(  # noqa: S603  # Kafka's own tool, no shell
+                done = subprocess.run(  # noqa: S603 - Kafka's own tool, no shell
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -250,30 +237,30 @@ class Launch:
         *,
         fenced: bool,
     ) -> str:
-        """Until this very broker answers; its address."""
+        """Wait until this broker answers; return its address."""
         address, plain = client_listener(properties)
-        for _ in self._looks(process, self.data, address, f"it did not answer at {address}"):
+        for _ in self._polls(process, self.data, address, f"it did not answer at {address}"):
             if fenced and self.data.log_contains(_NOT_FENCED):
                 raise _LastRunNotFencedError
             if plain:
                 cluster = wire.describe_cluster(address)
-                # Another broker may have got the port first: its cluster has another id.
+                # Another broker may have got the port first; its cluster id differs.
                 ready = cluster is not None and cluster.cluster_id == cluster_id
             else:
-                # Without its certificates and passwords nobody can ask it; its log has to do.
+                # Its certificates and passwords are unknown here, so its log is read instead.
                 ready = self.data.log_contains("Kafka Server started") and is_listening(address)
             if ready:
                 return address
-        raise AssertionError("looking ends with an error")
+        raise AssertionError("polling ends with an error")
 
-    def _looks(
+    def _polls(
         self, process: GuardedProcess, files: DataDir, address: str, late: str
     ) -> Iterator[float]:
-        """The time at which to look, again and again.
+        """Yield the time at each poll until the start timeout.
 
         Raises:
-            PortTakenError: It ended because it could not listen.
-            BrokerError: It ended, or took too long: `late` says what did not happen.
+            PortTakenError: The process ended because it could not listen.
+            BrokerError: The process ended, or timed out: `late` describes the missing event.
         """
         deadline = time.monotonic() + self.start_timeout_ms / 1000
         while (now := time.monotonic()) < deadline:
@@ -292,7 +279,6 @@ class Launch:
         return self._failure(f"it ended with exit code {exit_code}", files)
 
     def _failure(self, reason: str, files: DataDir | None = None) -> BrokerError:
-        """The error with the last log lines and where the whole log is."""
         files = files or self.data
         lines = "\n  ".join(files.last_log_lines(_LOG_LINES)) or "(nothing)"
         log_file = files.log_file if files.log_file.exists() else files.output_file
@@ -315,7 +301,7 @@ def _save_log(files: DataDir) -> Path:
 
 
 def new_cluster_id() -> str:
-    """A random id of the form Kafka makes: 16 bytes in URL-safe base64, no dash in front."""
+    """Return 16 random bytes in URL-safe base64; Kafka refuses a leading dash."""
     while True:
         text = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         if not text.startswith("-"):

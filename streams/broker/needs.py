@@ -1,4 +1,4 @@
-"""What is still missing before a broker can start, for Makefiles and the curious."""
+"""The needs of a broker start, and the missing ones."""
 
 import os
 from dataclasses import dataclass
@@ -12,28 +12,25 @@ from tidewheel.streams.broker.resolvers import find_ivy_jar, find_mvn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Where Java and Kafka's jars would come from."""
+    """The sources of Java and Kafka's jars.
+
+    Attributes:
+        jars_from: `cache`, `Maven` or `Ivy`; None if there is no source.
+    """
 
     version: str
     java: Java | None
     java_problem: str
     jars_from: str | None
-    """`cache`, `Maven` or `Ivy`; None if there is no way to get them."""
     jars_folder: Path
 
     @property
     def missing_extras(self) -> tuple[str, ...]:
-        """The extras of `pip install 'tidewheel[...]'` that would fill the gaps."""
         java = () if self.java is not None else ("java",)
         return java if self.jars_from is not None else (*java, "spark")
 
 
 def find_needs(version: str = DEFAULT_VERSION) -> Needs:
-    """Look around without fetching or starting anything but `java -version`.
-
-    Raises:
-        UnknownVersionError: `version` is none that the broker can run.
-    """
     java: Java | None = None
     problem = ""
     try:

@@ -1,7 +1,7 @@
-"""Two programs that can fetch a Java library with all it needs: Maven, and the Ivy inside PySpark.
+"""Resolvers of Java libraries with their dependencies: Maven, and PySpark's Ivy.
 
-No registry is named here: each program uses its own defaults and the user's settings (mirrors,
-credentials, proxies), and checks what it downloads against the registry's checksums.
+This module names no registry: each program uses its defaults and the user's settings (mirrors,
+credentials, proxies), and checks downloads against the registry's checksums.
 """
 
 import importlib.util
@@ -19,8 +19,7 @@ from tidewheel.streams.broker.broker_errors import FetchError, UnknownVersionErr
 from tidewheel.streams.broker.java import Java
 
 _KAFKA = ("org.apache.kafka", "kafka_2.13")
-# Kafka's own jars come without the bridge from its logging API to log4j, which they do come with;
-# without it the broker would log nothing at all.
+# Kafka's dependencies lack the bridge from its logging API to log4j, without which it logs nothing.
 _LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4")
 _DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 
@@ -40,53 +39,45 @@ _USER_IN_URL = re.compile(r"(://)[^/@\s]+@")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """What to fetch and where to put it."""
+    """A fetch of one version.
+
+    Attributes:
+        folder: An empty folder for this fetch; the jars are put into its `jars`.
+        private_repository: Ignore earlier downloads of the program: they are broken.
+    """
 
     version: str
     folder: Path
-    """A folder for this fetch alone; the jars end up in its `jars`."""
     private_repository: bool = False
-    """Do not use what the program downloaded for others before: that is what turned out broken."""
     timeout_ms: int = 600_000
 
     @property
     def jars(self) -> Path:
-        """Where the fetched jars lie."""
         return self.folder / "jars"
 
     @property
     def log_file(self) -> Path:
-        """What the program printed."""
         return self.folder / "resolver.log"
 
 
 class Resolver(Protocol):
-    """A program that fetches jars."""
-
     @property
-    def name(self) -> str:
-        """What people call it."""
-        ...
+    def name(self) -> str: ...
 
     def command(self, request: FetchRequest) -> list[str]:
-        """Write what the program needs into the request's folder; the command to run."""
+        """Write the program's input into the request's folder; return the command."""
         ...
 
-    def environment(self) -> dict[str, str]:
-        """The environment to run it in."""
-        ...
+    def environment(self) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maven:
-    """`mvn`, with the user's own settings and local repository."""
-
     executable: Path
     java: Java
     name: str = "Maven"
 
     def command(self, request: FetchRequest) -> list[str]:
-        """A throw-away project that only has dependencies, and the goal that copies them."""
         project = request.folder / "pom.xml"
         project.write_text(_maven_project(request.version))
         private = [f"-Dmaven.repo.local={request.folder / 'repository'}"]
@@ -104,21 +95,18 @@ class Maven:
         ]
 
     def environment(self) -> dict[str, str]:
-        """Ours; Maven finds its Java by JAVA_HOME, which is set if the user has not done so."""
+        """Return this process's environment; sets JAVA_HOME for Maven unless the user has."""
         return {"JAVA_HOME": str(self.java.home), **os.environ}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ivy:
-    """The `ivy-*.jar` that PySpark ships; it has a command line of its own."""
-
     jar: Path
     java: Java
     settings: Path | None = None
     name: str = "Ivy"
 
     def command(self, request: FetchRequest) -> list[str]:
-        """A module that only has dependencies, fetched through a cache of its own."""
         module = request.folder / "ivy.xml"
         module.write_text(_ivy_module(request.version))
         return [
@@ -128,7 +116,7 @@ class Ivy:
             *(["-settings", str(self.settings)] if self.settings is not None else []),
             "-ivy",
             str(module),
-            # Not the user's cache: Spark may be using that one, and here it can be seen to grow.
+            # Not the user's cache: Spark may be using it, and progress is measured here.
             "-cache",
             str(request.folder / "ivy-cache"),
             "-confs",
@@ -142,27 +130,23 @@ class Ivy:
         ]
 
     def environment(self) -> dict[str, str]:
-        """Ours."""
         return dict(os.environ)
 
 
 def find_mvn(environment: Mapping[str, str]) -> Path | None:
-    """Maven's program, if it is on the PATH."""
     executable = shutil.which("mvn", path=environment.get("PATH", ""))
     return None if executable is None else Path(executable)
 
 
 def find_ivy_jar(environment: Mapping[str, str]) -> Path | None:
-    """The file in $TIDEWHEEL_IVY_JAR, or the one of an installed PySpark, which is not imported.
-
-    Raises:
-        FetchError: $TIDEWHEEL_IVY_JAR names no file.
-    """
-    told = environment.get("TIDEWHEEL_IVY_JAR")
-    if told:
-        if not Path(told).is_file():
-            raise FetchError(f"$TIDEWHEEL_IVY_JAR is {told}, which is no file; correct or unset it")
-        return Path(told)
+    """Return $TIDEWHEEL_IVY_JAR, else PySpark's jar; raise `FetchError` if the first is no file."""
+    configured = environment.get("TIDEWHEEL_IVY_JAR")
+    if configured:
+        if not Path(configured).is_file():
+            raise FetchError(
+                f"$TIDEWHEEL_IVY_JAR is {configured}, which is no file; correct or unset it"
+            )
+        return Path(configured)
     spark = importlib.util.find_spec("pyspark")
     for folder in (spark.submodule_search_locations or []) if spark is not None else []:
         jars = sorted(Path(folder, "jars").glob("ivy-*.jar"))
@@ -172,41 +156,39 @@ def find_ivy_jar(environment: Mapping[str, str]) -> Path | None:
 
 
 def find_resolvers(java: Java, environment: Mapping[str, str] | None = None) -> list[Resolver]:
-    """The programs at hand, the better one first: Maven is faster and knows the user's settings."""
+    """Return the installed resolvers. Maven is first: it is faster and has the user's settings."""
     environment = os.environ if environment is None else environment
-    found: list[Resolver] = []
+    resolvers: list[Resolver] = []
     mvn = find_mvn(environment)
     if mvn is not None:
-        found.append(Maven(executable=mvn, java=java))
+        resolvers.append(Maven(executable=mvn, java=java))
     jar = find_ivy_jar(environment)
     if jar is not None:
-        told = environment.get("TIDEWHEEL_IVY_SETTINGS")
+        configured = environment.get("TIDEWHEEL_IVY_SETTINGS")
         usual = Path.home() / ".ivy2" / "ivysettings.xml"
-        settings = Path(told) if told else usual if usual.is_file() else None
-        found.append(Ivy(jar=jar, java=java, settings=settings))
-    return found
+        settings = Path(configured) if configured else usual if usual.is_file() else None
+        resolvers.append(Ivy(jar=jar, java=java, settings=settings))
+    return resolvers
 
 
 def run_resolver(
     resolver: Resolver, request: FetchRequest, on_tick: Callable[[], None] = lambda: None
 ) -> None:
-    """Have the jars fetched into `request.jars`.
+    """Fetch the jars into `request.jars`.
 
     Args:
-        resolver: The program to use.
-        request: What to fetch.
-        on_tick: Called several times a second meanwhile, to show progress.
+        on_tick: Called several times a second, for progress.
 
     Raises:
         UnknownVersionError: The registry has no such Kafka.
-        FetchError: Anything else; says what ran and its last lines.
+        FetchError: Any other failure; the message has the command and its last lines.
     """
     command = resolver.command(request)
     deadline = time.monotonic() + request.timeout_ms / 1000
     try:
         with (
             request.log_file.open("wb") as log,
-            subprocess.Popen(  # noqa: S603  # a program of the user's, no shell
+            subprocess.Popen(  # noqa: S603 - a program of the user's, no shell
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -235,35 +217,35 @@ def run_resolver(
 def _failure(
     resolver: Resolver, request: FetchRequest, command: list[str], exit_code: int | None
 ) -> FetchError | UnknownVersionError:
-    said = _USER_IN_URL.sub(r"\1***@", request.log_file.read_text(errors="replace"))
-    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+    output = _USER_IN_URL.sub(r"\1***@", request.log_file.read_text(errors="replace"))
+    lines = [line.rstrip() for line in output.splitlines() if line.strip()]
     if exit_code is None:
-        what = f"was not done after {request.timeout_ms} ms and was ended; try again"
-    elif _NO_NETWORK.search(said):
-        # What matters is said once, often far above the last line.
+        problem = f"was not done after {request.timeout_ms} ms and was ended; try again"
+    elif _NO_NETWORK.search(output):
+        # The cause is often far above the last line.
         lines = [line for line in lines if _NO_NETWORK.search(line)] or lines
-        what = (
+        problem = (
             "could not reach its registry; check the network, the proxy and the mirror in "
             f"{resolver.name}'s settings, then try again"
         )
-    elif _NO_SUCH_KAFKA.search(said):
+    elif _NO_SUCH_KAFKA.search(output):
         return UnknownVersionError(
             f"there is no Kafka {request.version}: {resolver.name} found no "
             f"{':'.join(_KAFKA)}:{request.version} in its registries; name a published version, "
             "such as the default"
         )
     else:
-        what = f"ended with exit code {exit_code}"
+        problem = f"ended with exit code {exit_code}"
     tail = "\n  ".join(line[:400] for line in lines[-_LAST_LINES:]) or "(nothing)"
     return FetchError(
-        f"{resolver.name} could not fetch Kafka {request.version}: it {what}.\n"
-        f"What ran: {' '.join(command)}\nWhat it said last:\n  {tail}"
+        f"{resolver.name} could not fetch Kafka {request.version}: it {problem}.\n"
+        f"Command: {' '.join(command)}\nLast output:\n  {tail}"
     )
 
 
 def _maven_project(version: str) -> str:
-    # The logging bridge first: of two equally near versions Maven takes the first one's, and the
-    # bridge has to meet the log4j it was made for.
+    # The logging bridge comes first: of two equally near versions Maven uses the first, and the
+    # bridge needs the log4j that it was made for.
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
         f"<version>{revision}</version></dependency>"

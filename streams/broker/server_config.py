@@ -1,21 +1,21 @@
-"""The files a development broker is started with: Kafka's settings and log4j's."""
+"""Settings files of a development broker: Kafka's and log4j's."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from tidewheel.streams.broker.broker_errors import BrokerSettingError
 
+#: Name of the listener for clients; map it to another protocol to try security.
 LISTENER = "BROKER"
-"""The name of the listener for clients; map it to another protocol to try out security."""
 
 _CONTROLLER = "CONTROLLER"
 _HOST = "127.0.0.1"
 _NODE_ID = 1
+#: Session timeout of the last run at the controller that fences it.
 FENCING_SESSION_MS = 100
-"""How long a controller that is started to fence the last run believes that it may still be there."""
 
 _DEVELOPMENT_DEFAULTS = {
-    # One node: a second copy could never be made.
+    # One node can't make a second copy.
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
     "offsets.topic.replication.factor": "1",
@@ -23,34 +23,32 @@ _DEVELOPMENT_DEFAULTS = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # Fewer partitions of Kafka's own topics: they are created at first use, which someone waits for.
+    # Kafka's own topics have few partitions: a client waits for their creation at first use.
     "offsets.topic.num.partitions": "8",
     "transaction.state.log.num.partitions": "8",
     "share.coordinator.state.topic.num.partitions": "1",
-    # Do not wait for more members of a group: they are not coming.
+    # No further member will join a group.
     "group.initial.rebalance.delay.ms": "0",
-    # There is nobody to hand leadership to, and a transaction that is being committed while there is no leader loses its
-    # end (see `fencing_properties`). So it is not given up at a stop, nor taken away soon when the machine makes the
-    # broker wait.
+    # No other node can lead. A transaction that is being committed without a leader loses its end
+    # (see `fencing_properties`). So leadership is not given up at a stop, nor lost soon on a slow
+    # machine.
     "controlled.shutdown.enable": "false",
     "broker.session.timeout.ms": "18000",
-    # A misspelt topic shall be an error, as it is in most companies' clusters.
+    # A misspelt topic is an error, as in most production clusters.
     "auto.create.topics.enable": "false",
-    # Keep everything: retention goes by the records' own time, and data written for a try is often old. With
-    # Kafka's seven days it would vanish in the first check, 30 s after the start.
+    # Keep all records: retention uses the records' own time, and test data is often old. Kafka's
+    # seven days would delete it at the first check, 30 s after the start.
     "log.retention.ms": "-1",
-    # Small for a laptop: threads, and the cleaner's memory (128 MiB by default).
+    # Small for a laptop: threads, and the cleaner's memory (default: 128 MiB).
     "num.network.threads": "2",
     "num.io.threads": "4",
     "log.cleaner.dedupe.buffer.size": str(16 << 20),
     "log.segment.bytes": str(128 << 20),
 }
 
+#: For a broker without a restart, as in a test run: it is not fenced however slow the machine is.
+#: A fenced lone broker leads no partition for a while, see `fencing_properties`.
 PATIENT = {"broker.session.timeout.ms": 60_000}
-"""For a broker that is not started again, as that of a test run: however long the machine makes it wait, it is not taken for dead.
-
-A lone broker that is taken for dead leads nothing for a while, and what comes of transactions then is below.
-"""
 
 
 def server_properties(
@@ -60,7 +58,7 @@ def server_properties(
     log_dir: Path,
     overrides: Mapping[str, str | int | bool],
 ) -> dict[str, str]:
-    """Kafka's settings for one node that is broker and controller; `overrides` win over all."""
+    """Return Kafka's settings for one node that is broker and controller; `overrides` win."""
     properties = {
         "process.roles": "broker,controller",
         "node.id": str(_NODE_ID),
@@ -76,22 +74,24 @@ def server_properties(
 
 
 def fencing_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Settings of the controller alone, which takes the broker of the last run for dead at once.
+    """Return the settings of a controller alone, which fences the last run.
 
-    Kafka 4 loses the end of a transaction if a lone broker is started as it is (seen with 4.3.1): what the last run left
-    in the midst of a commit is taken up before the broker is registered, can't be sent to itself because it does not
-    listen yet, and is dropped once the last run's session is over: a partition without a leader counts as deleted there
-    (`TransactionMarkerChannelManager.addTxnMarkersToBrokerQueue`, `KRaftMetadataCache.getPartitionLeaderEndpoint`), and
-    the transaction as complete. Its records stay undecided, or an abort that comes later takes them. With the last run fenced before the broker
-    starts, it leads nothing until it listens.
+    Kafka 4 loses the end of a transaction when a lone broker is simply started again (seen with
+    4.3.1). The broker resumes the last run's open commits before it is registered, and can't send
+    to itself because it does not listen yet. When the last run's session expires, the partition has
+    no leader; Kafka treats it as deleted
+    (`TransactionMarkerChannelManager.addTxnMarkersToBrokerQueue`,
+    `KRaftMetadataCache.getPartitionLeaderEndpoint`) and the transaction as complete. Its records
+    stay undecided, or a later abort drops them. If the last run is fenced first, the broker leads
+    no partition until it listens.
     """
     controllers = _controllers(properties)
-    listeners = [each.strip() for each in properties["listeners"].split(",")]
-    own = ",".join(each for each in listeners if each.partition("://")[0] in controllers)
-    # Both name listeners that a controller has not.
+    listeners = [listener.strip() for listener in properties["listeners"].split(",")]
+    own = ",".join(name for name in listeners if name.partition("://")[0] in controllers)
+    # A controller has no such listeners.
     not_its_own = {"advertised.listeners", "inter.broker.listener.name"}
-    kept = {name: value for name, value in properties.items() if name not in not_its_own}
-    return kept | {
+    copied = {name: value for name, value in properties.items() if name not in not_its_own}
+    return copied | {
         "process.roles": "controller",
         "listeners": own,
         "broker.session.timeout.ms": str(FENCING_SESSION_MS),
@@ -99,9 +99,9 @@ def fencing_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_listeners(properties: Mapping[str, str]) -> None:
-    """Raise `BrokerSettingError` if the listeners can't be those of one node that is broker and controller.
+    """Raise `BrokerSettingError` if the listeners don't fit one node that is broker and controller.
 
-    Kafka would say it too, in a trace of Java, and not what to write instead.
+    Kafka reports it in a stack trace, without the correct setting.
     """
     names = [
         entry.strip().partition("://")[0] for entry in properties["listeners"].split(",") if entry
@@ -128,7 +128,7 @@ def check_listeners(properties: Mapping[str, str]) -> None:
 
 
 def client_listener(properties: Mapping[str, str]) -> tuple[str, bool]:
-    """The address clients connect to, and whether it is a plain one (no TLS, no authentication)."""
+    """Return the address for clients, and True if it has neither TLS nor authentication."""
     listeners = properties.get("advertised.listeners") or properties["listeners"]
     controllers = _controllers(properties)
     protocols = dict(
@@ -144,12 +144,11 @@ def client_listener(properties: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """The text of a Java properties file."""
     return "".join(f"{_escape(k, key=True)}={_escape(v)}\n" for k, v in properties.items())
 
 
 def log4j_config(log_file: Path) -> str:
-    """Everything from INFO up into one file, which is rolled over before it gets large."""
+    """Return settings for one log file from level INFO, rolled over at 20 MB."""
     return format_properties(
         {
             "rootLogger.level": "INFO",
@@ -170,12 +169,10 @@ def log4j_config(log_file: Path) -> str:
 
 
 def _controllers(properties: Mapping[str, str]) -> list[str]:
-    """The names of the controller's listeners."""
     return [name.strip() for name in properties["controller.listener.names"].split(",")]
 
 
 def _value(value: str | int | bool) -> str:
-    """As Kafka writes it: Python's True is Java's true."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -183,12 +180,12 @@ def _escape(text: str, *, key: bool = False) -> str:
     out: list[str] = []
     for position, character in enumerate(text):
         code = ord(character)
-        if character == "\\" or (key and character in "=:# !") or (position == 0 and code == 0x20):  # noqa: PLR2004  # a leading blank
+        if character == "\\" or (key and character in "=:# !") or (position == 0 and code == 0x20):  # noqa: PLR2004 - a leading blank
             out.append("\\" + character)
-        elif 0x20 <= code < 0x7F:  # noqa: PLR2004  # printable ASCII
+        elif 0x20 <= code < 0x7F:  # noqa: PLR2004 - printable ASCII
             out.append(character)
         else:
-            # Beyond the basic plane Java wants the two halves of UTF-16.
+            # Beyond the basic plane Java needs the two halves of UTF-16.
             units = character.encode("utf-16-be").hex()
             out.extend(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
     return "".join(out)

@@ -1,8 +1,8 @@
-"""The two Kafka requests the development broker asks itself: "who are you?" and "create topics".
+"""Two Kafka requests of the development broker: Metadata and CreateTopics.
 
-Written out over a plain socket because only `tidewheel.streams.kafka` may use the Kafka client, and because a
-broker that answers a request in its own words is ready, which an open port does not prove. Only for
-listeners without TLS and authentication. The versions used are old ones that every Kafka 4 speaks.
+They use a plain socket, because only `tidewheel.streams.kafka` imports the Kafka client. A broker
+that answers is ready, which an open port does not prove. Only for listeners without TLS and
+authentication. All Kafka 4 brokers support these old versions.
 """
 
 import socket
@@ -23,18 +23,11 @@ _TOPIC_ALREADY_EXISTS = 36
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """Who answered."""
-
     cluster_id: str | None
     broker_count: int
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`.
-
-    Raises:
-        BrokerError: It is not of that form.
-    """
     host, separator, port = address.strip().rpartition(":")
     if not separator or not host or not port.isdigit():
         raise BrokerError(f"{address!r} is no address; give host:port, such as 127.0.0.1:9092")
@@ -42,9 +35,9 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def describe_cluster(address: str, *, timeout_ms: int = 2_000) -> ClusterDescription | None:
-    """What the broker at `address` says it is; None while nobody answers there.
+    """Return the cluster at `address`; None without an answer.
 
-    Kafka answers only once it has started completely, so an answer means that it is ready.
+    Kafka answers only after its start is complete.
     """
     no_topics = struct.pack(">i", 0)
     try:
@@ -63,18 +56,18 @@ def describe_cluster(address: str, *, timeout_ms: int = 2_000) -> ClusterDescrip
 def create_topics(
     address: str, topics: Mapping[str, int], *, timeout_ms: int = 15_000
 ) -> tuple[str, ...]:
-    """Create topics with so many partitions each, one copy of each; those that exist stay as is.
+    """Create topics with one replica; existing ones stay unchanged.
 
     Args:
         address: host:port of a broker.
         topics: Partitions by name of topic.
-        timeout_ms: How long the cluster may take.
+        timeout_ms: Time for the cluster.
 
     Returns:
-        The names of the topics that were not there before.
+        The names of new topics.
 
     Raises:
-        BrokerError: A topic could not be created, or nobody answered.
+        BrokerError: A topic could not be created, or the broker did not answer.
     """
     if not topics:
         return ()
@@ -97,7 +90,7 @@ def create_topics(
     except (OSError, struct.error, UnicodeDecodeError) as error:
         raise BrokerError(
             f"could not create topics {', '.join(topics)}: no answer from {address} ({error}); "
-            "see whether the broker still runs and whether its listener is a plain one"
+            "check that the broker runs and that its listener is a plain one"
         ) from error
     if failed:
         raise BrokerError(f"could not create topics at {address}: {'; '.join(failed)}")
@@ -110,7 +103,6 @@ def _string(text: str) -> bytes:
 
 
 def _ask(address: str, api: tuple[int, int], body: bytes, timeout_ms: int) -> bytes:
-    """Send one request and wait for its answer, without its header."""
     request = struct.pack(">hhi", *api, _CORRELATION_ID) + _string(_CLIENT_ID) + body
     with socket.create_connection(split_address(address), timeout=timeout_ms / 1000) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
@@ -127,27 +119,25 @@ def _ask(address: str, api: tuple[int, int], body: bytes, timeout_ms: int) -> by
 
 
 class _Reader:
-    """Kafka's basic types, one after the other."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
+        self._position = 0
 
-    def _take(self, layout: str) -> int:
-        (value,) = struct.unpack_from(layout, self._data, self._at)
-        self._at += struct.calcsize(layout)
+    def _read(self, layout: str) -> int:
+        (value,) = struct.unpack_from(layout, self._data, self._position)
+        self._position += struct.calcsize(layout)
         return int(value)
 
     def int16(self) -> int:
-        return self._take(">h")
+        return self._read(">h")
 
     def int32(self) -> int:
-        return self._take(">i")
+        return self._read(">i")
 
     def string(self) -> str | None:
         size_bytes = self.int16()
         if size_bytes < 0:
             return None
-        text = self._data[self._at : self._at + size_bytes].decode()
-        self._at += size_bytes
+        text = self._data[self._position : self._position + size_bytes].decode()
+        self._position += size_bytes
         return text

@@ -192,7 +192,7 @@ def test_a_failing_maven_is_quoted(shop: Shop) -> None:
         shop.cache().ensure(find_java)
     message = str(failure.value)
     assert f"Maven could not fetch Kafka {VERSION}: it ended with exit code 7" in message
-    assert f"What ran: {shop.mvn} --batch-mode" in message
+    assert f"Command: {shop.mvn} --batch-mode" in message
     assert "mirror is https://***@mirror.example/x\n  BUILD FAILED" in message
     assert "secret" not in message
 
