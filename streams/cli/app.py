@@ -1,4 +1,4 @@
-"""Puts the commands together, and turns errors into a message and an exit code."""
+"""The command line: its commands, and errors as messages with exit codes."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ _HELP: Final = """Kafka Streams for Python: exactly-once stateful stream process
 Try `tidewheel demo` for a first look, `tidewheel broker` for a Kafka to develop with.
 """
 
-#: Name and where the function is, in the order of the help. Functions are imported when they are called.
+#: Commands and their functions, in the order of the help. A function is imported when called.
 _COMMANDS: Final = {
     "run": "tidewheel.streams.cli.commands.run:run",
     "describe": "tidewheel.streams.cli.commands.describe:describe",
@@ -33,7 +33,7 @@ _COMMANDS: Final = {
     "dashboard": "tidewheel.streams.cli.commands.dashboard:dashboard",
     "drain": "tidewheel.streams.cli.commands.drain:drain",
 }
-#: Commands of commands: their help, and where the functions are.
+#: Groups of commands with their help.
 _FAMILIES: Final = {
     "group": (
         "Tell what happened in an application's group, or set it up again.",
@@ -57,12 +57,11 @@ _FAMILIES: Final = {
         {"show": "tidewheel.streams.cli.commands.config:show"},
     ),
 }
-#: Asks for the list of commands, which says what each does, so then all are imported.
+#: The list of commands shows the help of each, so all are imported.
 _ASK_FOR_HELP: Final = frozenset({"--help", "-h"})
 
 
 def program_version() -> str:
-    """Return the installed version, or what stands for it in a checkout."""
     try:
         return version("tidewheel")
     except PackageNotFoundError:
@@ -70,7 +69,7 @@ def program_version() -> str:
 
 
 def build_app(*, whole: bool = True) -> App:
-    """Return the command line; `whole` imports every command, for the list of all."""
+    """Return the command line; `whole` imports all commands, for their list."""
     app = App(
         name="tidewheel",
         help=_HELP,
@@ -90,7 +89,7 @@ def build_app(*, whole: bool = True) -> App:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; the exit code."""
+    """Run a command line; return its exit code."""
     told = sys.argv[1:] if arguments is None else list(arguments)
     try:
         app = build_app(whole=_asks_for_list(told))
@@ -105,14 +104,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Console(stderr=True).print("interrupted")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # `tidewheel ... | head`: nobody reads on, and Python would complain about it once more at its end.
+        # `tidewheel ... | head`: the reader is gone, and Python would report it again at exit.
         sys.stdout = None
         return ExitCode.OK
     return result if isinstance(result, int) else ExitCode.OK
 
 
 def _command(path: str, *, whole: bool) -> str | Callable[..., int]:
-    """Return a command's function, or where it is."""
+    """Return a command's function, or its path for a later import."""
     module, _, function = path.partition(":")
     if not whole:
         return path
@@ -121,9 +120,12 @@ def _command(path: str, *, whole: bool) -> str | Callable[..., int]:
 
 
 def _asks_for_list(told: Sequence[str]) -> bool:
-    """Return whether a command line asks for a list of commands: of all, or of a family.
+    """Return True if a command line asks for a list of commands: of all, or of one group.
 
-    >>> [_asks_for_list(each.split()) for each in ("", "--help", "group", "group --help", "group history --help", "run")]
+    >>> [
+    ...     _asks_for_list(line.split())
+    ...     for line in ("", "--help", "group", "group --help", "group history --help", "run")
+    ... ]
     [True, True, True, True, False, False]
     """
     rest = told[1:] if told and told[0] in _FAMILIES else told

@@ -1,4 +1,4 @@
-"""The application of a command: named by its program, by its id, or by the settings."""
+"""The application of a command, named by its program, its id, or the settings."""
 
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.config import StreamsConfig
@@ -12,11 +12,10 @@ def application_of(
     """Return an application's settings, and its program if that was given.
 
     Args:
-        target: MODULE:TOPOLOGY, an application's id, or None: then the settings have to name it.
-        settings: What the command line says.
+        target: MODULE:TOPOLOGY, an application's id, or None: the settings must name it.
 
     Raises:
-        ConfigError: Nothing names the application, or two names differ.
+        ConfigError: No application is named, or two different ones.
     """
     overrides, file = settings.overrides(), settings.config_file()
     if target is None:

@@ -1,4 +1,4 @@
-"""Values of a command line: settings, tasks and offsets. Imports nothing of the user's program."""
+"""Values of a command line: settings, tasks, timeouts. Imports no user program."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,14 +16,17 @@ from tidewheel.streams.errors import ConfigError
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsOptions:
-    """Settings given on the command line; they win over the program's own, the environment and the settings file.
+    """Settings of the command line; they win over the program's, the environment and the settings file.
 
     Attributes:
-        bootstrap_servers: Brokers to ask first, host:port with commas between; localhost:9092 if nothing names any.
-        application_id: Name of the application: its group, its internal topics, its folder of state.
+        bootstrap_servers: Brokers for the first contact, host:port with commas between; default:
+            localhost:9092.
+        application_id: Name of the application, used for its group, internal topics and state
+            folder.
         state_dir: Directory of local state.
         config: A TOML file of settings, instead of tidewheel.toml.
-        assignments: Any setting, option=value; consumer.NAME=value sets a client's property. Repeat it for more.
+        assignments: Any setting, option=value; consumer.NAME=value sets a client property.
+            Repeatable.
     """
 
     bootstrap_servers: str | None = None
@@ -35,7 +38,7 @@ class SettingsOptions:
     ] = ()
 
     def overrides(self) -> dict[str, Any]:
-        """Return the options that were given."""
+        """Return the given options."""
         given: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
             "application_id": self.application_id,
@@ -45,12 +48,11 @@ class SettingsOptions:
         return parse_assignments(self.assignments) | named
 
     def config_file(self) -> str | None:
-        """Return the file to read, if one was named."""
         return None if self.config is None else str(self.config)
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """Return `option=value` texts as options; `consumer.NAME=value` sets a key of a table.
+    """Parse `option=value` texts; `consumer.NAME=value` sets a key of a table.
 
     >>> parse_assignments(["commit_interval_ms=1s", "consumer.security.protocol=SSL"])
     {'commit_interval_ms': '1s', 'consumer': {'security.protocol': 'SSL'}}
@@ -60,7 +62,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         name, separator, value = text.partition("=")
         option, dot, key = name.strip().partition(".")
         if not separator or not option:
-            # Only what stands before the equal sign is repeated: the rest may be a password.
+            # Without the value: it may be a password.
             raise ConfigError(
                 f"--set {name!r}: write option=value, such as --set commit_interval_ms=1s"
             )
@@ -72,7 +74,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_tasks(text: str) -> tuple[TaskId, ...]:
-    """Return the tasks of a list like `0_1,0_2`; raises `ConfigError` for anything else.
+    """Parse a list such as `0_1,0_2`; raise `ConfigError` for anything else.
 
     >>> parse_tasks("0_1, 1_0")
     (TaskId(subtopology=0, partition=1), TaskId(subtopology=1, partition=0))
@@ -88,7 +90,7 @@ def parse_tasks(text: str) -> tuple[TaskId, ...]:
 
 
 def parse_timeout_ms(text: str, least_ms: int, advice: str) -> int:
-    """Return the milliseconds of a `--timeout`; raises `ConfigError` for no duration, or with the advice for a shorter one.
+    """Parse a `--timeout`; raise `ConfigError`, with `advice` for a value below `least_ms`.
 
     >>> parse_timeout_ms("30s", 1, ": give how long to wait, such as 30s")
     30000

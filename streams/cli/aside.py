@@ -1,7 +1,7 @@
-"""A thread for calls that can't be interrupted: while brokers are silent a call into the Kafka client outlasts any Ctrl-C.
+"""A thread for calls that Ctrl-C can't interrupt: Kafka client calls block while brokers are silent.
 
-Python handles a signal in its main thread, and only between two of its own steps. So whoever shall go at once when asked
-to has such calls made here, and waits for their answers, which can be interrupted.
+Python handles a signal in its main thread, and only between two bytecodes. A command that must end
+on Ctrl-C makes such calls in this thread and waits for the result, which Ctrl-C can interrupt.
 """
 
 import os
@@ -18,21 +18,20 @@ _T = TypeVar("_T")
 
 
 class Aside:
-    """Makes one call after the other, in a thread of its own."""
+    """Runs calls one after the other in a daemon thread."""
 
     def __init__(self, name: str) -> None:
-        """Begin; the thread lasts as long as the program."""
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         threading.Thread(target=self._main, name=name, daemon=True).start()
 
     def call(self, work: Callable[[], _T], timeout_s: float | None = None) -> _T:
-        """Return what a call returns, or raise what it raises; `TimeoutError` if it has not come back in time."""
+        """Return or raise the call's outcome; raise `TimeoutError` after `timeout_s`."""
         done: Future[_T] = Future()
 
         def run() -> None:
             try:
                 result = work()
-            except Exception as error:  # noqa: BLE001 - not swallowed: it is raised where the call was asked for
+            except Exception as error:  # noqa: BLE001 - not swallowed: raised in the calling thread
                 done.set_exception(error)
             else:
                 done.set_result(result)
@@ -46,7 +45,7 @@ class Aside:
 
 
 def leave_at_once(code: ExitCode) -> NoReturn:
-    """End the program where brokers do not answer: a client can't be closed while it waits for them."""
+    """Exit without closing clients, which block while brokers do not answer."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

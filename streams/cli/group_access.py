@@ -1,4 +1,4 @@
-"""How commands reach an application's group: its two topics, and the brokers."""
+"""Access to an application's group for commands: its two topics, and the brokers."""
 
 import secrets
 import time
@@ -37,39 +37,31 @@ from tidewheel.tasks.open_transactions import OpenTransaction
 from tidewheel.tasks.ports import CommittedOffset, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: Who looks once looks again at transactions that are open after so long.
+#: Pause before open transactions are checked again.
 _LOOK_AGAIN_S: Final = 0.5
 
 
 class Connection(Protocol):
-    """Clients of one cluster, made when they are needed."""
+    """Clients of one cluster, created on first use."""
 
     @property
-    def admin(self) -> ResetAdmin:
-        """Return what asks and orders the cluster."""
-        ...
+    def admin(self) -> ResetAdmin: ...
 
     @property
-    def topics(self) -> GroupTopics:
-        """Return the reader of the group's topics."""
-        ...
+    def topics(self) -> GroupTopics: ...
 
     def sink(self) -> SinkProducer:
         """Return a producer for the inbox."""
         ...
 
     def leader(self) -> LogWriter:
-        """Return a writer of the state topic; it is let go with all clients."""
+        """Return a writer of the state topic; `close` closes it."""
         ...
 
-    def close(self) -> None:
-        """Let all clients go."""
-        ...
+    def close(self) -> None: ...
 
 
 class KafkaConnection:
-    """The real one."""
-
     def __init__(self, config: StreamsConfig) -> None:
         self._settings = settings_of(config, client_id=f"{config.application_id}-operator")
         self._leader: _Leader | None = None
@@ -83,16 +75,13 @@ class KafkaConnection:
         )
 
     def sink(self) -> SinkProducer:
-        """Return a producer for the inbox."""
         return KafkaSinkProducer(self._settings)
 
     def leader(self) -> LogWriter:
-        """Return a writer of the state topic."""
         self._leader = _Leader(self._settings)
         return self._leader
 
     def close(self) -> None:
-        """Let all clients go."""
         if self._leader is not None:
             self._leader.close()
         self.topics.close()
@@ -100,14 +89,14 @@ class KafkaConnection:
 
 
 class _Leader:
-    """A leader's producer, whose failures are told to an operator."""
+    """A leader's producer with errors for operators."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._topic = state_topic(settings.application_id)
         self._producer = LeaderProducer(settings, TopicPartition(self._topic, 0))
 
     def init(self) -> None:
-        """Fence whoever led before."""
+        """Fence the former leader."""
         with self._told():
             self._producer.init()
 
@@ -117,7 +106,6 @@ class _Leader:
             self._producer.write(keys, values)
 
     def close(self) -> None:
-        """Let the client go."""
         self._producer.close()
 
     @contextmanager
@@ -131,13 +119,7 @@ class _Leader:
 
 
 class GroupAccess:
-    """A group as a command sees it; each look reads on.
-
-    Args:
-        config: The application's settings.
-        connection: Its cluster.
-        now_ms: Tells ms since the epoch.
-    """
+    """A group for a command; each read continues at the last position."""
 
     def __init__(
         self, config: StreamsConfig, connection: Connection, now_ms: Callable[[], int]
@@ -146,13 +128,13 @@ class GroupAccess:
         self.connection = connection
         self.log = LogFold(state_topic(config.application_id))
         self.inbox = InboxFold()
-        #: Who wants to tell what happened gives one that takes in what is read of the log.
+        #: Set by commands that show the group's history.
         self.chronicle: Chronicle | None = None
-        #: Who wants to see where each key range stands says so; then every look reads the committed offsets.
+        #: Set by commands that show key ranges: each read includes the committed offsets.
         self.shows_ranges = False
         self.now_ms = now_ms
         self.operator = f"operator-{secrets.token_hex(8)}"
-        #: Who looks once wants to know at once which transactions stay open, and waits some seconds for it.
+        #: Set by commands that read once: open transactions are checked twice before the answer.
         self.looks_once = False
         self.pause: Callable[[float], object] = time.sleep
         self._transactions = StandingTransactions()
@@ -160,12 +142,10 @@ class GroupAccess:
 
     @property
     def application_id(self) -> str:
-        """Return whose group it is."""
         return self.config.application_id
 
     @property
     def group(self) -> Group:
-        """Return the group as last read."""
         return self.log.group
 
     def check_exists(self) -> None:
@@ -179,7 +159,7 @@ class GroupAccess:
             )
 
     def read_log(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
-        """Read the log to its end, or as far as it is decided; return what is new in it."""
+        """Read the log to its end, or to its last decided step; return new entries."""
         entries = self.connection.topics.log(decided=decided)
         for entry in entries:
             self.log.add(entry)
@@ -188,13 +168,13 @@ class GroupAccess:
         return entries
 
     def read_inbox(self, *, whole: bool = False) -> None:
-        """Read the inbox to its end; the first time from two session timeouts back, or the `whole` hour that it keeps."""
+        """Read the inbox to its end, first from two session timeouts ago, or the `whole` retained hour."""
         since_ms = 0 if whole else self.now_ms() - inbox_back_ms(self.group)
         for heard in self.connection.topics.inbox(since_ms):
             self.inbox.take(heard)
 
     def read_what_there_is(self, *, whole: bool = False) -> Mapping[str, str]:
-        """Read those of the two topics that exist, to their ends (`read_inbox`); return their ids by name."""
+        """Read those of the two topics that exist; return their ids by name."""
         ids = self.connection.topics.topic_ids()
         if state_topic(self.application_id) in ids:
             self.read_log()
@@ -203,13 +183,13 @@ class GroupAccess:
         return ids
 
     def read(self) -> list[LogEntry | RejectedRecord]:
-        """Read both topics, the log as far as it is decided; return what is new in the log."""
+        """Read both topics, the log to its last decided step; return its new entries."""
         entries = self.read_log(decided=True)
         self.read_inbox()
         return entries
 
     def look(self, *, ask_brokers: bool = True) -> GroupStatus:
-        """Read on, and return what is known now; with `ask_brokers` also what only brokers know."""
+        """Read both topics and return the status; `ask_brokers` adds data that only brokers have."""
         self.read()
         self.inbox.forget_old()
         if ask_brokers:
@@ -221,7 +201,7 @@ class GroupAccess:
         )
 
     def say(self, message: AnyMessage) -> None:
-        """Send a message to the inbox; returns when it is there. Raises `StreamsError` if it can't be."""
+        """Send a message to the inbox and wait for it; raise `StreamsError` on failure."""
         sink = self.connection.sink()
         try:
             sink.produce(
@@ -253,11 +233,10 @@ class GroupAccess:
                 open_transactions=self._standing_transactions(),
             )
         except StreamsError as error:
-            # Who may read the two topics but not ask the brokers sees the group all the same, and is told.
+            # A user without rights on the brokers still sees the group, with this problem.
             return Surroundings(problem=str(error))
 
     def _standing_transactions(self) -> tuple[OpenTransaction, ...]:
-        """Return the transactions that stay open in the application's topics."""
         wanted = {
             *self._inputs(),
             *(
@@ -284,7 +263,7 @@ class GroupAccess:
         try:
             progress = progress_of(self.application_id, self._committed())
         except StreamsError as error:
-            # What is known else stays; ranges as they were once are not shown as if they were those of now.
+            # Earlier ranges are not shown as current ones.
             return replace(self._around, progress=None, problem=str(error))
         return replace(self._around, progress=progress)
 
@@ -303,18 +282,16 @@ class GroupAccess:
 
 
 def wall_clock_ms() -> int:
-    """Return ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def connect(config: StreamsConfig) -> Connection:
-    """Return a connection to an application's cluster."""
     return KafkaConnection(config)
 
 
 @contextmanager
 def group_access(target: str | None, settings: SettingsOptions | None) -> Generator[GroupAccess]:
-    """Give access to the group of an application: MODULE:TOPOLOGY, its id, or None for what the settings name."""
+    """Open the group of MODULE:TOPOLOGY, of an application id, or of the settings' application."""
     config, _ = application_of(target, settings or SettingsOptions())
     with access_to(config) as access:
         yield access
@@ -322,7 +299,6 @@ def group_access(target: str | None, settings: SettingsOptions | None) -> Genera
 
 @contextmanager
 def access_to(config: StreamsConfig) -> Generator[GroupAccess]:
-    """Give access to the group of the application that has these settings."""
     connection = connect(config)
     try:
         yield GroupAccess(config, connection, wall_clock_ms)
@@ -331,7 +307,7 @@ def access_to(config: StreamsConfig) -> Generator[GroupAccess]:
 
 
 def moment_text(timestamp_ms: int) -> str:
-    """Return a moment in UTC, to the millisecond.
+    """Format a time in UTC.
 
     >>> moment_text(1_795_262_400_123)
     '2026-11-21 12:00:00.123Z'

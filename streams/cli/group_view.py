@@ -1,4 +1,4 @@
-"""How a group looks on a terminal, and in one line."""
+"""Views of a group for a terminal, and in one line."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -25,9 +25,10 @@ _STALE: Final = "dim"
 
 
 def status_view(status: GroupStatus, *, tasks_first: int | None = None) -> RenderableType:
-    """Return a group as tables. With `tasks_first` only that many tasks: those on their way and with most lag first.
+    """Return a group as tables.
 
-    Then the partitions whose ranges are the farthest apart come first, too: what does not fit on the screen is cut off.
+    With `tasks_first` only that many tasks, moving ones and those with most lag first; partitions
+    with the most uneven ranges come first too, because the screen cuts off the rest.
     """
     parts: list[RenderableType] = [_headline(status), _subline(status)]
     parts += [Text(f"! {alarm.text}", style="red") for alarm in status.alarms]
@@ -49,7 +50,6 @@ def status_view(status: GroupStatus, *, tasks_first: int | None = None) -> Rende
 
 
 def status_line(status: GroupStatus) -> str:
-    """Return a group in one line."""
     running = sum(task.phase in {TaskPhase.RUNNING.value, "WARMING"} for task in status.tasks)
     lags = [task.lag for task in status.tasks if task.lag is not None]
     rates = [task.rate for task in status.tasks if task.rate is not None]
@@ -66,7 +66,7 @@ def status_line(status: GroupStatus) -> str:
 
 
 def records_in_hand(status: GroupStatus) -> list[str]:
-    """Return a line for each coroutine that blocks an event loop, and for each record that a range has had in hand for long."""
+    """Return lines for blocked event loops and for records that a range processes for long."""
     blocked = [
         f"task {task.task} at {task.member or _UNKNOWN} blocks the event loop that key ranges share: {task.blocked}"
         for task in status.tasks
@@ -80,7 +80,7 @@ def records_in_hand(status: GroupStatus) -> list[str]:
 
 
 def range_lines(status: GroupStatus) -> list[str]:
-    """Return a line for each key range of each input partition, if they were asked for."""
+    """Return a line per key range, if key ranges were requested."""
     return [
         f"task {each.task or _UNKNOWN} range {key_range.first}-{key_range.last} of {each.topic}-{each.partition}: "
         f"offset {key_range.offset}, {key_range.ahead} ahead{_busy(key_range)}"
@@ -151,7 +151,7 @@ def _members(status: GroupStatus) -> Table:
 
 
 def _member_phase(member: MemberStatus) -> str:
-    """Return a member's phase, and why it is in it where that is not plain."""
+    """Return a member's phase, with the reason of an unusual one."""
     is_plain = member.phase == MemberPhase.ACTIVE or not member.reason
     return member.phase if is_plain else f"{member.phase}: {member.reason}"
 
@@ -189,7 +189,7 @@ def _ranges(inputs: Sequence[InputRanges]) -> RenderableType:
     table = _table("key ranges", ("task", "input", "key hashes"), ("offset", "ahead", "busy"))
     for each in inputs:
         for index, key_range in enumerate(each.ranges):
-            # What a line shares with the one above it is said once.
+            # Cells equal to the row above stay empty.
             names = ("", "") if index else (each.task or _UNKNOWN, f"{each.topic}-{each.partition}")
             table.add_row(
                 *_cells(
@@ -247,7 +247,7 @@ def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
 
 
 def _cells(*values: object) -> list[Text]:
-    """Return cells that are shown as they are: names are data, never markup."""
+    """Return cells without markup: names are data."""
     return [Text(str(value)) for value in values]
 
 

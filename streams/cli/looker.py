@@ -1,4 +1,4 @@
-"""Looks at a group again and again, for commands that show it live."""
+"""Repeated reads of a group, for commands that show it live."""
 
 import time
 from typing import Final
@@ -7,13 +7,12 @@ from tidewheel.streams.cli.group_access import GroupAccess
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.group.status import GroupStatus
 
-#: How often the brokers are asked for what the two topics do not say.
+#: Interval of requests to brokers, for data that the two topics lack.
 _ASK_BROKERS_S: Final = 30.0
 _INTERVAL_MIN_S: Final = 0.1
 
 
 def check_interval(interval_s: float) -> None:
-    """Raise `ConfigError` if looks would follow each other too soon."""
     if not interval_s >= _INTERVAL_MIN_S:
         raise ConfigError(
             f"--interval {interval_s:g}: at least {_INTERVAL_MIN_S:g} s; the leader speaks twice a second"
@@ -21,18 +20,14 @@ def check_interval(interval_s: float) -> None:
 
 
 class Looker:
-    """One look after the other; only now and then are the brokers asked, too.
-
-    Args:
-        access: The group.
-    """
+    """Reads a group's status repeatedly; includes the brokers at a longer interval."""
 
     def __init__(self, access: GroupAccess) -> None:
         self._access = access
         self._asked_s: float | None = None
 
     def look(self) -> GroupStatus:
-        """Read on, and return what is known now. Raises `StreamsError` if the topics can't be read."""
+        """Return the current status; raise `StreamsError` if the topics can't be read."""
         now_s = time.monotonic()
         ask = self._asked_s is None or now_s - self._asked_s >= _ASK_BROKERS_S
         status = self._access.look(ask_brokers=ask)

@@ -1,4 +1,4 @@
-"""How commands say things: for people on a terminal, JSON elsewhere and with --json; errors on standard error."""
+"""Output of commands: tables on a terminal, JSON elsewhere and with --json, errors on stderr."""
 
 import sys
 from collections.abc import Sequence
@@ -9,26 +9,22 @@ from rich.table import Table
 
 
 def wants_json(*, asked: bool) -> bool:
-    """Return whether to print JSON: asked for, or nobody is looking."""
     return asked or not sys.stdout.isatty()
 
 
 def print_json(value: object) -> None:
-    """Print a value as one line, at once."""
     sys.stdout.write(orjson.dumps(value, default=str).decode() + "\n")
     sys.stdout.flush()
 
 
 def print_error(message: str) -> None:
-    """Print an error on standard error."""
     console = Console(stderr=True)
     console.print("error:", style="bold red", end=" ")
-    # Messages have brackets that are no markup, and paths that must not be broken.
+    # Messages have brackets that are no markup, and paths that must not be wrapped.
     console.print(message, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows as a table for people; numbers that are text stay as they are."""
     table = Table(title=title, title_justify="left", expand=False)
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -1,10 +1,11 @@
-"""A user's program as commands get it: `MODULE:TOPOLOGY`, its own settings, and what the command line adds.
+"""User programs for commands: `MODULE:TOPOLOGY` with its settings.
 
-MODULE is an importable name or the path of a .py file; TOPOLOGY a `Topology`, a `StreamsBuilder`, or a function without
-parameters that returns one. The module may have `config`, a `StreamsConfig` or a dict of its options: these count as
-given to the constructor, so they win over the environment and the settings file, and the command line wins over them.
+MODULE is an importable name or the path of a .py file. TOPOLOGY is a `Topology`, a
+`StreamsBuilder`, or a function without parameters that returns one. The module may have `config`, a
+`StreamsConfig` or a dict of its options. They count as constructor arguments: they win over the
+environment and the settings file, and the command line wins over them.
 
-Everything that is wrong raises `ConfigError` with what was probably meant.
+Every mistake raises `ConfigError` with a suggestion.
 """
 
 import importlib
@@ -31,12 +32,12 @@ _EXAMPLE: Final = "write MODULE:TOPOLOGY, such as app.py:topology or shop.orders
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What a module holds for us, not yet built.
+    """A loaded program; its topology is not built.
 
     Attributes:
-        target: The `MODULE:TOPOLOGY` it was loaded from.
-        source: The object the target names.
-        defaults: The module's own `config`.
+        target: Its `MODULE:TOPOLOGY`.
+        source: The object that the target names.
+        defaults: The module's `config`.
     """
 
     target: str
@@ -46,11 +47,10 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     def config(
         self, overrides: Mapping[str, Any] | None = None, config_file: str | None = None
     ) -> StreamsConfig:
-        """Return the settings to run with, see `effective_config`."""
         return effective_config(self.defaults, overrides, config_file)
 
     def topology(self, config: StreamsConfig | None = None) -> Topology:
-        """Return the topology; a builder is built with the settings that shape it."""
+        """Return the topology, built with these settings."""
         found = self.source
         if not isinstance(found, Topology | StreamsBuilder):
             assert callable(found), "load_program checked that"
@@ -62,7 +62,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_program(target: str) -> Program:
-    """Import a program; raises `ConfigError` if there is none of that name."""
+    """Import a program; raise `ConfigError` if it does not exist."""
     module_name, separator, name = target.rpartition(":")
     if not separator:
         module_name, name = target, ""
@@ -89,12 +89,11 @@ def effective_config(
     overrides: Mapping[str, Any] | None = None,
     config_file: str | None = None,
 ) -> StreamsConfig:
-    """Return a program's settings under those of the command line.
+    """Return a program's settings below those of the command line.
 
     Args:
-        defaults: The program's own.
-        overrides: What the command line says; tables (`consumer`, ...) are merged key by key.
-        config_file: A settings file to read instead of the usual one.
+        overrides: From the command line; tables (`consumer`, ...) are merged key by key.
+        config_file: Replaces the usual settings file.
     """
     changes = dict(overrides or {})
     if isinstance(defaults, StreamsConfig):
@@ -112,7 +111,7 @@ def named(
     overrides: Mapping[str, Any],
     config_file: str | None = None,
 ) -> bool:
-    """Return whether any source of settings gives an application_id; commands that only look do without."""
+    """Return True if a source of settings has an application_id; read-only commands need none."""
     if isinstance(defaults, StreamsConfig):
         return True
     file = settings_file(os.environ) if config_file is None else Path(config_file).expanduser()
@@ -132,7 +131,7 @@ def _merged(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def _tables_of(config: StreamsConfig, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the client tables that a change is merged into, since `replace` takes tables whole."""
+    """Return the changed client tables, because `replace` does not merge tables."""
     return {
         option: dict(getattr(config, option))
         for option in TABLES
@@ -141,7 +140,7 @@ def _tables_of(config: StreamsConfig, changes: Mapping[str, Any]) -> dict[str, A
 
 
 def _keywords(config: StreamsConfig) -> dict[str, Any]:
-    """Return what a config was given by keyword: the part of it that wins over a settings file."""
+    """Return the keyword arguments of a config, which win over a settings file."""
     found: dict[str, Any] = {}
     for option in StreamsConfig.model_fields:
         value = getattr(config, option)
@@ -156,13 +155,13 @@ def _keywords(config: StreamsConfig) -> dict[str, Any]:
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a module by name, or a file by path."""
+    """Import a module name or a file."""
     name = name.removeprefix("./")
     path = Path(name)
     try:
         if name.endswith(".py"):
             return _imported_file(path)
-        # Commands are started where the program is, as `python app.py` would be.
+        # As with `python app.py`, modules next to the program are importable.
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
         return importlib.import_module(_dotted(name, path))
@@ -174,20 +173,19 @@ def _imported(name: str) -> ModuleType:
                 f"{name!r} could not be imported: it needs {error.name or error}, which is not installed here{_at(error)}"
             ) from error
         raise ConfigError(f"there is no module {name!r}{_file_hint(path)}") from None
-    except Exception as error:  # the user's own code, which may raise anything
+    except Exception as error:  # the user's own code
         raise ConfigError(f"{name!r} could not be imported: {_told(error)}") from error
 
 
 def _dotted(name: str, path: Path) -> str:
-    """Return the name of a module that may be given as a path below this folder."""
+    """Return the dotted name of a module given as a path."""
     dotted = name.replace("/", ".")
-    if not all(dotted.split(".")):  # Python would take it for a module beside this one
+    if not all(dotted.split(".")):  # Python would import a module next to this one
         raise ConfigError(f"there is no module {name!r}{_file_hint(path)}")
     return dotted
 
 
 def _told(error: BaseException) -> str:
-    """Return an error of the user's code with where it was raised."""
     return f"{type(error).__name__}: {error}{_at(error)}"
 
 
@@ -221,7 +219,7 @@ def _imported_file(path: Path) -> ModuleType:
 
 
 def _is_taken(name: str, file: Path) -> bool:
-    """Return whether importing a file by its name would find something else."""
+    """Return True if the name of a file imports another module."""
     spec = importlib.util.find_spec(name)
     return spec is None or spec.origin is None or Path(spec.origin) != file
 
@@ -249,7 +247,7 @@ def _called(function: Callable[[], object], target: str) -> Topology | StreamsBu
             raise ConfigError(
                 f"{target!r} could not be called without arguments ({error}); give its parameters defaults"
             ) from None
-        # The same would happen at every restart, so it ends the command as a module that can't be imported does.
+        # A restart would fail in the same way, so it ends the command as a failed import does.
         raise ConfigError(f"{target!r} raised {_told(error)}; mend the function") from error
     if not isinstance(result, Topology | StreamsBuilder):
         raise ConfigError(
@@ -259,7 +257,6 @@ def _called(function: Callable[[], object], target: str) -> Topology | StreamsBu
 
 
 def _candidates(module: ModuleType) -> list[str]:
-    """Return the names in a module that may be topologies, the surest first."""
     sure = [
         name for name, value in vars(module).items() if isinstance(value, Topology | StreamsBuilder)
     ]
@@ -278,7 +275,7 @@ def _hint(name: str, module: ModuleType) -> str:
 
 
 def _file_hint(path: Path) -> str:
-    """Return what file was probably meant by a path that leads nowhere."""
+    """Return a suggestion for a path without a module."""
     if path.with_suffix(".py").is_file():
         return f"; did you mean {path.with_suffix('.py')}?"
     dotted = Path(*str(path).split(".")).with_suffix(".py") if path.suffix != ".py" else path

@@ -1,4 +1,4 @@
-"""`tidewheel bootstrap`: a store's content from files or a table."""
+"""`tidewheel bootstrap`: loads a store from files or a table."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated
@@ -18,15 +18,15 @@ from tidewheel.streams.exit_codes import ExitCode
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
-    """How files are read.
+    """Options for reading files.
 
     Attributes:
-        schema: Types of columns of CSV and JSON, such as 'id STRING, price DOUBLE'. The others are inferred; CSV columns that
-            the key is made of are text.
-        infer_schema: Infer the types of all CSV columns as Spark does, also those of the key.
-        encoding: The charset of CSV and JSON, such as ISO-8859-1; UTF-8 by default.
-        multi_line: A JSON file is one document over several lines.
-        time_zone: The zone of times that have none, such as Europe/Berlin; UTC by default.
+        schema: Types of CSV and JSON columns, such as 'id STRING, price DOUBLE'. Other types are
+            inferred; CSV columns of the key are text.
+        infer_schema: Infer the types of all CSV columns as Spark does, including those of the key.
+        encoding: Charset of CSV and JSON, such as ISO-8859-1; default: UTF-8.
+        multi_line: Each JSON file is one document over several lines.
+        time_zone: Zone of times without one, such as Europe/Berlin; default: UTC.
     """
 
     schema: str | None = None
@@ -54,25 +54,29 @@ def bootstrap(
 ) -> int:
     """Load a store's content from files or a table, before its application runs.
 
-    Each row of the table becomes a row of the store, written by Spark to its changelog through the store's own serdes. Column
-    `key` is the key; `value` is the value, or else all other columns are its fields; `timestamp` is when the row was set.
-    Members that are started meanwhile wait. Killed at any point, run it again: nobody works with half a store.
+    Each row of the table becomes a row of the store: Spark writes it to the changelog with the
+    store's serdes. Column `key` is the key. Column `value` is the value; without it, all other
+    columns are its fields. Column `timestamp` is the row's timestamp. Members that start meanwhile
+    wait. After a crash, run the command again: no member uses a partly loaded store.
 
-    Exit codes: 0 done; 9 refused, because members are alive, the store has content, or other stores would see input again or
-    miss some.
+    Exit codes: 0 done; 9 refused, because members are alive, the store has content, or other stores
+    would process input twice or miss some.
 
     Args:
-        store: The store, as the topology names it.
+        store: Name of the store in the topology.
         app: MODULE:TOPOLOGY, such as app.py:topology.
         source: A path or URL of Parquet, CSV, JSON, ..., or the name of a table.
-        input_offsets: Where the application reads on: earliest, latest, timestamp:MS (since the epoch), or file:PATH, which is
-            JSON: {topic: {partition: offset}}. What the rows stand for ends there.
-        file_format: parquet, csv, json, delta, ...; by default told by the end of the name.
-        select: An SQL expression that makes a column, such as 'id AS key'; repeat it. By default all columns as they are.
-        reading: How files are read.
-        order_by: Of several rows of a key, the one with the largest of this column counts; by default there may be only one.
-        replace: Replace the store's content; keys that no row has are deleted.
-        master: Spark's master; this machine by default.
+        input_offsets: Input position of the loaded state, where the application resumes: earliest,
+            latest, timestamp:MS (since the epoch), or file:PATH of JSON {topic: {partition:
+            offset}}.
+        file_format: parquet, csv, json, delta, ...; default: by the file name extension.
+        select: SQL expression of a column, such as 'id AS key'; repeatable. Default: all columns
+            unchanged.
+        reading: Options for reading files.
+        order_by: Of several rows with one key, use the one with the largest value of this column.
+            Default: keys must be unique.
+        replace: Replace the store's content; keys without a row are deleted.
+        master: Spark master; default: this machine.
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """

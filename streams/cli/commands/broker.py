@@ -1,4 +1,4 @@
-"""`tidewheel broker`: a real Kafka on this machine, for as long as the command runs."""
+"""`tidewheel broker`: a real Kafka on this machine while the command runs."""
 
 import os
 import signal
@@ -47,25 +47,24 @@ def broker(
 ) -> int:
     """Start a real Kafka on this machine and run it until Ctrl-C (or SIGTERM).
 
-    One node in KRaft mode that listens on 127.0.0.1 only. The first start fetches Kafka's jars
-    (45 MB) into your cache. Its data is thrown away at the end unless --data-dir or --keep is
-    given.
+    One node in KRaft mode that listens on 127.0.0.1 only. The first start fetches Kafka's jars (45
+    MB) into your cache. Its data is deleted at the end unless --data-dir or --keep is given.
 
-    On a terminal a panel tells where the broker is; elsewhere, and with --json, each event
-    (`ready`, `stopped`, `failed`) is one line of JSON.
+    On a terminal a panel shows the address; elsewhere, and with --json, each event (`ready`,
+    `stopped`, `failed`) is one line of JSON.
 
     Exit codes: 0 stopped by Ctrl-C or a signal; 1 the broker could not be fetched or started, or
-    ended by itself; 2 the command line makes no sense.
+    ended by itself; 2 wrong command line.
 
     Args:
-        port: The port for clients; a free one if not given.
-        data_dir: Keep data and logs in this folder, and start again from what is there.
-        keep: The same with a folder of Tidewheel's own.
+        port: The port for clients; default: a free one.
+        data_dir: Keep data and logs in this folder, and start with the data in it.
+        keep: The same with Tidewheel's own folder.
         version: The Kafka version, 4.0.0 or newer.
-        properties: A setting of the broker, `name=value`; repeat it for more.
-        topics: Topics to create once it runs, `name:partitions` with commas between.
-        heap_mb: Memory of the Java heap, in MiB.
-        verify: Compare the checksums of all jars first, and fetch again what is damaged.
+        properties: A setting of the broker, `name=value`; repeatable.
+        topics: Topics to create, `name:partitions` with commas between.
+        heap_mb: Java heap in MiB.
+        verify: Compare the checksums of all jars first, and fetch damaged ones again.
         print_bootstrap: Print only the address for clients.
         json: Print JSON lines on a terminal too.
     """
@@ -93,7 +92,6 @@ def broker(
 
 
 def _run(kafka: KafkaBroker, topics: dict[str, int], report: "_Report", *, temporary: bool) -> int:
-    """Start, tell, wait for the end, stop."""
     try:
         kafka.start()
         kafka.create_topics(topics)
@@ -109,7 +107,7 @@ def _run(kafka: KafkaBroker, topics: dict[str, int], report: "_Report", *, tempo
         report.stopping()
         return EXIT_OK
     finally:
-        # A second Ctrl-C must not leave data behind; the broker is killed soon enough anyway.
+        # A second Ctrl-C must not leave data behind; the broker is killed soon in any case.
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         kafka.stop()
@@ -117,8 +115,6 @@ def _run(kafka: KafkaBroker, topics: dict[str, int], report: "_Report", *, tempo
 
 
 class _Report:
-    """Tells people and programs what happens, each in their way."""
-
     def __init__(self, *, json: bool, bootstrap_only: bool) -> None:
         self._json = json and not bootstrap_only
         self._bootstrap_only = bootstrap_only
@@ -156,7 +152,7 @@ class _Report:
     def failed(self, error: BrokerError) -> None:
         if self._json:
             self._line(event="failed", error=str(error))
-        # Messages have brackets in them that are no markup, and paths that must not be broken.
+        # Messages have brackets that are no markup, and paths that must not be wrapped.
         self._error.print("error:", style="bold red", end=" ")
         self._error.print(str(error), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
@@ -180,7 +176,7 @@ class _Report:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Have SIGTERM and a closed terminal end the command as Ctrl-C does."""
+    """End the command on SIGTERM and on a closed terminal as on Ctrl-C."""
     raise KeyboardInterrupt
 
 

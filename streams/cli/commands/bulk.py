@@ -1,4 +1,4 @@
-"""What the commands for state in bulk share: their program, and how they show their progress."""
+"""Shared parts of the bulk commands: their program and their progress display."""
 
 import contextlib
 import signal
@@ -22,17 +22,18 @@ from tidewheel.streams.topology.topology import Topology
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
-#: What ends a job as Ctrl-C does: with its session stopped, and what it kept for the time of the job deleted, secrets among it.
+#: End a job as Ctrl-C does: its Spark session stops, and its temporary files with secrets are
+#: deleted.
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
-#: Lines of JSON come no more often than this.
+#: Least interval of JSON lines.
 _LINE_S: Final = 2.0
 
 
 def program_of(
     target: str, settings: SettingsOptions | None, **overrides: Any
 ) -> tuple[Topology, StreamsConfig]:
-    """Return an application's topology and settings; `overrides` that are None don't count."""
+    """Return an application's topology and settings; `overrides` of None are ignored."""
     config, program = application_of(target, settings or SettingsOptions())
     if program is None:
         raise ConfigError(
@@ -44,7 +45,7 @@ def program_of(
 
 
 def names_of(stores: str | None) -> list[str] | None:
-    """Return the stores of a list with commas, None for all; raises `ConfigError` for a list without any.
+    """Parse a list of stores, None for all; raise `ConfigError` for an empty list.
 
     >>> names_of("counts, totals"), names_of(None)
     (['counts', 'totals'], None)
@@ -61,18 +62,18 @@ def names_of(stores: str | None) -> list[str] | None:
 
 @contextlib.contextmanager
 def shown_progress(*, as_json: bool) -> Generator[OnProgress]:
-    """Yield how to show progress of a job, which is the body, and have signals end it as Ctrl-C does."""
+    """Yield a progress callback for the job in the block; stop signals end the job as Ctrl-C."""
     with signals_handled(_STOP_SIGNALS, _interrupt), _shown(as_json=as_json) as on_progress:
         yield on_progress
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as handlers are
+def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature
     raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def _shown(*, as_json: bool) -> Generator[OnProgress]:
-    """Yield how to show progress: a bar on a terminal, with rate and what is left; lines of JSON otherwise."""
+    """Yield a progress callback: a bar on a terminal, lines of JSON elsewhere."""
     if wants_json(asked=as_json):
         yield _lines()
         return

@@ -1,4 +1,4 @@
-"""`tidewheel config show`: the settings an application would run with, and where each came from."""
+"""`tidewheel config show`: the settings of an application, and the source of each."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -23,10 +23,10 @@ def show(
     json: _Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Show every setting: its value (secrets hidden), where it came from, and what it means.
+    """Show every setting: its value (secrets hidden), its source and its meaning.
 
     Args:
-        target: MODULE:TOPOLOGY of a program whose own settings count too.
+        target: MODULE:TOPOLOGY of a program with settings of its own.
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """

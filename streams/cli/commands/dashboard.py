@@ -1,4 +1,4 @@
-"""`tidewheel dashboard`: what a group is doing, as a live page for browsers."""
+"""`tidewheel dashboard`: a group as a live page for browsers."""
 
 import errno
 import socket
@@ -23,7 +23,7 @@ from tidewheel.streams.exit_codes import ExitCode
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
-#: What the extra `web` installs.
+#: Packages of the extra `web`.
 _NEEDED: Final = ("starlette", "uvicorn", "prometheus_client")
 _EPISODES: Final = 10
 _PORT_MAX: Final = 65_535
@@ -46,23 +46,24 @@ def dashboard(
 ) -> int:
     """Show a group as a live page for browsers, until Ctrl-C (or SIGTERM).
 
-    The same figures as `status`, read on from the group's two topics: no member is asked, and nothing can be changed.
-    Also there: /api/status (the JSON of `status`), /metrics (for Prometheus) and /healthz. It needs
-    `pip install 'tidewheel[web]'`.
+    It has the figures of `status`, read from the group's two topics: no member is asked, and the
+    page can't change anything. Other paths: /api/status (the JSON of `status`), /metrics (for
+    Prometheus) and /healthz. It needs `pip install 'tidewheel[web]'`.
 
-    Only this machine reaches it, unless --host says otherwise, which takes a token. It speaks plain HTTP: over a network
-    put a proxy with TLS before it, or come through `ssh -L`.
+    Only this machine can connect unless --host is given, which needs a token. It serves plain HTTP:
+    over a network use a proxy with TLS, or `ssh -L`.
 
-    Exit codes: 0 ended by Ctrl-C or a signal; 1 no such group; 2 the command line makes no sense; 7 Kafka could not be
-    reached; 9 the port is taken.
+    Exit codes: 0 ended by Ctrl-C or a signal; 1 no such group; 2 wrong command line; 7 Kafka could
+    not be reached; 9 the port is in use.
 
     Args:
         target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
         host: The address to listen on.
         port: The port to listen on; 0 for a free one.
-        token: What viewers have to show, as env:NAME or file:/path; never the token itself, which others could read.
-        allowed_hosts: A name under which browsers reach it, as through a proxy; repeat it for more.
-        interval: Seconds between two looks.
+        token: Secret for viewers, as env:NAME or file:/path; never the token itself, because other
+            users can read it.
+        allowed_hosts: Another host name of the page, as behind a proxy; repeatable.
+        interval: Seconds between two reads.
         json: Print each event (ready, stopped) as a line of JSON on a terminal too.
         settings: Settings.
     """
@@ -98,7 +99,7 @@ def dashboard(
             )
             report.stopped()
             if looks.hangs:
-                leave_at_once(ExitCode.OK)  # a look is under way
+                leave_at_once(ExitCode.OK)  # a read is in progress
     return ExitCode.OK
 
 
@@ -110,13 +111,13 @@ def _serve(
     names: Sequence[str],
     token: str | None,
 ) -> None:
-    from tidewheel.streams.dashboard.server import serve  # noqa: PLC0415 - only where the extra is installed
+    from tidewheel.streams.dashboard.server import serve  # noqa: PLC0415 - needs the extra
 
     serve(listening, application_id, looks, names=names, token=token)
 
 
 def _look(access: GroupAccess) -> Callable[[], Sighting]:
-    """Return what looks at a group, and remembers what happened last."""
+    """Return a function that reads the group with its recent history."""
     looker = Looker(access)
     chronicle = access.chronicle = Chronicle(keep=_EPISODES)
 
@@ -135,7 +136,6 @@ def _check_extra() -> None:
 
 
 def _secret(reference: str) -> str:
-    """Return the token that a reference stands for."""
     if not is_reference(reference):
         raise ConfigError(
             "--token: give env:NAME or file:/path, not the token itself: everybody on this machine can read command lines"
@@ -162,8 +162,6 @@ def _no_place(host: str, port: int, error: OSError) -> int:
 
 
 class _Report:
-    """Tells people and programs where the dashboard is."""
-
     def __init__(self, application_id: str, *, json: bool) -> None:
         self._application_id = application_id
         self._json = json

@@ -1,4 +1,4 @@
-"""`tidewheel demo`: the whole at work on real records, in under a minute."""
+"""`tidewheel demo`: a stateful topology on real records, in less than a minute."""
 
 import signal
 from typing import Annotated
@@ -20,19 +20,20 @@ def demo(
     json: _Flag = False,
     log_level: LogLevel = "error",
 ) -> int:
-    """See it all at work: 336,776 real flights through a stateful topology on a real Kafka, exactly once.
+    """Run a demo: 336,776 real flights through a stateful topology on a real Kafka, exactly once.
 
-    Fetches the records (8.7 MB) and Kafka (45 MB) once, starts Kafka, loads the records, runs
-    examples/flight_delays.py on them, and compares what comes out with the same computed directly. Everything but what
-    was fetched is gone afterwards. Ends with 0 if all results are right, with 1 if not.
+    It fetches the records (8.7 MB) and Kafka (45 MB) once, starts Kafka, loads the records, runs
+    examples/flight_delays.py on them, and compares the results with a direct computation. All but
+    the fetched files is deleted at the end. Exit codes: 0 all results are right; 1 some are wrong.
 
     Args:
-        bootstrap_servers: Use a Kafka that runs instead of starting one; the demo's topics are deleted at the end.
+        bootstrap_servers: Use a running Kafka instead of starting one; the demo's topics are
+            deleted at the end.
         json: Print JSON lines on a terminal too.
-        log_level: The least level that is logged.
+        log_level: Lowest level to log.
     """
     configure_logging(log_level)
-    # Ends as Ctrl-C does, through everything that tidies up.
+    # End as Ctrl-C does, with all clean-up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     view = JsonView() if wants_json(asked=json) else TerminalView()
     good = run_demo(DemoOptions(bootstrap_servers=bootstrap_servers), view)

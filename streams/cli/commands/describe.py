@@ -1,4 +1,4 @@
-"""`tidewheel describe`: what a topology looks like."""
+"""`tidewheel describe`: a topology as text, diagram or JSON."""
 
 import sys
 from typing import Annotated
@@ -29,16 +29,18 @@ def describe(
 ) -> int:
     """Show a topology: sub-topologies, nodes, stores and topics, in Kafka Streams' text.
 
-    No broker is asked, unless --check is given. The text is the same on a terminal and in a file, to be compared or drawn.
+    No broker is asked without --check. The text is the same on a terminal and in a file, for
+    comparison.
 
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology.
         mermaid: Print a Mermaid flowchart instead.
-        execution: Also say how each sub-topology runs: in batches, or record by record and why; and whether its tasks may
-            be cut into key ranges, or why not.
+        execution: Also show the execution of each sub-topology: in batches, or record by record
+            with the reason; and if its tasks can be divided into key ranges, else the reason.
         json: Print JSON instead.
-        check: Check the cluster's topics instead: that all inputs are there, that those that are joined have equal
-            partition counts, and by their first records that their keys are where their partitioner puts them.
+        check: Check the cluster's topics instead: all inputs exist, joined ones have equal
+            partition counts, and the keys of their first records are in the partitions that their
+            partitioner chooses.
         settings: Settings.
     """
     if check and (mermaid or json or execution):
@@ -51,10 +53,10 @@ def describe(
     program = load_program(target)
     overrides, file = settings.overrides(), settings.config_file()
     if not named(program.defaults, overrides, file):
-        overrides["application_id"] = "described"  # needed by settings, not by a description
+        overrides["application_id"] = "described"  # required by settings, not by a description
     config = program.config(overrides, file)
     topology = program.topology(config)
-    spec = spec_of(topology, config)  # what would be found wrong at the start is said now
+    spec = spec_of(topology, config)  # raises the errors of a start
     if check:
         return _check(spec, config)
     description = topology.describe(execution=execution)
@@ -67,7 +69,7 @@ def describe(
 
 
 def _check(spec: TopologySpec, config: StreamsConfig) -> int:
-    from tidewheel.streams.worker.input_sample import sampled_inputs  # noqa: PLC0415 - brings the clients, which no other description needs
+    from tidewheel.streams.worker.input_sample import sampled_inputs  # noqa: PLC0415 - imports the Kafka client, which only --check needs
 
     found, topics = sampled_inputs(spec, config)
     for topic in topics:

@@ -1,4 +1,4 @@
-"""`tidewheel drain`: has a member leave in order, its tasks first."""
+"""`tidewheel drain`: makes a member hand over its tasks and leave."""
 
 import time
 from collections.abc import Callable
@@ -24,9 +24,9 @@ from tidewheel.streams.exit_codes import ExitCode
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
 _LOOK_S: Final = 0.2
-#: The wish is said again until the log shows that a leader heard it.
+#: The order is repeated until the log shows that a leader has received it.
 _SAY_AGAIN_S: Final = 1.0
-#: How long after the member's own time its departure may take: it commits, closes its stores, says so.
+#: After its own limit a member still commits, closes its stores and reports.
 _GRACE_MS: Final = 15_000
 
 
@@ -39,17 +39,18 @@ def drain(
     json: _Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Have a member leave: its tasks move to others behind learners while it goes on working, then it ends.
+    """Make a member leave: its tasks move to others while it keeps working, then it ends.
 
-    Nobody waits for anything but the moved tasks' own hand-over. After --timeout the rest is let go at once, and
-    restored where it goes. Ctrl-C ends the waiting, not the draining.
+    The tasks restore at other members first, so each one pauses only for its own hand-over. After
+    --timeout the remaining tasks are released immediately and restored at their new owners. Ctrl-C
+    ends the wait, not the draining.
 
     Exit codes: 0 the member is gone; 1 no such member, or it died instead; 8 it is still there.
 
     Args:
-        member: The member's name as `tidewheel status` shows it, or enough of its beginning.
+        member: The member's name in `tidewheel status`, or an unambiguous beginning of it.
         target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
-        timeout: How long it may go on working while its tasks move, such as 30s or 5m; by default drain_timeout_ms.
+        timeout: Limit for moving its tasks, such as 30s or 5m; default: drain_timeout_ms.
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """
@@ -81,7 +82,7 @@ def drain(
 
 
 def find_member(group: Group, name: str) -> MemberRecord:
-    """Return the live member of a name, or of the only one that begins so; raises `StreamsError` naming those there are."""
+    """Return the live member with a name or unique prefix; raise `StreamsError` with the names."""
     live = list(group.live().values())
     found = [record for record in live if record.member == name] or [
         record for record in live if record.member.startswith(name)
@@ -103,7 +104,7 @@ def find_member(group: Group, name: str) -> MemberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainStep:
-    """How far a member is: its phase in the log, and the tasks it still has."""
+    """A member's phase in the log, and its remaining tasks."""
 
     member: str
     phase: str
@@ -117,7 +118,7 @@ class _Outcome:
 
 
 class _Draining:
-    """Says the wish and follows the member until it is gone."""
+    """Sends the order and follows the member until it is gone."""
 
     def __init__(self, access: GroupAccess, record: MemberRecord, drain_ms: int) -> None:
         self._access = access
@@ -125,7 +126,6 @@ class _Draining:
         self._drain_ms = drain_ms
 
     def step(self) -> DrainStep:
-        """Return how far it is, as last read."""
         group, incarnation = self._access.group, self._record.incarnation
         record = group.members.get(incarnation)
         return DrainStep(
@@ -135,7 +135,7 @@ class _Draining:
         )
 
     def follow(self, show: Callable[[DrainStep], None]) -> _Outcome:
-        """Wait until the member is gone, showing each step."""
+        """Show each step; return when the member is gone, or after the limit."""
         give_up_s = time.monotonic() + (self._drain_ms + _GRACE_MS) / 1000
         say_s = time.monotonic()
         was_fenced = False

@@ -1,4 +1,4 @@
-"""`tidewheel state delete`: has the owner of a key delete it from a store, and waits for the tombstone."""
+"""`tidewheel state delete`: makes the owner of a key delete it, and waits for the tombstone."""
 
 import secrets
 import time
@@ -29,7 +29,7 @@ from tidewheel.streams.topology.topology import Topology
 from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic, plan_application
 
 _LOOK_S: Final = 0.2
-#: The wish is repeated until it is answered: the owner may have changed, or restore.
+#: The order is repeated until its answer: the owner may change or be restoring.
 _REPEAT_S: Final = 1.0
 
 
@@ -48,20 +48,22 @@ def delete(
 ) -> int:
     """Delete a key from a store of a running application: its row, or its windows, sessions or versions.
 
-    The worker that owns the key deletes the rows as a processor's `delete` does, and commits the tombstones to the changelog, which
-    all copies follow. Input and output topics stay as they are: docs/erasure.md has the whole way. Without --execute nothing is
-    deleted.
+    The worker that owns the key deletes the rows as a processor's `delete` does, and commits the
+    tombstones to the changelog, which all copies follow. Input and output topics are not changed:
+    docs/erasure.md has all steps. Without --execute nothing is deleted.
 
-    Exit codes: 0 deleted, or shown; 1 the key is not there, no worker answers, or the store can't; 2 wrong store or key.
+    Exit codes: 0 deleted, or shown; 1 the key does not exist, no worker answers, or the store does
+    not support it; 2 wrong store or key.
 
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology.
         store: The store.
         key: The key: text, or JSON such as 7 or {"id": 7}.
-        partition: Where it is, for keys that a partitioner of your own has placed.
-        everywhere: In all partitions, one after the other: for stores of processors whose keys are not the records' keys.
-        execute: Do it.
-        timeout: How long to wait for the owner's commit, such as 30s or 5m.
+        partition: The key's partition, for keys that your own partitioner has placed.
+        everywhere: Delete it in all partitions, one after the other: for stores of processors whose
+            keys are not the records' keys.
+        execute: Delete the key.
+        timeout: Limit for the owner's commit, such as 30s or 5m.
         json: Print a line of JSON on a terminal too.
         settings: Settings.
     """
@@ -90,7 +92,7 @@ def delete(
 def _execute(
     deletions: Sequence["_Deletion"], key: str, timeout_ms: int, *, as_json: bool
 ) -> ExitCode:
-    """Carry deletions out, one after the other, and report each that found rows."""
+    """Run deletions one after the other; report each that found rows."""
     code = ExitCode.FAILED
     for each in deletions:
         answer = _waited(each, timeout_ms, as_json=as_json)
@@ -111,9 +113,8 @@ class KeyRows(NamedTuple):
     """The rows of a key.
 
     Attributes:
-        store: Their store.
         key: The key's bytes.
-        tail: Number of bytes that follow it in the keys of the rows.
+        tail: Number of bytes after it in the keys of the rows.
         partition: Of the store's changelog.
     """
 
@@ -124,15 +125,14 @@ class KeyRows(NamedTuple):
 
     @property
     def task(self) -> TaskId:
-        """Return the task that has them."""
         return self.store.task(self.partition)
 
 
 def rows_of_key(store: BulkStore, text: str, partition: int | None) -> KeyRows:
-    """Return which rows a key that somebody wrote stands for; raises `ConfigError` if it can't be one."""
+    """Return the rows for a key in text form; raise `ConfigError` for an invalid one."""
     serde = store.spec.key_serde
     tail = 0
-    if is_windowed(serde):  # all windows of the key inside
+    if is_windowed(serde):  # all windows of the inner key
         tail = serde.tail_bytes
         store = replace(store, spec=replace(store.spec, key_serde=serde.inner))
     key = key_bytes(store, text)
@@ -151,7 +151,7 @@ def rows_of_key(store: BulkStore, text: str, partition: int | None) -> KeyRows:
 def erasable_store(
     topology: Topology, config: StreamsConfig, plan: ApplicationPlan, name: str
 ) -> BulkStore:
-    """Return a store by its name; raises `ConfigError` if no order can delete a key from it, with what can."""
+    """Return a store; raise `ConfigError` with the alternative if keys can't be deleted from it."""
     known: list[str] = []
     for each in topology.spec(config).global_stores:
         known.append(each.store.name)
@@ -196,7 +196,7 @@ def _check_spec(spec: StoreSpec) -> None:
 
 
 def _check_group(access: GroupAccess) -> None:
-    """Raise `StreamsError` if the application has no group, which is what takes orders."""
+    """Raise `StreamsError` if the application has no group: only its members accept orders."""
     fixed = access.connection.admin.fixed_workers(access.application_id)
     if fixed:
         raise StreamsError(
@@ -208,7 +208,6 @@ def _check_group(access: GroupAccess) -> None:
 
 
 def _check_runs(access: GroupAccess) -> None:
-    """Raise `StreamsError` if no worker of the application runs."""
     if not access.inbox.speaking(access.group, access.now_ms()):
         raise StreamsError(
             f"no worker of {access.application_id} is running, so nobody can delete the key; start the application, then run "
@@ -222,17 +221,17 @@ class _Owner(NamedTuple):
 
 
 class _Deletion:
-    """Asks the owner of a task, whoever that is, until one answers."""
+    """Sends the order to the task's owner, also to later owners, until one answers."""
 
     def __init__(self, access: GroupAccess, rows: KeyRows) -> None:
         self.rows = rows
         self._access = access
         self._request = secrets.token_hex(16)
-        #: Incarnations that were asked, and the names of their members.
+        #: Member names by asked incarnation.
         self.asked: dict[str, str] = {}
 
     def _owner(self) -> _Owner | None:
-        """Return the live member that may process the task, as the log says."""
+        """Return the live member that owns the task according to the log."""
         group = self._access.group
         state = group.states.get(self.rows.task)
         if state is None or state.phase != TaskPhase.RUNNING or state.owner is None:
@@ -241,12 +240,11 @@ class _Deletion:
         return None if record is None else _Owner(record, state.task_epoch)
 
     def owner_name(self) -> str:
-        """Return the member that owns the task, empty if none does."""
         owner = self._owner()
         return "" if owner is None else owner.record.member
 
     def run(self, timeout_ms: int, show: Callable[[str], None]) -> KeyErased:
-        """Return the owner's answer; raises `StreamsError` where none comes in time."""
+        """Return the owner's answer; raise `StreamsError` after the limit."""
         give_up_s = time.monotonic() + timeout_ms / 1000
         ask_s = time.monotonic()
         while True:

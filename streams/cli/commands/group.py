@@ -1,4 +1,4 @@
-"""`tidewheel group`: what happened in a group, and setting it up again."""
+"""`tidewheel group`: a group's history, and its recovery."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -38,13 +38,14 @@ def history(
     json: _Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Tell what happened in a group: who came and went, why the target changed, which tasks moved and how.
+    """Show the history of a group: members that came and left, assignments with their reasons, moved tasks.
 
-    It is read from the group's log alone. The log is compacted: the last hour is whole, older times fade.
+    The only source is the group's log. It is compacted: the last hour is complete, older times
+    become incomplete.
 
     Args:
         target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
-        last: As many episodes, the newest last; 0 for all that the log has.
+        last: Number of episodes, the newest last; 0 for all in the log.
         json: Print each episode as a line of JSON on a terminal too.
         settings: Settings.
     """
@@ -70,20 +71,23 @@ def recover(
     json: _Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Set a group up again after one of its two topics was deleted.
+    """Restore a group after one of its two topics was deleted.
 
-    Members hold still then, because nobody can say any more who owns what. This fences every producer that committed
-    or was named in what is left of the topics, and begins a new log above every epoch found beside the committed offsets. Nothing is lost, and nothing
-    is done twice. Members that hold still go on by themselves afterwards. Without --execute nothing is touched.
+    Members pause then, because the owners of tasks are unknown. This command fences every producer
+    in the committed offsets and in the remaining topics, and starts a new log above every epoch in
+    the committed offsets. No record is lost or processed twice. Paused members resume by themselves
+    afterwards. Without --execute nothing is changed.
 
-    A group that has not begun yet looks like one that lost its topics before its first commit: it is set up, too, and
-    its first member takes it up. The first has to be of this program and have this task_assignor; others are refused until then.
+    A group that has not started yet looks like one that lost its topics before its first commit:
+    its log is created too, for its first member. That member must have this program and this
+    task_assignor; others are rejected until then.
 
-    Exit codes: 0 done, or nothing to do; 9 refused, because members are alive and speak.
+    Exit codes: 0 done, or nothing to do; 9 refused, because live members send messages.
 
     Args:
-        target: The application's MODULE:TOPOLOGY: it tells which tasks there are, and whom the group waits for.
-        execute: Do it.
+        target: The application's MODULE:TOPOLOGY, the source of its tasks; the group waits for
+            members of this program.
+        execute: Execute the plan.
         json: Print JSON on a terminal too: one object.
         settings: Settings.
     """

@@ -1,4 +1,4 @@
-"""`tidewheel reset`: has an application begin anew."""
+"""`tidewheel reset`: resets an application."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -39,17 +39,18 @@ def reset(
     json: _Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Have an application begin anew: its offsets, its internal topics, its local state on this machine.
+    """Reset an application: its offsets, its internal topics, its local state on this machine.
 
-    Without --execute nothing is touched and the plan is shown. Stop the application first; output topics stay as they
-    are. Local state on other machines has to be reset there.
+    Without --execute nothing is changed and the plan is shown. Stop the application first; output
+    topics are not changed. Local state on other machines must be reset there.
 
     Args:
-        target: The application's id, or its MODULE:TOPOLOGY, which tells its topics exactly.
-        execute: Do it.
-        force: Also if workers with a fixed assignment (run --tasks, --fixed-assignment) are alive; they end with FencedError.
-        to: Where input is read from afterwards: earliest, latest, or a time (ISO 8601, UTC unless it says otherwise, or
-            ms since the epoch).
+        target: The application's id, or its MODULE:TOPOLOGY, which names its topics exactly.
+        execute: Execute the plan.
+        force: Also while workers with a fixed assignment (run --tasks, --fixed-assignment) are
+            alive; they end with FencedError.
+        to: Next input position: earliest, latest, or a time (ISO 8601, default zone UTC, or ms
+            since the epoch).
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """
@@ -72,7 +73,7 @@ def reset(
 
 
 def parse_position(text: str) -> ResetPosition:
-    """Return where to read from.
+    """Parse an input position.
 
     >>> parse_position("latest"), parse_position("2026-01-01")
     ('latest', 1767225600000)
@@ -106,7 +107,7 @@ def _application(target: str, settings: SettingsOptions) -> tuple[StreamsConfig,
 
 
 def _speaking(config: StreamsConfig) -> tuple[str, ...]:
-    """Return the members of the application's group that are alive, wherever they are."""
+    """Return the live members of the application's group on all hosts."""
     with access_to(config) as access:
         access.read_what_there_is()
         return access.inbox.speaking(access.group, access.now_ms())

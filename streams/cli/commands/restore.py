@@ -1,4 +1,4 @@
-"""`tidewheel restore`: the task directories of this machine's workers, ready before they start."""
+"""`tidewheel restore`: restores the task directories of this machine before its workers start."""
 
 from rich.console import Console
 
@@ -23,15 +23,16 @@ def restore(
 ) -> int:
     """Restore an application's state on this machine by Spark, before its workers start.
 
-    A snapshot is brought up to now (a temporary one without the setting snapshot_location) and its files become the tasks'
-    databases. What is there already and can be followed stays. Workers that run need none of this: with snapshot_location
-    they restore from snapshots by themselves.
+    Spark updates a snapshot to the present (a temporary one without the setting snapshot_location);
+    its files become the tasks' databases. Existing databases that can be updated stay. Running
+    workers don't need this command: with snapshot_location they restore from snapshots by
+    themselves.
 
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology.
-        stores: Only these stores, with commas between; by default all that have a changelog and are kept on disk.
-        workers: How many workers will run here; tasks are dealt out to them.
-        master: Spark's master; this machine by default.
+        stores: Only these stores, with commas between; default: all on disk with a changelog.
+        workers: Number of workers that will run here; tasks are distributed among them.
+        master: Spark master; default: this machine.
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """

@@ -1,4 +1,4 @@
-"""`tidewheel run`: an application's workers, under a supervisor."""
+"""`tidewheel run`: the workers of an application, under a supervisor."""
 
 import secrets
 from typing import Annotated
@@ -33,21 +33,26 @@ def run(
 ) -> int:
     """Run an application until Ctrl-C or SIGTERM.
 
-    Workers that crash are started again after 1 s, 2 s, ... 60 s; five crashes on one offset end the command and name
-    it. Ctrl-C lets the tasks move to other members, commits and stops; once more stops at once.
+    Crashed workers are restarted after 1 s, 2 s, ... 60 s; five crashes on one offset end the
+    command with an error that names it. Ctrl-C moves the tasks to other members, commits and stops;
+    a second Ctrl-C kills the workers.
 
     Args:
-        target: MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology. The module may have `config`, its own
-            settings.
-        workers: Worker processes on this machine, each a member of the application's group, which shares the tasks.
-        fixed_assignment: No group: worker n of N runs every task whose index modulo N is n. For the only host there is.
+        target: MODULE:TOPOLOGY, such as app.py:topology or shop.orders:topology. The module may
+            have settings in `config`.
+        workers: Worker processes on this machine; each is a member of the application's group,
+            which shares the tasks.
+        fixed_assignment: No group: worker n of N runs every task whose index modulo N is n. Only if
+            there is no other host.
         tasks: No group: run exactly these tasks, such as 0_1,0_2; needs group_instance_id.
         wait_for_topics: Wait for missing source topics.
         create_topics: Create missing source topics.
-        accept_offsets: Start where another tool has set the committed offsets, or where they are gone, instead of refusing.
-        restart: Start crashed workers again. Without it the first crash ends the command with the code of its cause.
-        log_level: The least level that is logged.
-        log_format: text or json; by default text on a terminal, JSON lines elsewhere.
+        accept_offsets: Start even if another tool has changed the committed offsets, or they are
+            gone.
+        restart: Restart crashed workers. Otherwise the first crash ends the command with the exit
+            code of its cause.
+        log_level: Lowest level to log.
+        log_format: text or json; default: text on a terminal, JSON lines elsewhere.
         settings: Settings.
     """
     configure_logging(log_level, log_format)

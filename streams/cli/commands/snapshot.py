@@ -1,4 +1,4 @@
-"""`tidewheel snapshot`: the state of an application as files that its workers restore from."""
+"""`tidewheel snapshot`: writes an application's state as files for its workers to restore from."""
 
 from rich.console import Console
 
@@ -21,17 +21,18 @@ def snapshot(
     json: Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Make a snapshot of an application's stores, while it runs or not.
+    """Make a snapshot of an application's stores; the application may run.
 
-    Spark reads what their changelogs have got since the last snapshot (all, the first time). Workers whose settings have the same
-    snapshot_location begin new copies with the newest one. Killed at any point, it leaves nothing that is used: run it again.
+    Spark reads their changelogs from the last snapshot on (at first, from the start). Workers with
+    the same snapshot_location start new copies from the newest snapshot. After a crash, run it
+    again: workers ignore an incomplete snapshot.
 
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology.
-        stores: Only these stores, with commas between; by default all that have a changelog.
-        to: Where to: a directory, or a URL that fsspec opens; by default the setting snapshot_location.
-        full: Read the changelogs from their start, whatever snapshot there is.
-        master: Spark's master; this machine by default.
+        stores: Only these stores, with commas between; default: all with a changelog.
+        to: A directory, or a URL for fsspec; default: the setting snapshot_location.
+        full: Read the changelogs from their start and ignore earlier snapshots.
+        master: Spark master; default: this machine.
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """

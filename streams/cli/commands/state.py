@@ -1,4 +1,4 @@
-"""`tidewheel state`: what is in an application's stores, asked of its cluster and not of its workers."""
+"""`tidewheel state`: the contents of stores, read from the cluster and not from workers."""
 
 from itertools import chain, islice
 from typing import Any
@@ -69,13 +69,14 @@ def get(
 ) -> int:
     """Show the row of a key, or its rows: windows, sessions, versions.
 
-    Its partition is read from the newest snapshot and the changelog's tail, or from the changelog; no worker is asked.
+    The source is the newest snapshot with the end of the changelog, or the changelog; no worker is
+    asked.
 
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology.
         store: The store.
         key: The key: text, or JSON such as 7 or {"id": 7}.
-        partition: Where to look, for keys that a partitioner of your own has placed.
+        partition: The key's partition, for keys that your own partitioner has placed.
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """
@@ -102,13 +103,13 @@ def scan(
     json: Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Show rows of a store, in the order of their keys within each partition.
+    """Show rows of a store, ordered by key within each partition.
 
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology.
         store: The store.
-        partition: Only this partition; by default one after the other.
-        limit: As many rows at most.
+        partition: Only this partition; default: one after the other.
+        limit: Maximum number of rows.
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """
@@ -134,7 +135,7 @@ def _print_rows(title: str, rows: list[dict[str, Any]], *, as_json: bool) -> Non
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can have it: numbers, text and the like as they are, all else as text."""
+    """Return a JSON value: numbers, text, booleans and None unchanged, everything else as text."""
     return value if isinstance(value, bool | int | float | str | None) else _text(value)
 
 
@@ -166,14 +167,14 @@ def verify(
     json: Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Compare stores with their changelogs by Spark: the newest snapshot with its tail, and this machine's databases.
+    """Compare stores with their changelogs by Spark: the newest snapshot, and this machine's databases.
 
-    Leaves with 1 if anything differs or a snapshot is broken. Databases of workers that run are left alone.
+    Exit code 1: a difference, or a broken snapshot. Databases of running workers are skipped.
 
     Args:
         target: MODULE:TOPOLOGY, such as app.py:topology.
-        stores: Only these stores, with commas between; by default all that have a changelog.
-        master: Spark's master; this machine by default.
+        stores: Only these stores, with commas between; default: all with a changelog.
+        master: Spark master; default: this machine.
         json: Print JSON lines on a terminal too.
         settings: Settings.
     """

@@ -1,4 +1,4 @@
-"""`tidewheel status`: what a group is doing."""
+"""`tidewheel status`: the state of a group."""
 
 from typing import Annotated
 
@@ -22,16 +22,16 @@ def status(
     json: _Flag = False,
     settings: SettingsOptions | None = None,
 ) -> int:
-    """Show a group: members, tasks, learners and how far they are, and what should be looked at.
+    """Show a group: members, tasks, learners with their progress, and alarms.
 
-    It is read from the group's own two topics; no member is asked, and none has to be up. Figures that are older than
-    their member's session timeout are marked as stale.
+    The source is the group's two topics; no member is asked, and none needs to run. Figures older
+    than their member's session timeout are marked as stale.
 
-    Exit codes: 0 nothing to be said; 1 there are alarms, or no such group; 7 Kafka could not be reached.
+    Exit codes: 0 no alarm; 1 alarms, or no such group; 7 Kafka could not be reached.
 
     Args:
         target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
-        ranges: Also show where each key range of each task stands, as last committed; JSON always has it.
+        ranges: Also show the committed progress of each key range of each task; JSON always has it.
         json: Print JSON on a terminal too: one object.
         settings: Settings.
     """

@@ -1,4 +1,4 @@
-"""`tidewheel top`: what a group is doing, live."""
+"""`tidewheel top`: the state of a group, live."""
 
 import select
 import sys
@@ -24,14 +24,14 @@ from tidewheel.streams.group.status import GroupStatus
 
 _Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 
-#: Lines of the screen that are not rows of the table of tasks, roughly.
+#: Approximate lines of the screen outside the table of tasks.
 _OTHER_LINES: Final = 14
 _ROWS_MIN: Final = 5
 
-#: Whoever wants to go is let go after this long, whether clients could be closed or not: they only read.
+#: Limit for closing the clients, which only read.
 _LEAVE_S: Final = 0.5
 
-#: Waits for some seconds; True if the user wants to go.
+#: Waits for some seconds; returns True if the user ends the command.
 _Wait = Callable[[float], bool]
 
 
@@ -47,19 +47,19 @@ def top(
 ) -> int:
     """Show a group live, until q or Ctrl-C.
 
-    The same figures as `status`, read on from the group's two topics. Tasks that are on their way, and those with most
-    lag, come first. Not on a terminal, each look is one line. While the brokers are away the last look stays, with what
-    is wrong above it. Ctrl-C ends it at once, whatever it waits for.
+    It has the figures of `status`. Moving tasks, and those with most lag, come first. Without a
+    terminal, each read prints one line. While no broker answers, the last figures stay, below the
+    error. Ctrl-C always ends it immediately.
 
-    Exit codes: 0 ended by q or Ctrl-C, or after --count looks; 1 no such group; 2 the command line makes no sense; 7 Kafka
-    could not be reached.
+    Exit codes: 0 ended by q or Ctrl-C, or after --count reads; 1 no such group; 2 wrong command
+    line; 7 Kafka could not be reached.
 
     Args:
         target: The application: its MODULE:TOPOLOGY or its id; or give --application-id.
-        interval: Seconds between two looks.
-        count: End after so many looks.
-        ranges: Also show where each key range of each task stands, as last committed; JSON always has it.
-        json: Print each look as a line of JSON.
+        interval: Seconds between two reads.
+        count: End after this number of reads.
+        ranges: Also show the committed progress of each key range of each task; JSON always has it.
+        json: Print each read as a line of JSON.
         settings: Settings.
     """
     check_interval(interval)
@@ -81,7 +81,7 @@ def top(
             _show(looks)
         else:
             _print(looks, json=json)
-    except KeyboardInterrupt:  # the usual way to end it
+    except KeyboardInterrupt:  # the usual end
         leave_s = _LEAVE_S
     except BaseException:
         aside.call(opened.close)
@@ -94,7 +94,7 @@ def top(
 
 
 class _Looks:
-    """One look after the other."""
+    """Reads of a group, one after the other."""
 
     def __init__(
         self, look: Callable[[], GroupStatus], interval_s: float, count: int | None
@@ -104,7 +104,7 @@ class _Looks:
         self._count = count
 
     def each(self, wait: _Wait) -> Generator[tuple[GroupStatus | None, str]]:
-        """Yield what is known, or None and what is wrong; ends when the user wants to go or has seen enough."""
+        """Yield the status, or None with the problem; ends with the user's wish or after the count."""
         done = 0
         while True:
             began_s = time.monotonic()
@@ -166,9 +166,9 @@ def _sleep(seconds: float) -> bool:
 
 @contextmanager
 def _keys() -> Generator[_Wait]:
-    """Take single keys from the terminal while the block runs, where it has any; it is as before afterwards."""
+    """Read single keys from the terminal in the block; yields a function that waits for q."""
     try:
-        import termios  # noqa: PLC0415 - not on every system; without it Ctrl-C ends the command
+        import termios  # noqa: PLC0415 - missing on some systems; there Ctrl-C ends the command
         import tty  # noqa: PLC0415 - likewise
     except ImportError:
         yield _sleep
@@ -186,6 +186,6 @@ def _keys() -> Generator[_Wait]:
 
 
 def _wait_for_q(seconds: float) -> bool:
-    """Wait, or less if a key is pressed; True for q."""
+    """Wait, at most until a key is pressed; return True for q."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(ready) and sys.stdin.read(1) in ("q", "Q")

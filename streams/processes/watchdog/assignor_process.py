@@ -1,7 +1,8 @@
-"""Asks assignors: built-in ones at once, a user's in a child process with a time limit.
+"""Task assignors: built-in ones run here, a user's in a child process with a time limit.
 
-User code may loop or crash; here it would take the beats of every member of the program with it. The child gets the
-question on its standard input and answers on its standard output; whatever the user's code prints goes to standard error.
+User code may loop or crash, which would stop the beats of all members here. The child reads the
+question from standard input and writes the answer to standard output; output of the user's code is
+redirected to standard error.
 """
 
 import os
@@ -26,7 +27,7 @@ from tidewheel.streams.errors import ConfigError, StreamsError
 
 _COMMAND: Final = (sys.executable, "-m", "tidewheel.streams.processes.watchdog.assignor_process")
 
-#: What colours a terminal, moves its cursor, renames its window: all of it is for a terminal, and nothing for people.
+#: Terminal escape sequences: colours, cursor movement, window title.
 _ESCAPES: Final = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")
 
 
@@ -45,7 +46,7 @@ class _Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child reads: an `AssignmentRequest`, and where to find the assignor."""
+    """The child's input: an `AssignmentRequest` and the assignor's import path."""
 
     number: int
     members: tuple[_Member, ...]
@@ -57,7 +58,7 @@ class _Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the child writes; `error` says why there is no assignment."""
+    """The child's output; `error` is set if there is no assignment."""
 
     owners: dict[str, str] = {}
     standbys: dict[str, tuple[str, ...]] = {}
@@ -65,16 +66,16 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AssignorFailedError(StreamsError):
-    """A user's assignor raised, took too long, or answered what can't be carried out."""
+    """A user's assignor raised, timed out, or returned an invalid assignment."""
 
 
 class Assignors:
-    """Answers requests for an assignment.
+    """Computes assignments.
 
     Args:
-        assignor: The only one that is ever asked: the name that this process was started with.
-        timeout_s: How long a user's assignor may take.
-        import_path: Where its module may be, besides what a new process knows.
+        assignor: The name from this process's start; no other is ever imported.
+        timeout_s: Limit for a user's assignor.
+        import_path: More folders to import it from.
     """
 
     def __init__(self, assignor: str, timeout_s: float, import_path: Sequence[str]) -> None:
@@ -83,7 +84,7 @@ class Assignors:
         self._import_path = tuple(import_path)
 
     def assign(self, request: AssignmentRequest) -> Assignment:
-        """Return where tasks belong; raises `AssignorFailedError`, `AssignmentRefusedError`, ValueError."""
+        """Return the assignment; raise `AssignorFailedError`, `AssignmentRefusedError`, ValueError."""
         if request.assignor != self._assignor:
             raise AssignorFailedError(
                 f"task_assignor {request.assignor!r} is not the one that this process was started with "
@@ -126,7 +127,7 @@ class Assignors:
 
 
 def _in_words(text: str) -> str:
-    r"""Return a text on one line, without what would steer the terminal that an alarm is shown on.
+    r"""Return a text on one line, without sequences that control the terminal of an alarm.
 
     >>> _in_words("\x1b[1;31mno\x1b[0m such\n  rack\x07")
     'no such rack'
@@ -185,7 +186,7 @@ def _request(question: _Question) -> AssignmentRequest:
 
 
 def _answer(question: _Question) -> _Answer:
-    """Ask the user's object: an assignor, a class of one, or a function of the request."""
+    """Call the user's object: an assignor, its class, or a function of the request."""
     sys.path += [each for each in question.import_path if each not in sys.path]
     request = _request(question)
     try:
@@ -196,9 +197,9 @@ def _answer(question: _Question) -> _Answer:
         if not isinstance(given, Assignment):
             return _Answer(error=f"it returned {given!r:.200}; return an Assignment")
         assignment = validated(request, given)
-    except ConfigError as error:  # it can't be imported
+    except ConfigError as error:
         return _Answer(error=str(error))
-    except Exception as error:  # noqa: BLE001 - the user's code: whatever it raises is the answer
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the error is the answer
         return _Answer(error=f"{type(error).__name__}: {error}")
     return _Answer(
         owners={str(task): member for task, member in assignment.owners.items()},
@@ -207,7 +208,6 @@ def _answer(question: _Question) -> _Answer:
 
 
 def main() -> None:
-    """Answer the question on standard input."""
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     answer = _answer(msgspec.json.decode(sys.stdin.buffer.read(), type=_Question))
