@@ -1,1 +1,1 @@
-"""Snapshots, restore, bootstrap and data frames of state, by Spark; users import `tidewheel.bulk`."""
+"""Bulk work on state by Spark; users import `tidewheel.bulk`."""

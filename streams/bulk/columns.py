@@ -1,4 +1,4 @@
-"""How keys and values of a store become columns of a data frame. Pure."""
+"""Columns of a data frame for a store's keys and values. Pure."""
 
 import datetime as dt
 import decimal
@@ -12,7 +12,7 @@ from tidewheel.state_stores.bulk_restore.content import StoredRow
 from tidewheel.state_stores.spec import SEGMENTED_KINDS, StoreKind, StoreSpec
 from tidewheel.streams.errors import SchemaRegistryError, SerializationError
 
-#: What a Python type is in Spark's DDL. Everything else is a column of JSON text.
+#: Spark DDL type per Python type; other types become JSON text.
 _NATIVE: Final[Mapping[type, str]] = {
     bool: "boolean",
     bytes: "binary",
@@ -30,7 +30,7 @@ Row = tuple[Any, ...]
 
 
 def type_of(values: Iterable[Any]) -> str:
-    """Return the column type for some values: their own if they share one that Spark has, else text.
+    """Return the Spark column type that all values share, else text.
 
     >>> type_of([1, 2]), type_of(["a"]), type_of([{"a": 1}]), type_of([1, "a"]), type_of([])
     ('bigint', 'string', 'string', 'string', 'string')
@@ -40,9 +40,7 @@ def type_of(values: Iterable[Any]) -> str:
 
 
 def converter(column_type: str) -> Callable[[Any], Any]:
-    """Return what makes a value fit a column.
-
-    Text columns take text as it is and anything else as JSON; other columns take values as they are.
+    """Return a function that converts a value to a column type.
 
     >>> converter("string")("a"), converter("string")({"n": [1]}), converter("bigint")(7)
     ('a', '{"n":[1]}', 7)
@@ -63,15 +61,15 @@ def _text(value: Any) -> str:
 
 
 def _encodable(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)  # pydantic's models
+    dump = getattr(value, "model_dump", None)  # pydantic models
     return dump(mode="json") if callable(dump) else str(value)
 
 
 def columns_of(spec: StoreSpec, key_type: str, value_type: str) -> dict[str, str]:
-    """Return name and type of the columns of a store; times are milliseconds since the epoch.
+    """Return name and type of a store's columns; times are milliseconds since the epoch.
 
-    A window store has `window_start` and `window_end`, a session store `session_start` and `session_end`, a versioned store
-    `valid_to` (null: the latest version). `timestamp` is that of the record that set the row.
+    `valid_to` is null for the latest version; `timestamp` is that of the record that set the
+    row.
     """
     columns = {"key": key_type}
     if spec.kind in SEGMENTED_KINDS:
@@ -84,15 +82,6 @@ def columns_of(spec: StoreSpec, key_type: str, value_type: str) -> dict[str, str
 
 
 class RowReader:
-    """Decodes stored rows into rows of a frame.
-
-    Args:
-        spec: The store, with its serdes.
-        topic: What the serdes are told.
-        key_type: Type of the key's column.
-        value_type: Type of the value's column.
-    """
-
     def __init__(self, spec: StoreSpec, topic: str, key_type: str, value_type: str) -> None:
         self._spec = spec
         self._topic = topic
@@ -103,8 +92,7 @@ class RowReader:
         """Return a row in the order of `columns_of`.
 
         Raises:
-            SerializationError: The bytes are not of the store's serdes.
-            SchemaRegistryError: The registry of a serde does not answer.
+            SerializationError: The store's serdes can't read the bytes.
         """
         key, value = self.decoded(stored)
         columns: Row = (self._key(key),)
@@ -116,14 +104,13 @@ class RowReader:
         return columns
 
     def decoded(self, stored: StoredRow) -> tuple[Any, Any]:
-        """Return key and value as the store's serdes make them."""
         try:
             return (
                 self._spec.key_serde.deserialize(self._topic, stored.key),
                 self._spec.value_serde.deserialize(self._topic, stored.value),
             )
         except SchemaRegistryError:
-            raise  # the row is good
+            raise  # The row may be valid: the registry failed.
         except Exception as error:
             raise SerializationError(
                 f"store {self._spec.name}: a row of {self._topic} is not what its serdes write ({type(error).__name__}: "

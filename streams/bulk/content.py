@@ -1,4 +1,4 @@
-"""The content of a store's partition at a fixed end of its changelog, as executors put it together."""
+"""Content of a store's partition at a fixed end of its changelog, built on executors."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -31,15 +31,7 @@ _log = logging.getLogger("tidewheel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionToRead:
-    """A partition of a store, up to an end.
-
-    Attributes:
-        store: The store.
-        partition: The partition.
-        log_start: First offset in the log.
-        to_offset: The end.
-        runs: Runs of a snapshot that the tail goes on top of, if there is one that may be followed.
-    """
+    """Range of a store's partition to read; `runs` come from a snapshot that can be extended."""
 
     store: str
     partition: int
@@ -48,11 +40,9 @@ class PartitionToRead:
     runs: PartitionRuns | None
 
     def from_changelog(self) -> RangeToBuild:
-        """Return all of the changelog."""
         return self._range(self.log_start, complete=True)
 
     def tail(self, offset: int) -> RangeToBuild:
-        """Return the changelog from an offset on."""
         return self._range(offset, complete=False)
 
     def _range(self, offset: int, *, complete: bool) -> RangeToBuild:
@@ -68,18 +58,14 @@ class PartitionToRead:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Runs on this machine that together hold a partition of a store, and the store's time."""
-
     files: Sequence[RunFile]
     time: StoreTime
 
     def rows(self, spec: StoreSpec, *, observed_ms: int = -1) -> Iterator[StoredRow]:
-        """Yield the rows that have not ended, in the order of the disk.
+        """Yield the unexpired rows in disk order.
 
-        Args:
-            spec: The store.
-            observed_ms: The time of another copy, which what is left in the log need not tell: what has ended by it is
-                left out, too.
+        `observed_ms` is the stream time of another copy: rows expired by it are left out too,
+        because a compacted log may have lost the record that advanced the time.
         """
         return stored_rows(
             spec,
@@ -91,7 +77,6 @@ class Content:
 def reading_plan(
     store: BulkStore, snapshot: StoreSnapshot | None, facts: ChangelogFacts
 ) -> tuple[PartitionToRead, RestorePlan]:
-    """Return what to read for a partition of a store: its snapshot and the tail, or the changelog; and why."""
     plan = plan_restore(None, snapshot, store.spec, facts)
     return PartitionToRead(
         store=store.name,
@@ -105,9 +90,9 @@ def reading_plan(
 def read_content(
     work: ExecutorWork, task: PartitionToRead, directory: Path, count: Counted
 ) -> Content:
-    """Return a partition's content: from a snapshot and the tail where there is one, else from the changelog.
+    """Return a partition's content, from the snapshot and tail if possible, else the changelog.
 
-    A snapshot that turns out to be broken is told of, and the changelog used.
+    A broken snapshot is logged and the changelog is used instead.
     """
     if task.runs is not None:
         try:
@@ -120,7 +105,6 @@ def read_content(
 def read_changelog(
     work: ExecutorWork, task: PartitionToRead, directory: Path, count: Counted
 ) -> Content:
-    """Return a partition's content from the changelog alone."""
     built = read_into_runs(work, task.from_changelog(), directory, count)
     return Content(limit_runs(built.files, directory, complete_from_zero=True), built.time)
 
@@ -132,11 +116,7 @@ def read_snapshot(
     directory: Path,
     count: Counted,
 ) -> Content:
-    """Return a partition's content from a snapshot and the tail behind it.
-
-    Raises:
-        SnapshotRefused: A file is broken.
-    """
+    """Return content from a snapshot and the changelog tail; raise `SnapshotRefused`."""
     files = fetched(work.place(), runs.runs, directory)
     built = read_into_runs(work, task.tail(runs.to_offset), directory, count)
     files = limit_runs([*files, *built.files], directory, complete_from_zero=True)

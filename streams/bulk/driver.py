@@ -1,4 +1,4 @@
-"""What every bulk job has on the driver's side: a session, the cluster, progress, and what executors are told."""
+"""Driver side of every bulk job: Spark session, cluster, progress and settings for executors."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _NAME: Final = "tidewheel"
 
 
-#: Smaller runs would be many, and have to be merged.
+#: Smaller runs would be numerous and need merging.
 LEAST_RUN_BYTES: Final = 32 * 1024 * 1024
 
 Item = TypeVar("Item")
@@ -52,20 +52,14 @@ def bulk_session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Generator["SparkSession"]:
-    """Yield the caller's session, or one of our own for as long as the body runs.
-
-    Args:
-        spark: The caller's.
-        what: What it is for, for Spark's own displays.
-        master: Where a session of our own works; None for this machine, or for what spark-submit was told.
-        settings: Spark's settings for a session of our own.
+    """Yield the caller's Spark session, or a temporary one with these settings.
 
     Raises:
         ConfigError: PySpark is not installed.
-        StreamsError: Spark could not start, or there is no Java.
+        StreamsError: Spark could not start, or Java is missing.
     """
     _check_installed()
-    # Late: a program that only refers to `tidewheel.bulk` needs no PySpark.
+    # Imported late: referring to `tidewheel.bulk` needs no PySpark.
     from tidewheel.state_stores.bulk_restore.spark_job import spark_session  # noqa: PLC0415
 
     java_home = _java_home() if spark is None else None
@@ -78,7 +72,7 @@ def bulk_session(
 def started_session(
     spark: "SparkSession | None", *, what: str, master: str | None = None
 ) -> "SparkSession":
-    """Return the caller's session, or one that stays until the program ends or stops it; see `bulk_session`."""
+    """Return the caller's session, or one open until the program ends; see `bulk_session`."""
     _check_installed()
     from tidewheel.state_stores.bulk_restore.spark_job import start_session  # noqa: PLC0415 - see above
 
@@ -104,13 +98,11 @@ def _java_home() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkProgress:
-    """How far a step of a bulk job is.
+    """Progress of one step of a bulk job.
 
     Attributes:
-        step: What is being done.
-        done: How much of it, in offsets of the changelogs (in rows for a merge and for a bootstrap).
-        total: How much there is; None while nobody knows, as where files are read for the first time.
-        elapsed_s: Since when, in seconds.
+        done: Changelog offsets processed (rows for a merge and for a bootstrap).
+        total: Total in the same unit; None while unknown.
     """
 
     step: str
@@ -120,7 +112,7 @@ class BulkProgress:
 
     @property
     def per_second(self) -> float:
-        """Return the rate so far.
+        """Return the average rate so far.
 
         >>> BulkProgress(step="reading", done=300, total=400, elapsed_s=3.0).per_second
         100.0
@@ -129,7 +121,7 @@ class BulkProgress:
 
     @property
     def remaining_s(self) -> float | None:
-        """Return how long the rest takes at that rate, None while nobody can tell.
+        """Return the estimated seconds left, None while unknown.
 
         >>> BulkProgress(step="reading", done=300, total=400, elapsed_s=3.0).remaining_s
         1.0
@@ -139,21 +131,16 @@ class BulkProgress:
         return (self.total - self.done) / self.per_second
 
 
-#: Told how far a job is, now and then and from another thread.
+#: Called from another thread.
 OnProgress = Callable[[BulkProgress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkDriver:
-    """A bulk job's tools, for as long as it runs. Made by `bulk_driver`.
+    """Tools of a running bulk job, made by `bulk_driver`.
 
     Attributes:
-        config: The application's settings.
-        session: Where its Spark tasks run.
-        admin: The application's cluster.
-        travelling: Client settings as they may travel.
-        keeper: Keeps what must not.
-        on_progress: Told how far it is.
+        travelling: Client settings as sent to executors; `keeper` protects secrets.
         run_bytes: Memory for the rows of one Spark task.
     """
 
@@ -166,7 +153,6 @@ class BulkDriver:
     run_bytes: int = RUN_BYTES
 
     def work(self, stores: Sequence[BulkStore], location: str) -> ExecutorWork:
-        """Return what executors are told to work on some stores, with runs at a location."""
         return ExecutorWork(
             settings=self.travelling,
             location=self.keeper.url("snapshot_location", location),
@@ -185,11 +171,7 @@ class BulkDriver:
         step: str,
         total: int,
     ) -> list[Result]:
-        """Return what a function returns for each item, in their order, a Spark task each.
-
-        Raises:
-            StreamsError: A task raised one, or Spark gave up on a task.
-        """
+        """Run a function in one Spark task per item; return the results in order."""
         from tidewheel.state_stores.bulk_restore.spark_job import run_on_executors  # noqa: PLC0415 - see bulk_session
 
         return run_on_executors(
@@ -197,62 +179,57 @@ class BulkDriver:
             partial(function, work),
             items,
             what=f"{self.config.application_id}: {step}",
-            on_progress=self.teller(step, total),
+            on_progress=self.progress_reporter(step, total),
         )
 
-    def teller(self, step: str, total: int) -> Callable[[int], None] | None:
-        """Return what tells of counts of a step as progress, from now on; None if nobody is to be told."""
+    def progress_reporter(self, step: str, total: int) -> Callable[[int], None] | None:
         if self.on_progress is None:
             return None
-        # A task that Spark ran twice was counted twice.
-        tell = _teller(self.on_progress, step)
-        return lambda done: tell(min(done, total), total)
+        # Spark may run a task twice and count it twice.
+        report = _reporter(self.on_progress, step)
+        return lambda done: report(min(done, total), total)
 
-    def teller_of_two(
+    def two_stage_reporter(
         self, first: str, second: str, arrived: Callable[[], int]
     ) -> Callable[[int], None] | None:
-        """Return what tells of a job in two stages. The second begins when all has arrived that the first has sent.
+        """Return a progress callback for two stages, which accepts the second stage's counts.
 
-        Args:
-            first: The first stage, whose total nobody knows before it is over.
-            second: The second stage; what is returned takes its counts.
-            arrived: Tells how much the first stage has sent.
+        The second stage starts when the first has sent all rows; `arrived` returns their number.
         """
         if self.on_progress is None:
             return None
-        tell_first = _teller(self.on_progress, first)
-        tell_second: Callable[[int], None] | None = None
+        report_first = _reporter(self.on_progress, first)
+        report_second: Callable[[int], None] | None = None
 
-        def tell(done: int) -> None:
-            nonlocal tell_second
-            if done and tell_second is None:
+        def report(done: int) -> None:
+            nonlocal report_second
+            if done and report_second is None:
                 total = arrived()
-                tell_first(total, total)
-                tell_second = self.teller(second, total)
-            if tell_second is None:
-                tell_first(arrived(), None)
+                report_first(total, total)
+                report_second = self.progress_reporter(second, total)
+            if report_second is None:
+                report_first(arrived(), None)
             else:
-                tell_second(done)
+                report_second(done)
 
-        return tell
+        return report
 
     @property
     def runs_here(self) -> bool:
-        """Return whether executors see this machine's files."""
+        """Return true if executors share this machine's files."""
         from tidewheel.state_stores.bulk_restore.spark_job import runs_here  # noqa: PLC0415 - see bulk_session
 
         return runs_here(self.session)
 
 
-def _teller(on_progress: OnProgress, step: str) -> Callable[[int, int | None], None]:
-    """Return what tells how much of a step is done, of how much, since now."""
+def _reporter(on_progress: OnProgress, step: str) -> Callable[[int, int | None], None]:
     began_s = time.monotonic()
 
-    def tell(done: int, total: int | None) -> None:
+    def report(done: int, total: int | None) -> None:
         elapsed_s = time.monotonic() - began_s
         on_progress(BulkProgress(step=step, done=done, total=total, elapsed_s=elapsed_s))
 
-    return tell
+    return report
 
 
 @contextlib.contextmanager
@@ -265,19 +242,10 @@ def bulk_driver(
     on_progress: OnProgress | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Generator[BulkDriver]:
-    """Yield a job's tools.
-
-    Args:
-        config: The application's settings.
-        spark: The caller's session; None for one of our own.
-        what: The job, in a word.
-        master: Where a session of our own works.
-        on_progress: Told how far it is.
-        settings: Spark's settings for a session of our own.
+    """Yield the tools of a job; see `bulk_session`.
 
     Raises:
-        ConfigError: Spark is not installed, or a secret would have to travel in the open.
-        StreamsError: Spark could not start.
+        ConfigError: Also if a secret would travel unencrypted.
     """
     with contextlib.ExitStack() as stack:
         session = stack.enter_context(
@@ -308,7 +276,7 @@ def bulk_driver(
 
 
 def run_bytes(at_once: int) -> int:
-    """Return how much memory the rows of one task may take when so many tasks share this machine: a third in all.
+    """Return the memory for one task's rows: all concurrent tasks together get a third.
 
     >>> run_bytes(1_000_000) == LEAST_RUN_BYTES
     True
@@ -320,14 +288,12 @@ def run_bytes(at_once: int) -> int:
 def stores_by_name(
     topology: Topology, driver: BulkDriver, names: Sequence[str] | None
 ) -> Mapping[str, BulkStore]:
-    """Return the stores a job is about, by name; see `bulk_stores`."""
     found = bulk_stores(topology, driver.config, driver.admin, names)
     return {store.name: store for store in found}
 
 
 @contextlib.contextmanager
 def reached(place: SnapshotLocation) -> Generator[None]:
-    """Raise `StreamsError` where the body can't reach or use a place of snapshots."""
     try:
         yield
     except OSError as error:
@@ -339,7 +305,7 @@ def reached(place: SnapshotLocation) -> Generator[None]:
 def newest_snapshot(
     place: SnapshotLocation | None, application_id: str, store: str, topic_id: bytes
 ) -> StoreSnapshot | None:
-    """Return the newest valid snapshot of a store by its changelog's id, None without one or without a place; raises `StreamsError`."""
+    """Return the newest valid snapshot for a changelog topic id; raise `StreamsError`."""
     if place is None:
         return None
     with reached(place):
@@ -347,5 +313,4 @@ def newest_snapshot(
 
 
 def now_ms() -> int:
-    """Return the time (ms since the epoch)."""
     return time.time_ns() // 1_000_000

@@ -1,7 +1,7 @@
-"""What Spark's executors do for snapshots: read ranges of changelogs, build runs, upload them, merge them.
+"""Executor side of snapshots: reads changelog ranges, and builds, uploads and merges runs.
 
-Every function may run twice for the same item, here and elsewhere at the same time: files get names of their own, and
-only those that a result names are ever used.
+Spark may run an item twice, even concurrently. File names are therefore unique, and only files
+named in a result are used.
 """
 
 import tempfile
@@ -35,17 +35,6 @@ _PREFIX = "tidewheel-runs-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorWork:
-    """What executors are told of an application, beside what each task is about.
-
-    Attributes:
-        settings: Its client settings, as they may travel.
-        location: Where runs are kept, as it may travel.
-        application_id: The application.
-        shapes: The stores, by name.
-        topics: Their changelogs, by name.
-        run_bytes: Memory for the rows of one task.
-    """
-
     settings: ClientSettings
     location: str
     application_id: str
@@ -54,23 +43,17 @@ class ExecutorWork:
     run_bytes: int = RUN_BYTES
 
     def place(self) -> SnapshotLocation:
-        """Return where runs are kept."""
         return SnapshotLocation(opened_url(self.location))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeToBuild:
-    """A range of a store's changelog partition.
+    """Changelog range of a store's partition.
 
     Attributes:
-        store: The store.
-        partition: The partition.
-        from_offset: The first offset.
-        to_offset: The end.
-        complete_from_zero: No row lies below it.
-        may_begin_later: The whole log is read, so where it has lost its beginning meanwhile (rows that expired) it is read
-            from where it begins now, as anybody would who came a moment later.
-        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
+        complete_from_zero: No row exists below `from_offset`.
+        may_begin_later: Resume at the new log start if retention deletes records meanwhile.
+        slowest_ms: Stream time of the task's slowest key range (`SegmentLayout.first_restored`).
     """
 
     store: str
@@ -84,8 +67,6 @@ class RangeToBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsToMerge:
-    """Runs of a store's partition that become one; `complete_from_zero`: the first begins at the start of the log."""
-
     store: str
     partition: int
     runs: tuple[Run, ...]
@@ -93,16 +74,12 @@ class RunsToMerge:
 
     @property
     def rows(self) -> int:
-        """Return how many rows there are to merge."""
         return sum(run.rows for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeRuns:
-    """Runs at the location, in the order of their offsets, and the store's time after their records.
-
-    `refused` says why there are none, where a file that they were to be made of is broken.
-    """
+    """Uploaded runs, or the reason an input file was refused."""
 
     store: str
     partition: int
@@ -112,7 +89,6 @@ class MadeRuns:
 
 
 def build_range(work: ExecutorWork, task: RangeToBuild, count: Counted) -> MadeRuns:
-    """Read a range, make runs of it and upload them."""
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
         built = read_into_runs(work, task, Path(folder), count)
         place = work.place()
@@ -123,7 +99,6 @@ def build_range(work: ExecutorWork, task: RangeToBuild, count: Counted) -> MadeR
 def read_into_runs(
     work: ExecutorWork, task: RangeToBuild, directory: Path, count: Counted
 ) -> BuiltRuns:
-    """Read a range of a changelog and return runs of it on this machine."""
     builder = RunBuilder(
         work.shapes[task.store].spec(),
         directory,
@@ -134,7 +109,7 @@ def read_into_runs(
         slowest_ms=task.slowest_ms,
     )
     position = task.from_offset
-    # Millions of rows make no cycle; going through all of them took a third of the time.
+    # Rows form no reference cycles; garbage collection took a third of the time.
     with collection_paused():
         for run in _runs_of(work, task):
             reached = run.offsets[-1] + 1
@@ -146,7 +121,6 @@ def read_into_runs(
 
 
 def _runs_of(work: ExecutorWork, task: RangeToBuild) -> Iterator[SourceRecords]:
-    """Yield the records of a range."""
     partition = TopicPartition(work.topics[task.store], task.partition)
     position = task.from_offset
     while True:
@@ -172,7 +146,6 @@ def _log_start(work: ExecutorWork, partition: TopicPartition) -> int:
 
 
 def merge_into_one(work: ExecutorWork, task: RunsToMerge, count: Counted) -> MadeRuns:
-    """Fetch runs, merge them and upload what they become; a broken one is brought back as the answer."""
     try:
         runs = _merged_and_uploaded(work, task)
     except SnapshotRefused as error:
@@ -185,7 +158,7 @@ def _merged_and_uploaded(work: ExecutorWork, task: RunsToMerge) -> tuple[Run, ..
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
         place = work.place()
         files = fetched(place, task.runs, Path(folder))
-        with collection_paused():  # as above
+        with collection_paused():
             merged = merge_runs(
                 files, Path(folder, "merged.sst"), drop_deletes=task.complete_from_zero
             )
@@ -193,7 +166,6 @@ def _merged_and_uploaded(work: ExecutorWork, task: RunsToMerge) -> tuple[Run, ..
 
 
 def fetched(place: SnapshotLocation, runs: Sequence[Run], directory: Path) -> list[RunFile]:
-    """Return runs as files of this machine, checked."""
     return [RunFile(place.download(run, directory), run) for run in runs]
 
 

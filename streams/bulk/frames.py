@@ -1,4 +1,4 @@
-"""A store as a Spark data frame, decoded by its serdes."""
+"""Store contents as a Spark data frame, decoded by the store's serdes."""
 
 import atexit
 import tempfile
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "tidewheel-frame-"
 
-#: As many records of each partition are looked at to find the types of keys and values, at most.
+#: Records per partition sampled to infer column types.
 _LOOKED_AT: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """What executors are told to make a frame; the serdes are the caller's own objects, by PySpark's serialiser."""
+    """Executor settings for a frame; PySpark serialises the caller's serdes."""
 
     work: ExecutorWork
     spec: StoreSpec
@@ -46,15 +46,13 @@ class _Frame:
     value_type: str
 
     def rows(self, task: PartitionToRead) -> Iterator[Row]:
-        """Yield the rows of a partition."""
         reader = RowReader(self.spec, self.topic, self.key_type, self.value_type)
         with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
             content = read_content(self.work, task, Path(folder), _uncounted)
             yield from map(reader.row, content.rows(self.spec))
 
 
-def _uncounted(records: int) -> None:
-    """Take a count that nobody asked for."""
+def _uncounted(records: int) -> None: ...
 
 
 def state_dataframe(
@@ -67,23 +65,20 @@ def state_dataframe(
     key_type: str | None = None,
     value_type: str | None = None,
 ) -> "DataFrame":
-    """Return the content of a store as a data frame: what is committed by now, decoded by the store's serdes.
+    """Return a store's committed content as a data frame, decoded by its serdes.
 
-    Columns: `key`, `value`, `timestamp`, and those of `columns_of`. Keys and values of one type that Spark has (text, bytes,
-    numbers, booleans, times) keep it; anything else is JSON text, for Spark's `from_json`. It is read from the newest
-    snapshot and the changelog's tail, or from the changelog, each time the frame is used: cache it to use it often.
+    Keys and values of one Spark type (text, bytes, numbers, booleans, times) keep it; others
+    become JSON text. Each use reads the newest snapshot and changelog again: cache a frame used
+    often.
 
     Args:
-        topology: The application.
-        config: Its settings.
-        store: The store.
-        spark: A session to work in. None makes one on this machine, which stays open for the frame.
-        master: Where a session of our own works.
-        key_type: The key column's type in Spark's DDL, instead of the type of some keys.
-        value_type: The value column's, likewise.
+        spark: Session; None opens one on this machine that stays open for the frame.
+        master: Spark master of that session.
+        key_type: Spark DDL type of the key column, instead of the inferred one.
+        value_type: Same for the value column.
 
     Raises:
-        ConfigError: No PySpark, or no such store.
+        ConfigError: PySpark or the store is missing.
         StreamsError: The cluster or Spark failed.
     """
     from tidewheel.state_stores.bulk_restore.spark_frames import PortableFunction  # noqa: PLC0415 - see bulk_session
@@ -97,7 +92,7 @@ def state_dataframe(
     session = started_session(spark, what="state", master=master)
     settings = settings_of(config)
     keeper = Keeper(same_machine=runs_here(session), encrypted=is_encrypted(session))
-    # The frame, and all that are made of it, may be used until the program ends.
+    # Derived frames may be used until the program ends.
     atexit.register(keeper.close)
     admin = clients_of(settings).admin()
     try:
@@ -134,7 +129,6 @@ def state_dataframe(
 def _some_of(
     store: BulkStore, settings: ClientSettings, facts: Sequence[ChangelogFacts]
 ) -> tuple[list[Any], list[Any]]:
-    """Return some keys and values of a store, of the beginning of its changelog's partitions."""
     reader = RowReader(store.spec, store.topic, "string", "string")
     keys: list[Any] = []
     values: list[Any] = []

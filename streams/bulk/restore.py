@@ -1,4 +1,4 @@
-"""Makes task directories ready for workers: a snapshot of now, and its runs ingested on this machine."""
+"""Restore of task directories: takes a current snapshot and ingests its runs locally."""
 
 import contextlib
 import logging
@@ -52,16 +52,12 @@ _log = logging.getLogger("tidewheel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredStore:
-    """What became of one store of one task.
+    """Restore result of one store of one task.
 
     Attributes:
-        task_id: The task.
-        store: The store.
-        slot: The slot of this machine's state directory.
-        rows: Rows ingested; 0 where what was there is good.
-        file_bytes: Size of the files.
-        offset: Where its worker will go on reading the changelog.
-        reason: From what it was restored and why, in one sentence.
+        rows: Rows ingested; 0 if the existing data is valid.
+        offset: Changelog offset at which the worker resumes.
+        reason: Source of the restore, and why it was chosen.
     """
 
     task_id: TaskId
@@ -75,14 +71,11 @@ class RestoredStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What a restore has done, by task and store."""
-
     application_id: str
     stores: tuple[RestoredStore, ...]
 
     @property
     def rows(self) -> int:
-        """Return how many rows were ingested in all."""
         return sum(each.rows for each in self.stores)
 
 
@@ -96,24 +89,20 @@ def restore(
     slots: int = 1,
     on_progress: OnProgress | None = None,
 ) -> RestoreReport:
-    """Make the task directories of this machine's workers ready, before they start.
+    """Fill the task directories of this machine's workers before they start.
 
-    A snapshot is brought up to now (without a `snapshot_location` a temporary one is made), and its runs are ingested.
-    What is there and can be followed is left as it is. Workers that start then read what has come since.
+    Updates the snapshot (a temporary one without `snapshot_location`) and ingests its runs.
+    Valid local data stays; workers later read only newer changelog records.
 
     Args:
-        topology: The application.
-        config: Its settings.
-        stores: Which stores; None for all that have a changelog and are kept on disk.
-        spark: A session to work in; None for one of our own.
-        master: Where a session of our own works: `local[*]` by default.
-        slots: How many workers will run here: tasks are dealt out to the slots 0, 1, …
-        on_progress: Told how far it is.
+        stores: Store names; None for all persistent stores with a changelog.
+        spark: Spark session; None for a temporary one at `master` (`local[*]` by default).
+        slots: Number of workers here; tasks are spread over slots 0, 1, …
 
     Raises:
-        ConfigError: No PySpark, no such store, or no `snapshot_location` although executors run elsewhere.
-        StoreLockedError: A worker runs in one of the slots. It uses snapshots by itself.
-        StreamsError: The cluster, the location or Spark failed. Running it again goes on.
+        ConfigError: PySpark or a store is missing, or remote executors lack a `snapshot_location`.
+        StoreLockedError: A worker runs in one of the slots.
+        StreamsError: The cluster, the location or Spark failed; run it again to resume.
     """
     with bulk_driver(
         config, spark, what="restore", master=master, on_progress=on_progress
@@ -126,11 +115,10 @@ def restore(
 def restore_stores(
     driver: BulkDriver, stores: Mapping[str, BulkStore], *, slots: int = 1
 ) -> RestoreReport:
-    """Restore those of some stores that are kept on disk; see `restore`."""
     config = driver.config
     kept = {name: store for name, store in stores.items() if store.spec.persistent}
     with contextlib.ExitStack() as held:
-        # First of all: nothing is read for slots that can't be had.
+        # Lock slots first: reading is pointless if one is taken.
         directories = [
             held.enter_context(
                 StateDirectory.acquire(config.state_dir, config.application_id, slot=slot)
@@ -139,7 +127,7 @@ def restore_stores(
         ]
         url = held.enter_context(_location(driver, directories[0]))
         manifest = make_snapshots(driver, kept, url)
-        # Behind the snapshot: by then ranges are no further back than when it was made.
+        # Read after the snapshot: ranges have advanced at least to the positions it used.
         positions = slowest_positions(kept.values(), driver.admin, config.application_id)
         facts = changelog_facts(list(kept.values()), driver.admin, now_ms())
         ingesting = _Ingesting(driver, kept, url, manifest, positions)
@@ -156,7 +144,6 @@ def restore_stores(
 
 @contextlib.contextmanager
 def _location(driver: BulkDriver, directory: StateDirectory) -> Generator[str]:
-    """Yield where snapshots are kept: the application's place, or a temporary one."""
     if driver.config.snapshot_location is not None:
         yield str(driver.config.snapshot_location)
         return
@@ -171,14 +158,12 @@ def _location(driver: BulkDriver, directory: StateDirectory) -> Generator[str]:
 
 @contextlib.contextmanager
 def _scratch(directory: StateDirectory) -> Generator[Path]:
-    """Yield an empty folder on the disk of a slot's databases; what a kill leaves of it goes when the slot is taken again."""
+    """Yield a folder on the slot's disk; the slot's next owner removes leftovers."""
     with tempfile.TemporaryDirectory(dir=directory.restore_directory()) as folder:
         yield Path(folder)
 
 
 class _Ingesting:
-    """Fills databases of this machine from snapshots."""
-
     def __init__(
         self,
         driver: BulkDriver,
@@ -200,7 +185,6 @@ class _Ingesting:
         task_id: TaskId,
         facts: Mapping[TopicPartition, ChangelogFacts],
     ) -> list[RestoredStore]:
-        """Restore the stores of a task in a slot."""
         stores = [
             store for store in self._stores.values() if store.subtopology == task_id.subtopology
         ]
@@ -270,7 +254,7 @@ class _Ingesting:
     def _ingest(
         self, manager: StateManager, store: BulkStore, runs: PartitionRuns, folder: Path
     ) -> PartitionRuns:
-        """Take runs into a store, or those of a snapshot made anew if they are broken; return which."""
+        """Ingest runs and return them; replace broken ones by a full snapshot."""
         place = SnapshotLocation(self._url)
         try:
             with reached(place):

@@ -1,4 +1,4 @@
-"""Ends of logs in which nothing is undecided: what is read up to them is all there is."""
+"""Ends of logs below which no transaction is open."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,21 +7,15 @@ from typing import Final, Protocol
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.errors import StreamsError
 
-#: The markers of a transaction that was ended a moment ago are written within this time.
+#: Markers of a completed transaction are written within this time.
 _PATIENCE_S: Final = 15.0
 _PAUSE_S: Final = 0.1
 
 
 class EndsAdmin(Protocol):
-    """What is asked of the cluster."""
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
 
-    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of the log (high watermark) per partition."""
-        ...
-
-    def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offset per partition."""
-        ...
+    def stable_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
 
 
 def settled_ends(
@@ -30,11 +24,7 @@ def settled_ends(
     *,
     pause: Callable[[float], object] = time.sleep,
 ) -> dict[TopicPartition, int]:
-    """Return the end of each log, once all below it is decided. Call it when all writers of one's own are fenced.
-
-    Raises:
-        StreamsError: A transaction of another program stays open in one of them.
-    """
+    """Return each log's end without open transactions; fence your own writers first."""
     open_: list[str] = []
     for _ in range(round(_PATIENCE_S / _PAUSE_S)):
         ends = admin.end_offsets(partitions)

@@ -1,4 +1,4 @@
-"""What a snapshot has to read, cut into Spark tasks, and which runs are made into one. Pure."""
+"""Snapshot plan: offsets to read per Spark task, and runs to merge. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,26 +12,24 @@ from tidewheel.state_stores.bulk_restore.manifest import (
     may_extend,
 )
 
-#: Below this a Spark task costs more to start than it reads in.
+#: Smaller Spark tasks cost more to start than to read.
 RECORDS_PER_TASK: Final = 500_000
 
-#: As many runs a partition gets at once: each may hold every key of it.
+#: Limits runs per partition and snapshot: each may hold every key.
 _MOST_PARTS: Final = 6
 
-#: More runs than this are made into one.
+#: More runs than this are merged into one.
 _MOST_RUNS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """How one partition of a snapshot is made.
+    """Plan for one partition of a snapshot.
 
     Attributes:
-        facts: What the cluster says of it.
-        kept: The runs of the snapshot before that stay; None where it is made in full.
-        ranges: Offsets (first, end) to read, a task each.
-        reason: Why, in one sentence for people.
-        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
+        kept: Runs kept from the previous snapshot; None for a full one.
+        ranges: Offsets (first, exclusive end), one per Spark task.
+        slowest_ms: Stream time of the task's slowest key range (`SegmentLayout.first_restored`).
     """
 
     facts: ChangelogFacts
@@ -42,11 +40,10 @@ class PartitionPlan:
 
     @property
     def offsets(self) -> int:
-        """Return how many offsets there are to read."""
         return sum(end - first for first, end in self.ranges)
 
     def expired_by_ms(self, observed_ms: int) -> int | None:
-        """Return by what time its runs leave out what has expired; None by that of their latest row, `observed_ms`."""
+        """Return the expiry time of the runs; None means `observed_ms`, the latest row's."""
         if self.slowest_ms is None:
             return None
         before_ms = -1 if self.kept is None else self.kept.left_out_by_ms
@@ -55,18 +52,15 @@ class PartitionPlan:
 
     @property
     def is_on_nothing(self) -> bool:
-        """Return whether no row lies below what is read."""
         return self.kept is None or not self.kept.runs
 
     @property
     def to_offset(self) -> int:
-        """Return where its runs end."""
         begin = self.facts.log_start if self.kept is None else self.kept.to_offset
         return max(self.facts.stable_end, begin)
 
     @property
     def from_offset(self) -> int:
-        """Return where its runs begin."""
         return self.facts.log_start if self.kept is None else self.kept.from_offset
 
 
@@ -78,14 +72,9 @@ def plan_partition(
     records_per_task: int = RECORDS_PER_TASK,
     slowest_ms: int | None = None,
 ) -> PartitionPlan:
-    """Return how to make a partition of a snapshot: on top of the runs of the one before where that is valid.
+    """Return the plan of one partition: extends a valid previous snapshot, else reads all.
 
-    Args:
-        facts: What the cluster says.
-        previous: The runs of the snapshot before, if there are any.
-        refused: Why that snapshot as a whole is not used, if it is not.
-        records_per_task: As many offsets a task reads, about.
-        slowest_ms: The store's time at its task's slowest key range (`SegmentLayout.first_restored`).
+    `refused` is the reason the previous snapshot can't be used.
     """
     kept = previous
     reason = refused
@@ -103,7 +92,7 @@ def plan_partition(
 
 
 def cut(first: int, end: int, records_per_task: int) -> tuple[tuple[int, int], ...]:
-    """Return a range of offsets in parts of about the same size, in order; none of nothing.
+    """Split an offset range into parts of similar size.
 
     >>> cut(0, 10, 4), cut(5, 5, 4)
     (((0, 3), (3, 6), (6, 10)), ())
@@ -117,10 +106,9 @@ def cut(first: int, end: int, records_per_task: int) -> tuple[tuple[int, int], .
 
 
 def to_merge(runs: Sequence[Run]) -> bool:
-    """Return whether some runs of a partition are better made into one.
+    """Return true if a partition's runs should become one.
 
-    They are when they are many, or when those on top of the first have grown larger than it: then each byte is merged
-    about as often as the partition doubles.
+    Merging when the later runs outgrow the first rewrites each byte about once per doubling.
     """
     if len(runs) > _MOST_RUNS:
         return True

@@ -1,4 +1,4 @@
-"""Makes snapshots: changelogs read by Spark's executors, runs uploaded, manifests published last."""
+"""Snapshot creation: executors read changelogs and upload runs; manifests are published last."""
 
 import logging
 from collections import defaultdict
@@ -79,23 +79,19 @@ def snapshot(
     records_per_task: int = RECORDS_PER_TASK,
     on_progress: OnProgress | None = None,
 ) -> Manifest:
-    """Make snapshots of an application's stores at `config.snapshot_location`, while it runs or not.
+    """Make snapshots of an application's stores at `config.snapshot_location`; it may be running.
 
-    Each goes on from the newest one that is there, if that may be followed; else its changelog is read in full. Ends are
-    fixed before reading begins. A job that is killed leaves nothing that anybody would use: run it again.
+    Extends each store's newest valid snapshot, else reads the full changelog. A killed job
+    publishes nothing: run it again.
 
     Args:
-        topology: The application.
-        config: Its settings.
-        stores: Which stores; None for all that have a changelog.
-        spark: A session to work in; None for one of our own.
-        master: Where a session of our own works: `local[*]` by default.
-        full: Read the changelogs from their start, whatever there is.
-        records_per_task: As many offsets a Spark task reads, about.
-        on_progress: Told how far it is.
+        stores: Store names; None for all with a changelog.
+        spark: Spark session; None for a temporary one at `master` (`local[*]` by default).
+        full: Read whole changelogs and ignore existing snapshots.
+        records_per_task: Approximate offsets per Spark task.
 
     Raises:
-        ConfigError: There is no `snapshot_location`, no PySpark or no such store.
+        ConfigError: `snapshot_location`, PySpark or a store is missing.
         StreamsError: The cluster, the location or Spark failed; nothing was published.
     """
     if config.snapshot_location is None:
@@ -125,7 +121,6 @@ def make_snapshots(
     full: bool = False,
     records_per_task: int = RECORDS_PER_TASK,
 ) -> Manifest:
-    """Make and publish snapshots of some stores; see `snapshot`."""
     began_ms = now_ms()
     positions = slowest_positions(stores.values(), driver.admin, driver.config.application_id)
     facts = changelog_facts(list(stores.values()), driver.admin, began_ms)
@@ -169,11 +164,7 @@ def make_snapshots(
 def _made(
     driver: BulkDriver, work: ExecutorWork, plans: Mapping[_Which, PartitionPlan]
 ) -> dict[_Which, PartitionRuns]:
-    """Return the runs of each partition; one whose runs of before turn out to be broken is made in full.
-
-    Raises:
-        StreamsError: What was made just now is broken.
-    """
+    """Return each partition's runs; rebuild a partition whose previous runs are broken."""
     partitions, broken = _merged(driver, work, _built(driver, work, plans))
     again: dict[_Which, PartitionPlan] = {}
     for which, refused in broken.items():
@@ -189,7 +180,6 @@ def _made(
 def _built(
     driver: BulkDriver, work: ExecutorWork, plans: Mapping[_Which, PartitionPlan]
 ) -> dict[_Which, PartitionRuns]:
-    """Read what the plans say; return the runs of each partition, old and new."""
     tasks = [
         RangeToBuild(
             store=store,
@@ -211,7 +201,6 @@ def _built(
 
 
 def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
-    """Return the runs that stay and the new ones, which come in the order of their offsets."""
     kept = plan.kept
     time = StoreTime() if kept is None else kept.time
     old: tuple[Run, ...] = () if kept is None else kept.runs
@@ -232,7 +221,7 @@ def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
 def _merged(
     driver: BulkDriver, work: ExecutorWork, partitions: Mapping[_Which, PartitionRuns]
 ) -> tuple[dict[_Which, PartitionRuns], dict[_Which, str]]:
-    """Make one run of the runs of a partition where they are too many; and say where one of them is broken, and how."""
+    """Merge partitions with too many runs; also return why a partition's run is broken."""
     tasks = [
         RunsToMerge(
             store=store,
@@ -257,8 +246,6 @@ def _merged(
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """What a manifest says beside its runs."""
-
     application_id: str
     store: BulkStore
     before: StoreSnapshot | None
@@ -289,7 +276,7 @@ def _published(
         place.publish(made)
     try:
         place.delete_unreferenced(about.application_id, spec.name, now_ms=created_ms)
-    except OSError as error:  # a place that keeps everything is one for snapshots as well
+    except OSError as error:  # Snapshots also work in a location that forbids deletion.
         _log.warning(
             "store %s: files in %r that no snapshot needs any more can't be deleted: %s; allow it there, or delete them yourself",
             spec.name,

@@ -1,4 +1,4 @@
-"""Looks into stores without Spark and without a worker: what there is of them, and their rows, a partition at a time."""
+"""Store contents read partition by partition, without Spark or a worker."""
 
 import contextlib
 import tempfile
@@ -27,22 +27,13 @@ from tidewheel.streams.topology.topology import Topology
 
 _PREFIX: Final = "tidewheel-look-"
 
-#: Types that make `RowReader` leave keys and values as their serdes make them.
+#: Keeps decoded values unchanged.
 _AS_IT_IS: Final = "binary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSummary:
-    """What there is of a store.
-
-    Attributes:
-        store: The store.
-        kind: What it holds.
-        topic: Its changelog.
-        partitions: How many.
-        offsets: How many offsets its changelog spans, over all partitions.
-        snapshot: The newest snapshot, if there is a location and one in it.
-    """
+    """Summary of a store; `offsets` is the changelog's span over all partitions."""
 
     store: str
     kind: str
@@ -53,8 +44,6 @@ class StoreSummary:
 
 
 class StateView:
-    """The stores of an application, as its cluster has them. Made by `state_view`."""
-
     def __init__(self, topology: Topology, config: StreamsConfig, admin: KafkaAdmin) -> None:
         self._topology = topology
         self._config = config
@@ -63,7 +52,6 @@ class StateView:
         self._place = None if url is None else SnapshotLocation(str(url))
 
     def summaries(self) -> list[StoreSummary]:
-        """Return what there is of every store with a changelog."""
         stores = bulk_stores(self._topology, self._config, self._admin)
         facts = changelog_facts(stores, self._admin, now_ms())
         return [
@@ -82,25 +70,19 @@ class StateView:
         ]
 
     def store(self, name: str) -> BulkStore:
-        """Return a store by its name; raises `ConfigError` if there is none."""
         return bulk_stores(self._topology, self._config, self._admin, [name])[0]
 
     def rows(
         self, store: BulkStore, partition: int, on_progress: OnProgress | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a partition, as dicts of their columns (see `columns_of`), up to what is committed by now.
-
-        Raises:
-            ConfigError: There is no such partition.
-            StreamsError: The cluster or the snapshot's location failed.
-        """
+        """Yield a partition's committed rows as dicts of their columns (see `columns_of`)."""
         for columns, _ in self._decoded(store, partition, on_progress):
             yield columns
 
     def rows_of_key(
         self, store: BulkStore, key: bytes, partition: int, on_progress: OnProgress | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a key (its windows, its versions), see `rows`."""
+        """Yield all rows of a key (windows or versions); see `rows`."""
         for columns, found in self._decoded(store, partition, on_progress):
             if found == key:
                 yield columns
@@ -156,7 +138,6 @@ def _counter(
 
 @contextlib.contextmanager
 def state_view(topology: Topology, config: StreamsConfig) -> Generator[StateView]:
-    """Yield a view of an application's stores, for as long as the body runs."""
     admin = clients_of(settings_of(config)).admin()
     try:
         yield StateView(topology, config, admin)
@@ -165,14 +146,9 @@ def state_view(topology: Topology, config: StreamsConfig) -> Generator[StateView
 
 
 def key_bytes(store: BulkStore, text: str) -> bytes:
-    """Return the key that somebody wrote, as the store's serde writes it.
+    """Return the bytes of a key that a user typed.
 
-    What the text is as JSON is tried first (numbers, objects, a text in quotes that looks like one of these), then the text
-    itself, as text and as bytes. A serde that writes text as it is takes quotes for a part of it.
-
-    Raises:
-        ConfigError: The serde takes neither.
-        SchemaRegistryError: The serde's registry does not answer.
+    Tries JSON first, then the text as text and as bytes. A serde for plain text keeps quotes.
     """
     serde = store.spec.key_serde
     plain = text.encode()
@@ -189,13 +165,13 @@ def key_bytes(store: BulkStore, text: str) -> bytes:
 
 
 def _written(store: BulkStore, key: Any) -> bytes | None:
-    """Return a key's bytes; None if the serde does not take it, or makes another one of it."""
+    """Return a key's bytes, None if the serde rejects it or decodes another value."""
     serde = store.spec.key_serde
     try:
         data: bytes | None = serde.serialize(store.topic, key)
         is_same = data is not None and serde.deserialize(store.topic, data) == key
     except SchemaRegistryError:
-        raise  # the key may be good
+        raise  # The key may be valid: the registry failed.
     except (StreamsError, TypeError, ValueError, AttributeError):
         return None
     return data if is_same else None
@@ -211,5 +187,5 @@ def _candidates(text: str) -> Iterator[Any]:
 
 
 def partition_of_key(store: BulkStore, key: bytes) -> int:
-    """Return the partition that Kafka's own partitioning puts a key in."""
+    """Return the partition chosen by Kafka's default partitioner."""
     return partition_of(key, store.partitions)

@@ -1,4 +1,4 @@
-"""Which stores of an application are worked on in bulk, and what the cluster says of their changelogs."""
+"""Stores for bulk jobs and the cluster's facts about their changelogs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,16 +19,7 @@ from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkStore:
-    """A store with a changelog.
-
-    Attributes:
-        spec: What it is, with its serdes.
-        topic: Its changelog.
-        subtopology: The sub-topology whose tasks have it.
-        partitions: How many.
-        inputs: What the task of each partition reads; empty if that is not known.
-        topology_hash: Tells the application's topology from others, in commits.
-    """
+    """Store with a changelog; `inputs` is empty if unknown."""
 
     spec: StoreSpec
     topic: str
@@ -39,20 +30,17 @@ class BulkStore:
 
     @property
     def name(self) -> str:
-        """Return the store's name."""
         return self.spec.name
 
     def task(self, partition: int) -> TaskId:
-        """Return the task that has a partition of it."""
         return TaskId(self.subtopology, partition)
 
     def changelog(self, partition: int) -> TopicPartition:
-        """Return a partition of its changelog."""
         return TopicPartition(self.topic, partition)
 
 
 def application_plan(topology: Topology, config: StreamsConfig, admin: Admin) -> ApplicationPlan:
-    """Return the application as its workers run it on this cluster."""
+    """Return the application plan that workers use on this cluster."""
     return plan_application(
         topology.spec(config),
         config.application_id,
@@ -67,8 +55,8 @@ def bulk_stores(
     """Return the stores that have a changelog: all, or those named.
 
     Raises:
-        ConfigError: A name is none of the topology's, or that store has no changelog.
-        StreamsError: The topics are not there, or not as the topology needs them.
+        ConfigError: A named store does not exist or has no changelog.
+        StreamsError: Topics are missing or do not fit the topology.
     """
     plan = application_plan(topology, config, admin)
     topology_hash = bytes.fromhex(topology.hash())
@@ -99,7 +87,7 @@ def bulk_stores(
 
 
 def check_no_headers(stores: Iterable[BulkStore], what: str) -> None:
-    """Raise `StreamsError` if one of these stores keeps headers, which files of rows can't hold."""
+    """Raise `StreamsError` if a store keeps headers, which run files can't hold."""
     kept = sorted(store.name for store in stores if store.spec.keeps_headers)
     if kept:
         raise StreamsError(
@@ -128,12 +116,9 @@ def _why_not(name: str, without: dict[str, str], known: list[str], *, custom: bo
 def changelog_facts(
     stores: Sequence[BulkStore], admin: Admin, now_ms: int
 ) -> dict[TopicPartition, ChangelogFacts]:
-    """Return what the cluster says of all partitions of some stores' changelogs.
+    """Return the cluster's facts about all changelog partitions.
 
-    Ends were asked for after `now_ms`, the stable ones first.
-
-    Raises:
-        MissingSourceTopicError: A changelog is not there yet; says what makes it.
+    Stable offsets are read before log ends, and both after `now_ms`.
     """
     if not stores:
         return {}
@@ -170,10 +155,10 @@ def changelog_facts(
 def slowest_positions(
     stores: Iterable[BulkStore], admin: Admin, group_id: str
 ) -> dict[TaskId, int | None]:
-    """Return how far the slowest key range of each task is now, of the tasks whose stores' rows expire.
+    """Return the position of each task's slowest key range, for stores whose rows expire.
 
-    Ranges that are ahead write later rows, but what has expired by those the slow one may still need. It is asked before
-    the ends of the changelogs are, so that it holds for all that is read (`tidewheel.tasks.key_ranges.progress_vector.slowest_position_ms`).
+    Faster ranges write later rows, but the slow range may still need rows expired by them. Read
+    positions before changelog ends, so they hold for all data read.
     """
     expiring = [store for store in stores if store.spec.kind in SEGMENTED_KINDS]
     inputs = {
@@ -194,7 +179,7 @@ def slowest_positions(
 
 
 def check_same_topics(facts: Iterable[ChangelogFacts], admin: Admin) -> None:
-    """Raise `StreamsError` if a changelog was made anew since its facts were asked: what was read is of two topics."""
+    """Raise `StreamsError` if a changelog was recreated since its facts were read."""
     known = {each.topic: each.topic_id for each in facts}
     now = admin.describe_topics(list(known))
     for topic, topic_id in known.items():

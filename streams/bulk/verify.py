@@ -1,4 +1,4 @@
-"""Compares what should be equal: a store's changelog, its snapshot with the tail, and its copies on this machine."""
+"""Comparison of a store's changelog, its snapshot with the tail, and its local copies."""
 
 import contextlib
 import tempfile
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 from collections.abc import Iterable
 from dataclasses import field
 
-#: As many differences of a pair of copies are listed.
+#: Limit of differences listed per comparison.
 _LISTED: Final = 10
 
 
@@ -57,12 +57,7 @@ _PREFIX: Final = "tidewheel-verify-"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that two copies do not have alike.
-
-    Attributes:
-        row: The row, as the first copy has it, or as the second does where the first has none.
-        what: `missing`, `too much` or `other value` in the second copy.
-    """
+    """Row that differs; `what` is `missing`, `too much` or `other value` in the second copy."""
 
     row: StoredRow
     what: str
@@ -70,25 +65,22 @@ class Difference:
 
 @dataclass(slots=True)
 class Comparison:
-    """What comparing two copies found: rows of the first, how many differ, and some of those."""
-
     rows: int = 0
     different: int = 0
     listed: list[Difference] = field(default_factory=list[Difference])
 
-    def note(self, row: StoredRow, what: str) -> None:
-        """Note a difference."""
+    def add(self, row: StoredRow, what: str) -> None:
         self.different += 1
         if len(self.listed) < _LISTED:
             self.listed.append(Difference(row, what))
 
 
 def compare(first: Iterable[StoredRow], second: Iterable[StoredRow]) -> Comparison:
-    """Compare two copies of one store, both in the order of the disk.
+    """Compare two copies of a store, both in disk order.
 
     >>> a, b = StoredRow(b"a", b"1", 0, place=b"a"), StoredRow(b"b", b"1", 0, place=b"b")
-    >>> found = compare([a, b], [b])
-    >>> found.rows, found.different, [each.what for each in found.listed]
+    >>> comparison = compare([a, b], [b])
+    >>> comparison.rows, comparison.different, [row.what for row in comparison.listed]
     (2, 1, ['missing'])
     """
     found = Comparison()
@@ -97,31 +89,28 @@ def compare(first: Iterable[StoredRow], second: Iterable[StoredRow]) -> Comparis
     for row in first:
         found.rows += 1
         while their is not None and their.place < row.place:
-            found.note(their, "too much")
+            found.add(their, "too much")
             their = next(theirs, None)
         if their is None or their.place != row.place:
-            found.note(row, "missing")
+            found.add(row, "missing")
             continue
         if their != row:
-            found.note(row, "other value")
+            found.add(row, "other value")
         their = next(theirs, None)
     while their is not None:
-        found.note(their, "too much")
+        found.add(their, "too much")
         their = next(theirs, None)
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedCopy:
-    """One copy of a store's partition, compared with its changelog.
+    """Result of comparing one copy of a partition with its changelog.
 
     Attributes:
-        store: The store.
-        partition: The partition.
-        copy: Which copy: `snapshot`, or the directory of a task.
-        rows: Rows that the changelog makes.
-        different: How many the copy has not, has too much or has with another value.
-        differences: Some of them, for people.
+        copy: `snapshot`, or the directory of a task.
+        different: Rows missing, unexpected or with another value in the copy.
+        differences: Descriptions of some of them.
     """
 
     store: str
@@ -134,13 +123,11 @@ class VerifiedCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What `verify` has compared.
+    """Report of `verify`.
 
     Attributes:
-        application_id: The application.
-        copies: Every copy that was compared.
-        notes: What was not compared, and why.
-        broken: Snapshots of which a file is gone or damaged, and how; no worker can use them.
+        notes: Copies that were not compared, with reasons.
+        broken: Snapshots with a missing or damaged file.
     """
 
     application_id: str
@@ -150,13 +137,13 @@ class VerifyReport:
 
     @property
     def equal(self) -> bool:
-        """Whether no copy differs from its changelog, and no snapshot is broken."""
+        """True if all copies match their changelogs and no snapshot is broken."""
         return not self.broken and not any(copy.different for copy in self.copies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LocalCopy:
-    """A copy of a task's database that is ours: made of a checkpoint, at a position of the changelog."""
+    """Copy of a task's database at a changelog position."""
 
     name: str
     path: Path
@@ -165,16 +152,12 @@ class _LocalCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ToVerify:
-    """A partition to compare, with its snapshot's runs in `reading`, and copies on this machine."""
-
     reading: PartitionToRead
     copies: tuple[_LocalCopy, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """What a task found: per copy the comparison, and what is broken of the snapshot."""
-
     compared: Mapping[str, Comparison]
     refused: str | None
 
@@ -188,21 +171,18 @@ def verify(
     master: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> VerifyReport:
-    """Compare stores with their changelogs: the newest snapshot with its tail, and the databases on this machine.
+    """Compare stores with their changelogs: the newest snapshot with its tail, and local databases.
 
-    All are brought to the same end, the last stable offset when it begins. Databases are looked at through a copy, which
-    shares their files; those of workers that run are left alone. Rows that have ended do not count.
+    All copies are brought to the last stable offset at the start. Databases are read through a
+    checkpoint that shares their files; those of running workers are skipped. Expired rows do not
+    count.
 
     Args:
-        topology: The application.
-        config: Its settings.
-        stores: Which stores; None for all that have a changelog.
-        spark: A session to work in; None for one of our own.
-        master: Where a session of our own works: `local[*]` by default.
-        on_progress: Told how far it is.
+        stores: Store names; None for all with a changelog.
+        spark: Spark session; None for a temporary one at `master` (`local[*]` by default).
 
     Raises:
-        ConfigError: No PySpark, or no such store.
+        ConfigError: PySpark or a store is missing.
         StreamsError: The cluster, the location or Spark failed.
     """
     with (
@@ -216,7 +196,7 @@ def verify(
 def verify_stores(
     driver: BulkDriver, stores: Mapping[str, BulkStore], folder: Path
 ) -> VerifyReport:
-    """Compare some stores; `folder` takes copies of databases, so it is on their disk. See `verify`."""
+    """Compare stores; `folder` receives checkpoints, so it must be on the databases' disk."""
     facts = changelog_facts(list(stores.values()), driver.admin, now_ms())
     notes: list[str] = []
     local = _local_copies(driver, stores, facts, folder, notes)
@@ -259,12 +239,10 @@ def verify_stores(
 
 
 def _existing(state_dir: Path) -> Path | None:
-    """Return where copies of databases share their files, if there are databases."""
     return state_dir if state_dir.is_dir() else None
 
 
 def _offsets(task: _ToVerify) -> int:
-    """Return how many offsets a task reads."""
     reading = task.reading
     tails = [copy.position for copy in task.copies]
     if reading.runs is not None:
@@ -305,7 +283,6 @@ def _local_copies(
     folder: Path,
     notes: list[str],
 ) -> dict[TopicPartition, list[_LocalCopy]]:
-    """Return copies of this machine's databases, by changelog partition."""
     config = driver.config
     if not driver.runs_here:
         notes.append("databases on this machine are not compared: Spark's executors run elsewhere")
@@ -336,7 +313,7 @@ def _copied(
     facts: Mapping[TopicPartition, ChangelogFacts],
     notes: list[str],
 ) -> Iterator[tuple[TopicPartition, _LocalCopy]]:
-    """Copy a task's database for each of its stores that can be brought to the end; yield the copies."""
+    """Checkpoint a task's database for each store that can reach the end; yield the copies."""
     subtopology, _, partition = path.name.partition("_")
     mine = [
         store
@@ -380,7 +357,6 @@ def _copied(
 def _verify(
     options: RocksDBOptions, work: ExecutorWork, task: _ToVerify, count: Counted
 ) -> _Verified:
-    """Compare the copies of a partition with its changelog; on an executor."""
     reading = task.reading
     spec = work.shapes[reading.store].spec()
     compared: dict[str, Comparison] = {}
@@ -423,10 +399,10 @@ def _verify(
 
 
 def compare_contents(spec: StoreSpec, first: Content, second: Content) -> Comparison:
-    """Compare two contents of a store's partition as of the later of their times.
+    """Compare two contents at the later of their stream times.
 
-    A log that was compacted has lost records by which time went on. So what is made of it has not ended yet where a
-    copy that saw them has let it go; whoever reads the store finds neither.
+    A compacted log may have lost records that advanced the stream time, and then keeps rows that
+    another copy has expired.
     """
     observed_ms = first.time.later(second.time).observed_ms
     return compare(
@@ -435,16 +411,13 @@ def compare_contents(spec: StoreSpec, first: Content, second: Content) -> Compar
 
 
 class _Describing:
-    """Tells people of differences in a store."""
-
     def __init__(self, store: BulkStore) -> None:
         self._reader = RowReader(store.spec, store.topic, "string", "string")
 
     def text(self, difference: Difference) -> str:
-        """Return a difference in a line: the row's key, as its serde reads it."""
         row: StoredRow = difference.row
         key: Any = row.key
-        with contextlib.suppress(Exception):  # what can't be read is shown as it is
+        with contextlib.suppress(Exception):  # Show the raw key if it can't be decoded.
             key, _ = self._reader.decoded(row)
         begins = "" if row.start is None else f" from {row.start}"
         return f"{key!r}{begins}: {difference.what}"

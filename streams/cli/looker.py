@@ -15,7 +15,7 @@ _INTERVAL_MIN_S: Final = 0.1
 def check_interval(interval_s: float) -> None:
     if not interval_s >= _INTERVAL_MIN_S:
         raise ConfigError(
-            f"--interval {interval_s:g}: at least {_INTERVAL_MIN_S:g} s; the leader speaks twice a second"
+            f"--interval {interval_s:g}: at least {_INTERVAL_MIN_S:g} s; the leader reports twice a second"
         )
 
 

@@ -1,8 +1,7 @@
-"""Who may ask a dashboard what: checks before a request reaches anything, and headers on every answer.
+"""Access checks and security headers of the dashboard.
 
-A browser is trusted with nothing: pages of other sites can have it send requests here, and can give their own name this
-machine's address (DNS rebinding). So the name that a request is for has to be one that is known, requests that other
-sites caused get nothing, and a token, where there is one, is sent by our own page's script and by no cookie.
+Other sites' pages can send requests here, also under their own name (DNS rebinding). So the Host
+name must be known, cross-site requests are refused, and no cookie holds the token.
 """
 
 import ipaddress
@@ -14,13 +13,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: What may be asked without a token: the page, which is the same for everybody and shows nothing yet, and whether it works.
+#: Paths without a token: they show nothing about the group.
 _OPEN: Final = frozenset({"/", "/page.css", "/page.js", "/healthz"})
 
-#: `Sec-Fetch-Site` of requests that our own page makes, and that a person makes by typing an address.
+#: `Sec-Fetch-Site` values of the dashboard's own page and of typed addresses.
 _OWN: Final = frozenset({"same-origin", "none"})
 
-#: Everything that the page needs comes from here, nobody may frame it, and its script can't make markup out of text.
+#: Loads only local resources; forbids framing and markup from text.
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
@@ -35,13 +34,7 @@ _HEADERS: Final = {
 
 
 class Guard:
-    """Lets pass what may pass.
-
-    Args:
-        app: What is guarded.
-        names: Names under which the dashboard may be reached, beside `localhost` and any address in numbers.
-        token: What has to be shown before anything is told of the group; None if nothing.
-    """
+    """Access control around an application, with a token for group data unless None."""
 
     def __init__(
         self, app: ASGIApp, *, names: Iterable[str] = (), token: str | None = None
@@ -51,7 +44,6 @@ class Guard:
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -82,7 +74,7 @@ class Guard:
         return None
 
     def _is_known(self, hosts: list[str]) -> bool:
-        """Return whether a request is for this dashboard; an address in numbers is no name that somebody could rebind."""
+        """Return true for an allowed host; numeric addresses can't be rebound by DNS."""
         if len(hosts) != 1:
             return False
         name = host_name(hosts[0])
@@ -92,13 +84,13 @@ class Guard:
         if self._token is None:
             return True
         scheme, _, token = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
-        # Compared in a time that does not tell how much of it was right.
+        # Constant time, so timing does not reveal the token.
         fits = secrets.compare_digest(token.strip().encode("latin-1", "replace"), self._token)
         return fits and scheme.lower() == "bearer"
 
 
 def host_name(host: str) -> str:
-    """Return the name or address in a Host header, without its port; "" for what is none.
+    """Return the name or address in a Host header without its port; "" if malformed.
 
     >>> [host_name(each) for each in ("Shop.example:8080", "127.0.0.1", "[::1]:8080", "::1", "")]
     ['shop.example', '127.0.0.1', '::1', '', '']
@@ -127,6 +119,6 @@ def _is_address(name: str) -> bool:
 
 
 def _is_of_another_site(headers: Headers) -> bool:
-    """Return whether another site's page caused a request, as browsers tell; following a link to the page is no harm."""
+    """Return true if another site's page sent the request; links to the page are harmless."""
     site = headers.get("sec-fetch-site", "none")
     return site not in _OWN and headers.get("sec-fetch-mode") != "navigate"

@@ -1,4 +1,4 @@
-"""Where a dashboard listens."""
+"""Listening address of a dashboard."""
 
 import ipaddress
 import socket
@@ -13,23 +13,14 @@ _IPV6: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """An address of this machine.
-
-    Attributes:
-        host: In numbers.
-        port: 0 for a free one.
-    """
+    """Numeric address; port 0 selects a free one."""
 
     host: str
     port: int
 
     @classmethod
     def found(cls, host: str, port: int) -> "Address":
-        """Return the address of a host; of several the first, IPv4 before IPv6.
-
-        Raises:
-            ConfigError: Nothing has this name.
-        """
+        """Return the first address of a host, IPv4 before IPv6; raise `ConfigError`."""
         try:
             rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -41,7 +32,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Return whether only this machine can reach it.
+        """Return true if only this machine can reach it.
 
         >>> [Address(host=each, port=0).is_loopback for each in ("127.0.0.1", "::1", "0.0.0.0", "192.0.2.7")]
         [True, True, False, False]
@@ -49,12 +40,11 @@ class Address:
         return self._ip.is_loopback
 
     def listen(self) -> socket.socket:
-        """Return a socket that listens here. Raises OSError if it can't."""
         family = socket.AF_INET6 if self._ip.version == _IPV6 else socket.AF_INET
         return socket.create_server((self.host, self.port), family=family)
 
     def url(self, port: int) -> str:
-        """Return how a browser of this machine reaches it, at the port that was found.
+        """Return the URL for a local browser, with the bound port.
 
         >>> Address(host="0.0.0.0", port=0).url(8080), Address(host="::1", port=0).url(8080)
         ('http://127.0.0.1:8080/', 'http://[::1]:8080/')

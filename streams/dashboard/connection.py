@@ -1,4 +1,4 @@
-"""One connection of a dashboard: how long its requests may take, and how many connections there may be."""
+"""Connections with time limits and a maximum number."""
 
 import asyncio
 from typing import Final, cast
@@ -8,27 +8,26 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from tidewheel.streams.dashboard.web import STREAMS_MAX
 
-#: Seconds from a connection's beginning, or from the last answer, until a whole request has to be there.
+#: Seconds to send a whole request, from the connection's start or the last answer.
 REQUEST_S: Final = 10.0
-#: Seconds that a viewer may take nothing of what is sent.
+#: Seconds a viewer may leave data unread.
 UNREAD_S: Final = 30.0
 
-#: Connections beside those that follow: a request each.
+#: Connections besides event streams.
 _SHORT_MAX: Final = 64
-#: Requests on further connections are answered with 503.
+#: Further connections are answered with 503.
 CONNECTIONS_MAX: Final = STREAMS_MAX + _SHORT_MAX
-#: And these are ended before they ask anything: they hold descriptors.
+#: Connections above this surplus are closed to save file descriptors.
 _REFUSED_MAX: Final = 32
 
 
 class Connection(H11Protocol):
-    """Ends when its client is slow: uvicorn alone waits for ever for the rest of a request."""
+    """Connection that closes for slow clients: uvicorn alone waits forever for a request."""
 
     _request_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a request, unless there are too many connections."""
         super().connection_made(cast("asyncio.Transport", transport))
         if len(self.connections) > CONNECTIONS_MAX + _REFUSED_MAX:
             self.transport.abort()
@@ -36,24 +35,20 @@ class Connection(H11Protocol):
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
         for timer in (self._request_timer, self._unread_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the rest of this one."""
         super().on_response_complete()
         self._await_request()
 
     def pause_writing(self) -> None:
-        """Wait for the client to read on."""
         super().pause_writing()
         self._unread_timer = self.loop.call_later(UNREAD_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on writing."""
         if self._unread_timer is not None:
             self._unread_timer.cancel()
         super().resume_writing()
@@ -64,8 +59,8 @@ class Connection(H11Protocol):
         self._request_timer = self.loop.call_later(REQUEST_S, self._end_unless_whole)
 
     def _end_unless_whole(self) -> None:
-        """End the connection unless a whole request is here, whose answer may take long: a stream."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        """Close the connection unless a whole request is being answered."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
         answers = cycle is not None and not cycle.response_complete
         if not answers or self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             self.transport.abort()

@@ -1,4 +1,4 @@
-"""A group's figures for Prometheus. Figures that nobody vouches for any more are left out."""
+"""Prometheus metrics of a group, without stale figures."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,26 +11,22 @@ from prometheus_client.registry import Collector
 from tidewheel.rebalance.group import LIVE
 from tidewheel.rebalance.inspect.describe import GroupPhase
 from tidewheel.rebalance.model import TaskRole
-from tidewheel.streams.dashboard.looks import Look
+from tidewheel.streams.dashboard.poller import PollResult
 from tidewheel.streams.group.status import GroupStatus, TaskFigures
 
 
-def metrics_text(application_id: str, look: Look) -> bytes:
-    """Return what a look tells, in Prometheus' text form (version 0.0.4)."""
+def metrics_text(application_id: str, poll: PollResult) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(application_id, look))
+    registry.register(_Figures(application_id, poll))
     return generate_latest(registry)
 
 
 class _Figures(Collector):
-    """One look's figures."""
-
-    def __init__(self, application_id: str, look: Look) -> None:
+    def __init__(self, application_id: str, poll: PollResult) -> None:
         self._application_id = application_id
-        self._seen = look.seen
+        self._seen = poll.seen
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield all figures."""
         readable = 0 if self._seen is None else 1
         yield self._gauge(
             "readable", "Whether the group's two topics could be read", {(): readable}

@@ -1,4 +1,4 @@
-"""Serves a dashboard until a signal ends it."""
+"""Dashboard server, ended by a signal."""
 
 import signal
 import socket
@@ -10,37 +10,32 @@ import uvicorn
 from starlette.applications import Starlette
 
 from tidewheel.streams.dashboard.connection import CONNECTIONS_MAX, Connection
-from tidewheel.streams.dashboard.looks import Looks
+from tidewheel.streams.dashboard.poller import GroupPoller
 from tidewheel.streams.dashboard.web import build_app
 from tidewheel.streams.processes.signals import signals_handled
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-#: Streams end by themselves; a viewer who takes nothing any more is not waited for longer.
+#: Grace period for viewers that read nothing.
 _END_S: Final = 3
 
 
 def serve(
     listening: socket.socket,
     application_id: str,
-    looks: Looks,
+    poller: GroupPoller,
     *,
     names: Iterable[str] = (),
     token: str | None = None,
 ) -> None:
-    """Serve a dashboard on a socket, until SIGINT or SIGTERM.
-
-    Raises:
-        Exception: What ended the looks, if that was an error nobody foresaw.
-    """
-    config = server_config(build_app(application_id, looks, names=names, token=token))
+    """Serve a dashboard until SIGINT or SIGTERM; re-raise a poller failure."""
+    config = server_config(build_app(application_id, poller, names=names, token=token))
     with signals_handled(_SIGNALS, _nothing):
-        _Server(config, looks).run(sockets=[listening])
-    if looks.failure is not None:
-        raise looks.failure
+        _Server(config, poller).run(sockets=[listening])
+    if poller.failure is not None:
+        raise poller.failure
 
 
 def server_config(app: Starlette) -> uvicorn.Config:
-    """Return how a dashboard is served."""
     return uvicorn.Config(
         app,
         loop="asyncio",
@@ -58,21 +53,17 @@ def server_config(app: Starlette) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Ends its streams when it is told to end, and ends when there is nothing to stream."""
-
-    def __init__(self, config: uvicorn.Config, looks: Looks) -> None:
+    def __init__(self, config: uvicorn.Config, poller: GroupPoller) -> None:
         super().__init__(config)
-        self._looks = looks
+        self._poller = poller
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take a signal."""
         super().handle_exit(sig, frame)
-        self._looks.end()
+        self._poller.end()
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end; called ten times a second."""
-        return await super().on_tick(counter) or self._looks.ended
+        return await super().on_tick(counter) or self._poller.ended
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Take a signal and do nothing: uvicorn raises those that ended it once more at its end."""
+    """Ignore a signal: uvicorn raises it again at its end."""

@@ -1,4 +1,4 @@
-"""What a dashboard answers: its page, the looks as a stream of events, the last one as JSON, and figures for Prometheus."""
+"""Dashboard routes: page, event stream, JSON status and Prometheus metrics."""
 
 import asyncio
 import contextlib
@@ -15,13 +15,13 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tidewheel.streams.dashboard.access_control import Guard
-from tidewheel.streams.dashboard.looks import Look, Looks
 from tidewheel.streams.dashboard.metrics import metrics_text
+from tidewheel.streams.dashboard.poller import GroupPoller, PollResult
 
-#: As many viewers may follow at a time; each has a connection that stays open.
+#: Concurrent event streams.
 STREAMS_MAX: Final = 32
 
-#: Path -> file of the page, and what it is.
+#: Path to page file and media type.
 _PAGE: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -31,25 +31,18 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def build_app(
-    application_id: str, looks: Looks, *, names: Iterable[str] = (), token: str | None = None
+    application_id: str, poller: GroupPoller, *, names: Iterable[str] = (), token: str | None = None
 ) -> Starlette:
-    """Return a dashboard: it looks for as long as it is served, and answers GET alone.
-
-    Args:
-        application_id: Whose group it shows.
-        looks: The looks at it.
-        names: See `Guard`.
-        token: See `Guard`.
-    """
-    answers = _Answers(application_id, looks)
+    """Return a dashboard that polls while it is served."""
+    answers = _Answers(application_id, poller)
 
     @asynccontextmanager
     async def looking(_: Starlette) -> AsyncGenerator[None]:
-        running = asyncio.create_task(looks.run())
+        running = asyncio.create_task(poller.run())
         try:
             yield
         finally:
-            looks.end()
+            poller.end()
             await running
 
     routes = [Route(path, answers.page) for path in _PAGE]
@@ -64,29 +57,27 @@ def build_app(
         lifespan=looking,
         middleware=[Middleware(Guard, names=tuple(names), token=token)],
     )
-    app.router.redirect_slashes = False  # nothing is built of what a request says
+    app.router.redirect_slashes = False  # Redirects would echo parts of the request.
     return app
 
 
-def event(look: Look, interval_s: float, now_s: float) -> bytes:
-    """Return a look as one event of a stream (text/event-stream): its data is one line, because JSON has no line ends."""
-    told: dict[str, Any] = {
-        "look": look.number,
-        "age_s": max(now_s - look.at_s, 0),
+def event(poll: PollResult, interval_s: float, now_s: float) -> bytes:
+    """Return a result as one server-sent event; JSON holds no line breaks."""
+    data: dict[str, Any] = {
+        "look": poll.number,
+        "age_s": max(now_s - poll.at_s, 0),
         "interval_s": interval_s,
-        "problem": look.problem,
+        "problem": poll.problem,
     }
-    if look.seen is not None:
-        told |= {"status": look.seen.status.to_dict(), "history": look.seen.history}
-    return b"data: " + orjson.dumps(told, default=str) + b"\n\n"
+    if poll.seen is not None:
+        data |= {"status": poll.seen.status.to_dict(), "history": poll.seen.history}
+    return b"data: " + orjson.dumps(data, default=str) + b"\n\n"
 
 
 class _Answers:
-    """Answers requests from the last look."""
-
-    def __init__(self, application_id: str, looks: Looks) -> None:
+    def __init__(self, application_id: str, poller: GroupPoller) -> None:
         self._application_id = application_id
-        self._looks = looks
+        self._poller = poller
         self._streams = 0
         folder = files("tidewheel.streams.dashboard") / "page"
         self._files = {
@@ -94,19 +85,17 @@ class _Answers:
         }
 
     async def page(self, request: Request) -> Response:
-        """Return a part of the page."""
         content, kind = self._files[request.url.path]
         return Response(content, media_type=kind)
 
     async def status(self, _: Request) -> Response:
-        """Return the group as `tidewheel status --json` prints it; 503 with the problem where it can't be read now."""
-        look = self._looks.now()
-        if look.seen is None:
-            return _json({"problem": look.problem}, status_code=503)
-        return _json(look.seen.status.to_dict())
+        """Return the group as `tidewheel status --json` prints it; 503 if it can't be read."""
+        poll = self._poller.now()
+        if poll.seen is None:
+            return _json({"problem": poll.problem}, status_code=503)
+        return _json(poll.seen.status.to_dict())
 
     async def events(self, request: Request) -> Response:
-        """Return the looks, one event each, until the dashboard ends."""
         if request.method != "GET":
             return Response(media_type="text/event-stream")
         if self._streams >= STREAMS_MAX:
@@ -118,22 +107,21 @@ class _Answers:
         return StreamingResponse(self._stream(), media_type="text/event-stream")
 
     async def health(self, _: Request) -> Response:
-        """Say whether the group could be read at the last look; nothing else, because this needs no token."""
-        fine = self._looks.now().seen is not None
+        """Report only if the group is readable: this route needs no token."""
+        fine = self._poller.now().seen is not None
         return _json({"ok": fine}, status_code=200 if fine else 503)
 
     async def metrics(self, _: Request) -> Response:
-        """Return the group's figures for Prometheus."""
-        text = metrics_text(self._application_id, self._looks.now())
+        text = metrics_text(self._application_id, self._poller.now())
         return Response(text, media_type=_METRICS_TYPE)
 
     async def _stream(self) -> AsyncGenerator[bytes]:
         self._streams += 1
         clock = asyncio.get_running_loop()
         try:
-            async with contextlib.aclosing(self._looks.each()) as looks:
-                async for look in looks:
-                    yield event(look, self._looks.interval_s, clock.time())
+            async with contextlib.aclosing(self._poller.results()) as results:
+                async for poll in results:
+                    yield event(poll, self._poller.interval_s, clock.time())
             yield b"event: end\ndata: {}\n\n"
         finally:
             self._streams -= 1

@@ -1,1 +1,1 @@
-"""`tidewheel demo`: real records, a real Kafka, a stateful topology, and a check of what came out."""
+"""`tidewheel demo`: real records through a real Kafka, with a check of the results."""

@@ -1,7 +1,4 @@
-"""What has to come out of the demo, computed straight from the table's rows, and how it compares with what did.
-
-Nothing here knows the topology: loops over rows, as one would write them without a stream processor.
-"""
+"""Expected demo results, computed by plain loops over the tables."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,7 +7,7 @@ from typing import Any, Final
 
 from tidewheel.streams.demo.tables import Row
 
-#: Topic -> key -> value.
+#: Topic to key to value.
 Results = Mapping[str, Mapping[str, Any]]
 
 DELAYS: Final = "delays-by-carrier"
@@ -23,7 +20,7 @@ _CANCELLED: Final = "NA"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A key whose value is not what it has to be; None stands for "there is none"."""
+    """Key with a wrong value; None means no value."""
 
     topic: str
     key: str
@@ -35,7 +32,6 @@ class Difference:
 
 
 def expected_results(flights: Iterable[Row], weather: Iterable[Row]) -> Results:
-    """Return what the topics must say at the end."""
     delays: dict[str, list[int]] = {}
     cancelled: Counter[str] = Counter()
     arrivals: Counter[str] = Counter()
@@ -63,7 +59,7 @@ def expected_results(flights: Iterable[Row], weather: Iterable[Row]) -> Results:
 
 
 def differences(expected: Results, found: Results) -> list[Difference]:
-    """Return every key that is not as expected, in order.
+    """Return every key with an unexpected value, in order.
 
     >>> [str(each) for each in differences({"t": {"a": 1, "b": 2}}, {"t": {"a": 1, "c": 3}})]
     ['t, key b: expected 2, found None', 't, key c: expected None, found 3']

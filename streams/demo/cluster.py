@@ -1,4 +1,4 @@
-"""What the demo does with a cluster, over the ports: its topics, loading them, how far the group is, reading results."""
+"""The demo's cluster access: topics, loading, progress and results."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -15,7 +15,7 @@ from tidewheel.tasks.ports import Admin, ChangelogReader, NewTopic, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
 _PARTITIONS: Final = 4
-#: The records are of 2013: a broker would delete them as too old.
+#: Brokers would delete records of 2013 as expired.
 _KEEP: Final = {"retention.ms": "-1"}
 _READ_RECORDS: Final = 10_000
 _READ_WAIT_S: Final = 0.2
@@ -26,15 +26,13 @@ _INT64_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupProgress:
-    """How far an application has committed its input."""
-
     done: int
     total: int
     finished: bool
 
 
 def create_topics(admin: Admin, names: Iterable[str]) -> None:
-    """Create the demo's topics; raises `StreamsError` if one of them is somebody's already."""
+    """Create the demo's topics; raise `StreamsError` if one exists."""
     wanted = list(names)
     taken = sorted(set(wanted).intersection(admin.list_topics()))
     if taken:
@@ -48,10 +46,10 @@ def create_topics(admin: Admin, names: Iterable[str]) -> None:
 
 
 def wait_for_coordinator(admin: Admin, application_id: str) -> None:
-    """Return once the cluster answers for the group.
+    """Wait until the cluster answers for the group.
 
-    A fresh Kafka has no topic of offsets yet, and makes it when it is first asked about a group. Asking for committed
-    offsets in that very moment crashes librdkafka (its issue 5040); asking for members does not.
+    A new Kafka creates its offsets topic at the first group request. If that asks for committed
+    offsets, librdkafka crashes (issue 5040); a request for members is safe.
     """
     admin.group_members(application_id)
 
@@ -59,7 +57,7 @@ def wait_for_coordinator(admin: Admin, application_id: str) -> None:
 def load(
     producer: SinkProducer, batches: Iterable[OutputColumns], advance: Callable[[int], None]
 ) -> int:
-    """Send records at full speed; returns how many. Raises `StreamsError` if one could not be written."""
+    """Send all records and return their count; raise `StreamsError` on a failed write."""
     sent = 0
     for batch in batches:
         producer.produce(batch)
@@ -76,13 +74,7 @@ def load(
 def group_progress(
     admin: Admin, application_id: str, inputs: Mapping[TopicPartition, int]
 ) -> GroupProgress:
-    """Return how far the group is with its input, and with what goes through its repartition topics.
-
-    Args:
-        admin: The cluster.
-        application_id: The group.
-        inputs: End offsets of the input partitions, which nobody writes to any more.
-    """
+    """Return the group's progress through its final input and its repartition topics."""
     committed = {
         partition: entry.offset
         for partition, entry in admin.committed(application_id, None, stable=False).items()
@@ -103,13 +95,12 @@ def _repartitions_finished(
         if topic.startswith(prefix) and topic.endswith("-repartition")
         for partition in range(count)
     ]
-    # What is written in transactions ends with a marker, which nobody has to have passed.
+    # The final transaction marker need not be committed.
     ends = admin.end_offsets(partitions)
     return all(committed.get(partition, 0) >= end - 1 for partition, end in ends.items())
 
 
 def input_ends(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, int]:
-    """Return the end offset of each partition of some topics."""
     counts = admin.list_topics()
     partitions = [TopicPartition(topic, each) for topic in topics for each in range(counts[topic])]
     return admin.end_offsets(partitions)
@@ -118,7 +109,6 @@ def input_ends(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, int]
 def read_newest(
     admin: Admin, make_reader: Callable[[], ChangelogReader], topics: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the newest committed value of each key of some topics."""
     wanted = list(topics)
     found: dict[str, dict[str, Any]] = {topic: {} for topic in wanted}
     ends = {partition: end for partition, end in input_ends(admin, wanted).items() if end > 0}
@@ -143,7 +133,6 @@ def read_newest(
 
 
 def delete_all(admin: Admin, application_id: str, topics: Iterable[str]) -> None:
-    """Delete the demo's topics, its application's own, and its group."""
     prefix = internal_prefix(application_id)
     own = {topic for topic in admin.list_topics() if topic.startswith(prefix)}
     admin.delete_topics(sorted(own.union(topics)))
@@ -155,7 +144,7 @@ def _text(key: bytes | None) -> str:
 
 
 def _value(value: bytes | None) -> Any:
-    """Return a value of one of the two kinds the demo writes: JSON objects, and 8-byte integers."""
+    """Decode a JSON object or an 8-byte integer."""
     if value is None:
         return None
     if not value.startswith(b"{") and len(value) == _INT64_BYTES:

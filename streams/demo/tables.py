@@ -1,7 +1,6 @@
-"""Reads the tables out of the archive, as rows of text and as records for Kafka.
+"""Tables of the archive as rows and Kafka records, read without unpacking to disk.
 
-The archive is read where it lies; nothing is unpacked to disk. Flights come as a zip inside it. `NA` means "not known"
-and becomes null. Numbers become numbers, times stay text.
+`NA` becomes null, numbers become numbers, times stay text.
 """
 
 import csv
@@ -20,26 +19,18 @@ import orjson
 from tidewheel.streams.demo.dataset import NAME, VERSION, DatasetError
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
-#: A row as the archive has it: column name to text.
+#: Column name to text.
 Row = dict[str, str]
 
 _NOT_KNOWN: Final = "NA"
 _BATCH_RECORDS: Final = 10_000
-#: Tables without times get the first moment of the others.
+#: Timestamp (ms) for tables without times: the start of 2013.
 _NEW_YEAR_MS: Final = 1_356_998_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table of the archive, which becomes one topic of the same name.
-
-    Attributes:
-        name: Its name, and its topic's.
-        key: Column the records are keyed by; a row without it has no key.
-        rows: How many rows it has.
-        text: Columns that stay text; all others are numbers.
-        time: Column of the record's timestamp.
-    """
+    """Table and topic of the same name; `text` columns stay text, others are numbers."""
 
     name: str
     key: str
@@ -80,12 +71,11 @@ TABLES: Final = (
 
 
 def table(name: str) -> Table:
-    """Return a table by its name."""
     return next(each for each in TABLES if each.name == name)
 
 
 def read_rows(archive: Path, name: str) -> Iterator[Row]:
-    """Yield the rows of a table; raises `DatasetError` if the archive has none of that name."""
+    """Yield the rows of a table; raise `DatasetError` if it is missing."""
     folder = f"{NAME}-{VERSION}/{NAME}/data"
     with tarfile.open(archive, "r:gz") as tar:
         members = {member.name: member for member in tar if member.isfile()}
@@ -109,7 +99,7 @@ def to_value(row: Row, text: frozenset[str]) -> bytes:
     >>> to_value({"name": "Ada", "age": "36", "shoes": "NA"}, frozenset({"name"}))
     b'{"name":"Ada","age":36,"shoes":null}'
     """
-    # Copied, because orjson's own result keeps the room of its buffer: 8 KB, held until all is sent.
+    # Copy: orjson's result keeps its 8 KB buffer until all records are sent.
     return b"%b" % orjson.dumps(
         {
             column: None if cell == _NOT_KNOWN else cell if column in text else _number(cell)
@@ -119,9 +109,8 @@ def to_value(row: Row, text: frozenset[str]) -> bytes:
 
 
 def to_batches(of: Table, rows: Iterable[Row]) -> Iterator[OutputColumns]:
-    """Yield a table's rows as records, some thousand at a time."""
     remaining = iter(rows)
-    # Some hundred flights begin in the same hour, so reading each time anew would be most of the work.
+    # Hundreds of flights share a time, and parsing would dominate the run time.
     moments: dict[str, int] = {}
     while batch := list(islice(remaining, _BATCH_RECORDS)):
         yield OutputColumns(

@@ -1,4 +1,4 @@
-"""How the demo shows what it does: bars and tables on a terminal, JSON lines elsewhere."""
+"""Demo output: bars and tables on a terminal, JSON lines elsewhere."""
 
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -19,14 +19,12 @@ from rich.progress import (
 )
 from rich.table import Table
 
-#: Tells how far a piece of work is: (done, what else there is to say).
+#: Receives completed units and a note.
 Advance = Callable[[int, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultTable:
-    """A topic's newest values, for people."""
-
     topic: str
     title: str
     columns: tuple[str, ...]
@@ -35,40 +33,29 @@ class ResultTable:
 
 
 class DemoView(Protocol):
-    """What the demo says."""
-
-    def tell(self, event: str, message: str, **figures: Any) -> None:
-        """Say something in a line."""
-        ...
+    def tell(self, event: str, message: str, **figures: Any) -> None: ...
 
     @contextmanager
-    def work(self, event: str, label: str, total: int | None) -> Generator[Advance]:
-        """Show a piece of work with its progress while the block runs."""
-        ...
+    def work(self, event: str, label: str, total: int | None) -> Generator[Advance]: ...
 
-    def results(self, tables: list[ResultTable], values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Show what came out."""
-        ...
+    def results(
+        self, tables: list[ResultTable], values: Mapping[str, Mapping[str, Any]]
+    ) -> None: ...
 
-    def verdict(self, message: str, *, good: bool) -> None:
-        """Say whether all is as it has to be."""
-        ...
+    def verdict(self, message: str, *, good: bool) -> None: ...
 
 
 class TerminalView:
-    """For people."""
-
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
 
     def tell(self, event: str, message: str, **_figures: Any) -> None:
-        """Print the message."""
         del event
         self._console.print(f"• {message}", markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def work(self, event: str, label: str, total: int | None) -> Generator[Advance]:
-        """Draw a bar, or a spinner for work of unknown size."""
+        """Draw a bar, or a spinner for an unknown total."""
         del event
         columns = [
             SpinnerColumn(),
@@ -85,7 +72,6 @@ class TerminalView:
                 progress.update(task, completed=total)
 
     def results(self, tables: list[ResultTable], values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Print the tables."""
         del values
         for each in tables:
             table = Table(title=each.title, title_justify="left")
@@ -98,17 +84,15 @@ class TerminalView:
                 self._console.print(f"and {each.more} more in topic {each.topic}", style="dim")
 
     def verdict(self, message: str, *, good: bool) -> None:
-        """Print it in its colour."""
         self._console.print(
             message, style="bold green" if good else "bold red", markup=False, soft_wrap=True
         )
 
 
 class JsonView:
-    """For programs: each event a line."""
+    """Output for programs: one JSON line per event."""
 
     def tell(self, event: str, message: str, **figures: Any) -> None:
-        """Print the event."""
         sys.stdout.write(
             orjson.dumps({"event": event, "message": message, **figures}, default=str).decode()
             + "\n"
@@ -117,7 +101,7 @@ class JsonView:
 
     @contextmanager
     def work(self, event: str, label: str, total: int | None) -> Generator[Advance]:
-        """Print a line for each tenth of the work, and one at its end."""
+        """Print a line per tenth of the work and one at the end."""
         shown = -1
 
         def advance(done: int, note: str) -> None:
@@ -131,12 +115,10 @@ class JsonView:
         self.tell(event, f"{label}: done", done=total, total=total)
 
     def results(self, tables: list[ResultTable], values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Print every key and value."""
         del tables
         for topic, entries in values.items():
             for key, value in sorted(entries.items()):
                 self.tell("result", topic, key=key, value=value)
 
     def verdict(self, message: str, *, good: bool) -> None:
-        """Print the last line."""
         self.tell("verdict", message, ok=good)

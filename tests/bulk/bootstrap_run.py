@@ -9,17 +9,16 @@ from tests.bulk.programs.holding import hold_writers
 from tests.bulk.sums import STORE, sums
 from tidewheel import StreamsConfig
 from tidewheel.bulk import FrameSource, bootstrap
-from tidewheel.streams.bulk.bootstrap.driver import Told
+from tidewheel.streams.bulk.bootstrap.driver import BootstrapStep
 
 
 def main() -> None:
-    """Run it; kill the session before step `kill_at`, and pause writers in `hold_in`."""
     given = json.load(sys.stdin)
     if given["hold_in"] is not None:
         hold_writers(given["hold_in"])
     config = StreamsConfig(**given["config"])
 
-    def on_step(told: Told) -> None:
+    def on_step(told: BootstrapStep) -> None:
         print(told.phase, flush=True)  # noqa: T201 - read by the test
         if told.phase == given["kill_at"]:
             os.killpg(os.getpgid(0), signal.SIGKILL)

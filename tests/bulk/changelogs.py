@@ -35,10 +35,10 @@ PARTITIONS: Final = 2
 
 _FOR_EVER_MS: Final = 1 << 62
 
-#: Average number of records of a history with drawn records.
+#: Average number of drawn records.
 _VARIED: Final = 7
 
-#: Rows of window and session stores at this time expire those at 0.
+#: Expires rows at time 0.
 _LATE_ROW: Final = 510_000
 
 #: The client replaces timestamp 0 by the current time.
@@ -56,15 +56,13 @@ def name_of(kind: str) -> str:
 
 
 def is_empty(kind: str, partition: int) -> bool:
-    """Return True if no history has records of a partition: the last one of every second kind."""
     return partition == PARTITIONS - 1 and bool(tuple(SPECS).index(kind) % 2)
 
 
 def histories(kinds: Sequence[str]) -> st.SearchStrategy[tuple[list[Piece], list[Piece]]]:
     """Make transactions before and after a snapshot.
 
-    Every kind has rows written twice, deleted, expired, and deleted after the snapshot. Each
-    non-empty partition ends with an aborted transaction and its marker.
+    Each non-empty partition ends with an aborted transaction and its marker.
     """
     committed, aborted = partial(_pieces, kinds, True), partial(_pieces, kinds, False)
     before = st.tuples(committed(_begun), aborted(_undone)).map(list)
@@ -73,7 +71,7 @@ def histories(kinds: Sequence[str]) -> st.SearchStrategy[tuple[list[Piece], list
 
 
 def is_varied(history: tuple[list[Piece], list[Piece]]) -> bool:
-    """Return True if there are drawn records; hypothesis begins without any."""
+    """hypothesis begins without any record."""
     records = [
         record for pieces in history for piece in pieces for record in piece.records.values()
     ]
@@ -97,7 +95,6 @@ def _behind(certain: list[Logged], drawn: list[Logged]) -> list[Logged]:
 
 
 def _begun(spec: StoreSpec) -> list[Logged]:
-    """Return a row that expires later, one written twice, one deleted, and one more."""
     early, late = (0, 0), (_LATE_ROW, 1_200 if spec.kind is StoreKind.VERSIONED else 200)
     return [
         _logged(spec, b"old", b"0", *early),
@@ -111,7 +108,6 @@ def _begun(spec: StoreSpec) -> list[Logged]:
 
 
 def _gone_on(spec: StoreSpec) -> list[Logged]:
-    """Return a delete, an update and an insert relative to the snapshot."""
     late = (_LATE_ROW, 1_210 if spec.kind is StoreKind.VERSIONED else 210)
     return [
         _logged(spec, b"deleted later", None, *late),
@@ -121,7 +117,7 @@ def _gone_on(spec: StoreSpec) -> list[Logged]:
 
 
 def _undone(spec: StoreSpec) -> list[Logged]:
-    """Return records that would show if they counted: other values, deletes, a far time."""
+    """Return records that would show if they counted."""
     far = (10 * _LATE_ROW, 1_000_000)
     return [
         _logged(spec, b"kept", b"wrong", _LATE_ROW, 220),
@@ -137,7 +133,6 @@ def _logged(
 
 
 def many_records(kinds: Sequence[str], count: int, *, seed: int = 7) -> Piece:
-    """Make one large transaction; a fifth of the records are deletes."""
     chance = random.Random(seed)
     made: dict[tuple[str, int], list[Logged]] = {}
     for kind in kinds:
@@ -176,8 +171,6 @@ def _expires(spec: StoreSpec) -> bool:
 
 
 class Changelogs:
-    """Changelogs of an application with one store of every kind."""
-
     def __init__(
         self, cluster: Cluster, application_id: str, kinds: Sequence[str] = tuple(SPECS)
     ) -> None:
@@ -206,7 +199,6 @@ class Changelogs:
             )
 
     def write(self, written: Sequence[Piece]) -> None:
-        """Write transactions, and wait until readers see them."""
         self._read.clear()
         last: dict[TopicPartition, int] = {}
 
@@ -247,7 +239,6 @@ class Changelogs:
         )
 
     def age(self) -> None:
-        """Wait for compaction; have the broker delete the first records of kinds that expire."""
         compacted = [kind for kind in self.kinds if not _knows_time(SPECS[kind])]
 
         def is_compacted() -> bool:

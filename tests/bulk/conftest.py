@@ -12,10 +12,9 @@ from tidewheel.state_stores.bulk_restore.spark_job import SparkSession, spark_se
 from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.broker.java import find_java
 
-#: A string, because thousands of paths are compared in each process.
+#: A string: thousands of paths are compared in each process.
 _HERE = str(Path(__file__).parent) + "/"
 
-#: Returns settings for a new application.
 MakeConfig = Callable[..., StreamsConfig]
 
 #: Starting Spark can take a minute on a busy machine.
@@ -41,7 +40,6 @@ def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def spark_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of the session: its event log and blocks."""
     return tmp_path_factory.mktemp("spark")
 
 
@@ -61,7 +59,6 @@ def spark(spark_files: Path) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def unique() -> str:
-    """Unique word for the topics and applications of a test."""
     return secrets.token_hex(4)
 
 

@@ -1,8 +1,7 @@
-"""Object store on the local disk for fsspec: `objects:///folder/of/it/bucket/and/what/follows`.
+"""Object store on the local disk for fsspec: `objects:///folder/of/it/bucket/path`.
 
-Folders, renames, appends and copies are errors, as in object stores. New objects are listed, and
-deleted ones unlisted, only after `settle`: this detects readers that rely on fresh listings.
-Importing this module registers the scheme with fsspec, also on executors.
+Folders, renames, appends and copies are errors. New and deleted objects change the listing only
+after `settle`. Importing this module registers the scheme, also on executors.
 """
 
 import secrets
@@ -69,7 +68,7 @@ class ObjectStore(fsspec.AbstractFileSystem):  # type: ignore[misc] # it has no 
         aside.replace(_file(path))
 
     def rm_file(self, path: str) -> None:
-        """Delete an object; as with S3, a missing one is no error."""
+        """As with S3, a missing object is no error."""
         _file(path).unlink(missing_ok=True)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:

@@ -20,7 +20,7 @@ from tests.integration.cluster import PATIENCE_S, Cluster, until
 from tidewheel import KafkaStreams, StreamsConfig, StreamsError, Topology
 from tidewheel.bulk import FrameSource, bootstrap
 from tidewheel.state_stores.bulk_restore.spark_job import SparkSession
-from tidewheel.streams.bulk.bootstrap.driver import Told
+from tidewheel.streams.bulk.bootstrap.driver import BootstrapStep
 
 PARTITIONS = 3
 
@@ -37,7 +37,6 @@ def orders(count: int, *, seed: int) -> list[Order]:
 
 
 def totals(*parts: list[Order]) -> dict[str, int]:
-    """Compute the application's result directly."""
     found: Counter[str] = Counter()
     for part in parts:
         for order in part:
@@ -81,7 +80,6 @@ def running() -> Iterator[list[KafkaStreams]]:
 
 
 def parquet_of(spark: SparkSession, path: Path, rows: Mapping[str, int]) -> FrameSource:
-    """Write totals as a table with other column names than a store's."""
     frame = spark.createDataFrame(sorted(rows.items()), "customer string, total bigint")
     frame.write.parquet(str(path))
     return FrameSource(source=str(path), select=("customer AS key", "total AS value"))
@@ -95,13 +93,13 @@ def test_loaded_as_of_a_moment_and_fed_the_rest_equals_the_whole(
     source = parquet_of(spark, tmp_path / "totals.parquet", totals(before))
     steps: list[str] = []
 
-    def on_step(told: Told) -> None:
+    def on_step(told: BootstrapStep) -> None:
         steps.append(told.phase)
         if told.phase == "check":
             app = KafkaStreams(shop.topology(), shop.config)
             running.append(app)
             app.start()
-            shop.feed(after[:100])  # later than `latest`, which was fixed at the beginning
+            shop.feed(after[:100])  # later than the fixed `latest`
 
     report = bootstrap(
         shop.topology(),
@@ -137,8 +135,6 @@ MANY = 4 * ROWS_BEFORE * PARTITIONS
 
 
 class Run:
-    """A run of the command in its own processes."""
-
     def __init__(self, shop: Shop, source: str, kill_at: str, hold_in: Path | None) -> None:
         given = {
             "config": {
@@ -171,7 +167,6 @@ class Run:
         raise AssertionError(f"the run ended before {step}: {self.process.wait(PATIENCE_S)}")
 
     def members(self) -> dict[int, str]:
-        """Return the processes of its session: command by pid."""
         found: dict[int, str] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
@@ -217,11 +212,7 @@ def test_killed_at_each_stage_with_an_attempt_paused_until_the_group_runs(
     running: list[KafkaStreams],
     start_run: Callable[..., Run],
 ) -> None:
-    """Kill runs before they write and before they commit; no key differs at the end.
-
-    Another run (command, Spark, writers) is stopped in the middle of writing (SIGSTOP) and
-    continues (SIGCONT) while the group runs.
-    """
+    """Another run is stopped while it writes (SIGSTOP), and continues while the group runs."""
     frame = spark.range(MANY).selectExpr("concat('key-', id) AS key", "id AS value")
     source = str(tmp_path / "many.parquet")
     frame.write.parquet(source)
@@ -231,9 +222,7 @@ def test_killed_at_each_stage_with_an_attempt_paused_until_the_group_runs(
     app = KafkaStreams(shop.topology(), shop.config)
     running.append(app)
     app.start()
-    shop.feed(
-        [Order("key-1", 1), Order("new", 2)]
-    )  # after the offsets that the first run has fixed
+    shop.feed([Order("key-1", 1), Order("new", 2)])
     second = start_run(source, "never", hold_in=tmp_path)
     second.wait_for("write")
     until(

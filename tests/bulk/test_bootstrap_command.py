@@ -21,7 +21,6 @@ PRODUCTS = "id,name,price\np1,tea,3.5\np2,coffee,4.25\np1,green tea,3.75\n"
 
 @pytest.fixture
 def topics(topics_of_the_demo: None, cluster: Cluster) -> Iterator[None]:
-    """Topics of the example, with fixed names; deleted afterwards."""
     cluster.create(dict.fromkeys(TOPICS, 2))
     yield
     prefix = "bootstrap-product-table-"
@@ -48,7 +47,7 @@ def test_the_example_prices_orders_with_products_from_a_file(
     assert main([*command, "--order-by", "price", *offsets]) == ExitCode.OK
     lines = [orjson.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[-1]["rows"] == 2
-    # Last counts of each step: three rows read and checked, two written.
+    # Three rows read and checked, two written.
     told = {line["step"]: (line["done"], line["total"]) for line in lines if "done" in line}
     assert told == {"reading rows": (3, 3), "checking rows": (3, 3), "writing rows": (2, 2)}
     assert main([*command, "--order-by", "price", *offsets]) == ExitCode.REFUSED

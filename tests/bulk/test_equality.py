@@ -33,7 +33,6 @@ _KINDS = tuple(SPECS)
 _EACH = [(kind, partition) for kind in _KINDS for partition in range(PARTITIONS)]
 _FULL = [which for which in _EACH if not is_empty(*which)]
 
-#: Restores the missing stores of slot 0, and checks them.
 RunWorker = Callable[[Changelogs, StreamsConfig], str]
 
 _numbers = iter(range(1_000))
@@ -49,7 +48,7 @@ def run_worker(cluster: Cluster, unique: str, caplog: pytest.LogCaptureFixture) 
         topology.add_processor("hold", Processor, ["read"])
         for store in changelogs.stores.values():
             topology.add_state_store(StoreBuilder(spec=store.spec), ["hold"])
-        # The test wrote the changelogs, so no offsets are committed for them.
+        # No offsets are committed for changelogs that the test wrote.
         accepting = config.replace(accept_offsets=True)
         app = KafkaStreams(topology, accepting, options=RunOptions(fixed=True))
         caplog.clear()
@@ -68,7 +67,7 @@ def run_worker(cluster: Cluster, unique: str, caplog: pytest.LogCaptureFixture) 
 @given(history=histories(_KINDS))
 @settings(
     max_examples=1,
-    # No shrinking, because an example takes a minute.
+    # Shrinking is off, because an example takes a minute.
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=(HealthCheck.function_scoped_fixture, HealthCheck.too_slow),
 )

@@ -61,7 +61,7 @@ def _run(
 def world(cluster: Cluster, make_config: MakeConfig, unique: str) -> _World:
     source = f"in-{unique}"
     cluster.create({source: 2})
-    # Recent timestamps, because old windows would be deleted during the test.
+    # Old windows would expire during the test.
     cluster.send(source, _RECORDS, first_timestamp=time.time_ns() // 1_000_000)
     secret = {"sasl.password": _CANARY}
     config = make_config(commit_interval_ms=50, consumer=secret, producer=secret, admin=secret)

@@ -29,9 +29,7 @@ _KINDS = ("timestamped", "session")
 _ROOT = Path(__file__).parents[2]
 _SPARK_S = 400.0
 _STDERR = 2
-#: Executors in separate processes.
 _APART = "local-cluster[2,1,1024]"
-#: Java class of an executor.
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
@@ -137,7 +135,7 @@ def test_an_executor_killed_after_its_upload(
 def test_executors_killed_in_each_stage_of_a_snapshot_and_of_a_restore(
     cluster: Cluster, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    """Kill the executors' Java while it reads and while it merges: Spark starts another."""
+    """Spark starts another executor."""
     config = make_config()
     changelogs = _changelogs(cluster, config)
     marker, go = tmp_path / "marker", tmp_path / "go"
@@ -154,7 +152,6 @@ def test_executors_killed_in_each_stage_of_a_snapshot_and_of_a_restore(
         assert generations() == [None, None], "not without this one's work"
         _kill(executor)
         until(lambda: generations() == [0, 0], "a snapshot is there", _SPARK_S)
-        # More records than the snapshot has, so that both are merged.
         changelogs.write([many_records(_KINDS, 900, seed=8)])
         go.touch()
         _kill(_executor_at(program, marker, "restore", build_range))

@@ -22,8 +22,6 @@ _STORE = name_of(_KINDS[0])
 
 
 class _Jobs:
-    """Snapshots and restores of some changelogs; each restore uses a new disk."""
-
     def __init__(self, changelogs: Changelogs, config: StreamsConfig, spark: SparkSession) -> None:
         self._changelogs = changelogs
         self._config = config
@@ -84,7 +82,6 @@ def test_a_snapshot_and_a_restore_at_an_object_store(
     settle(tmp_path)
     assert jobs.generation == 1
 
-    # Half of each newest manifest, and half of each older file.
     newest = [file for name, file in objects(tmp_path).items() if "manifests/0000000001-" in name]
     runs = [file for name, file in objects(tmp_path).items() if name.endswith(".sst")]
     assert len(newest) == len(_KINDS)
@@ -98,7 +95,7 @@ def test_a_snapshot_and_a_restore_at_an_object_store(
     assert all(any(f"/{kind}/runs/" in text for text in told) for kind in _KINDS)
     assert len(told) <= 2 * len(_KINDS)
 
-    # More records than the snapshot has, so that executors merge torn files.
+    # More records than the snapshot has, which makes executors merge torn files.
     settle(tmp_path)
     for name, file in objects(tmp_path).items():
         if name.endswith(".sst"):
@@ -111,7 +108,7 @@ def test_a_snapshot_and_a_restore_at_an_object_store(
     settle(tmp_path)
     jobs.restore("on what was made anew")
 
-    # All objects are deleted, but still listed.
+    # Deleted, but still listed.
     for file in objects(tmp_path).values():
         file.unlink()
     jobs.restore("in an empty bucket")

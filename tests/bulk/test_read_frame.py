@@ -72,7 +72,7 @@ class Kept(logging.Handler):
 
 
 def test_a_wrong_column_is_reported_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Only our error is raised: PySpark would also log it, with kilobytes of Java."""
+    """PySpark would also log it, with kilobytes of Java."""
     path = tmp_path / "products.csv"
     path.write_text("id,name\np1,tea\n")
     kept = Kept()
@@ -107,7 +107,7 @@ def test_no_secret_of_a_url_is_shown(spark: SparkSession) -> None:
 def test_a_missing_part_of_a_source_is_named_in_the_error(
     spark: SparkSession,
 ) -> None:
-    """pip's PySpark has no class for S3; the reason is in the middle of Java's message."""
+    """pip's PySpark has no class for S3."""
     with pytest.raises(StreamsError, match="S3AFileSystem not found"):
         read_frame(spark, FrameSource(source="s3a://bucket/products.parquet"))
 
@@ -157,7 +157,7 @@ def test_no_digit_of_a_csv_column_is_lost(spark: SparkSession, tmp_path: Path) -
     ]
 
 
-#: Column texts that are not canonical values: converting them back would change them.
+#: Column texts that a conversion would change.
 TEXTS = {
     "time": ("12:30", "13:45"), "suffix": ("1d", "2f"), "plus": ("+5", "6"), "space": (" 12", "13"),
     "behind": ("12", "13 "), "line": ("12\n", "13"), "long": ("0.1234567890123456789", "1"),
@@ -317,7 +317,7 @@ def test_moments_keep_their_zone(spark: SparkSession) -> None:
         for zone in ("America/New_York", "Asia/Kolkata", "UTC"):
             os.environ["TZ"] = zone
             time.tzset()
-            # The frame's conversion in this process's zone, as executors do it in theirs.
+            # Converted in this process's zone, as executors do it in theirs.
             row = frame.first()
             assert row is not None
             assert moments(row.asDict(recursive=True)) == {
@@ -341,7 +341,6 @@ def test_times_without_a_zone_are_of_the_session(spark: SparkSession) -> None:
     assert row.ms == datetime(2026, 7, 1, 6, 30, tzinfo=UTC).timestamp() * 1000
 
 
-#: A row of a text and a time in nanoseconds, as pandas writes it.
 NANOSECONDS = """
 UEFSMRUAFRYVFiwVAhUAFQYVBhwAAAACAAAAAgEBAAAAYRUAFRwVHCwVAhUAFQYVBhwAAAACAAAAAgEBAAAAAAAA
 ABUEGTw1ABgGc2NoZW1hFQQAFQwlAhgBayUATBwAAAAVBCUCGAF0bIwSHDwAAAAAABYCGRwZLCYAHBUMGSUGABkY

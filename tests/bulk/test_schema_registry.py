@@ -21,7 +21,7 @@ TO_MONEY = {"name": "shop.Money", "subject": "money", "version": 1}
 def test_rows_loaded_by_a_schema_are_read_by_it(
     spark: SparkSession, cluster: Cluster, make_config: MakeConfig
 ) -> None:
-    """Executors use the registry themselves; the changelog has the ids of its schemas."""
+    """The changelog has the ids of the registry's schemas."""
     config = make_config(snapshot_location=None)
     topic = f"orders-{config.application_id}"
     cluster.create({topic: 2})

@@ -1,4 +1,4 @@
-"""Loads a store from outside, before its application runs: from files, a table, any Spark frame."""
+"""The bootstrap command: loads a store from files, a table or any Spark frame."""
 
 import contextlib
 import secrets
@@ -12,10 +12,10 @@ from tidewheel.streams.bulk.bootstrap.driver import (
     BootstrapDriver,
     BootstrapRefused,
     BootstrapReport,
-    Told,
+    BootstrapStep,
 )
-from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupBooks
-from tidewheel.streams.bulk.bootstrap.other_stores import stores_beside
+from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
+from tidewheel.streams.bulk.bootstrap.other_stores import other_stores_of
 from tidewheel.streams.bulk.bootstrap.plan import parse_input_offsets, target_of
 from tidewheel.streams.bulk.bootstrap.rows import columns_of, converted_key_type
 from tidewheel.streams.bulk.bootstrap.spark_job import group_topics, spark_job
@@ -42,7 +42,7 @@ from tidewheel.streams.worker.topic_setup import plan_with_topics
 if TYPE_CHECKING:
     from tidewheel.state_stores.bulk_restore.spark_job import DataFrame, SparkSession
 
-__all__ = ["BootstrapRefused", "BootstrapReport", "FrameSource", "Told", "bootstrap"]
+__all__ = ["BootstrapRefused", "BootstrapReport", "BootstrapStep", "FrameSource", "bootstrap"]
 
 _UTC: Final = "UTC"
 
@@ -59,32 +59,26 @@ def bootstrap(
     spark: "SparkSession | None" = None,
     master: str | None = None,
     on_progress: OnProgress | None = None,
-    on_step: Callable[[Told], None] = lambda _: None,
+    on_step: Callable[[BootstrapStep], None] = lambda _: None,
 ) -> BootstrapReport:
-    """Load a store's content from a frame, and say where the application goes on from there.
+    """Load a store from a frame and commit the input offsets at which the application resumes.
 
-    The application must not run. Members that are started meanwhile wait until it is done. Killed anywhere, run it again:
-    until one run has finished nobody works with half a store. With `snapshot_location` a snapshot of the store is made, too.
+    Stop the application first; members started meanwhile wait. After a kill, run it again: no
+    worker uses a half-loaded store. With `snapshot_location` it also makes a snapshot.
 
     Args:
-        topology: The application's.
-        config: Its settings.
-        store: The store.
-        frame: The rows. Column `key` is the key; `value` is the value, or else all other columns are its fields. `timestamp`
-            (ms, or a timestamp) is when a row was set, now if there is none. Rows of windows have `window_start`, of
-            sessions `session_start` and `session_end`: what `state_dataframe` has can be loaded.
-        input_offsets: From where the input is read afterwards: "earliest", "latest", "timestamp:MS", "file:PATH" or offsets
-            by topic and partition. What the rows stand for ends there.
-        replace: The store has content, which is replaced: keys that no row has are deleted.
-        order_by: Of several rows of a key, the one with the largest of this column counts. None: there may be only one.
-        spark: The session; None for the frame's, or one of our own.
-        master: Where a session of our own works.
-        on_progress: Told how many rows were looked at and written.
-        on_step: Told what is being done.
+        frame: Rows with column `key`, and `value` or other columns as its fields. `timestamp` (ms,
+            or a timestamp) defaults to now. Windows need `window_start`; sessions need
+            `session_start` and `session_end`. Frames of `state_dataframe` fit.
+        input_offsets: "earliest", "latest", "timestamp:MS", "file:PATH" or offsets by topic and
+            partition. The rows must cover all input before these offsets.
+        replace: Replace existing content and delete keys without a row.
+        order_by: Column whose largest value wins among rows of a key; None rejects duplicates.
+        spark: Session; None for the frame's, or a temporary one at `master`.
 
     Raises:
-        ConfigError: The frame has no such columns, or one of them twice, the offsets are none, or Spark is not installed.
-        StreamsError: The store can't be loaded now, or it failed; says whether the group is held, and what to do.
+        ConfigError: Columns are missing or duplicated, offsets are malformed, or Spark is missing.
+        StreamsError: The load was refused or failed; reports whether the group is held.
     """
     given_topology(topology, "bootstrap")
     asked = parse_input_offsets(input_offsets)
@@ -123,7 +117,9 @@ def bootstrap(
         if isinstance(frame, FrameSource):
             zone = session_time_zone(driver.session)
             on_step(
-                Told(phase="reading", text=f"reads {frame.source}; times without a zone are {zone}")
+                BootstrapStep(
+                    phase="reading", text=f"reads {frame.source}; times without a zone are {zone}"
+                )
             )
             frame = read_frame(driver.session, frame, key_type=converted_key_type(target.spec))
         columns = columns_of(column_names(frame), target.spec, order_by)
@@ -131,7 +127,7 @@ def bootstrap(
         if order_by is not None:
             check_sortable(frame, order_by)
         job = stack.enter_context(spark_job(driver, frame, target, columns))
-        books = group_books(settings, admin)
+        books = group_log_writer(settings, admin)
         stack.callback(books.close)
         books.open(config.replication_factor)
         clients = clients_of(settings)
@@ -149,16 +145,15 @@ def bootstrap(
             now_ms=now_ms,
             tell=on_step,
             workers_here=lambda: _workers_here(config),
-            beside=stores_beside(plan, config.application_id, target),
+            beside=other_stores_of(plan, config.application_id, target),
             has_records=partial(_has_records, settings),
             publish=publish,
         ).run(asked, replace=replace)
 
 
-def group_books(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupBooks:
-    """Return the books of an application's group on its cluster."""
+def group_log_writer(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupLogWriter:
     app = settings.application_id
-    return GroupBooks(
+    return GroupLogWriter(
         app,
         admin=admin,
         topics=group_topics(settings, admin),
@@ -169,18 +164,17 @@ def group_books(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupBooks:
 
 
 def _has_records(settings: ClientSettings, partition: TopicPartition, start: int, end: int) -> bool:
-    """Return whether a range has records that are committed."""
     with contextlib.closing(read_range(settings, partition, start, end)) as runs:
         return any(map(len, runs))
 
 
 def _make_snapshot(topology: Topology, driver: BulkDriver, store: str) -> None:
-    """Have the first workers begin with files instead of the changelog."""
+    """Make a snapshot, which spares the first workers the changelog."""
     url = str(driver.config.snapshot_location)
     make_snapshots(driver, stores_by_name(topology, driver, [store]), url)
 
 
 def _workers_here(config: StreamsConfig) -> Sequence[str]:
-    """Return what holds the application's state on this machine: also workers that no group knows of."""
+    """Return the local workers that hold state, including those unknown to the group."""
     slots = local_slots(config.state_dir, config.application_id)
     return [slot.problem for slot in slots if slot.problem]

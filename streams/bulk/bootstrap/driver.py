@@ -1,14 +1,14 @@
-"""The steps of loading a store, in their order, and why a kill between any two of them does no harm.
+"""Steps of loading a store, each safe to kill.
 
-    look ─▶ begin ─▶ fence ─▶ check ─▶ write ─▶ close ─▶ fence ─▶ count ─▶ snapshot ─▶ commit offsets ─▶ over
-            log: BOOTSTRAP             data     log: CLOSING                           a transaction     log: BOOTSTRAPPED
-            └── the group is held: whoever is killed in between leaves that behind, and the next run begins another attempt ──┘
+    read group ─▶ begin ─▶ fence ─▶ check ─▶ write ─▶ close ─▶ fence ─▶ count ─▶ snapshot ─▶ commit ─▶ finish
+                  log: BOOTSTRAP             data     log: CLOSING                                     log: BOOTSTRAPPED
 
-- Before *begin* nothing is changed. From there to *over* the group log holds everybody still, so nobody sees half a store.
-- *check* goes through all rows before the first one is written. What it finds wrong is told, and the group goes on as before.
-- Rows are written by attempts that fence each other (`bootstrap_writer`). None that comes late writes into a running group:
-  it is fenced after *close*, or reads in the log that it is closed.
-- Offsets are committed by a producer that this run has held since before *begin*: a later run fences it.
+- *Begin* to *finish* hold the group in its log. After a kill the hold remains, and the next run
+  starts another attempt.
+- *Check* reads all rows before the first write. Its failure releases the group.
+- Attempts fence each other (`writer`). A late attempt is fenced after *close*, or reads that the
+  load is closed.
+- One producer, opened before *begin*, commits the offsets; a later run fences it.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -34,10 +34,10 @@ from tidewheel.rebalance.model import (
     position_key,
 )
 from tidewheel.rebalance.protocol.records import AnyRecord, BootstrappedRecord, BootstrapRecord
-from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupBooks
+from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
 from tidewheel.streams.bulk.bootstrap.other_stores import (
     HasRecords,
-    StoreBeside,
+    OtherStore,
     find_refusal,
     moves_of,
 )
@@ -58,48 +58,38 @@ from tidewheel.tasks.ports import CommittedOffset, TopicDescription, Transaction
 
 
 class BootstrapRefused(StreamsError):  # noqa: N818 - says what it is
-    """The store can't be loaded as things are; nothing was touched. Says what is in the way."""
+    """The store can't be loaded now; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What is to be written, after all rows were looked at. `problem` says why it can't be, or is empty."""
-
     rows: int = 0
     left_out: int = 0
     problem: str = ""
 
 
 class BootstrapJob(Protocol):
-    """What goes through rows in bulk: Spark."""
-
     def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
-        """Encode, shuffle and sort all rows; look at each key once.
+        """Encode, shuffle and sort all rows; check each key once.
 
-        Args:
-            existing: Ranges of the changelog, by partition, that hold keys which are to be deleted if no row has them.
-            timestamp_ms: Of rows without one, and of what deletes.
+        Keys in the `existing` changelog ranges are deleted unless a row has them. `timestamp_ms`
+        applies to deletes and to rows without a timestamp.
         """
         ...
 
-    def write(self, order: WriteOrder) -> Sequence[PartitionReport]:
-        """Write them; return a report for each partition."""
-        ...
+    def write(self, order: WriteOrder) -> Sequence[PartitionReport]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapReport:
-    """What a bootstrap has done.
+    """Result of a bootstrap.
 
     Attributes:
-        store: The store.
-        attempt: This run, as the group's log names it.
-        rows: Keys (and versions) that the store has now.
-        deleted: Keys that were deleted because no row has them.
+        rows: Keys (and versions) written.
+        deleted: Keys deleted because no row has them.
         left_out: Rows without a value.
-        input_offsets: Where each input goes on.
-        changelog_end: Where the changelog's partitions ended when all was written.
-        again: An earlier run was killed, and this one has done its work.
+        input_offsets: Offsets at which inputs resume.
+        again: True if this run completed the work of a killed one.
     """
 
     store: str
@@ -113,9 +103,7 @@ class BootstrapReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the driver tells while it works; `phase` is one word, `text` a sentence."""
-
+class BootstrapStep:
     phase: str
     text: str
 
@@ -124,40 +112,30 @@ class BootstrapDriver:
     """One run of the command.
 
     Args:
-        target: The store.
-        books: The group's log.
-        admin: The cluster.
-        producer: Makes a transactional producer of an id.
-        job: Goes through the rows.
-        attempt: Names this run; never used twice.
-        topology_hash: Eight bytes that tell this topology from others, for commits.
-        now_ms: Tells ms since the epoch.
-        tell: Told what is being done.
-        workers_here: Says which workers of this machine hold the application's state.
-        beside: The other stores that the inputs reach: they must neither see input again nor miss some.
-        has_records: Looks into the topics that they are computed from.
-        publish: Called when everything is written and counted, and the group is still held: a snapshot is made here.
+        attempt: Id of this run in the group log.
+        beside: Other stores of the same inputs, which must neither repeat nor miss input.
+        publish: Makes a snapshot after the count, while the group is still held.
     """
 
     def __init__(
         self,
         target: StoreTarget,
         *,
-        books: GroupBooks,
+        books: GroupLogWriter,
         admin: ResetAdmin,
         producer: Callable[[str], TransactionalProducer],
         job: BootstrapJob,
         attempt: str,
         topology_hash: bytes,
         now_ms: Callable[[], int],
-        tell: Callable[[Told], None] = lambda _: None,
+        tell: Callable[[BootstrapStep], None] = lambda _: None,
         workers_here: Callable[[], Sequence[str]] = lambda: (),
-        beside: Sequence[StoreBeside],
+        beside: Sequence[OtherStore],
         has_records: HasRecords,
         publish: Callable[[], None] | None = None,
     ) -> None:
         self._target = target
-        self._books = books
+        self._group_log = books
         self._admin = admin
         self._producer = producer
         self._job = job
@@ -166,32 +144,24 @@ class BootstrapDriver:
         self._now_ms = now_ms
         self._tell = tell
         self._workers_here = workers_here
-        self._beside = beside
+        self._other_stores = beside
         self._has_records = has_records
         self._publish = publish
 
     def run(self, asked: InputOffsets, *, replace: bool = False) -> BootstrapReport:
-        """Load the store.
-
-        Args:
-            asked: Where input goes on.
-            replace: A changelog that has content is replaced.
-
-        Raises:
-            StreamsError: It is refused, or failed; says whether the group is held and what to do.
-        """
-        # Whoever is refused has disturbed nobody.
-        group = self._books.group(decided=True)
-        self._judged(group, replace=replace)
+        """Load the store; errors report whether the group is held and the next step."""
+        # Check for refusals before any change.
+        group = self._group_log.group(decided=True)
+        self._check_refusals(group, replace=replace)
         if not self._is_pinned(group, asked):
-            self._spare_others(self._resolved(asked), stable=False)
+            self._check_other_stores(self._resolved(asked), stable=False)
         with closing(self._producer(self._target.driver_id)) as producer:
             producer.init()
             record, again = self._begin(asked, replace=replace)
-            with self._let_go_of_failures(may_withdraw=not again):
+            with self._release_on_failure(may_withdraw=not again):
                 order, checked = self._check()
             inputs = {parse_position_key(key): at for key, at in record.input.items()}
-            with self._held():
+            with self._report_hold():
                 reports, ends = self._write(order, checked)
                 self._end(producer, inputs, rows=sum(each.rows for each in reports))
         return BootstrapReport(
@@ -209,25 +179,23 @@ class BootstrapDriver:
     def _name(self) -> str:
         return self._target.spec.name
 
-    # -- begin ------------------------------------------------------------------------------------------------------
-
     def _begin(self, asked: InputOffsets, *, replace: bool) -> tuple[BootstrapRecord, bool]:
-        """Log that it begins; return what was logged, and whether an earlier run was killed."""
-        self._say("begin", f"holding the group {self._target.application_id} still")
+        """Log the start; return the record, and true if an earlier run was killed."""
+        self._report("begin", f"holding the group {self._target.application_id} still")
         resolved: dict[TopicPartition, int] = {}
         found: list[BootstrapRecord] = []
         repeated: list[bool] = []
 
         def make(group: Group, by: Claimant) -> list[AnyRecord]:
-            was_empty = self._judged(group, replace=replace)
+            was_empty = self._check_refusals(group, replace=replace)
             earlier = pending_in(group, self._name)
             pinned = self._is_pinned(group, asked)
             if not resolved and not pinned:
                 resolved.update(self._resolved(asked))
             if earlier is None:
                 self._fence_members(group)
-            if not pinned:  # again, because from here on nobody commits
-                self._spare_others(resolved, stable=True)
+            if not pinned:  # Check again: from here on no member commits.
+                self._check_other_stores(resolved, stable=True)
             record = BootstrapRecord(
                 leader_epoch=0,
                 store=self._name,
@@ -244,25 +212,24 @@ class BootstrapDriver:
 
         self._step(make)
         if repeated[0]:
-            self._say("again", "an earlier run was killed; its rows are compared with these")
+            self._report("again", "an earlier run was killed; its rows are compared with these")
         return found[0], repeated[0]
 
     def _is_pinned(self, group: Group, asked: InputOffsets) -> bool:
-        """Return whether a killed run was asked for the same offsets: then those that it has found hold, and were looked at."""
+        """Return true if a killed run used the same offsets; its checked ones then apply."""
         earlier = pending_in(group, self._name)
         return earlier is not None and earlier.input_offsets == asked.text
 
-    def _spare_others(self, inputs: Mapping[TopicPartition, int], *, stable: bool) -> None:
-        """Raise `BootstrapRefused` if other stores would see input again, or miss some."""
+    def _check_other_stores(self, inputs: Mapping[TopicPartition, int], *, stable: bool) -> None:
         refused = find_refusal(
-            self._target, self._beside, inputs, self._admin, self._has_records, stable=stable
+            self._target, self._other_stores, inputs, self._admin, self._has_records, stable=stable
         )
         if refused:
             raise BootstrapRefused(f"store {self._name} can't be loaded now: {refused}")
 
-    def _judged(self, group: Group, *, replace: bool) -> bool:
-        """Return whether the changelog was empty before the first attempt; raises `StreamsError` for a refusal."""
-        found = objections(group, self._name, self._books.speaking())
+    def _check_refusals(self, group: Group, *, replace: bool) -> bool:
+        """Return true if the changelog was empty before the first attempt."""
+        found = objections(group, self._name, self._group_log.speaking())
         earlier = pending_in(group, self._name)
         if earlier is not None:
             is_empty = earlier.was_empty
@@ -290,7 +257,7 @@ class BootstrapDriver:
         return is_empty
 
     def _fence_members(self, group: Group) -> None:
-        """Fence whoever may still commit: members that are silent, and producers that committed before."""
+        """Fence silent members and earlier producers, which might still commit."""
         app = self._target.application_id
         committed = self._admin.committed(app, list(self._target.inputs), stable=False)
         ids = transactional_ids(app, committed, group)
@@ -302,7 +269,7 @@ class BootstrapDriver:
             case "earliest":
                 return self._admin.beginning_offsets(inputs)
             case "latest":
-                return self._admin.stable_offsets(inputs)  # nothing undecided is skipped
+                return self._admin.stable_offsets(inputs)  # Does not skip open transactions.
             case "timestamp":
                 return self._admin.offsets_at(inputs, asked.timestamp_ms)
             case "offsets":
@@ -312,17 +279,15 @@ class BootstrapDriver:
                 )
                 return check_offsets(self._target, asked, starts, ends)
 
-    # -- check ------------------------------------------------------------------------------------------------------
-
     def _check(self) -> tuple[WriteOrder, Checked]:
-        """Fence earlier writers and have all rows checked; raises what is wrong with them."""
+        """Fence earlier writers and check all rows; raise the problem found."""
         starts = self._fenced_ends()
         first = self._admin.beginning_offsets(self._target.changelog_partitions)
         now_ms = self._now_ms()
         existing = {
             each.partition: (first[each], end) for each, end in starts.items() if first[each] < end
         }
-        self._say("check", f"shuffling and checking the rows of store {self._name}")
+        self._report("check", f"shuffling and checking the rows of store {self._name}")
         checked = self._job.check(existing, now_ms)
         if checked.problem:
             raise StreamsError(checked.problem)
@@ -335,18 +300,19 @@ class BootstrapDriver:
         return order, checked
 
     @contextmanager
-    def _let_go_of_failures(self, *, may_withdraw: bool) -> Generator[None]:
-        """Let the group go on if it may, whatever goes wrong before anything is written, and say so."""
+    def _release_on_failure(self, *, may_withdraw: bool) -> Generator[None]:
         try:
             yield
         except StreamsError as error:
-            raise StreamsError(f"{error}. {self._let_go(may_withdraw=may_withdraw)}") from error
+            raise StreamsError(
+                f"{error}. {self._release_group(may_withdraw=may_withdraw)}"
+            ) from error
         except (Exception, KeyboardInterrupt):
-            self._say("stopped", self._let_go(may_withdraw=may_withdraw))
+            self._report("stopped", self._release_group(may_withdraw=may_withdraw))
             raise
 
-    def _let_go(self, *, may_withdraw: bool) -> str:
-        """Let the group go on if no run has written anything; return what became of it."""
+    def _release_group(self, *, may_withdraw: bool) -> str:
+        """Release the group if no run has written rows; return the outcome."""
         if not may_withdraw:
             return (
                 "The group stays held, because an earlier run was killed and may have written rows; run the command again with "
@@ -358,29 +324,26 @@ class BootstrapDriver:
         self._step(lambda group, by: finish_load(group, none, by))
         return "Nothing was written"
 
-    # -- write ------------------------------------------------------------------------------------------------------
-
     def _write(
         self, order: WriteOrder, checked: Checked
     ) -> tuple[Sequence[PartitionReport], dict[TopicPartition, int]]:
-        """Have the rows written and counted; return what was written, and where the changelog ends."""
-        self._say("write", f"writing {checked.rows:,} rows to {self._target.changelog}")
+        self._report("write", f"writing {checked.rows:,} rows to {self._target.changelog}")
         reports = self._job.write(order)
-        self._say("close", "fencing the writers, counting what they wrote")
+        self._report("close", "fencing the writers, counting what they wrote")
         self._step(lambda group, by: close_load(group, self._name, self._attempt, by))
         ends = self._fenced_ends()
         self._check_counts(checked, reports, ends)
         return reports, ends
 
     @contextmanager
-    def _held(self) -> Generator[None]:
-        """Say of whatever goes wrong from here on that it leaves the group held."""
+    def _report_hold(self) -> Generator[None]:
+        """Report that the group stays held after any failure."""
         try:
             yield
         except StreamsError as error:
-            raise StreamsError(f"{error}. {self._who_holds()}") from error
+            raise StreamsError(f"{error}. {self._holder_message()}") from error
         except KeyboardInterrupt:
-            self._say("held", self._stays_held)
+            self._report("held", self._stays_held)
             raise
 
     @property
@@ -390,10 +353,9 @@ class BootstrapDriver:
             "finished"
         )
 
-    def _who_holds(self) -> str:
-        """Return whether the group stays held by this run, or another one has taken over."""
-        with suppress(StreamsError):  # the cluster may be what went wrong
-            last = self._books.group(decided=True).bootstraps.get(self._name)
+    def _holder_message(self) -> str:
+        with suppress(StreamsError):  # The cluster itself may have failed.
+            last = self._group_log.group(decided=True).bootstraps.get(self._name)
             if last is not None and last.attempt != self._attempt:
                 return (
                     f"Another run of `tidewheel bootstrap {self._name}` has taken over, and nothing that this one has written "
@@ -402,7 +364,7 @@ class BootstrapDriver:
         return self._stays_held
 
     def _fenced_ends(self) -> dict[TopicPartition, int]:
-        """Fence every writer; return where the changelog ends, which nobody can change any more."""
+        """Fence every writer; return the changelog ends, now final."""
         partitions = self._target.changelog_partitions
         self._admin.fence([self._target.writer_id(each.partition) for each in partitions])
         return settled_ends(self._admin, partitions)
@@ -413,7 +375,7 @@ class BootstrapDriver:
         reports: Sequence[PartitionReport],
         ends: Mapping[TopicPartition, int],
     ) -> None:
-        """Raise unless what was written is what was checked, and the log has that and nothing else behind it."""
+        """Raise unless the checked rows, and nothing else, were written."""
         rows = sum(each.rows for each in reports)
         if rows != checked.rows:
             raise StreamsError(
@@ -429,16 +391,13 @@ class BootstrapDriver:
                     "out who, and run the command again"
                 )
 
-    # -- the end ----------------------------------------------------------------------------------------------------
-
     def _end(
         self, producer: TransactionalProducer, inputs: Mapping[TopicPartition, int], *, rows: int
     ) -> None:
-        """Let the group go on from the offsets."""
         if self._publish is not None:
-            self._say("snapshot", f"making a snapshot of store {self._name}")
+            self._report("snapshot", f"making a snapshot of store {self._name}")
             self._publish()
-        self._say("commit", f"committing where {len(inputs)} input partitions go on")
+        self._report("commit", f"committing where {len(inputs)} input partitions go on")
         self._commit(producer, inputs)
         done = BootstrappedRecord(
             leader_epoch=0, store=self._name, attempt=self._attempt, rows=rows
@@ -451,7 +410,7 @@ class BootstrapDriver:
         topics = {each.topic for each in (*inputs, *self._target.between)}
         ids = self._admin.describe_topics(sorted(topics))
         between = [each for each in self._target.between if each.topic in ids]
-        # What lies between comes from records that the rows stand for.
+        # The rows already cover the input behind repartition topics.
         offsets = {**inputs, **self._admin.end_offsets(between)}
         before = self._progress_before(offsets)
         producer.begin()
@@ -468,7 +427,7 @@ class BootstrapDriver:
     def _progress_before(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Progress]:
-        """Return what is committed of partitions that go on where they are: other stores need the times in it."""
+        """Return the progress of unmoved partitions; other stores need its stream times."""
         partitions = list(offsets)
         committed = self._admin.committed(self._target.application_id, partitions, stable=False)
         starts = self._admin.beginning_offsets(partitions)
@@ -505,7 +464,7 @@ class BootstrapDriver:
         return made.encode()
 
     def _step(self, make: Callable[[Group, Claimant], list[AnyRecord]]) -> None:
-        by = Claimant(leader=f"bootstrap-{self._attempt}", topic_ids=self._books.topic_ids())
+        by = Claimant(leader=f"bootstrap-{self._attempt}", topic_ids=self._group_log.topic_ids())
 
         def made(group: Group) -> list[AnyRecord]:
             try:
@@ -513,7 +472,7 @@ class BootstrapDriver:
             except ValueError as error:
                 raise StreamsError(str(error)) from error
 
-        self._books.step(made)
+        self._group_log.step(made)
 
-    def _say(self, phase: str, text: str) -> None:
-        self._tell(Told(phase=phase, text=text))
+    def _report(self, phase: str, text: str) -> None:
+        self._tell(BootstrapStep(phase=phase, text=text))

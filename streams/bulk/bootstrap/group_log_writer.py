@@ -1,7 +1,7 @@
-"""A group's books, as somebody keeps them who is no member: reads the log, and writes a step of its own into it.
+"""Group log access for processes outside the group: reads it and appends one fenced step.
 
-A step is a claim and the whole group as it is then, in one transaction. So whoever led before is fenced, and whoever leads
-next begins from it. Members lead in between; a step that one of them was faster than is made again from what that one wrote.
+One transaction claims leadership and writes the whole group, which fences the previous leader. A
+step that lost to a member is rebuilt from the newer log.
 """
 
 import time
@@ -23,34 +23,20 @@ from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.ports import Admin, SinkProducer
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: The inbox is read from this long ago: longer than two session timeouts are.
+#: Inbox history to read: more than two session timeouts.
 _INBOX_BACK_MS: Final = 120_000
 
-#: A step that others were faster than is made again so often, each time a little later.
+#: Attempts per step; each waits a little longer.
 _TRIES: Final = 8
 _PAUSE_S: Final = 0.25
 
 
-class BookWriter(LogWriter, Protocol):
-    """A leader's transactions, and letting them go."""
-
-    def close(self) -> None:
-        """Let the client go."""
-        ...
+class StepWriter(LogWriter, Protocol):
+    def close(self) -> None: ...
 
 
-class GroupBooks:
-    """The two control topics of an application's group. One thread calls it.
-
-    Args:
-        application_id: Whose.
-        admin: The cluster.
-        topics: Reads them.
-        writer: Makes a writer of the state topic.
-        sink: Makes a producer for the inbox.
-        now_ms: Tells ms since the epoch.
-        pause: Waits so many seconds.
-    """
+class GroupLogWriter:
+    """The two control topics of a group, for a single thread."""
 
     def __init__(
         self,
@@ -58,7 +44,7 @@ class GroupBooks:
         *,
         admin: Admin,
         topics: GroupTopics,
-        writer: Callable[[], BookWriter],
+        writer: Callable[[], StepWriter],
         sink: Callable[[], SinkProducer],
         now_ms: Callable[[], int],
         pause: Callable[[float], None] = time.sleep,
@@ -74,7 +60,7 @@ class GroupBooks:
         self._inbox = InboxFold()
 
     def open(self, replication_factor: int) -> None:
-        """Create the topics where there are none; raises `StreamsError` if they are lost."""
+        """Create missing topics; raise `StreamsError` if existing ones were lost."""
         ids = self._topics.topic_ids()
         missing = [
             name for name in (state_topic(self._app), inbox_topic(self._app)) if name not in ids
@@ -92,30 +78,27 @@ class GroupBooks:
         self._admin.create_topics(new_control_topics(self._app, replication_factor, missing))
 
     def topic_ids(self) -> dict[str, str]:
-        """Return the ids of the two topics as they are now."""
         return dict(self._topics.topic_ids())
 
     def group(self, *, decided: bool = False) -> Group:
-        """Read the log to its end, or to what is decided; return the group.
+        """Read the log to its end, or to its last stable offset; return the group.
 
-        A killed run may have left a transaction open. Until a claim fences its producer, only what
-        is decided can be read.
+        A killed run may leave a transaction open. Until a claim fences its producer, only the
+        part before that transaction can be read.
         """
         for entry in self._topics.log(decided=decided):
             self._log.add(entry)
         return self._log.group
 
     def speaking(self) -> tuple[str, ...]:
-        """Return the names of members of the group as it was read that were heard lately."""
         for heard in self._topics.inbox(self._now_ms() - _INBOX_BACK_MS):
             self._inbox.take(heard)
         return self._inbox.speaking(self._log.group, self._now_ms())
 
     def step(self, make: Callable[[Group], Sequence[AnyRecord]]) -> Group:
-        """Claim, and write what `make` makes of the group as it is then; return the group with it.
+        """Claim leadership and append the records that `make` derives from the current group.
 
-        `make` may be called more than once, and may raise: then nothing was written. Raises `StreamsError` if members
-        claim again and again in between.
+        `make` may run several times. If it raises, nothing is written.
         """
         for number in range(_TRIES):
             if number:
@@ -137,11 +120,10 @@ class GroupBooks:
         )
 
     def close(self) -> None:
-        """Let all readers go."""
         self._topics.close()
 
     def _resign(self, group: Group) -> None:
-        """Say that members need not wait for this leader's beats."""
+        """Release members from waiting for this leader's beats."""
         beat = LeaderBeat(
             app=self._app,
             member=group.leader,
@@ -160,4 +142,4 @@ class GroupBooks:
                     timestamps=[self._now_ms()],
                 )
             )
-            sink.flush()  # if it is lost they wait a little longer
+            sink.flush()  # If this is lost, members wait a little longer.

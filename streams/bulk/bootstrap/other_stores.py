@@ -1,6 +1,6 @@
-"""The stores beside the one that is loaded: whether moving the group's offsets would give them input again, or leave some out.
+"""Other stores of the loaded store's inputs: would moving the offsets repeat or skip records?
 
-Offsets are the group's: there is one for each input partition, and all stores that are computed from it go on from there.
+The group has one offset per input partition, shared by all stores computed from it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,22 +13,16 @@ from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic
 from tidewheel.tasks.key_ranges.progress_vector import Progress
 from tidewheel.tasks.ports import Admin, CommittedOffset
 
-#: Tells whether a partition has a record from an offset (inclusive) to another (exclusive).
+#: Returns true if a partition has a record between two offsets (end exclusive).
 HasRecords = Callable[[TopicPartition, int, int], bool]
 
-#: As many partitions are named in a message.
+#: Partitions named in a message.
 _NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreBeside:
-    """Another store that is computed from what the loaded one is computed from.
-
-    Attributes:
-        name: The store.
-        changelog: The partitions of its changelog.
-        topics: The topics of the loaded one that reach it, directly or through repartition topics.
-    """
+class OtherStore:
+    """Another store computed from the same inputs, by way of `topics`."""
 
     name: str
     changelog: tuple[TopicPartition, ...]
@@ -37,16 +31,11 @@ class StoreBeside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputMove:
-    """Where an input partition goes on, and how far the group had come in it.
+    """Move of an input partition's committed offset.
 
     Attributes:
-        partition: Which.
-        new: Where it goes on.
-        committed: What the group has committed; None for nothing.
-        ahead: How far its fastest key range is; `committed` where all are at one place.
-        start: Where the log starts.
-        end: Where it ends.
-        is_new: Nothing is committed here, but elsewhere: the group begins to read this partition at its start.
+        ahead: Position of the fastest key range; equals `committed` if all are equal.
+        is_new: Only other partitions have commits: the group reads this one from its start.
     """
 
     partition: TopicPartition
@@ -59,7 +48,7 @@ class InputMove:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the offsets (from, to) whose records would come again, or be left out. Empty if `to` is not above `from`.
+        """Return the offsets (start, exclusive end) that would repeat or be skipped.
 
         >>> where = TopicPartition("orders", 0)
         >>> InputMove(partition=where, new=2, committed=7, ahead=7, start=0, end=9, is_new=False).span
@@ -71,7 +60,7 @@ class InputMove:
         return max(min(self.new, known), self.start), min(max(self.new, self.ahead), self.end)
 
     def changes(self, has_records: HasRecords) -> bool:
-        """Return whether a record comes again or is left out: between two offsets there may be none."""
+        """Return true if the span holds a record, not just transaction markers."""
         start, end = self.span
         return start < end and has_records(self.partition, start, end)
 
@@ -82,12 +71,11 @@ class InputMove:
         return f"{self.partition}: committed {self.committed}{apart}, new {self.new}"
 
 
-def stores_beside(
+def other_stores_of(
     plan: ApplicationPlan, application_id: str, target: StoreTarget
-) -> tuple[StoreBeside, ...]:
-    """Return the other stores with a changelog that input of this one reaches: beside it, before it and behind it."""
+) -> tuple[OtherStore, ...]:
     moved = {each.topic for each in (*target.inputs, *target.between)}
-    found: list[StoreBeside] = []
+    found: list[OtherStore] = []
     for _, each in sorted(plan.subtopologies.items()):
         read = frozenset(t for one in upstream_of(plan, each) for t in one.topic_partitions)
         if not read & moved:
@@ -97,7 +85,7 @@ def stores_beside(
                 continue
             topic = changelog_topic(application_id, spec.name)
             found.append(
-                StoreBeside(
+                OtherStore(
                     name=spec.name,
                     changelog=tuple(TopicPartition(topic, n) for n in range(each.partitions)),
                     topics=read & moved,
@@ -112,7 +100,6 @@ def moves_of(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> list[InputMove]:
-    """Return how each partition moves."""
     found: list[InputMove] = []
     for partition, offset in sorted(new.items()):
         known = committed.get(partition)
@@ -137,15 +124,8 @@ def moves_of(
 
 
 def refusal_of_moves(
-    target: StoreTarget, moves: Sequence[InputMove], beside: Sequence[StoreBeside]
+    target: StoreTarget, moves: Sequence[InputMove], beside: Sequence[OtherStore]
 ) -> str | None:
-    """Return why offsets must not move like this, or None.
-
-    Args:
-        target: The store that is loaded.
-        moves: The partitions of which records would come again or be left out.
-        beside: The other stores, of those that have content.
-    """
     topics = {each.partition.topic for each in moves}
     harmed = [each for each in beside if each.topics & topics]
     if not harmed:
@@ -173,24 +153,16 @@ def refusal_of_moves(
 
 def find_refusal(
     target: StoreTarget,
-    beside: Sequence[StoreBeside],
+    beside: Sequence[OtherStore],
     inputs: Mapping[TopicPartition, int],
     admin: Admin,
     has_records: HasRecords,
     *,
     stable: bool,
 ) -> str | None:
-    """Ask the cluster; return why the group must not go on from `inputs`, or None. Reads no more than first records.
+    """Return the reason the group can't resume from `inputs`, or None.
 
-    Offsets may differ where nothing lies between but what is no record: a transaction's end, say.
-
-    Args:
-        target: The store that is loaded.
-        beside: See `stores_beside`.
-        inputs: Where each input goes on. Repartition topics go on at their ends.
-        admin: The cluster.
-        has_records: Looks into topics.
-        stable: Wait for offsets whose transactions are undecided.
+    Repartition topics resume at their ends. `stable` waits for open transactions.
     """
     there = admin.describe_topics(
         sorted({each.topic for one in beside for each in one.changelog} | _topics(target))
@@ -211,6 +183,6 @@ def _topics(target: StoreTarget) -> set[str]:
     return {each.topic for each in target.between}
 
 
-def _has_content(store: StoreBeside, admin: Admin, there: Mapping[str, object]) -> bool:
+def _has_content(store: OtherStore, admin: Admin, there: Mapping[str, object]) -> bool:
     partitions = [each for each in store.changelog if each.topic in there]
     return admin.beginning_offsets(partitions) != admin.end_offsets(partitions)

@@ -1,7 +1,7 @@
-"""What loading a store from outside is about: which store, which topic, which inputs, and from where they go on. Pure.
+"""Load plan: store, changelog, inputs and their offsets. Pure.
 
-Loading fills a store's changelog. So only a store that has one can be loaded, and only if its key decides the partition
-as Kafka's own partitioner does: each row has to lie in the partition of the task that will ask for it.
+Loading fills the changelog, so the store needs one. Its key must determine the partition as
+Kafka's default partitioner does, so that each row reaches its task.
 """
 
 import json
@@ -21,21 +21,17 @@ from tidewheel.tasks.internal_topics import (
     internal_prefix,
 )
 
-#: How `input_offsets` is spelled, for messages.
+#: Forms of `input_offsets`, for messages.
 _FORMS: Final = "write earliest, latest, timestamp:MS (ms since the epoch) or file:PATH (JSON: {topic: {partition: offset}})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreTarget:
-    """A store that can be loaded.
+    """Store that can be loaded.
 
     Attributes:
-        application_id: Whose.
-        spec: The store.
-        changelog: Its changelog topic.
-        partitions: Partitions of that.
-        inputs: What the store is computed from, as far as it comes from outside: where these go on is to be said.
-        between: Repartition topics on the way from there. What they hold comes from records that the rows stand for.
+        inputs: External input partitions, whose offsets the user gives.
+        between: Repartition partitions; the rows already cover their records.
     """
 
     application_id: str
@@ -47,21 +43,20 @@ class StoreTarget:
 
     @property
     def changelog_partitions(self) -> list[TopicPartition]:
-        """Return the changelog's partitions, in order."""
         return [TopicPartition(self.changelog, number) for number in range(self.partitions)]
 
     def writer_id(self, partition: int) -> str:
-        """Return the transactional id by which attempts to write a partition fence each other."""
+        """Return the transactional id that fences earlier writers of a partition."""
         return f"{self.driver_id}-{partition}"
 
     @property
     def driver_id(self) -> str:
-        """Return the transactional id by which runs of the command fence each other."""
+        """Return the transactional id that fences earlier runs of the command."""
         return f"{internal_prefix(self.application_id)}bootstrap-{self.spec.name}"
 
 
 def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTarget:
-    """Return the store of that name; raises `StreamsError` with what to do instead if it can't be loaded."""
+    """Return the named store; raise `StreamsError` with an alternative if it can't be loaded."""
     found = _subtopology_of(plan, store)
     if found is None:
         raise StreamsError(_unknown(plan, store))
@@ -123,7 +118,7 @@ def _unknown(plan: ApplicationPlan, store: str) -> str:
 
 
 def upstream_of(plan: ApplicationPlan, subtopology: SubtopologyPlan) -> list[SubtopologyPlan]:
-    """Return a sub-topology and those whose output it reads, through any repartition topics between."""
+    """Return a sub-topology and its upstream ones, through any repartition topics."""
     found = [subtopology]
     for each in found:
         wanted = {name for source in each.spec.sources if source.internal for name in source.topics}
@@ -153,14 +148,7 @@ def _check_partitioners(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputOffsets:
-    """Where input is read from once a store is loaded: what its rows stand for ends there.
-
-    Attributes:
-        text: What was asked for; the same text means the same.
-        kind: By which rule.
-        timestamp_ms: Of "timestamp".
-        offsets: Of "offsets".
-    """
+    """Requested input offsets after a load."""
 
     text: str
     kind: Literal["earliest", "latest", "timestamp", "offsets"]
@@ -169,10 +157,7 @@ class InputOffsets:
 
 
 def parse_input_offsets(given: str | Mapping[str, Mapping[Any, int]]) -> InputOffsets:
-    """Return where input is to be read from; raises `ConfigError` for what is none of the forms.
-
-    Args:
-        given: "earliest", "latest", "timestamp:MS", "file:PATH", or offsets by topic and partition.
+    """Parse input offsets; raise `ConfigError` if malformed.
 
     >>> parse_input_offsets("timestamp:1700000000000").timestamp_ms
     1700000000000
@@ -222,7 +207,7 @@ def check_offsets(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """Return explicit offsets for exactly the inputs; raises `ConfigError` where one is missing, unknown or not in its log."""
+    """Return explicit offsets for all inputs; raise `ConfigError` if one is wrong or missing."""
     missing = [str(each) for each in target.inputs if each not in asked.offsets]
     unknown = [str(each) for each in asked.offsets if each not in target.inputs]
     if missing or unknown:
@@ -242,13 +227,9 @@ def check_offsets(
 def refusal_of_changelog(
     target: StoreTarget, *, is_empty: bool, replace: bool, was_loaded: bool
 ) -> str | None:
-    """Return why rows must not be written to the changelog as it is, or None.
+    """Return the reason the changelog can't be written, or None.
 
-    Args:
-        target: The store.
-        is_empty: Whether the changelog has nothing, or only what earlier attempts of this loading have written.
-        replace: Whether what is there is to be replaced.
-        was_loaded: Whether the group's log says that this store was loaded before.
+    `is_empty` ignores records of earlier attempts of this load.
     """
     if is_empty:
         return None

@@ -1,9 +1,4 @@
-"""From rows of a frame to records of a changelog: their bytes, their partition, and one row per key. Pure.
-
-    frame row ──RowEncoder──▶ ChangelogRow ──shuffled by partition, sorted by ChangelogRow.order──▶ one_per_key ──▶ records
-
-Nothing here knows Spark: rows are dicts, and what is sorted are tuples.
-"""
+"""Frame rows to changelog records: encodes, partitions and deduplicates rows. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,13 +19,13 @@ WINDOW_START: Final = "window_start"
 SESSION_START: Final = "session_start"
 SESSION_END: Final = "session_end"
 
-#: Columns of `state_dataframe` that a row's window and version tell already.
+#: Columns of `state_dataframe` that follow from a row's window and version.
 _DERIVED: Final = frozenset({"window_end", "valid_to"})
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
-#: What Spark calls the types that plain serdes take.
+#: Spark names of the types that plain serdes accept.
 _SQL_TYPES: Final = {
     "bytes": "BINARY",
     "string": "STRING",
@@ -41,33 +36,33 @@ _SQL_TYPES: Final = {
 }
 
 _TEXT: Final = "STRING"
-#: Plain types into which text of a CSV key may be converted.
+#: Plain types to which a CSV key's text is converted.
 _CONVERTED: Final = frozenset({"int32", "int64", "float64", "boolean"})
 
-#: As much of a key is shown in messages.
+#: Characters of a key shown in messages.
 _SHOWN: Final = 200
 
-#: Which of two rows of one key stands first: what the changelog has already, then what the frame has.
+#: Existing changelog rows sort before new ones of the same key.
 _EXISTING, _NEW = 0, 1
 
-#: Where a row stands by its column of order_by: null before all values, and NaN behind them, as Spark has it.
+#: Spark's order: null, values, NaN.
 _NULL, _VALUE, _NAN = 0, 1, 2
 
-#: A rank, and the value among those of its rank.
+#: Rank and value.
 Rank = tuple[int, Any]
 
-#: (changelog key, version or 0, existing or new, rank by order_by, the value as a tie-breaker). Of what exists the rank says
-#: which was later.
+#: Changelog key, version or 0, existing or new, `order_by` rank, value as a tie-breaker. The rank
+#: of existing rows is their age order.
 Order = tuple[bytes, int, int, Rank, bytes]
 
-#: A record to write: key, value (None deletes), timestamp.
+#: Key, value (None deletes), timestamp.
 Written = tuple[bytes, bytes | None, int]
 
 
 class ChangelogRow(NamedTuple):
-    """A row on its way to its partition. Rows of a partition are sorted by `order`.
+    """Row for the shuffle; partitions are sorted by `order`.
 
-    `value` of what the changelog has already is None if it is a delete, else empty.
+    Existing rows have value None if deleted, else empty.
     """
 
     partition: int
@@ -78,13 +73,11 @@ class ChangelogRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Which columns of a frame say what.
+    """Roles of a frame's columns.
 
     Attributes:
-        timestamp, start, end: None where the frame has no such column, or the store no need of it.
-        values: The column of the value, or those that are its fields.
-        is_whole: Whether `values` is the one column that is the value.
-        order_by: The largest of this column wins among rows of one key; None: there may be only one.
+        is_whole: True if one column is the value itself; else `values` are its fields.
+        order_by: Column whose largest value wins among rows of a key; None rejects duplicates.
     """
 
     values: tuple[str, ...]
@@ -96,17 +89,14 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return every column that is needed, each once."""
         others = (self.timestamp, self.start, self.end, self.order_by)
         return tuple(dict.fromkeys((KEY, *self.values, *filter(None, others))))
 
 
 def columns_of(names: Sequence[str], spec: StoreSpec, order_by: str | None = None) -> Columns:
-    """Return what a frame's columns mean for a store; raises `ConfigError` naming what is missing.
+    """Return the roles of a frame's columns; raise `ConfigError` for missing ones.
 
-    `key` is the key; `value` is the value, or else all other columns are its fields; `timestamp` is when the row was set
-    (versioned stores need it: it is the version); `window_start` is the window, `session_start` and `session_end` the session.
-    These are the columns of `state_dataframe`.
+    Versioned stores use `timestamp` as the version.
     """
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -148,14 +138,10 @@ def columns_of(names: Sequence[str], spec: StoreSpec, order_by: str | None = Non
 
 @dataclass(slots=True, kw_only=True)
 class RowEncoder:
-    """Turns rows of a frame into changelog rows by the store's own serdes. It travels to where rows are.
+    """Encoder of frame rows by the store's serdes; runs on executors.
 
     Attributes:
-        spec: The store.
-        topic: Its changelog, which serdes are told.
-        partitions: Of the changelog.
-        columns: See `columns_of`.
-        default_timestamp_ms: Of rows without one; a window's row has its window's time then.
+        default_timestamp_ms: For rows without a timestamp; a window's row uses its window's time.
     """
 
     spec: StoreSpec
@@ -165,11 +151,7 @@ class RowEncoder:
     default_timestamp_ms: int
 
     def encode(self, row: Mapping[str, Any]) -> ChangelogRow | None:
-        """Return the row; None for one without a value, which is no row of a table (of a versioned store it is one).
-
-        Raises:
-            StreamsError: It has no key, no window, or a serde refuses it; names the key.
-        """
+        """Return the encoded row; None without a value, unless the store is versioned."""
         key = row[KEY]
         if key is None:
             raise StreamsError(
@@ -217,7 +199,6 @@ class RowEncoder:
         return data
 
     def _type_advice(self, column: str, serde: Any) -> str:
-        """Return how a column that a serde refuses gets the type that it takes."""
         if column == VALUE and not self.columns.is_whole:
             return (
                 "give each field the type that the serde takes, such as by --select 'CAST(price AS DOUBLE) AS price', or for text "
@@ -232,14 +213,13 @@ class RowEncoder:
         return f"give column {column} the type that the serde takes, such as by --select 'CAST({column} AS {wanted}) AS {column}'"
 
     def _partitioned_by(self, key: bytes) -> bytes:
-        """Return what decides the partition: of a windowed key, the key inside."""
+        """Return the key bytes that decide the partition: a windowed key's inner key."""
         serde = self.spec.key_serde
         return key[: -serde.tail_bytes] if is_windowed(serde) else key
 
     def _changelog_key(
         self, key: Any, data: bytes, row: Mapping[str, Any]
     ) -> tuple[bytes, int | None]:
-        """Return the changelog's key, and the row's own time if it has one."""
         if self.spec.kind not in SEGMENTED_KINDS:
             return data, None
         layout = SegmentLayout.of(self.spec)
@@ -270,7 +250,7 @@ class RowEncoder:
                     f"store {self.spec.name}: {column} of the row of key {shown(key)} has no time zone; "
                     "give the column a zone, such as by to_utc_timestamp"
                 )
-            # In whole numbers: a float of seconds loses a millisecond of some years, and that would be another window.
+            # Integers: float seconds can lose 1 ms, which would select another window.
             value = (value - _EPOCH) // _MILLISECOND
         if type(value) is not int or not 0 <= value <= TIME_MAX:
             raise StreamsError(
@@ -281,13 +261,12 @@ class RowEncoder:
 
 
 def converted_key_type(spec: StoreSpec) -> str | None:
-    """Return the SQL type of a store's keys if text can be converted into it, else None."""
     name = getattr(spec.key_serde, "name", "")
     return _SQL_TYPES[name] if name in _CONVERTED else None
 
 
 def rank_of(value: Any) -> Rank:
-    """Return where a value stands among others of its column.
+    """Return the sort position of a value in its column.
 
     >>> sorted([2.0, float("nan"), None, 1.0], key=rank_of)
     [None, 1.0, 2.0, nan]
@@ -300,14 +279,9 @@ def rank_of(value: Any) -> Rank:
 def existing_row(
     partition: int, key: bytes, version: int, *, later: int = 0, live: bool = True
 ) -> ChangelogRow:
-    """Return what stands for a key that the changelog has already: it is deleted unless the frame has it too.
+    """Return a changelog key as a row: it is deleted unless the frame has it.
 
-    Args:
-        partition: Where it is.
-        key: The key.
-        version: Its version, or 0.
-        later: Of several rows of a key the one where this is largest tells what it is now.
-        live: Whether it has a value; else it is deleted already.
+    The row with the largest `later` decides if the key has a value (`live`).
     """
     rank = _VALUE, later
     return ChangelogRow(
@@ -322,16 +296,9 @@ def one_per_key(
     keep_last: bool,
     deleted_at_ms: int,
 ) -> Iterator[Written]:
-    """Yield the records of one partition's rows, which come sorted by `order`.
+    """Yield the records of one partition's sorted rows.
 
-    Args:
-        rows: Sorted.
-        spec: The store.
-        keep_last: Of several rows of a key the last one counts; else they are an error.
-        deleted_at_ms: Timestamp of what deletes a key that only the changelog has.
-
-    Raises:
-        StreamsError: Two rows have the same key; names it. Or a versioned store has a version that the frame has not.
+    `deleted_at_ms` is the timestamp of deletes for keys missing in the frame.
     """
     last: ChangelogRow | None = None
     for row in rows:
@@ -346,7 +313,6 @@ def one_per_key(
 
 
 def _written(row: ChangelogRow, spec: StoreSpec, deleted_at_ms: int) -> Iterator[Written]:
-    """Yield the record of a row; none for a key that is deleted already."""
     key = row.order[0]
     if row.order[2] == _NEW:
         yield key, row.value, row.timestamp
@@ -357,7 +323,6 @@ def _written(row: ChangelogRow, spec: StoreSpec, deleted_at_ms: int) -> Iterator
 
 
 def version_left(spec: StoreSpec, key: bytes) -> str:
-    """Return what to say where an earlier attempt wrote a version that the frame does not have (any more)."""
     return (
         f"store {spec.name}: an earlier attempt has written a version of key {shown(key)} that is not in the frame now; a "
         "version can't be taken back: run `tidewheel reset` and load the store anew"
@@ -369,7 +334,7 @@ def _duplicate(spec: StoreSpec, row: ChangelogRow) -> str:
     if spec.kind in SEGMENTED_KINDS:
         layout = SegmentLayout.of(spec)
         key = layout.key_of(layout.disk_key(key))
-    with suppress(StreamsError):  # else its bytes have to do
+    with suppress(StreamsError):  # Fall back to the key's bytes.
         key = spec.key_serde.deserialize("", key)
     same = "same key and version" if spec.kind is StoreKind.VERSIONED else "same key"
     if spec.kind in SEGMENTED_KINDS:
@@ -391,6 +356,6 @@ def shown(key: Any) -> str:
 
 
 def _plain_of(serde: Any, value: Any) -> Any:
-    """Return a value as the serde takes it: what comes from a frame as a dict may be a class of the user's."""
+    """Convert a frame's dict to the class that the serde expects."""
     convert = getattr(serde, "from_plain", None)
     return value if convert is None else convert(value)

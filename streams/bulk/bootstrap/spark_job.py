@@ -1,4 +1,4 @@
-"""Loading a store by Spark: `SparkJob`, and the functions that its executors find by their import path."""
+"""Store loading by Spark: `SparkJob` and the functions that executors import."""
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from tidewheel.streams.bulk.bootstrap.writer import (
     TRANSACTION_TIMEOUT_MS,
     PartitionReport,
     WriteOrder,
-    last_words,
+    newest_keys,
     write_partition,
 )
 from tidewheel.streams.bulk.driver import BulkDriver
@@ -44,18 +44,16 @@ if TYPE_CHECKING:
 
 Counted = Callable[[int], None]
 
-#: Progress is counted in steps of so many rows.
+#: Rows per progress update.
 _COUNT_EVERY: Final = 10_000
 
-#: A row with this version is none: its payload says something of the rows of a task.
+#: Version that marks a message about rows, not a row.
 _NOTE: Final = -1
 _PROBLEM: Final = "problem"
 _LEFT_OUT: Final = "left out"
 
 
 class KafkaWriterPorts:
-    """What an attempt to write needs, of a real cluster; a context manager."""
-
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._clients = clients_of(settings)
@@ -68,25 +66,21 @@ class KafkaWriterPorts:
         self._admin.close()
 
     def producer(self, transactional_id: str) -> TransactionalProducer:
-        """Return a new transactional producer."""
         return self._clients.transactional_producer(transactional_id, TRANSACTION_TIMEOUT_MS)
 
     def end_offset(self, partition: TopicPartition) -> int:
-        """Return the end of a partition, once all below it is decided."""
+        """Return a partition's end without open transactions."""
         return settled_ends(self._admin, [partition])[partition]
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterable[SourceRecords]:
-        """Yield the committed records of a range."""
         return read_range(self._settings, partition, start, end)
 
     def group(self) -> Group:
-        """Return the group as its log tells it now."""
         with contextlib.closing(group_topics(self._settings, self._admin)) as topics:
             return fold_log(topics.log()).group
 
 
 def group_topics(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupTopics:
-    """Return the reader of a group's two topics."""
     return GroupTopics(
         settings.application_id,
         admin,
@@ -97,17 +91,7 @@ def group_topics(settings: ClientSettings, admin: KafkaResetAdmin) -> GroupTopic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkJob:
-    """Goes through a frame's rows with Spark. `rows_of` opens it; used once.
-
-    Attributes:
-        driver: The bulk job's tools.
-        frame: The rows.
-        target: The store.
-        columns: What the frame's columns mean.
-        opened: Ends what it keeps on executors.
-        placed: The shuffled rows, once `check` has made them.
-        to_write: How many records they become, likewise.
-    """
+    """Spark job over a frame's rows, for one use; `check` fills `placed` and `to_write`."""
 
     driver: BulkDriver
     frame: "DataFrame"
@@ -118,7 +102,6 @@ class SparkJob:
     to_write: list[int] = field(default_factory=list[int])
 
     def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
-        """Encode, shuffle and sort all rows; look at each key once."""
         from tidewheel.state_stores.bulk_restore.spark_frames import placed_rows, run_on_places  # noqa: PLC0415 - see bulk_session
 
         spec, settings = self.target.spec, self.driver.travelling
@@ -144,7 +127,9 @@ class SparkJob:
             rows,
             partial(check_place, spec, self._keep_last),
             what=self._what("checking rows"),
-            on_progress=self.driver.teller_of_two("reading rows", "checking rows", rows.arrived),
+            on_progress=self.driver.two_stage_reporter(
+                "reading rows", "checking rows", rows.arrived
+            ),
         )
         problems = [each.problem for each in found if each.problem]
         self.to_write.append(sum(each.records for each in found))
@@ -155,14 +140,13 @@ class SparkJob:
         )
 
     def write(self, order: WriteOrder) -> Sequence[PartitionReport]:
-        """Write them."""
         from tidewheel.state_stores.bulk_restore.spark_frames import run_on_places  # noqa: PLC0415 - see bulk_session
 
         return run_on_places(
             self.placed[0],
             partial(write_place, order, self.driver.travelling, self._keep_last),
             what=self._what("writing rows"),
-            on_progress=self.driver.teller("writing rows", self.to_write[0]),
+            on_progress=self.driver.progress_reporter("writing rows", self.to_write[0]),
         )
 
     @property
@@ -177,7 +161,7 @@ class SparkJob:
 def spark_job(
     driver: BulkDriver, frame: "DataFrame", target: StoreTarget, columns: Columns
 ) -> Generator[SparkJob]:
-    """Yield a job; raises `ConfigError` if Spark would start tasks twice."""
+    """Yield a job; raise `ConfigError` if speculation would start tasks twice."""
     from tidewheel.state_stores.bulk_restore.spark_frames import runs_twice  # noqa: PLC0415 - see bulk_session
 
     if runs_twice(driver.session):
@@ -189,13 +173,10 @@ def spark_job(
         yield SparkJob(driver=driver, frame=frame, target=target, columns=columns, opened=opened)
 
 
-# -- on executors -----------------------------------------------------------------------------------------------------
-
-
 def place_rows(
     encoder: RowEncoder, rows: Iterable[Mapping[str, Any]], count: Counted
 ) -> "Iterator[PlacedRow]":
-    """Yield rows at their places, then what there is to say of them; ends at the first one that can't be encoded."""
+    """Yield placed rows, then messages; stop at the first row that can't be encoded."""
     return _counted(_encoded(encoder, rows), count)
 
 
@@ -222,10 +203,10 @@ def place_existing(
     item: tuple[int, int, int],
     count: Counted,
 ) -> "Iterator[PlacedRow]":
-    """Return what stands for the keys that a range of the changelog has: partition, first offset, end."""
+    """Yield the existing keys of a changelog range: partition, first offset, end."""
     number, start, end = item
     runs = read_range(settings, TopicPartition(changelog, number), start, end)
-    words = last_words(runs, versioned=kind is StoreKind.VERSIONED)
+    words = newest_keys(runs, versioned=kind is StoreKind.VERSIONED)
     rows = (
         _placed(existing_row(number, key, version, later=later, live=live))
         for later, (key, version, live) in enumerate(words)
@@ -234,7 +215,6 @@ def place_existing(
 
 
 def _counted(rows: "Iterable[PlacedRow]", count: Counted) -> "Iterator[PlacedRow]":
-    """Yield rows, and tell how many went by since it was told last, now and then and at the end."""
     gone = 0
     for row in rows:
         gone += 1
@@ -247,7 +227,7 @@ def _counted(rows: "Iterable[PlacedRow]", count: Counted) -> "Iterator[PlacedRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceChecked:
-    """What was found in one partition's rows; `records` are those that will be written, deletes among them."""
+    """Check result of one partition; `records` includes deletes."""
 
     rows: int = 0
     records: int = 0
@@ -262,7 +242,6 @@ def check_place(
     rows: "Iterable[PlacedRow]",
     count: Counted,
 ) -> PlaceChecked:
-    """Go through the rows of one partition; `count` is told how many there are of them, notes among them."""
     notes: list[tuple[str, Any]] = []
     found = records = 0
     versioned = spec.kind is StoreKind.VERSIONED
@@ -289,7 +268,6 @@ def write_place(
     rows: "Iterable[PlacedRow]",
     count: Counted,
 ) -> PartitionReport:
-    """Write the rows of one partition."""
     records = _records(rows, order.target.spec, keep_last, order.deleted_at_ms, [])
     with KafkaWriterPorts(settings) as ports:
         return write_partition(order, partition, records, ports, count)
@@ -322,5 +300,5 @@ def _placed(row: ChangelogRow) -> "PlacedRow":
 
 
 def _note(what: str, said: Any) -> "PlacedRow":
-    """Return what stands in front of the first partition's rows."""
+    """Return a message that sorts before the first partition's rows."""
     return (0, (b"", _NOTE, 0, (False, None), b"")), (what, said)

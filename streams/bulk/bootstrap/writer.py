@@ -1,8 +1,7 @@
-"""One attempt to write one partition of a changelog, on whatever machine it runs: `write_partition`.
+"""One attempt to write one changelog partition, on any machine: `write_partition`.
 
-What it does first makes it the only one: it fences whoever wrote this partition before, then looks into the group's log
-whether its own run of the command is still the one that writes. In this order: an attempt that was paused and goes on when
-the group runs is fenced, or reads that it comes too late.
+An attempt first fences earlier writers, then checks in the group log that its run is current. A
+paused attempt that resumes later is thus fenced, or reads that it is too late.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -24,53 +23,41 @@ from tidewheel.tasks.ports import (
 )
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
-#: As many records go into one transaction, and as many are handed over at once.
+#: Records per transaction and per produce call.
 TRANSACTION_RECORDS: Final = 100_000
 _BATCH: Final = 1_000
 
-#: A transaction holds at most so many bytes of keys and values (or one batch).
+#: Bytes of keys and values per transaction (or one batch).
 _TRANSACTION_BYTES: Final = 64 * 1024 * 1024
 
-#: After this the broker aborts a transaction whose writer stands still.
+#: The broker aborts the transaction of a stalled writer after this time.
 TRANSACTION_TIMEOUT_MS: Final = 120_000
 
-#: As many keys of an earlier attempt are remembered before the attempt gives up.
+#: Keys of an earlier attempt kept in memory before the attempt fails.
 _LEFT_MAX: Final = 20_000_000
 
 
 class SupersededError(StreamsError):
-    """Another run of the command has taken over, or this one is over; what this attempt has written does no harm."""
+    """Another run has taken over, or this run is over; its writes are harmless."""
 
 
 class WriterPorts(Protocol):
-    """What an attempt needs from outside."""
+    def producer(self, transactional_id: str) -> TransactionalProducer: ...
 
-    def producer(self, transactional_id: str) -> TransactionalProducer:
-        """Return a new transactional producer."""
-        ...
+    def end_offset(self, partition: TopicPartition) -> int: ...
 
-    def end_offset(self, partition: TopicPartition) -> int:
-        """Return the end of a partition, once all below it is decided."""
-        ...
+    def read(self, partition: TopicPartition, start: int, end: int) -> Iterable[SourceRecords]: ...
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> Iterable[SourceRecords]:
-        """Yield the committed records of a range."""
-        ...
-
-    def group(self) -> Group:
-        """Return the group as its log tells it now."""
-        ...
+    def group(self) -> Group: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOrder:
-    """What is to be written, said by the driver once for all partitions. It travels.
+    """Write settings shared by all partitions.
 
     Attributes:
-        target: The store.
-        attempt: This run of the command, as the group's log names it.
-        starts: Where each partition ended when this run began to write: what stands behind is its own.
-        deleted_at_ms: Timestamp of what deletes keys that an earlier attempt wrote and this one does not have.
+        starts: Partition ends when this run began to write; later records are its own.
+        deleted_at_ms: Timestamp of deletes for keys that only an earlier attempt wrote.
     """
 
     target: StoreTarget
@@ -81,15 +68,11 @@ class WriteOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """What an attempt has written.
+    """Result of one write attempt.
 
     Attributes:
-        partition: Of the changelog.
-        rows: Records that are rows (of a versioned store: versions).
-        deletes: Records that delete.
-        from_offset: Where the partition ended before.
-        to_offset: After its last record, by the delivery report; `from_offset` where nothing was written.
-        transactions: Each has left a marker behind.
+        to_offset: End after its last record by delivery report; `from_offset` if it wrote none.
+        transactions: Committed transactions, each with one marker.
     """
 
     partition: int
@@ -101,7 +84,7 @@ class PartitionReport:
 
     @property
     def end_offset(self) -> int:
-        """Return where the partition ends if nothing but these records and their markers was written."""
+        """Return the expected partition end: these records and their markers."""
         return self.from_offset + self.rows + self.deletes + self.transactions
 
 
@@ -112,18 +95,11 @@ def write_partition(
     ports: WriterPorts,
     count: Callable[[int], None],
 ) -> PartitionReport:
-    """Write the records of one partition; return where they stand.
-
-    Args:
-        order: What is written.
-        partition: Which partition.
-        records: Each key (and version) once.
-        ports: See there.
-        count: Told how many records were written since it was told last.
+    """Write the records of one partition, with unique keys (and versions).
 
     Raises:
-        SupersededError: Another run of the command writes now, or is done.
-        StreamsError: The data can't be written: a record is too large, or what `records` raises.
+        SupersededError: Another run writes now, or this one is over.
+        StreamsError: A record is too large, or `records` raised.
         FencedError: A later attempt has begun.
     """
     target = order.target
@@ -157,8 +133,6 @@ def write_partition(
 
 
 class _Written:
-    """What was written, in transactions that are neither long nor large."""
-
     def __init__(
         self,
         producer: TransactionalProducer,
@@ -177,11 +151,11 @@ class _Written:
         if not self._open:
             self._producer.begin()
         keys, values, timestamps = zip(*batch, strict=True)
-        with self._told():
+        with self._explain_rejection():
             self._producer.produce_changelog(
                 self._where, keys, values, timestamps, self._order.target.spec.changelog_headers
             )
-        # Of a versioned store a row without a value is a version like any other.
+        # In a versioned store a row without a value is a version.
         is_versioned = self._order.target.spec.kind is StoreKind.VERSIONED
         deletes = 0 if is_versioned else values.count(None)
         self.deletes += deletes
@@ -192,10 +166,9 @@ class _Written:
             self.end()
 
     def end(self) -> None:
-        """Commit what is open."""
         if not self._open:
             return
-        with self._told():
+        with self._explain_rejection():
             positions = self._producer.commit(self._order.target.application_id, {})
         self.transactions += 1
         self.position = positions[self._where]
@@ -203,7 +176,7 @@ class _Written:
         self._open = self._open_bytes = 0
 
     @contextmanager
-    def _told(self) -> Generator[None]:
+    def _explain_rejection(self) -> Generator[None]:
         try:
             yield
         except TransactionAbortedError as error:
@@ -218,13 +191,12 @@ class _Written:
 def _left_behind(
     order: WriteOrder, where: TopicPartition, end: int, ports: WriterPorts
 ) -> set[tuple[bytes, int]]:
-    """Return the keys (and versions) that earlier attempts of this run have left in the partition."""
     start = order.starts[where.partition]
     if end == start:
         return set()
     versioned = order.target.spec.kind is StoreKind.VERSIONED
     left: set[tuple[bytes, int]] = set()
-    for key, version, live in last_words(ports.read(where, start, end), versioned=versioned):
+    for key, version, live in newest_keys(ports.read(where, start, end), versioned=versioned):
         (left.add if live else left.discard)((key, version))
         if len(left) > _LEFT_MAX:
             raise StreamsError(
@@ -234,12 +206,12 @@ def _left_behind(
     return left
 
 
-def last_words(
+def newest_keys(
     runs: Iterable[SourceRecords], *, versioned: bool, at_once: int = 200_000
 ) -> Iterator[tuple[bytes, int, bool]]:
-    """Yield keys, their versions (0 where there are none), and whether they have a value; a version always counts as one.
+    """Yield keys, versions (0 if none), and true for a live value; versions are always live.
 
-    At most `at_once` are kept in memory: where there are more, a key may come again, and what comes later holds.
+    Keeps at most `at_once` keys in memory. Beyond that a key may repeat; its last entry applies.
     """
     words: dict[tuple[bytes, int], bool] = {}
     for run in runs:
@@ -268,7 +240,7 @@ def _closing(producer: TransactionalProducer) -> Generator[TransactionalProducer
     try:
         yield producer
     except BaseException:
-        # What is open would keep readers from what stands behind it.
+        # An open transaction would block readers.
         with suppress(FencedError, CommitOutcomeUnknownError):
             producer.abort()
         raise

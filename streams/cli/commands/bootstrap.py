@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tidewheel.bulk import BootstrapRefused, BootstrapReport, FrameSource
 from tidewheel.bulk import bootstrap as load
-from tidewheel.streams.bulk.bootstrap.driver import Told
+from tidewheel.streams.bulk.bootstrap.driver import BootstrapStep
 from tidewheel.streams.cli.arguments import SettingsOptions
 from tidewheel.streams.cli.commands.bulk import Flag, program_of, shown_progress
 from tidewheel.streams.cli.output import print_error, print_json, print_table, wants_json
@@ -108,11 +108,11 @@ def bootstrap(
     return ExitCode.OK
 
 
-def _lines(told: Told) -> None:
+def _lines(told: BootstrapStep) -> None:
     print_json({"step": told.phase, "text": told.text})
 
 
-def _words(told: Told) -> None:
+def _words(told: BootstrapStep) -> None:
     Console(stderr=True).print(f"• {told.text}", markup=False, highlight=False)
 
 

@@ -17,7 +17,7 @@ from tidewheel.streams.cli.looker import Looker, check_interval
 from tidewheel.streams.cli.output import print_error, print_json, wants_json
 from tidewheel.streams.config.secrets import is_reference, resolve_secrets
 from tidewheel.streams.dashboard.address import Address
-from tidewheel.streams.dashboard.looks import Looks, Sighting
+from tidewheel.streams.dashboard.poller import GroupPoller, PolledGroup
 from tidewheel.streams.errors import ConfigError
 from tidewheel.streams.exit_codes import ExitCode
 
@@ -77,7 +77,7 @@ def dashboard(
     address = Address.found(host, port)
     if not address.is_loopback and secret is None:
         raise ConfigError(
-            f"--host {host}: others than this machine could look at the group, so give a token too, such as --token "
+            f"--host {host}: other machines could read the group, so give a token too, such as --token "
             "file:/run/secrets/dashboard; or leave out --host and come through `ssh -L`"
         )
     with group_access(target, settings) as access:
@@ -89,16 +89,16 @@ def dashboard(
         with listening:
             report = _Report(access.application_id, json=wants_json(asked=json))
             report.ready(address.url(listening.getsockname()[1]), with_token=secret is not None)
-            looks = Looks(_look(access), interval)
+            poller = GroupPoller(_fetch_status(access), interval)
             _serve(
                 listening,
                 access.application_id,
-                looks,
+                poller,
                 names=(*allowed_hosts, host),
                 token=secret,
             )
             report.stopped()
-            if looks.hangs:
+            if poller.hangs:
                 leave_at_once(ExitCode.OK)  # a read is in progress
     return ExitCode.OK
 
@@ -106,27 +106,27 @@ def dashboard(
 def _serve(
     listening: socket.socket,
     application_id: str,
-    looks: Looks,
+    poller: GroupPoller,
     *,
     names: Sequence[str],
     token: str | None,
 ) -> None:
     from tidewheel.streams.dashboard.server import serve  # noqa: PLC0415 - needs the extra
 
-    serve(listening, application_id, looks, names=names, token=token)
+    serve(listening, application_id, poller, names=names, token=token)
 
 
-def _look(access: GroupAccess) -> Callable[[], Sighting]:
+def _fetch_status(access: GroupAccess) -> Callable[[], PolledGroup]:
     """Return a function that reads the group with its recent history."""
     looker = Looker(access)
     chronicle = access.chronicle = Chronicle(keep=_EPISODES)
 
-    def look() -> Sighting:
+    def fetch_status() -> PolledGroup:
         status = looker.look()
         told = [episode_text(each, moment_text) for each in chronicle.episodes()]
-        return Sighting(status=status, history=tuple(told[-_EPISODES:]))
+        return PolledGroup(status=status, history=tuple(told[-_EPISODES:]))
 
-    return look
+    return fetch_status
 
 
 def _check_extra() -> None:

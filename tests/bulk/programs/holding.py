@@ -19,7 +19,7 @@ _write_place = bootstrap_job.write_place
 
 
 def hold_writers(folder: str) -> None:
-    """Pause this process's writers, with a file `held`, until the test creates a file."""
+    """Pause this process's writers until the test creates a file."""
     bootstrap_job.write_place = partial(_held_place, folder)
 
 

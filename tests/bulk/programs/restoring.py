@@ -4,10 +4,9 @@
      "marker": "/path", "go": "/path" | null}
 
 Without a master, this process does the executors' work. With a stage, the driver kills itself
-there. With a master and a marker, the first attempt of a task writes that file and kills its own
-process; with stage "executors", all attempts wait for a kill of this program. With `go`, a snapshot
-comes first, and the restore after that file exists; the first attempt of each kind of work writes
-its pid to a file and waits for its executor's kill.
+there. With a marker, each task's first attempt kills its own process; with stage "executors",
+all attempts wait for a kill. With `go`, a snapshot comes first, and the restore follows that
+file.
 """
 
 import json
@@ -32,7 +31,7 @@ from tidewheel.streams.bulk.restore import restore_stores
 from tidewheel.streams.bulk.snapshots import make_snapshots
 from tidewheel.tasks.task.state_manager import StateManager
 
-#: Stages for a driver's kill: class, method, number of the call, and before or after it.
+#: Class, method, number of the call, and before or after it.
 STAGES: Final[dict[str, tuple[type, str, int, bool]]] = {
     "everything read, nothing published": (SnapshotLocation, "publish", 1, True),
     "one store published": (SnapshotLocation, "publish", 1, False),
@@ -107,7 +106,6 @@ def die_once(
     *,
     waits: bool,
 ) -> Any:
-    """Do an executor's work; the first attempt kills its process before it reports."""
     if waits:
         Path(marker).touch()
         time.sleep(_FOR_EVER_S)
@@ -122,14 +120,12 @@ def die_once(
 
 
 def standing(marker: str, job: str) -> str:
-    """Return the prefix of the files that paused work of a job writes."""
     return f"{marker}-{job}-"
 
 
 def stand_still_once(
     marker: str, function: Callable[..., Any], work: ExecutorWork, item: Any, count: Counted
 ) -> Any:
-    """Do an executor's work; the first attempt of each kind writes its pid and never ends."""
     try:
         with Path(f"{marker}{function.__name__}").open("x", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
@@ -140,8 +136,6 @@ def stand_still_once(
 
 
 class HinderedDriver(BulkDriver):
-    """A driver that runs its tasks through another function."""
-
     hinder: ClassVar[Callable[..., Any]]
 
     def run(

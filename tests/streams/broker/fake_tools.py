@@ -1,4 +1,4 @@
-"""Stand-ins for java and mvn: small shell scripts in a folder that a test puts on the PATH."""
+"""Fake java and mvn: shell scripts for a test's PATH."""
 
 import socket
 import threading
@@ -12,7 +12,6 @@ JAVA_11 = 'openjdk version "11.0.22" 2024-01-16'
 
 
 def script(path: Path, body: str) -> Path:
-    """An executable shell script."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
@@ -20,14 +19,14 @@ def script(path: Path, body: str) -> Path:
 
 
 def fake_java(path: Path, says: str = JAVA_17, body: str = "exit 3") -> Path:
-    """Says its version; does `body` when it is asked to run something."""
+    """Create a java with a version, which runs `body`."""
     return script(path, f"if [ \"$1\" = -version ]; then echo '{says}' >&2; exit 0; fi\n{body}")
 
 
 def fake_mvn(path: Path, *, serves: Path, private: Path | None = None, before: str = "") -> Path:
-    """Copies all of `serves` to where the jars shall go, and counts its runs in `<path>.runs`.
+    """Create an mvn that copies `serves` and logs its runs in `<path>.runs`.
 
-    With a local repository of its own for the fetch it copies `private` instead, if given.
+    For a fetch with its own local repository it copies `private` instead, if given.
     """
     return script(
         path,
@@ -45,14 +44,13 @@ esac; done
 
 
 def runs(tool: Path) -> list[str]:
-    """The arguments of every run of a fake mvn."""
     file = tool.with_name(f"{tool.name}.runs")
     return file.read_text().splitlines() if file.exists() else []
 
 
 @contextmanager
 def answering_server(*answers: bytes) -> Iterator[str]:
-    """Accepts one connection for each answer, reads something, sends the answer, closes."""
+    """Send one answer per connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""What a broker leaves for the next one, and what is never kept."""
+"""Class archives kept for the next broker."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def _archive(
 
 
 def _made_by(archive: ClassArchive) -> Path:
-    """Do what Java does with the option."""
+    """Do Java's work for the option."""
     (told,) = [each for each in archive.making_options() if "AtExit" in each]
     part = Path(told.partition("=")[2])
     part.write_text("classes")
@@ -35,7 +35,7 @@ def test_the_first_that_ends_in_order_makes_it_for_all(tmp_path: Path) -> None:
     assert third.options() == third.making_options()
     assert third.options()[0] == f"-XX:SharedArchiveFile={third.file}"
     assert list(third.file.parent.iterdir()) == [third.file]
-    third.keep(137)  # it made none
+    third.keep(137)  # without an archive
     assert third.file.exists()
 
 
@@ -49,7 +49,6 @@ def test_what_a_killed_broker_left_is_not_kept(tmp_path: Path, exit_code: int | 
 
 
 def test_another_java_and_other_jars_have_archives_of_their_own(tmp_path: Path) -> None:
-    """An archive is of one Java's build and one class path."""
     files = {
         _archive(tmp_path).file,
         _archive(tmp_path, version="21.0.2").file,
@@ -60,7 +59,7 @@ def test_another_java_and_other_jars_have_archives_of_their_own(tmp_path: Path) 
 
 
 def test_what_was_abandoned_is_deleted(tmp_path: Path) -> None:
-    """A machine that went down while Java wrote leaves 50 MB behind."""
+    """A machine crash while Java wrote leaves 50 MB behind."""
     archive = _archive(tmp_path)
     old, young = _made_by(archive), _made_by(_archive(tmp_path))
     os.utime(old, (0, 0))

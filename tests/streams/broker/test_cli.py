@@ -1,4 +1,4 @@
-"""`tidewheel broker` when the command line or the machine is wrong; the rest is tested for real."""
+"""Errors of `tidewheel broker`."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tidewheel.streams.cli.commands.broker import broker
 
 
 def _run(*arguments: str) -> object:
-    """Through the parser, as a user's command line goes."""
+    """Use the parser, as a command line does."""
     app = cyclopts.App(default_command=broker, result_action="return_value")
     return app(list(arguments), exit_on_error=False)
 
@@ -95,7 +95,7 @@ def test_the_fixture_uses_a_broker_that_already_runs(tmp_path: Path) -> None:
             **os.environ,
             "PYTHONPATH": search,
             "TIDEWHEEL_TEST_BOOTSTRAP_SERVERS": "far.example:9092",
-            # The plugin is named above: where the project is installed pytest would load it twice.
+            # The plugin is named above: pytest would load an installed one twice.
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         },
         timeout=60,

@@ -1,4 +1,4 @@
-"""The lock on a file: exclusive, patient for a while, and kept by a child that holds it."""
+"""The file lock: exclusive, with a time limit, and kept by a child."""
 
 import subprocess
 from pathlib import Path

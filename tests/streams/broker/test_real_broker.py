@@ -1,4 +1,4 @@
-"""The development broker itself: Apache Kafka really started, used, killed and started again."""
+"""The development broker with a real Kafka."""
 
 import contextlib
 import os
@@ -41,8 +41,6 @@ _CLI = "import cyclopts; from tidewheel.streams.cli.commands.broker import broke
 
 
 class Ready(msgspec.Struct):
-    """What the command says once the broker runs."""
-
     event: str
     bootstrap_servers: str
     cluster_id: str
@@ -70,7 +68,6 @@ def _lives(pid: int) -> bool:
 
 @pytest.fixture
 def command() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
-    """Runs `tidewheel broker` with its output in a pipe; ended after the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run(*arguments: str) -> "subprocess.Popen[bytes]":
@@ -177,7 +174,7 @@ def test_what_was_committed_before_a_crash_stays_committed(tmp_path: Path) -> No
         broker.kill()
         broker.start()
 
-        # Ends what had not come to its commit.
+        # Ends uncommitted transactions.
         _start([Producer(servers | {"transactional.id": name}) for name in producers])
         everywhere = [KafkaPartition("records", each) for each in range(_PARTITIONS)]
         offsets = {each.partition: each.offset for each in consumer.committed(everywhere, 30)}
@@ -199,7 +196,7 @@ def test_F3_a_last_run_that_is_fenced_late_is_fenced_before_the_broker_works(
     with broker:
         broker.create_topics({"orders": 1})
         broker.kill()
-        # No time at all, and then as much as it takes.
+        # First without time, then with enough.
         monkeypatch.setattr(launch, "_FENCING_SECONDS", (-1.0, 60.0))
         broker.start()
 
@@ -213,7 +210,7 @@ def _start(producers: Iterable[Producer]) -> None:
 
 
 def _commit(name: str, producer: Producer, answered: SimpleQueue[str]) -> None:
-    with contextlib.suppress(KafkaException):  # those that the crash cuts off
+    with contextlib.suppress(KafkaException):  # transactions interrupted by the crash
         producer.commit_transaction(10)
         answered.put(name)
 
@@ -339,7 +336,7 @@ def test_the_fixture_starts_one_broker_for_all_tests(tmp_path: Path) -> None:
 
 
 def _run_pytest(folder: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[bytes]":
-    # The plugin is named here: where the project is installed its entry point would load it a second time.
+    # The plugin is named here: pytest would load an installed one twice.
     environment = {**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "tidewheel.streams.testing.pytest_plugin",

@@ -1,4 +1,4 @@
-"""The files Kafka is started with: what they say, and that Java reads them as they are meant."""
+"""Kafka's configuration files, as Java reads them."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ def _properties(**overrides: str | int | bool) -> dict[str, str]:
 
 
 def _read_as_java_does(text: str) -> dict[str, str]:
-    """A reader of Java's properties format, by its specification."""
+    """Parse Java's properties format by its specification."""
     read: dict[str, str] = {}
     for line in text.splitlines():
         at = re.search(r"(?<!\\)(?:\\\\)*=", line)

@@ -1,4 +1,4 @@
-"""The two requests we send ourselves, against a server that answers what a test wants."""
+"""The two requests of our own, against a fake server."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""A bulk job's driver that does its executors' work in this process, without Spark."""
+"""A bulk job's driver that does the executors' work in this process."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -10,8 +10,6 @@ from tidewheel.streams.kafka.portable_settings import Keeper, clients_of, settin
 
 
 class InlineDriver(BulkDriver):
-    """A driver that does its executors' work itself."""
-
     def run(
         self,
         function: Callable[[ExecutorWork, Any, Counted], Any],
@@ -21,12 +19,10 @@ class InlineDriver(BulkDriver):
         step: str,
         total: int,
     ) -> list[Any]:
-        """Return what the function returns for each item."""
         return [function(work, item, lambda _: None) for item in items]
 
     @property
     def runs_here(self) -> bool:
-        """Return True."""
         return True
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What Spark does for `tidewheel bootstrap`, done in this process on a cluster of fakes."""
+"""Spark's part of `tidewheel bootstrap` in this process, on a fake cluster."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from tidewheel.streams.bulk.bootstrap.rows import (
 from tidewheel.streams.bulk.bootstrap.writer import (
     PartitionReport,
     WriteOrder,
-    last_words,
+    newest_keys,
     write_partition,
 )
 from tidewheel.streams.errors import StreamsError
@@ -28,7 +28,7 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 
 class FakeWriterPorts:
-    """What an attempt needs, of a fake broker. `around` is told each effect before it happens."""
+    """Writer ports on a fake broker; `around` receives each effect beforehand."""
 
     def __init__(
         self, broker: FakeBroker, group: Callable[[], Group], around: Callable[[str], None]
@@ -38,28 +38,24 @@ class FakeWriterPorts:
         self._around = around
 
     def producer(self, transactional_id: str) -> FakeTransactionalProducer:
-        """Return a new producer."""
         return KilledProducer(self._broker, transactional_id, self._around)
 
     def end_offset(self, partition: TopicPartition) -> int:
-        """Return the end."""
         return FakeAdmin(self._broker).end_offsets([partition])[partition]
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[SourceRecords]:
-        """Yield what is committed of a range."""
         reader = FakeChangelogReader(self._broker)
         reader.assign({partition: start})
         while reader.positions()[partition] < end:
             yield from reader.poll(1_000, 0)
 
     def group(self) -> Group:
-        """Return the group as its log tells it."""
         self._around("read the group")
         return self._group()
 
 
 class KilledProducer(FakeTransactionalProducer):
-    """Tells of its effects before they happen."""
+    """Producer that reports its effects beforehand."""
 
     def __init__(
         self, broker: FakeBroker, transactional_id: str, around: Callable[[str], None]
@@ -80,12 +76,10 @@ class KilledProducer(FakeTransactionalProducer):
         return super().commit(*args)
 
     def abort(self) -> None:
-        """Do nothing: who is killed aborts nothing."""
+        """A killed process aborts nothing."""
 
 
 class LocalJob:
-    """Goes through rows one after the other."""
-
     def __init__(
         self,
         target: StoreTarget,
@@ -101,7 +95,6 @@ class LocalJob:
         self._timestamp_ms = 0
 
     def check(self, existing: Mapping[int, tuple[int, int]], timestamp_ms: int) -> Checked:
-        """Encode and sort."""
         spec = self.target.spec
         self._timestamp_ms = timestamp_ms
         names = list(dict.fromkeys(name for row in self.rows for name in row)) or ["key", "value"]
@@ -121,7 +114,7 @@ class LocalJob:
             rows += [
                 existing_row(number, key, version, later=later, live=live)
                 for later, (key, version, live) in enumerate(
-                    last_words(runs, versioned=versioned, at_once=2)
+                    newest_keys(runs, versioned=versioned, at_once=2)
                 )
             ]
         rows.sort(key=lambda row: row.order)
@@ -139,7 +132,6 @@ class LocalJob:
         )
 
     def write(self, order: WriteOrder) -> Sequence[PartitionReport]:
-        """Write partition by partition."""
         return [
             write_partition(order, number, self._records(number), self.ports, lambda _: None)
             for number in range(self.target.partitions)

@@ -1,4 +1,4 @@
-"""What a program given by its path brings along reaches processes that know nothing of the path, as executors do."""
+"""A program given by its path reaches processes that do not know the path, as executors."""
 
 import importlib
 import os
@@ -41,7 +41,7 @@ def topology():
     return StreamsBuilder()
 """
 
-#: An executor: it knows the packages, and is told nothing else.
+#: An executor, which knows only the packages.
 _EXECUTOR = """
 import sys
 from pyspark.serializers import CloudPickleSerializer

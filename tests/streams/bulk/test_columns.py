@@ -1,4 +1,4 @@
-"""Keys and values as columns: native where Spark has the type, JSON text otherwise, nothing lost."""
+"""Keys and values as columns: native Spark types, or JSON text."""
 
 import uuid
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Comparing two copies of a store finds exactly what differs."""
+"""Tests of comparing two copies of a store."""
 
 from dataclasses import replace
 from pathlib import Path

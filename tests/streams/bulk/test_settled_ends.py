@@ -1,4 +1,4 @@
-"""Ends that count only once everything below them is decided."""
+"""Ends of logs without open transactions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a snapshot reads: on top of what there is where that is valid, cut into parts that miss nothing."""
+"""Tests of the snapshot plan."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A snapshot, made at once or in several goes, and what is restored from it, are what replaying the changelog leaves."""
+"""Snapshots and their restores equal a replay of the changelog."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -37,14 +37,12 @@ from tidewheel.tasks.ports import CommittedOffset, NewTopic
 _TOPIC = f"app-{STORE}-changelog"
 _PART = TopicPartition(_TOPIC, 0)
 
-#: Makes a cluster of fakes with an empty changelog.
+#: Returns a fake cluster with an empty changelog.
 NewBroker = Callable[[], FakeBroker]
 
 
 @pytest.fixture
 def new_broker(monkeypatch: pytest.MonkeyPatch) -> NewBroker:
-    """Has changelogs be read from the newest of these."""
-
     def make() -> FakeBroker:
         broker = FakeBroker()
         FakeAdmin(broker).create_topics([NewTopic(name=_TOPIC, partitions=1, config={})])
@@ -58,7 +56,6 @@ def new_broker(monkeypatch: pytest.MonkeyPatch) -> NewBroker:
 
 @pytest.fixture(scope="module")
 def locations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """New directories, one for each example."""
     root = tmp_path_factory.mktemp("snapshots")
     return (root / str(number) for number in count())
 
@@ -119,7 +116,7 @@ def test_snapshots_are_what_replay_leaves(
 
 
 def _content(driver: BulkDriver, store: BulkStore, location: Path) -> list[StoredRow]:
-    """Return what the newest snapshot and the tail hold."""
+    """Return the rows of the newest snapshot and the tail."""
     facts = changelog_facts([store], driver.admin, now_ms())[_PART]
     made = SnapshotLocation(str(location)).newest("app", STORE)
     assert made is not None
@@ -135,7 +132,7 @@ _RECORDS = [Logged(offset, b"%d" % (offset % 7), b"%d" % offset, offset) for off
 
 
 def _losing(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
-    """Have the log lose its beginning when somebody begins to read it."""
+    """Delete the log's beginning when a reader starts."""
 
     def make_reader() -> FakeChangelogReader:
         FakeAdmin(broker).delete_records({_PART: offset})
@@ -214,7 +211,7 @@ def test_what_can_not_be_deleted_stays_and_all_stores_are_published(
     stuck = tmp_path / "app" / STORE / "manifests" / f"{0:010}-{'0' * 16}.json"
     with inline_driver(_config(tmp_path), FakeAdmin(broker)) as driver:
         make_snapshots(driver, {STORE: store}, str(tmp_path))
-        stuck.mkdir()  # an old file that can't be deleted, whoever asks
+        stuck.mkdir()  # an old file that can't be deleted
         made = make_snapshots(driver, {STORE: store}, str(tmp_path))
     assert made.stores[STORE].generation == 1
     assert "can't be deleted" in caplog.text
@@ -246,7 +243,7 @@ _HOUR_MS = 3_600_000
 
 
 def _commit(broker: FakeBroker, slowest: int, fastest: int, position_ms: int) -> None:
-    """Commit how far two key ranges are, and the time where the slower one is."""
+    """Commit the positions of two key ranges, and the slower one's time."""
     progress = Progress(
         task_epoch=1,
         transactional_id="app-1",
@@ -271,7 +268,7 @@ def test_K3_a_snapshot_has_what_the_slowest_key_range_needs(
         _append(broker, [Logged(number, row, b"v", 1) for number, row in enumerate(rows)])
 
     def taken(position_ms: int | None) -> tuple[list[int], bool]:
-        """Return the hours of the rows of a new snapshot, and whether it is good for the slowest range."""
+        """Return the hours of a new snapshot's rows, and true if it fits the slowest range."""
         if position_ms is not None:
             _commit(broker, 1, 9, position_ms)
         made = make_snapshots(driver, {STORE: store}, str(tmp_path)).stores[STORE]

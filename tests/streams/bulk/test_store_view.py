@@ -1,4 +1,4 @@
-"""Keys as people write them on a command line, and where they are looked for."""
+"""Tests of keys typed on a command line, and of their partitions."""
 
 import uuid
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which stores bulk work is about, and what is said of those it can't be about."""
+"""Stores of bulk work, and errors for others."""
 
 import pytest
 
@@ -23,7 +23,6 @@ _CONFIG = StreamsConfig(application_id="shop", bootstrap_servers="nobody:1")
 
 
 def _topology() -> Topology:
-    """A count with a changelog, a table restored from its input, a count that is not logged, a store of a user's class."""
     builder = StreamsBuilder()
     visits = builder.stream("visits", key_serde=Serdes.string(), value_serde=Serdes.string())
     visits.group_by_key().count(store="counts")
@@ -38,7 +37,6 @@ def _topology() -> Topology:
 
 @pytest.fixture
 def admin() -> FakeAdmin:
-    """A cluster with the inputs."""
     admin = FakeAdmin(FakeBroker())
     admin.create_topics(
         [NewTopic(name=name, partitions=3, config={}) for name in ("visits", "products")]

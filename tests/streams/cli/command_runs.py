@@ -1,4 +1,4 @@
-"""Runs `tidewheel` as users do: as a process, with what it said kept."""
+"""`tidewheel` as a process, with its output."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Command:
-    """A command, or another program, that was started; killed at the end of the block if it still runs then."""
+    """Process that is killed at the end of the block."""
 
     def __init__(
         self,
@@ -39,22 +39,19 @@ class Command:
 
     @property
     def said(self) -> str:
-        """Return everything it said so far."""
         return "".join(self._lines)
 
     @property
     def pid(self) -> int:
-        """Return the command's process."""
         return self._process.pid
 
     @property
     def workers(self) -> list[int]:
-        """Return the worker processes it said it started, oldest first."""
+        """Return its worker processes, oldest first."""
         marks = (line.partition("started (process ")[2] for line in list(self._lines))
         return [int(mark.partition(")")[0]) for mark in marks if mark]
 
     def until_said(self, text: str, times: int = 1) -> None:
-        """Wait until it has said something."""
         until(
             lambda: self.said.count(text) >= times or self._process.poll() is not None,
             f"{text!r} in:\n{self.said}",
@@ -62,11 +59,10 @@ class Command:
         assert self.said.count(text) >= times, self.said
 
     def signal(self, number: int) -> None:
-        """Send a signal to the command alone."""
+        """Send a signal to the command only."""
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """Return its exit code."""
         code = self._process.wait(PATIENCE_S)
         self._reader.join(10)
         return code

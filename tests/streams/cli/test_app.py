@@ -1,4 +1,4 @@
-"""The command line as a whole: what it understands, what it says to the rest, and how it ends."""
+"""The command line as a whole: parsing, errors and exit codes."""
 
 import json
 import os
@@ -20,13 +20,12 @@ WORD_COUNT = f"{ROOT / 'examples' / 'word_count.py'}:topology"
 
 @pytest.fixture(autouse=True)
 def _logging_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler that writes to this test's standard error would fail in every later one."""
+    """A handler on this test's standard error would fail in every later test."""
     monkeypatch.setattr("tidewheel.streams.cli.commands.run.configure_logging", lambda *_: None)
 
 
 @pytest.fixture
 def supervised(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[StartWorker], RestartSettings]]:
-    """What `run` would have supervised."""
     seen: list[tuple[list[StartWorker], RestartSettings]] = []
 
     class _Supervisor:

@@ -1,4 +1,4 @@
-"""What is read from a command line."""
+"""Values of a command line."""
 
 import pytest
 
@@ -18,7 +18,6 @@ def test_a_secret_in_a_malformed_setting_is_not_repeated() -> None:
 
 
 def test_tasks_are_named_once_each() -> None:
-    """In the form that Kafka Streams prints."""
     assert parse_tasks("0_1,1_0") == (TaskId(0, 1), TaskId(1, 0))
     for text in ("", "0_1,0_1", "first", "0-1"):
         with pytest.raises(ConfigError, match="--tasks"):

@@ -1,4 +1,4 @@
-"""The commands that look at groups, and the one that sets them up again, on a real Kafka."""
+"""Group commands on a real Kafka."""
 
 import json
 import secrets
@@ -42,7 +42,7 @@ config = {{"application_id": "{app}"}}
 
 
 class _Group:
-    """A leader and members as they write, by hand."""
+    """Control topics written by hand."""
 
     def __init__(self, servers: str) -> None:
         self.app = f"watched-{secrets.token_hex(4)}"
@@ -58,17 +58,16 @@ class _Group:
         try:
             self.topic_ids |= self.log.open(create=True, inbox_back_ms=60_000)
         except GroupLogAwayError:
-            return False  # made, but not led yet
+            return False  # created, without a leader yet
         return True
 
     def lead(self, book: LogBook) -> None:
-        """Write what a book has, as its leader would, with the topics' real ids."""
+        """Write a log as its leader would, with the topics' real ids."""
         records = [_with_ids(entry.record, self.topic_ids) for entry in book.entries]
         self.log.claim()
         self.log.append(records)
 
     def speak(self, *members: str, tasks: tuple[TaskStatus, ...] = ()) -> None:
-        """Have the leader and members give a beat."""
         told: list[AnyMessage] = [
             LeaderBeat(app=self.app, member="p1", incarnation="p1", leader_epoch=1, seq=1)
         ]
@@ -88,7 +87,6 @@ class _Group:
         until(lambda: self._said() >= before + len(told), "the beats to be there")
 
     def command(self, *arguments: str) -> int:
-        """Run a command against this cluster."""
         return main([*arguments, "--bootstrap-servers", self.servers])
 
     def _said(self) -> int:
@@ -108,14 +106,13 @@ def _with_ids(record: AnyRecord, topic_ids: dict[str, str]) -> AnyRecord:
 
 @pytest.fixture
 def group(kafka_broker: RunningBroker) -> Iterator[_Group]:
-    """A group of its own for each test."""
     group = _Group(kafka_broker.bootstrap_servers)
     yield group
     group.close()
 
 
 def _scaled_out() -> LogBook:
-    """A group that stays patient however slow the machine is."""
+    """A group with a long session timeout, for slow machines."""
     book = LogBook()
     book.session_timeout_ms = 60_000
     return scale_out(two_members(book=book))
@@ -168,7 +165,7 @@ def test_N5_a_group_is_read_from_its_topics(
 
 
 def test_alarms_of_the_brokers_are_seen(group: _Group, capsys: pytest.CaptureFixture[str]) -> None:
-    """H18: an offset that no commit of the application has left."""
+    """H18: an offset that no commit of the application has written."""
     book = _scaled_out()
     orders = f"orders-{group.app}"
     group.admin.create_topics([NewTopic(name=orders, partitions=1, config={})])
@@ -214,7 +211,7 @@ def test_L4_the_wish_to_drain_reaches_the_leader(
 def test_a_group_whose_topics_were_deleted_is_set_up_again(
     group: _Group, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """H24: above every epoch beside the commits, with those producers fenced; members take it up from there."""
+    """H24: the epoch exceeds every committed one, and old producers are fenced."""
     orders = f"orders-{group.app}"
     group.admin.create_topics([NewTopic(name=orders, partitions=2, config={})])
     zombie = _commit(group, TopicPartition(orders, 0), epoch=17)

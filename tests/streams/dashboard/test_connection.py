@@ -1,4 +1,4 @@
-"""How long a dashboard waits for its clients: unfinished requests and viewers that read nothing hold no connection."""
+"""Unfinished requests and idle viewers keep no connection."""
 
 import contextlib
 import socket
@@ -9,9 +9,9 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 import uvicorn
 
-from tests.streams.dashboard.sightings import sighting
+from tests.streams.dashboard.polled_groups import polled_group
 from tidewheel.streams.dashboard import connection
-from tidewheel.streams.dashboard.looks import Looks
+from tidewheel.streams.dashboard.poller import GroupPoller
 from tidewheel.streams.dashboard.server import server_config
 from tidewheel.streams.dashboard.web import build_app
 
@@ -22,19 +22,18 @@ WHOLE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The port of a dashboard that waits half a second for a request."""
     monkeypatch.setattr(connection, "REQUEST_S", REQUEST_S)
     monkeypatch.setattr(connection, "UNREAD_S", REQUEST_S)
-    looks = Looks(sighting, 0.001)
-    server = uvicorn.Server(server_config(build_app("shop", looks)))
+    poller = GroupPoller(polled_group, 0.001)
+    server = uvicorn.Server(server_config(build_app("shop", poller)))
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        # A small buffer, which connections inherit: what is not read soon waits in the dashboard.
+        # Unread data waits in the dashboard.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         yield listening.getsockname()[1]
         server.should_exit = True
-        looks.end()
+        poller.end()
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
@@ -46,7 +45,7 @@ def _connected(port: int) -> Generator[socket.socket]:
 
 
 def _is_ended(client: socket.socket) -> bool:
-    """Wait until the other end is gone; whether that came in time."""
+    """Wait until the other end is gone; return true if in time."""
     try:
         while client.recv(65_536):
             pass
@@ -109,7 +108,7 @@ def test_more_connections_than_may_be_are_ended_before_they_ask(
 
 
 def _is_reset(client: socket.socket) -> bool:
-    """Return whether the other end has given the connection up; nothing is read."""
+    """Return true if the other end has closed."""
     try:
         client.sendall(b" ")
     except ConnectionError:

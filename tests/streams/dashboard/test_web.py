@@ -1,4 +1,4 @@
-"""What a dashboard answers, to whom, and what it refuses."""
+"""Answers and refusals of the dashboard."""
 
 import json
 import re
@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from tests.streams.dashboard.sightings import EVIL, sighting
-from tidewheel.streams.dashboard.looks import Looks, Sighting
+from tests.streams.dashboard.polled_groups import EVIL, polled_group
+from tidewheel.streams.dashboard.poller import GroupPoller, PolledGroup
 from tidewheel.streams.dashboard.web import build_app
 from tidewheel.streams.errors import StreamsError
 
@@ -23,21 +23,21 @@ TOKEN = "0123456789abcdef"  # noqa: S105 - of these tests
 
 @contextmanager
 def _served(
-    look: Callable[[], Sighting] = sighting,
+    fetch_status: Callable[[], PolledGroup] = polled_group,
     *,
     names: tuple[str, ...] = (),
     token: str | None = None,
 ) -> Generator[TestClient]:
-    """Serve a group that was looked at once or twice; then the looks end, so that streams do, too."""
+    """Serve a group that is polled once or twice; then streams end."""
     calls = iter(range(1_000))
 
-    def once() -> Sighting:
+    def once() -> PolledGroup:
         if next(calls):
-            looks.end()
-        return look()
+            poller.end()
+        return fetch_status()
 
-    looks = Looks(once, 0.001, patience_s=600)
-    app = build_app("shop", looks, names=names, token=token)
+    poller = GroupPoller(once, 0.001, patience_s=600)
+    app = build_app("shop", poller, names=names, token=token)
     with TestClient(app, base_url="http://localhost:8080") as client:
         shown = {} if token is None else {"authorization": f"Bearer {token}"}
         assert client.get("/api/events", headers=shown).is_success  # until the end
@@ -45,7 +45,7 @@ def _served(
 
 
 def _events(text: str) -> list[dict[str, Any]]:
-    """Return what a browser would take from a stream: the data of events that have no name of their own."""
+    """Return the data of a stream's unnamed events, as a browser would."""
     blocks = [re.split(r"\r\n|\r|\n", block) for block in text.split("\n\n") if block]
     assert blocks[-1][0] == "event: end"
     assert all(len(block) == 1 and block[0].startswith("data: ") for block in blocks[:-1])
@@ -56,7 +56,7 @@ def test_programs_get_what_status_prints() -> None:
     with _served() as client:
         answer = client.get("/api/status")
     assert answer.headers["content-type"] == "application/json"
-    assert answer.json() == json.loads(json.dumps(sighting().status.to_dict()))
+    assert answer.json() == json.loads(json.dumps(polled_group().status.to_dict()))
 
 
 def test_viewers_get_each_look_as_an_event() -> None:
@@ -69,7 +69,7 @@ def test_viewers_get_each_look_as_an_event() -> None:
 
 
 def test_figures_older_than_the_session_timeout_are_stale() -> None:
-    with _served(lambda: sighting(3_001)) as client:
+    with _served(lambda: polled_group(3_001)) as client:
         status = client.get("/api/status").json()
         samples = _samples(client.get("/metrics").text)
     assert {each["stale"] for each in (*status["members"], *status["tasks"])} == {True}
@@ -78,10 +78,10 @@ def test_figures_older_than_the_session_timeout_are_stale() -> None:
 
 
 def test_a_group_that_cannot_be_read_is_not_shown_as_it_was() -> None:
-    def look() -> Sighting:
+    def fetch() -> PolledGroup:
         raise StreamsError("list topics: nobody there")
 
-    with _served(look) as client:
+    with _served(fetch) as client:
         status, health = client.get("/api/status"), client.get("/healthz")
         told = _events(client.get("/api/events").text)[-1]
         samples = _samples(client.get("/metrics").text)
@@ -127,7 +127,7 @@ def test_prometheus_gets_the_groups_figures() -> None:
 
 
 def test_names_that_members_chose_stay_text() -> None:
-    with _served(lambda: sighting(name=EVIL)) as client:
+    with _served(lambda: polled_group(name=EVIL)) as client:
         told = _events(client.get("/api/events").text)
         samples = _samples(client.get("/metrics").text)
     assert {each["look"] for each in told} <= {1, 2}
@@ -144,7 +144,7 @@ def test_the_page_makes_no_markup_and_needs_nothing_from_elsewhere() -> None:
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(", script
     )
     addresses = re.findall(r"\w+://[^\"'\s)]+", markup + style + script)
-    assert addresses == ["http://www.w3.org/2000/svg"]  # a name, which nobody fetches
+    assert addresses == ["http://www.w3.org/2000/svg"]  # a name, never fetched
     used = set(re.findall(r"\$\(\"([\w-]+)\"\)", script))
     assert used <= set(re.findall(r'id="([\w-]+)"', markup))
 

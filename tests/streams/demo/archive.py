@@ -1,4 +1,4 @@
-"""A small archive in the shape of the real one, for tests."""
+"""A small archive like the real one."""
 
 import io
 import tarfile
@@ -21,7 +21,6 @@ AIRLINES = "carrier,name\nUA,United Air Lines Inc.\nAA,American Airlines Inc.\n"
 
 
 def small_archive(path: Path) -> Path:
-    """Write it: flights in a zip, the others plain."""
     path.parent.mkdir(parents=True, exist_ok=True)
     zipped = io.BytesIO()
     with zipfile.ZipFile(zipped, "w") as inner:

@@ -1,4 +1,4 @@
-"""The demo's own computation, and that the topology agrees with it without a broker."""
+"""The demo's own computation equals its topology, without a broker."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from tidewheel.testing import TopologyTestDriver
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """A small archive."""
     return small_archive(tmp_path / "small.tar.gz")
 
 

@@ -1,4 +1,4 @@
-"""What the demo does with a cluster, on one of fakes."""
+"""The demo's cluster access, on a fake cluster."""
 
 import pytest
 
@@ -13,7 +13,6 @@ from tidewheel.tasks.ports import CommittedOffset
 
 @pytest.fixture
 def fakes() -> FakeClients:
-    """A cluster without topics."""
     return FakeClients(FakeBroker())
 
 

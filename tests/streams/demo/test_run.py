@@ -23,18 +23,14 @@ pytestmark = [
 
 
 class _View(JsonView):
-    """Keeps what came out."""
-
     def __init__(self) -> None:
         self.values: Mapping[str, Mapping[str, Any]] = {}
         self.said: list[str] = []
 
     def results(self, tables: list[ResultTable], values: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep the values."""
         self.values = values
 
     def verdict(self, message: str, *, good: bool) -> None:
-        """Keep the message."""
         self.said.append(message)
 
 
@@ -63,7 +59,7 @@ def test_the_demo_is_right_and_leaves_nothing_behind(kafka_broker: RunningBroker
 
 
 def _of_the_demo(cluster: Cluster) -> set[str]:
-    """Return the topics that are the demo's, by name or by application; other tests make their own meanwhile."""
+    """Return the demo's topics; other tests create their own meanwhile."""
     fixed = {each.name for each in TABLES} | set(check.OUTPUT_TOPICS)
     return {
         name

@@ -12,7 +12,6 @@ from tidewheel.streams.demo.tables import TABLES, read_rows, table, to_batches, 
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small archive."""
     return small_archive(tmp_path_factory.mktemp("archive") / "small.tar.gz")
 
 

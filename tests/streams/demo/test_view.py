@@ -1,4 +1,4 @@
-"""What the demo says, to people and to programs."""
+"""Output of the demo."""
 
 import io
 import json

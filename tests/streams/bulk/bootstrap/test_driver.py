@@ -1,4 +1,4 @@
-"""Loading a store: what it leaves behind, what it refuses, and that a kill anywhere does no harm."""
+"""Loading a store: results, refusals, and kills at any step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,8 +17,8 @@ from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.protocol.messages import Beat
 from tidewheel.rebalance.protocol.records import decode_record
 from tidewheel.streams.bulk.bootstrap.driver import BootstrapDriver, BootstrapReport
-from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupBooks
-from tidewheel.streams.bulk.bootstrap.other_stores import stores_beside
+from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
+from tidewheel.streams.bulk.bootstrap.other_stores import other_stores_of
 from tidewheel.streams.bulk.bootstrap.plan import InputOffsets, parse_input_offsets, target_of
 from tidewheel.streams.bulk.bootstrap.writer import SupersededError, WriteOrder, write_partition
 from tidewheel.streams.errors import FencedError
@@ -34,11 +34,11 @@ FROM_END = parse_input_offsets("latest")
 
 
 class Killed(BaseException):
-    """The process is gone: nothing catches this."""
+    """The process is gone: no handler catches this."""
 
 
 class Kill:
-    """Kills at the `at`th effect; counts them all."""
+    """Kill at the `at`th effect; counts all effects."""
 
     def __init__(self, at: int = 1 << 30) -> None:
         self.at = at
@@ -46,7 +46,6 @@ class Kill:
         self.last = ""
 
     def __call__(self, effect: str) -> None:
-        """Note an effect that is about to happen."""
         self.count += 1
         self.last = effect
         if self.count == self.at:
@@ -54,10 +53,7 @@ class Kill:
 
 
 class Leader(KilledProducer):
-    """A leader's transactions."""
-
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Write records in one transaction."""
         self.begin()
         where = TopicPartition(state_topic(APP), 0)
         self.produce_changelog(where, keys, values, [0] * len(keys))
@@ -65,7 +61,7 @@ class Leader(KilledProducer):
 
 
 class KilledAdmin(GroupAdmin):
-    """Tells of its orders before they happen."""
+    """Admin that reports its requests beforehand."""
 
     def __init__(self, broker: FakeBroker, before: Kill) -> None:
         super().__init__(broker)
@@ -87,11 +83,7 @@ def plan_of(*stores: str) -> ApplicationPlan:
 
 
 class Shop:
-    """An application on a fake cluster: two input partitions with five records each, and no state yet.
-
-    Args:
-        beside: More stores that count the same.
-    """
+    """An application on a fake cluster: two input partitions of five records, without state."""
 
     def __init__(self, *beside: str) -> None:
         self.group = FakeGroup(topics=False)
@@ -104,13 +96,12 @@ class Shop:
         self.plan = plan_of(STORE, *beside)
         self.target = target_of(self.plan, APP, STORE)
 
-    def books(self, kill: Kill) -> GroupBooks:
-        """Return the group's books."""
+    def books(self, kill: Kill) -> GroupLogWriter:
         admin = KilledAdmin(self.broker, kill)
         topics = GroupTopics(
             APP, admin, FakeChangelogReader(self.broker), FakeChangelogReader(self.broker)
         )
-        books = GroupBooks(
+        books = GroupLogWriter(
             APP,
             admin=admin,
             topics=topics,
@@ -123,7 +114,6 @@ class Shop:
         return books
 
     def ports(self, kill: Kill | None = None) -> FakeWriterPorts:
-        """Return what attempts to write need."""
         return FakeWriterPorts(self.broker, self.state, kill or Kill())
 
     def driver(
@@ -132,7 +122,6 @@ class Shop:
         kill: Kill | None = None,
         order_by: str | None = None,
     ) -> BootstrapDriver:
-        """Return the next run of the command."""
         self.attempts += 1
         kill = kill or Kill()
         return BootstrapDriver(
@@ -144,12 +133,11 @@ class Shop:
             attempt=f"b{self.attempts}",
             topology_hash=b"topology",
             now_ms=lambda: NOW_MS,
-            beside=stores_beside(self.plan, APP, self.target),
+            beside=other_stores_of(self.plan, APP, self.target),
             has_records=self.has_records,
         )
 
     def has_records(self, where: TopicPartition, start: int, end: int) -> bool:
-        """Return whether a range has records."""
         return any(
             each.partition == where.partition and start <= each.offset < end
             for each in self.broker.records(where.topic)
@@ -163,16 +151,14 @@ class Shop:
         replace: bool = False,
         order_by: str | None = None,
     ) -> BootstrapReport:
-        """Run the command."""
         return self.driver(rows, order_by=order_by).run(asked, replace=replace)
 
     def state(self) -> Group:
-        """Return the group as its log tells it."""
         found = (decode_record(each.value) for each in self.broker.records(state_topic(APP)))
         return replay(record for record in found if record is not None)
 
     def content(self) -> dict[str, int]:
-        """Return what a store holds that is restored from the changelog; each key in the partition of its task."""
+        """Return a restored store's content, with each key in its task's partition."""
         rows: dict[bytes, bytes] = {}
         for each in self.broker.records(CHANGELOG):
             assert each.key is not None
@@ -182,13 +168,11 @@ class Shop:
         return {key.decode(): int.from_bytes(value) for key, value in rows.items()}
 
     def committed(self) -> dict[TopicPartition, int]:
-        """Return where input goes on."""
         found = FakeAdmin(self.broker).committed(APP, None, stable=True)
         return {each: offset.offset for each, offset in found.items()}
 
 
 def as_content(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return what a store with these rows holds."""
     return {row["key"]: row["value"] for row in rows}
 
 
@@ -219,7 +203,6 @@ def test_what_is_committed_names_topic_and_topology() -> None:
 
 
 def effects(rows: Sequence[Mapping[str, Any]] = ROWS) -> int:
-    """Return how many effects a whole run has."""
     kill = Kill()
     Shop().driver(rows, kill).run(FROM_END)
     return kill.count

@@ -1,4 +1,4 @@
-"""Steps in a group's log by somebody who is no member, while members lead in between."""
+"""Steps in a group's log from outside, while members lead in between."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ from tidewheel.rebalance.group import Group, snapshot
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.rebalance.ports import LeadershipLostError
 from tidewheel.rebalance.protocol.records import AnyRecord, LeaderClaim
-from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupBooks
+from tidewheel.streams.bulk.bootstrap.group_log_writer import GroupLogWriter
 from tidewheel.streams.group.topics import GroupTopics
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 from tidewheel.tasks.key_ranges.progress_vector import Progress, RangeProgress
@@ -19,31 +19,28 @@ from tidewheel.tasks.ports import CommittedOffset
 
 
 class RacingLeader(FakeLeader):
-    """Somebody else claims just before it writes, as long as the test says so."""
+    """Writer that loses to queued claims of others."""
 
     def __init__(self, group: FakeGroup, races: list[Callable[[], None]]) -> None:
         super().__init__(group.broker)
         self._races = races
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Write, unless somebody is faster."""
         if self._races:
             self._races.pop()()
             raise LeadershipLostError("fenced")
         super().write(keys, values)
 
-    def close(self) -> None:
-        """Let go."""
+    def close(self) -> None: ...
 
 
 def books_of(
     group: FakeGroup, races: list[Callable[[], None]], pauses: list[float] | None = None
-) -> GroupBooks:
-    """Return the group's books."""
+) -> GroupLogWriter:
     broker = group.broker
     admin = FakeAdmin(broker)
     topics = GroupTopics(APP, admin, FakeChangelogReader(broker), FakeChangelogReader(broker))  # type: ignore[arg-type] # asks for no time
-    return GroupBooks(
+    return GroupLogWriter(
         APP,
         admin=admin,
         topics=topics,
@@ -55,7 +52,7 @@ def books_of(
 
 
 def claimed_by(leader: str) -> Callable[[Group], list[AnyRecord]]:
-    """Return what claims the group as it is."""
+    """Return a step that claims the unchanged group."""
 
     def make(group: Group) -> list[AnyRecord]:
         epoch = group.leader_epoch + 1
@@ -64,8 +61,7 @@ def claimed_by(leader: str) -> Callable[[Group], list[AnyRecord]]:
     return make
 
 
-def overtaken(books: GroupBooks) -> None:
-    """Have a member claim the group."""
+def overtaken(books: GroupLogWriter) -> None:
     books.step(claimed_by("member"))
 
 

@@ -1,4 +1,4 @@
-"""Loading one store does not miscount the others: which these are, and when offsets must not move."""
+"""Loading one store does not miscount the others."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,10 @@ from tidewheel import Serdes, StreamsBuilder, StreamsConfig
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.bulk.bootstrap.driver import BootstrapRefused
 from tidewheel.streams.bulk.bootstrap.other_stores import (
-    StoreBeside,
+    OtherStore,
     moves_of,
+    other_stores_of,
     refusal_of_moves,
-    stores_beside,
 )
 from tidewheel.streams.bulk.bootstrap.plan import parse_input_offsets, target_of
 from tidewheel.streams.dsl.kstream import KStream
@@ -28,23 +28,18 @@ FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 EARLIEST = parse_input_offsets("earliest")
 
 
-# -- which stores -------------------------------------------------------------------------------------------------------
-
-
 def stream(builder: StreamsBuilder, topic: str) -> KStream[str, str]:
-    """Return the stream of a topic of texts."""
     return builder.stream(topic, key_serde=Serdes.string(), value_serde=Serdes.string())
 
 
 def plan_of(builder: StreamsBuilder) -> ApplicationPlan:
-    """Return a topology as it runs."""
     spec = builder.build(StreamsConfig(application_id=APP)).spec(None)
     return plan_application(spec, APP, {"orders": 2, "clicks": 2})
 
 
 def beside(plan: ApplicationPlan, store: str) -> dict[str, set[str]]:
-    """Return the stores beside one, and the topics that reach them."""
-    found = stores_beside(plan, APP, target_of(plan, APP, store))
+    """Return the other stores, with the topics that reach them."""
+    found = other_stores_of(plan, APP, target_of(plan, APP, store))
     return {each.name: set(each.topics) for each in found}
 
 
@@ -57,7 +52,7 @@ def test_stores_of_the_same_input_count_and_those_of_others_do_not() -> None:
     plan = plan_of(builder)
     assert beside(plan, "counts") == {"totals": {"orders"}}
     assert beside(plan, "clicked") == {}
-    found = stores_beside(plan, APP, target_of(plan, APP, "counts"))[0]
+    found = other_stores_of(plan, APP, target_of(plan, APP, "counts"))[0]
     assert found.changelog == (TopicPartition(BESIDE, 0), TopicPartition(BESIDE, 1))
 
 
@@ -80,9 +75,6 @@ def test_stores_that_read_one_repartition_topic_count() -> None:
     moved.count(store="totals")
     between = "shop-moved-repartition"
     assert beside(plan_of(builder), "counts") == {"totals": {"orders", between}}
-
-
-# -- which offsets ------------------------------------------------------------------------------------------------------
 
 
 def at(offset: int, *, ahead: int | None = None) -> CommittedOffset:
@@ -124,7 +116,7 @@ def test_what_lies_between_comes_again_or_is_missed(
 def refusal(
     committed: Mapping[TopicPartition, CommittedOffset], *topics: str, count: int = 1
 ) -> str | None:
-    """Return why all partitions of orders, in which something is committed, must not go to 0."""
+    """Return the refusal of moving all committed partitions of orders to 0."""
     plan = plan_of_two()
     partitions = [TopicPartition("orders", number) for number in range(count)]
     moves = moves_of(
@@ -133,12 +125,11 @@ def refusal(
         dict.fromkeys(partitions, 0),
         dict.fromkeys(partitions, 40),
     )
-    one = StoreBeside(name="totals", changelog=(), topics=frozenset(topics))
+    one = OtherStore(name="totals", changelog=(), topics=frozenset(topics))
     return refusal_of_moves(target_of(plan, APP, "counts"), moves, [one])
 
 
 def plan_of_two() -> ApplicationPlan:
-    """Return two stores of one input."""
     builder = StreamsBuilder()
     orders = stream(builder, "orders").group_by_key()
     orders.count(store="counts")
@@ -168,18 +159,15 @@ def test_a_refusal_of_many_partitions_stays_readable() -> None:
     assert "and 42 more" in told
 
 
-# -- the command --------------------------------------------------------------------------------------------------------
-
-
 class SharedShop(Shop):
-    """Another store counts the same input; it has content, and the group has committed half of the input."""
+    """Another store counts the same input; half of it is committed."""
 
     def __init__(self) -> None:
         super().__init__("totals")
         self.broker.create_topic(BESIDE, 2, {"cleanup.policy": "compact"})
 
     def run_once(self, *offsets: int) -> None:
-        """Leave behind what a run leaves that came to these offsets."""
+        """Leave the state of a run that reached these offsets."""
         self.broker.send(BESIDE, b"3", b"k", partition=0)
         for where, offset in zip((FIRST, SECOND), offsets, strict=False):
             FakeAdmin(self.broker).alter_committed(APP, {where: offset})

@@ -1,4 +1,4 @@
-"""Which stores can be loaded, what they are computed from, and where that is read on."""
+"""Stores that can be loaded, their inputs, and the input offsets."""
 
 import json
 from dataclasses import replace
@@ -36,19 +36,16 @@ TOPICS = {"orders": 2, "clicks": 2, "people": 2}
 
 
 def stream(builder: StreamsBuilder, topic: str = "orders") -> KStream[str, int]:
-    """Return the stream of a topic of texts and numbers."""
     return builder.stream(topic, key_serde=Serdes.string(), value_serde=Serdes.int64())
 
 
 def target(builder: StreamsBuilder, store: str = "counts") -> StoreTarget:
-    """Return a store of a topology."""
     spec = builder.build(StreamsConfig(application_id=APP)).spec(None)
     plan = plan_application(spec, APP, TOPICS)
     return target_of(plan, APP, store)
 
 
 def both(topic: str) -> list[TopicPartition]:
-    """Return the partitions of a topic."""
     return [TopicPartition(topic, number) for number in range(2)]
 
 
@@ -67,7 +64,6 @@ def test_a_store_goes_on_from_all_that_it_is_computed_from() -> None:
 
 
 def refused(build: Any, store: str = "counts") -> str:
-    """Return why a store can't be loaded."""
     builder = StreamsBuilder()
     build(builder)
     with pytest.raises(StreamsError) as raised:

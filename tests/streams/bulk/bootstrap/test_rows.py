@@ -1,4 +1,4 @@
-"""From rows to records: whatever the store, what is restored from them is what the rows say."""
+"""Any store restored from the records equals the rows."""
 
 import copy
 import math
@@ -25,7 +25,7 @@ from tidewheel.streams.bulk.bootstrap.rows import (
     one_per_key,
     shown,
 )
-from tidewheel.streams.bulk.bootstrap.writer import last_words
+from tidewheel.streams.bulk.bootstrap.writer import newest_keys
 from tidewheel.streams.serdes.partitioning import partition_of
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
@@ -34,7 +34,6 @@ PARTITIONS = 3
 
 
 def spec(kind: StoreKind = StoreKind.TIMESTAMPED_KEY_VALUE, **given: Any) -> StoreSpec:
-    """Return a store of texts and numbers."""
     return StoreSpec(
         name="counts",
         kind=kind,
@@ -52,7 +51,6 @@ SPECS = {
 
 
 def encoder(store: StoreSpec, *names: str, order_by: str | None = None) -> RowEncoder:
-    """Return what encodes rows with these columns."""
     return RowEncoder(
         spec=store,
         topic="shop-counts-changelog",
@@ -65,7 +63,6 @@ def encoder(store: StoreSpec, *names: str, order_by: str | None = None) -> RowEn
 def written(
     store: StoreSpec, rows: list[ChangelogRow], *, keep_last: bool = False
 ) -> dict[int, list[Written]]:
-    """Return the records of each partition."""
     return {
         number: list(
             one_per_key(
@@ -80,13 +77,12 @@ def written(
 
 
 def alive(rows: Iterable[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes]]:
-    """Return the rows that are no deletes."""
     return [(key, value) for key, value in rows if value is not None]
 
 
 @st.composite
 def frames(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Draw rows that have every column a store may want, and no key, window and version twice."""
+    """Draw rows with every column, and unique keys, windows and versions."""
     rows = draw(
         st.lists(
             st.fixed_dictionaries(
@@ -163,9 +159,9 @@ def test_what_is_restored_is_what_the_rows_say(name: str, rows: list[dict[str, A
 def test_the_last_row_of_a_key_wins_and_keys_without_a_row_are_deleted(
     rows: list[tuple[str, int, float | None]], existing: set[str], chance: Any
 ) -> None:
-    """Whatever order rows arrive in; of two with the same place the larger value wins, so that each run is the same.
+    """Of equal ranks the larger value wins, for equal results in each run.
 
-    Null stands before all values and NaN behind them, as in Spark.
+    Null sorts before all values and NaN behind them, as in Spark.
     """
     store = spec()
     encode = encoder(store, "key", "value", "at", order_by="at")
@@ -210,7 +206,7 @@ def test_a_key_is_deleted_once(log: list[tuple[str, bool]], at_once: int, chance
         )
         for offset, (key, is_set) in enumerate(log)
     ]
-    words = last_words(runs, versioned=False, at_once=at_once)
+    words = newest_keys(runs, versioned=False, at_once=at_once)
     rows = [
         existing_row(0, key, version, later=later, live=live)
         for later, (key, version, live) in enumerate(words)
@@ -240,8 +236,6 @@ def test_columns_that_are_no_part_of_the_key_are_the_fields_of_the_value() -> No
 
 @dataclass
 class Product:
-    """A user's class."""
-
     name: str
     price: float
 
@@ -329,7 +323,7 @@ def test_a_column_of_another_type_is_told_how_to_cast_it(row: dict[str, object],
 
 
 def test_a_windowed_key_goes_where_the_key_inside_goes() -> None:
-    """All windows of a key are in one partition, as Kafka Streams has them."""
+    """All windows of a key are in one partition, as in Kafka Streams."""
     serde = Serdes.windowed(Serdes.bytes(), 1_000)
     store = spec(StoreKind.KEY_VALUE, key_serde=serde)
 
@@ -363,6 +357,6 @@ def test_keys_in_messages_are_short() -> None:
 def test_an_encoder_travels() -> None:
     store = replace(spec(), value_serde=Serdes.json(Product))
     made = encoder(store, "key", "name", "price")
-    again = copy.deepcopy(made)  # as it is when it travels: by what it is made of
+    again = copy.deepcopy(made)  # as pickled for an executor
     row = {"key": "p1", "name": "tea", "price": 3.5}
     assert again.encode(row) == made.encode(row)

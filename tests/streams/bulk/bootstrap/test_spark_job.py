@@ -1,4 +1,4 @@
-"""What executors do with rows, without Spark: encode them, and go through a partition's rows twice."""
+"""The executors' work on rows, without Spark."""
 
 from typing import Any
 
@@ -10,7 +10,6 @@ SPEC = SPECS["key-value"]
 
 
 def placed(rows: list[dict[str, Any]]) -> list[Any]:
-    """Return rows at their places, sorted as they arrive there."""
     encoder = RowEncoder(
         spec=SPEC,
         topic="shop-counts-changelog",

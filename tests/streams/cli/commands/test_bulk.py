@@ -1,4 +1,4 @@
-"""What the commands for state in bulk share."""
+"""Shared parts of the bulk commands."""
 
 import signal
 

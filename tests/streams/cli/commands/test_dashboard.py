@@ -1,4 +1,4 @@
-"""`tidewheel dashboard`: where it listens, what it refuses to begin with, and how it ends."""
+"""`tidewheel dashboard`: address, refusals and exit."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 from tests.rebalance.leader.group_logs import two_members
 from tests.streams.group.fake_group import FakeGroup, use
 from tidewheel.streams.cli.app import main
-from tidewheel.streams.dashboard.looks import Looks
+from tidewheel.streams.dashboard.poller import GroupPoller
 from tidewheel.streams.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[4]
@@ -81,7 +81,7 @@ def test_it_serves_the_group_until_a_signal() -> None:
 
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
-    """A settled group; whoever would serve it is not there."""
+    """A settled group, without a server."""
     book = two_members()
     group = FakeGroup()
     group.write(book)
@@ -98,8 +98,8 @@ def group(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
         (["--interval", "0"], "--interval 0: at least 0.1 s"),
         (["--interval", "nan"], "--interval nan: at least 0.1 s"),
         (["--port", "65536"], "--port 65536: a port is"),
-        (["--host", "0.0.0.0"], "--host 0.0.0.0: others than this machine could look"),  # noqa: S104 - refused
-        (["--host", "::"], "--host ::: others than this machine could look"),
+        (["--host", "0.0.0.0"], "--host 0.0.0.0: other machines could read"),  # noqa: S104 - refused
+        (["--host", "::"], "--host ::: other machines could read"),
         (["--host", "no such host"], "--host no such host: no such address"),
         (["--token", "hunter2-hunter2-hunter2"], "--token: give env:NAME or file:/path"),
         (["--token", "env:NOT_SET_HERE"], "'NOT_SET_HERE' is not set"),
@@ -130,9 +130,9 @@ def test_other_addresses_are_listened_to_with_a_token(
 def test_it_ends_at_once_where_brokers_do_not_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def serve(_: socket.socket, name: str, looks: Looks, **__: object) -> None:
+    def serve(_: socket.socket, name: str, poller: GroupPoller, **__: object) -> None:
         assert name == "shop"
-        looks.hangs = True
+        poller.hangs = True
 
     def leave(code: int) -> None:
         raise SystemExit(code)

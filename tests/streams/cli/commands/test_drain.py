@@ -1,4 +1,4 @@
-"""`tidewheel drain`: says the wish, follows the member, tells how it ended."""
+"""`tidewheel drain`: order, progress and outcome."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from tidewheel.streams.kafka.admin.group_log import inbox_topic
 
 
 class _Scene:
-    """A group that goes on while `drain` waits: each wait is the next thing a leader writes."""
+    """A group whose leader writes a step at each wait of `drain`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.book = two_members()
@@ -39,7 +39,6 @@ class _Scene:
 
     @property
     def wishes(self) -> list[DrainMember]:
-        """What was said in the inbox."""
         told = [
             decode_message(record.value or b"")
             for record in self.group.broker.records(inbox_topic(APP))
@@ -49,7 +48,6 @@ class _Scene:
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> _Scene:
-    """`a` and `b` with two tasks each."""
     return _Scene(monkeypatch)
 
 

@@ -1,4 +1,4 @@
-"""`tidewheel state delete`: asks the owner of the key, waits for its answer, tells where the tombstones are."""
+"""`tidewheel state delete`: order, answer, and position of the tombstones."""
 
 import json
 import secrets
@@ -18,7 +18,7 @@ from tidewheel.streams.kafka.admin.group_log import inbox_topic
 from tidewheel.streams.serdes.partitioning import partition_of
 
 PARTITIONS = 4
-#: Key `alice` is in this partition, whose task is `b`'s as all odd ones are.
+#: Partition of key `alice`; all odd tasks are `b`'s.
 ALICE = 1
 
 PROGRAM = """
@@ -52,7 +52,7 @@ topology = builder.build(config)
 
 
 class _Scene:
-    """A group that goes on while the command waits: at each wait something happens to it."""
+    """A group that changes at each wait of the command."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.book = two_members()
@@ -77,12 +77,10 @@ class _Scene:
             step()
 
     def log(self, write: Callable[[LogBook], object]) -> None:
-        """Have the leader write something."""
         write(self.book)
         self.group.write(self.book)
 
     def answer(self, member: str, **values: object) -> None:
-        """Have a member answer the last wish."""
         self.group.hear(
             self.book.now_ms,
             KeyErased(
@@ -96,14 +94,12 @@ class _Scene:
         )
 
     def delete(self, *arguments: str, execute: bool = True) -> int:
-        """Run the command."""
         return main(
             ["state", "delete", self.target, *arguments, *(["--execute"] if execute else [])]
         )
 
     @property
     def wishes(self) -> list[EraseKey]:
-        """What was said in the inbox."""
         told = [
             decode_message(record.value or b"")
             for record in self.group.broker.records(inbox_topic(APP))
@@ -113,7 +109,6 @@ class _Scene:
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> _Scene:
-    """`a` and `b` with two tasks each."""
     assert partition_of(b"alice", PARTITIONS) == ALICE
     return _Scene(monkeypatch, tmp_path)
 

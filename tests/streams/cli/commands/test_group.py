@@ -1,4 +1,4 @@
-"""`tidewheel group`: the account of what happened, and setting a group up again."""
+"""`tidewheel group`: history and recovery."""
 
 import json
 import secrets
@@ -45,7 +45,6 @@ def _progress(epoch: int, transactional_id: str, offset: int = 5) -> CommittedOf
 
 @pytest.fixture
 def program(tmp_path: Path) -> str:
-    """A program with one sub-topology over `orders`."""
     file = tmp_path / f"shop_{secrets.token_hex(4)}.py"  # a module is loaded once per name
     file.write_text(PROGRAM, encoding="utf-8")
     return f"{file}:topology"
@@ -53,7 +52,7 @@ def program(tmp_path: Path) -> str:
 
 @pytest.fixture
 def lost(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
-    """A group that has committed at epochs 3 and 17, and whose topics are gone."""
+    """A group with commits at epochs 3 and 17, without topics."""
     group = FakeGroup(topics=False)
     group.broker.create_topic("orders", 2)
     group.broker.groups[APP] |= {
@@ -179,7 +178,7 @@ def test_H24_a_group_that_was_set_up_for_another_program_is_set_up_anew(
 def test_recovery_begins_above_every_epoch_with_everybody_fenced(
     lost: FakeGroup, program: str
 ) -> None:
-    """H24: no epoch is used twice, and the log is one that members take up."""
+    """H24: no epoch is used twice, and members accept the log."""
     assert main(["group", "recover", program, "--execute"]) == ExitCode.OK
     assert lost.broker.fenced == [producer_id("a", 1, 0), producer_id("b", 4, 2)]
     reader = GroupTopics(

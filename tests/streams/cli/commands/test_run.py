@@ -1,4 +1,4 @@
-"""`tidewheel run` with real workers on a real Kafka: started, crashed, fenced, stopped."""
+"""`tidewheel run` with real workers on a real Kafka."""
 
 import os
 import secrets
@@ -46,8 +46,6 @@ config = {{"application_id": "{app}", "commit_interval_ms": 50}}
 
 
 class Shouting:
-    """An application of its own: topics, program, and the arguments to run it."""
-
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         word = secrets.token_hex(4)
         self.cluster = cluster
@@ -60,17 +58,14 @@ class Shouting:
 
     @property
     def target(self) -> str:
-        """Return the program to run."""
         return f"{self.program}:topology"
 
     def arguments(self, *more: str, state_dir: Path | None = None) -> list[str]:
-        """Return a command line that runs it."""
         servers = self.cluster.bootstrap_servers
         where = str(state_dir or self.state_dir)
         return ["run", self.target, "--bootstrap-servers", servers, "--state-dir", where, *more]
 
     def start(self) -> StartWorker:
-        """Return what a supervisor of one worker without a group is given."""
         servers, state_dir = self.cluster.bootstrap_servers, str(self.state_dir)
         return StartWorker(
             target=self.target,
@@ -79,21 +74,17 @@ class Shouting:
         )
 
     def create(self, partitions: int = 2) -> None:
-        """Create its topics."""
         self.cluster.create({self.input: partitions, self.output: partitions})
 
     def say(self, *words: str) -> None:
-        """Write words, keyed by themselves."""
         self.cluster.send(self.input, [(word.encode(), word.encode()) for word in words])
 
     def heard(self) -> set[bytes | None]:
-        """Return what came out."""
         return {record.value for record in self.cluster.read(self.output)}
 
 
 @pytest.fixture(scope="module")
 def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
-    """The session's broker."""
     made = Cluster(kafka_broker.bootstrap_servers)
     yield made
     made.close()
@@ -101,7 +92,6 @@ def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
 
 @pytest.fixture
 def shouting(cluster: Cluster, tmp_path: Path) -> Shouting:
-    """An application whose topics do not exist yet."""
     return Shouting(cluster, tmp_path)
 
 
@@ -246,7 +236,7 @@ def test_a_record_that_brings_workers_down_is_named_after_five_crashes(
     shouting.say("one", "poison", "two")
     assert Supervisor([shouting.start()], restart=QUICK).run() is ExitCode.CRASH_LOOP
     assert f"5 crashes on topic {shouting.input}, partition 0, offset 1: " in caplog.text
-    # The way out that the message names: the handler skips the record, and the rest goes on from there.
+    # The message names this handler: it skips the record, and processing continues.
     skipping = ("--set", "processing_exception_handler=continue")
     with Command(*shouting.arguments(*skipping)) as command:
         until(lambda: shouting.heard() == {b"ONE", b"TWO"}, command.said)
@@ -278,7 +268,7 @@ def test_a_record_that_kills_workers_without_a_word_is_named_too(
     place = f"topic {shouting.input}, partition 0, offset 1"
     said = f"2 crashes on {place}: exit code 4 without a report while processing {place}; correct"
     assert said in caplog.text
-    # A life that comes after a commit begins behind it, with the record that kills.
+    # A restart after a commit begins with the record that kills.
     assert [each[-1:] for each in hands] == [[], [1], [1]]
     assert {offset for each in hands for offset in each} <= {0, 1}
 

@@ -1,4 +1,4 @@
-"""`tidewheel status`: what it prints, and its exit codes."""
+"""`tidewheel status`: output and exit codes."""
 
 import json
 import re
@@ -27,7 +27,6 @@ from tidewheel.tasks.ports import CommittedOffset
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal that is wide enough for every column."""
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("FORCE_COLOR", "")
     monkeypatch.setattr("tidewheel.streams.cli.commands.status.wants_json", lambda *, asked: asked)
@@ -35,7 +34,6 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def learning(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
-    """`c` learns 0_1 from `b`."""
     book = two_members().member("c")
     book.target({"0_0": "a", "0_1": "c", "0_2": "a", "0_3": "b"}, "c joined")
     book.step({"0_1": ("c-1", 7)}, {"0_0": ("b-1", 8)}, parked=("0_3",)).after(2_000)
@@ -139,7 +137,7 @@ def test_only_what_is_committed_counts(
 
 
 def told_by_the_first(row: TaskStatus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have two members speak, the first one of a task."""
+    """Two members report, the first one about a task."""
     book = two_members()
     group = FakeGroup()
     group.write(book)
@@ -216,7 +214,7 @@ def test_K6_status_and_top_name_the_coroutine_that_blocks_a_loop(
 
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
-    """A group whose task 0_1 is cut into two ranges; it has committed them."""
+    """A group with task 0_1 in two committed ranges."""
     book = two_members().about(*(f"0_{number}" for number in range(4)), partitions={"orders": 2})
     group = FakeGroup()
     group.write(book)
@@ -232,7 +230,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> FakeGroup:
 
 
 def commit(group: FakeGroup, second: int, offset: int) -> None:
-    """Commit partition 1 of orders: the first range is at 400, the second one, from its first hash on, at an offset."""
+    """Commit partition 1 of orders: the first range is at 400."""
     progress = Progress(
         task_epoch=1,
         transactional_id=f"{APP}-b-0",

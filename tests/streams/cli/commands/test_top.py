@@ -1,4 +1,4 @@
-"""`tidewheel top`: looks one after the other."""
+"""Tests of `tidewheel top`."""
 
 import contextlib
 import json
@@ -26,15 +26,14 @@ from tidewheel.streams.group.status import GroupStatus
 
 ROOT = Path(__file__).parents[4]
 
-#: Back from the alternate screen.
+#: Leaves the alternate screen.
 _BACK = b"\x1b[?1049l"
-#: A second is what is promised, and a call that must not be waited for lasts four.
+#: The limit is one second; a call that must not be awaited lasts four.
 _AT_ONCE_S = 3.5
 
 
 @pytest.fixture
 def book(monkeypatch: pytest.MonkeyPatch) -> LogBook:
-    """A settled group of which `top` is asked."""
     book = two_members()
     group = FakeGroup()
     group.write(book)
@@ -139,7 +138,7 @@ raise SystemExit(main(["top", "shop", "--bootstrap-servers", sys.argv[1]]))
 """
 
 
-#: On a terminal Ctrl-C is heard, also when the tests themselves were started in the background, where it is ignored.
+#: Ctrl-C works even if the tests run in the background, where it is ignored.
 _HEARS_CTRL_C = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -147,7 +146,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Terminal:
-    """A program on a terminal of its own; what it shows, and how it leaves the terminal."""
+    """A program on its own terminal."""
 
     def __init__(self, program: str, *arguments: str) -> None:
         self.ours, theirs = pty.openpty()
@@ -170,20 +169,19 @@ class Terminal:
         os.close(theirs)
 
     def see(self, wanted: bytes) -> bytes:
-        """Read on until something is shown; return what was."""
+        """Read until a text is shown; return the new output."""
         read = _read_until(self.ours, wanted)
         self.shown += read
         return read
 
     def ctrl_c(self) -> tuple[int, float]:
-        """Interrupt the program; return its exit code, and how many seconds it took to go."""
+        """Interrupt the program; return its exit code and the seconds until exit."""
         began_s = time.monotonic()
         self.process.send_signal(signal.SIGINT)
         code = self.process.wait(30)
         return code, time.monotonic() - began_s
 
     def close(self) -> None:
-        """End the program, if it has not ended."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -192,7 +190,6 @@ class Terminal:
 
 @pytest.fixture
 def on_a_terminal() -> Iterator[Callable[..., Terminal]]:
-    """Start programs on terminals."""
     with contextlib.ExitStack() as opened:
 
         def start(program: str, *arguments: str) -> Terminal:
@@ -205,7 +202,7 @@ def on_a_terminal() -> Iterator[Callable[..., Terminal]]:
 
 @pytest.fixture
 def silent_broker() -> Iterator[str]:
-    """Somebody listens, and never says a word: a broker that was stopped."""
+    """A listener that never answers, like a stopped broker."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 

@@ -1,4 +1,4 @@
-"""Groups as a dashboard sees them."""
+"""Groups for tests of the dashboard."""
 
 from msgspec.structs import replace
 
@@ -7,17 +7,17 @@ from tests.streams.group.fake_group import APP, beat
 from tidewheel.rebalance.inspect.describe import fold_log
 from tidewheel.rebalance.protocol.messages import LeaderBeat
 from tidewheel.rebalance.protocol.task_status import RunningCall, TaskStatus
-from tidewheel.streams.dashboard.looks import Sighting
+from tidewheel.streams.dashboard.poller import PolledGroup
 from tidewheel.streams.group.inbox import InboxFold
 from tidewheel.streams.group.status import group_status
 from tidewheel.streams.group.topics import Heard
 
-#: A name that a member might choose to harm who looks at it.
+#: A member's name that attacks viewers.
 EVIL = '</script><img src=x onerror=alert(1)>\n\nevent: end\ndata: {"look": 9}\n\n\r\u2028"'
 
 
-def sighting(later_ms: int = 0, *, name: str = "c") -> Sighting:
-    """Return a group in which `name` learns 0_1 from `b`, and a record of 0_0 is stuck; so long after it last spoke."""
+def polled_group(later_ms: int = 0, *, name: str = "c") -> PolledGroup:
+    """Return a group with `name` learning 0_1 from `b` and a stuck record of 0_0."""
     book = two_members().member(name)
     book.target({"0_0": "a", "0_1": name, "0_2": "a", "0_3": "b"}, f"{name} joined")
     book.step({"0_1": (f"{name}-1", 7)}, {"0_0": ("b-1", 8)}, parked=("0_3",)).after(1_000)
@@ -38,4 +38,4 @@ def sighting(later_ms: int = 0, *, name: str = "c") -> Sighting:
     for message in (leader, beat("a", stuck), in_call, beat(name, learner)):
         inbox.take(Heard(book.now_ms, message))
     status = group_status(APP, fold_log(book.entries), inbox, now_ms=book.now_ms + later_ms)
-    return Sighting(status=status, history=(f"2026-11-21  {name} joined\n  +0 ms  more",))
+    return PolledGroup(status=status, history=(f"2026-11-21  {name} joined\n  +0 ms  more",))
