@@ -22,11 +22,9 @@ class KafkaClients:
     """Makes an application's clients; each connects in the background and shares nothing.
 
     Args:
-        bootstrap_servers: `host:port`, comma-separated.
-        application_id: Also the group of committed offsets.
         client_id: For brokers' logs; the application's id if empty.
-        consumer: The user's librdkafka properties; `producer` and `admin` likewise. Values may be
-            `env:NAME`, `file:/path`, and for callbacks `module:name`, resolved per client.
+        consumer: librdkafka properties; `producer` and `admin` likewise. Values may be `env:NAME`,
+            `file:/path`, and for callbacks `module:name`, resolved per client.
         on_wait: Called about twice a second while a producer waits for the cluster.
 
     Raises:
@@ -73,7 +71,6 @@ class KafkaClients:
     def transactional_producer(
         self, transactional_id: str, transaction_timeout_ms: int, *, call_timeout_s: float = 30.0
     ) -> KafkaTransactionalProducer:
-        """Return a new transactional producer; call its `init` first."""
         return KafkaTransactionalProducer(
             self.settings,
             transactional_id,
@@ -92,7 +89,7 @@ class KafkaClients:
         return KafkaChangelogReader(self.settings.changelog())
 
     def fixed_claim(self, transactional_id: str, topic: str) -> FixedClaim:
-        """Show the cluster, until closed, that a worker with a fixed assignment is alive."""
+        """Show the cluster that a worker with a fixed assignment is alive."""
         return FixedClaim(self.settings.fixed_claim(transactional_id), topic)
 
     def global_reader(self) -> KafkaGlobalReader:

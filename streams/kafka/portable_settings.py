@@ -1,11 +1,11 @@
 """Client settings for other processes: secrets travel as references.
 
-Public values and references (`env:NAME`, `file:/path`) travel unchanged. Any other value is written
-to a file that only this user can read, and its path travels. For other machines it is rejected
-unless the transport is encrypted.
+Public values and references (`env:NAME`, `file:/path`) travel unchanged. Any other value is
+written to a file of this user, and its path travels. For other machines it is rejected unless
+the transport is encrypted.
 
-The process that made the files locks their folder and deletes it at the end. A killed process's
-folder is deleted by the next one.
+The process that made the files locks their folder and deletes it at the end. The next process
+deletes a killed one's folder.
 """
 
 import contextlib
@@ -83,7 +83,6 @@ class Keeper:
         return url if kept == url else f"{_KEPT}{kept}"
 
     def close(self) -> None:
-        """Delete stored values; idempotent."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -136,7 +135,6 @@ class Keeper:
 
 
 def _delete_left_behind() -> None:
-    """Delete folders of this user's killed processes, whose locks are free."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             is_ours = folder.stat().st_uid == os.getuid()
@@ -180,7 +178,6 @@ def portable_settings(
 
 
 def clients_of(settings: ClientSettings) -> KafkaClients:
-    """Return an application's clients from settings, here or after travelling."""
     return KafkaClients(
         bootstrap_servers=settings.bootstrap_servers,
         application_id=settings.application_id,

@@ -1,7 +1,4 @@
-"""Serdes: conversion of keys and values to bytes and back.
-
-Names are imported at first use: `import tidewheel` needs `schema_port` only.
-"""
+"""Conversion of keys and values to bytes and back; names are imported at first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,8 @@
-"""Avro values that read back equal: checks one value against its schema and names the wrong field.
+"""Avro values that read back equal: checks a value against its schema and names the wrong field.
 
-fastavro silently changes values: it writes 1.5 as the int 1, 2**53 + 1 as the nearest double, 1e300
-as an infinite float, and drops unknown fields. Schemas that allow no such change need only
-fastavro's validation; other values are read back. Error texts contain paths and types, never data.
+fastavro silently changes values: it writes 1.5 as the int 1, 2**53 + 1 as the nearest double,
+1e300 as an infinite float, and drops unknown fields. Error texts contain paths and types, never
+data.
 """
 
 import copy
@@ -27,8 +27,6 @@ _ROOT: Final = "$root"
 
 
 class AvroValues:
-    """Checks, writes and reads values of one schema, without a header."""
-
     def __init__(self, schema: str, named: Mapping[str, str] | None = None) -> None:
         fastavro = import_module("fastavro")
         self._validation = import_module("fastavro.validation")
@@ -41,10 +39,7 @@ class AvroValues:
         self._may_change = any(self._changes(part) for part in _parts(self.schema))
 
     def checked(self, value: Any) -> Any:
-        """Return a value in the form that fastavro reads back equal.
-
-        Raise `CodecError` naming the field.
-        """
+        """Return a value in the form that fastavro reads back equal; raise `CodecError`."""
         try:
             self._validation.validate(value, self.schema, raise_errors=True)
             if not self._may_change or self._reads_back(value, self.schema):
@@ -62,10 +57,7 @@ class AvroValues:
         return bytes(self._read(io.BytesIO(data), "bytes", None))
 
     def of_payload(self, value: Any) -> Any:
-        """Return the value of bytes without their length.
-
-        Return other schemas' values unchanged.
-        """
+        """Return the value of "bytes" bytes without their length; other values unchanged."""
         if not _is_a(value, bytes):
             return value
         out = io.BytesIO()
@@ -73,7 +65,7 @@ class AvroValues:
         return self.decode(out.getvalue())
 
     def in_order(self, value: Any) -> Any:
-        """Return a value whose maps are sorted by key; field order is the schema's."""
+        """Return a value with maps sorted by key."""
         return sorted_maps(value) if self._has_maps else value
 
     def encode(self, value: Any) -> bytes:
@@ -91,7 +83,6 @@ class AvroValues:
         return value
 
     def refusal(self, value: Any) -> str:
-        """Return the place and cause of a value's mismatch with the schema."""
         is_record = _is_a(self.schema, dict) and _is_a(value, Mapping)
         root = self.schema.get("name", "$") if is_record else "$"
         return self._refusal(value, self.schema, str(root).rpartition(".")[2]) or (
@@ -99,7 +90,7 @@ class AvroValues:
         )
 
     def _changes(self, schema: Any) -> bool:
-        """Return True if a part of the schema may change a value that passes fastavro's validation."""
+        """Return True if the schema may change a value that passes fastavro's validation."""
         if _is_a(schema, list):
             # Two branches may accept one value; the first one is written.
             kinds = [_kind(self._resolved(branch)) for branch in schema]
@@ -204,10 +195,7 @@ class AvroValues:
         return True
 
     def _refusal(self, value: Any, schema: Any, path: str) -> str | None:  # noqa: PLR0911 - one for each kind of schema
-        """Return the place and cause if a value does not fit or would change.
-
-        None if it is valid.
-        """
+        """Return the place and cause if a value does not fit or would change, else None."""
         schema = self._resolved(schema)
         if _is_a(schema, list):
             return self._union_refusal(value, schema, path)
@@ -321,7 +309,6 @@ def sorted_maps(value: Any) -> Any:
 
 
 def _parsed(schema: str, named: Mapping[str, str]) -> Any:
-    """Return a schema parsed by fastavro, with referenced types included."""
     fastavro = import_module("fastavro")
     library = import_module("fastavro.schema")
     repository: Any = import_module("fastavro.repository")
@@ -348,7 +335,6 @@ def _parsed(schema: str, named: Mapping[str, str]) -> Any:
 
 
 def _full_name(schema: Any, name: str) -> str:
-    """Return the full name of a schema's type, or the name of its reference."""
     own = schema.get("name") if _is_a(schema, dict) else None
     if not isinstance(own, str):
         return name
@@ -377,7 +363,6 @@ def _expected(path: str, wanted: str, value: Any, kind: str = "") -> str:
 
 
 def _branch_of(value: Any) -> tuple[str | None, Any]:
-    """Return the branch named by a fastavro tuple, and the value."""
     if _is_a(value, tuple):
         parts = value
         if len(parts) == 2 and _is_a(parts[0], str):  # noqa: PLR2004 - name and value
@@ -386,7 +371,6 @@ def _branch_of(value: Any) -> tuple[str | None, Any]:
 
 
 def _is_rounded(value: Any, back: Any) -> bool:
-    """Return True if `back` is `value` rounded to 32 bits."""
     if not _is_a(value, float) or not _is_a(back, float):
         return False
     if math.isnan(value):
@@ -415,7 +399,6 @@ def _name(schema: Any) -> Any:
 
 
 def _shown(schema: Any) -> str:
-    """Return a type's name for messages."""
     if not _is_a(schema, dict):
         return str(schema)
     part = schema

@@ -34,8 +34,6 @@ _CONTEXT_BYTES: Final = 8 + 8 + 4
 
 
 class Context(NamedTuple):
-    """Timestamp, position and headers of the record behind a change."""
-
     timestamp: int
     topic: str = ""
     partition: int = -1
@@ -48,9 +46,9 @@ class Buffered(NamedTuple):
 
     Attributes:
         time: Sort key of the emission (ms): timestamp of the first change, or end of the window.
-        prior: Serialised value last sent downstream, or None.
-        old: Serialised value before the last change, if it counts for the size.
-        new: Serialised value to send; None for a deleted row.
+        prior: Value last sent downstream.
+        old: Value before the last change, if it counts for the size.
+        new: Value to send; None for a deleted row.
     """
 
     time: int
@@ -70,7 +68,6 @@ class Buffered(NamedTuple):
 
 
 def encode_buffered(row: Buffered) -> bytes:
-    """Return the bytes of a row."""
     timestamp, topic, partition, offset, headers = row.context
     parts = [
         _LONGS.pack(timestamp, offset),
@@ -134,8 +131,6 @@ class BufferedSerde(Serde[Buffered]):
 
 
 class _Reader:
-    """Sequential reader; raises `struct.error` past the end."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0

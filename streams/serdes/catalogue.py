@@ -52,10 +52,6 @@ def _windowed_of(
 
 
 def _kept(cached: Any, *arguments: Any) -> Serde[Any]:
-    """Return a cached result.
-
-    Unhashable arguments (a dict) are passed on and rejected by the function.
-    """
     hashable = all(isinstance(argument, Hashable) for argument in arguments)
     made: Serde[Any] = (cached if hashable else cached.__wrapped__)(*arguments)
     return made

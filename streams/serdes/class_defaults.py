@@ -1,8 +1,7 @@
 """Normalises fields of decoded objects, so equal values have equal bytes.
 
-For a missing field of a dataclass without slots, msgspec relies on the class attribute, and its
-encoder then omits the field. It writes fields of attrs classes without slots in the order of the
-read bytes.
+Dataclasses without slots take missing fields from the class, and msgspec's encoder omits them.
+attrs classes without slots keep the field order of the read bytes.
 """
 
 from collections.abc import Callable

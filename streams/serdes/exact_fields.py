@@ -63,13 +63,13 @@ _MODEL_HOOKS: Final = ("model_dump", "model_validate", "__get_pydantic_core_sche
 
 
 def exact_fields(python_type: Any, is_json: bool) -> Check:
-    """Return the check that a batch's values have exactly their declared types.
-
-    For a type that is not closed the check always returns False: its values are read back.
+    """Return a batch check that all values have exactly their declared types.
 
     >>> check = exact_fields(list[int], is_json=True)
     >>> check([[1, 2], []]), check([[1, True]])
     (True, False)
+
+    Always False for a type that is not closed: its values are read back.
     """
     with suppress(TypeError, RecursionError):  # types that are not type hints
         check = _check_of(python_type, is_json, ())
@@ -79,7 +79,6 @@ def exact_fields(python_type: Any, is_json: bool) -> Check:
 
 
 def _check_of(hint: Any, is_json: bool, outer: tuple[Any, ...]) -> Check | None:
-    """Return the check of a type; None for a type that is not closed."""
     parts = [_NONE if part is None else part for part in members(hint)]
     if frozenset(parts) <= _EXACT:
         return _of_types(frozenset(parts), is_json)
@@ -228,8 +227,7 @@ _NOT_EXACT: Final = (AttributeError, TypeError, ValueError, OverflowError)
 def _by_layout(python_type: Any, layout: _Layout, checks: list[Check], other: Check) -> Check:
     """Return the check that reads all fields of a batch by one or two collector calls.
 
-    Reading fields by name takes two to four times as long. `other` checks objects of another
-    layout.
+    Reading fields by name takes two to four times as long.
     """
     width, of_class, of_dict, places = layout
     columns = list(zip(places, checks, strict=True))

@@ -17,7 +17,6 @@ _MASK: Final = 0xFFFFFFFF
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
 
-#: Maximum number of cached key partitions.
 _KNOWN_MAX: Final = 65_536
 
 
@@ -64,7 +63,6 @@ class WindowedPartitioner(msgspec.Struct, frozen=True):
         values: Sequence[Any],  # noqa: ARG002 - the signature of those that choose for batches
         partitions: int,
     ) -> list[int] | None:
-        """Return the partitions of many serialised keys; None if a record has no key."""
         return None if None in keys else self.by_bytes(cast("Sequence[bytes]", keys), partitions)
 
     def by_bytes(self, keys: Sequence[bytes], partitions: int) -> list[int]:
@@ -131,7 +129,6 @@ class KeyPartitioner(msgspec.Struct, frozen=True):
     name: str
 
     def __call__(self, topic: str, key: Any, value: Any, partitions: int) -> int | None:
-        """Never called: `for_all` serves whole batches."""
         raise NotImplementedError
 
     def for_all(

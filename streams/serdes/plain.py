@@ -45,8 +45,6 @@ class _Bytes(Serde[bytes]):
 
 
 class _String(Serde[str]):
-    """Text as strict UTF-8: invalid bytes are an error."""
-
     name = "string"
     canonical = True
 
@@ -91,8 +89,6 @@ _CUT: Final = 256
 
 
 class _Number(Serde[T]):
-    """A number of fixed size, big-endian `struct` format."""
-
     def __init__(self, name: str, code: str, python_type: type[T], *, canonical: bool) -> None:
         super().__init__(name=name, canonical=canonical)
         self._code = code
@@ -164,8 +160,6 @@ def _number(name: str, code: str, python_type: type[Any], canonical: bool) -> Se
 
 
 class _Boolean(Serde[bool]):
-    """One byte, 0 or 1."""
-
     name = "boolean"
     canonical = True
 
@@ -267,7 +261,6 @@ class _Json(Serde[Any]):
 
 
 def _json(sorts: bool, as_given: bool) -> Serde[Any]:
-    """Return this process's serde for an unpickled one."""
     if as_given:
         return JSON_AS_GIVEN
     return _JSON_KEY if sorts else JSON

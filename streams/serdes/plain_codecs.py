@@ -15,8 +15,6 @@ from tidewheel.streams.serdes.strict_json import dumps, loads
 
 
 class PlainAvro:
-    """Plain Avro binary of one schema."""
-
     def __init__(self, schema: str) -> None:
         self._values = AvroValues(schema)
 
@@ -102,7 +100,7 @@ class PlainJsonSchema:
 
 
 def _schema_resources(schema: Any, named: Mapping[str, str]) -> Any:
-    """Return the schemas that `$ref` can resolve, also relative to each schema's `$id`."""
+    """Return the schemas for `$ref`, also relative to each schema's `$id`."""
     referencing = import_module("referencing")
     draft7 = import_module("referencing.jsonschema").DRAFT7
     contents = {name: json.loads(text) for name, text in named.items()}
@@ -133,7 +131,7 @@ def _declared(schema: Any) -> Iterator[str]:
 
 
 def json_schema_reason(error: Any, names: Collection[str] = ()) -> str:
-    """Return the place and the violated rule, without the value; undeclared keys count as data."""
+    """Return the place and the violated rule, without data."""
     path = "".join(
         f"[{step}]" if isinstance(step, int) else f".{step}" if step in names else "[str key]"
         for step in error.absolute_path

@@ -1,7 +1,7 @@
 """Read-back checks: find the place where a value and its read-back copy differ. Pure.
 
-These walk values in Python, and run only for values about to be rejected or unsuitable for `==`
-(NaN, classes with their own `__eq__`). Texts contain paths and types, never data.
+They run only for values about to be rejected or unsuitable for `==` (NaN, classes with their own
+`__eq__`). Texts contain paths and types, never data.
 """
 
 import dataclasses
@@ -92,7 +92,6 @@ def first_failure(
 
 
 def parts(value: Any, step: PathStep = step_to) -> Iterable[tuple[str, Any]]:
-    """Return the parts of a value with their path steps; none for a leaf."""
     whole = value
     if isinstance(value, Mapping):
         return [(step(key), part) for key, part in cast("Mapping[Any, Any]", whole).items()]
@@ -104,7 +103,6 @@ def parts(value: Any, step: PathStep = step_to) -> Iterable[tuple[str, Any]]:
 
 
 def _is_object(value: Any) -> bool:
-    """Return True for an object with fields: Struct, dataclass, attrs class or pydantic model."""
     kind: Any = cast("object", type(value))
     return (
         isinstance(value, msgspec.Struct | BaseModel)

@@ -1,7 +1,6 @@
 """Port between serdes and the schema registry adapter of `tidewheel.streams.kafka`.
 
-`tidewheel/__init__.py` registers the adapter's loader, called for the first registry serde: without
-the extras all other serdes work.
+The adapter is loaded for the first registry serde: other serdes need no extra packages.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,8 +59,6 @@ class SchemaSource(NamedTuple):
 
 
 class RegistryFormats(Protocol):
-    """Codecs of schema formats with a registry."""
-
     def fetched(
         self, source: SchemaSource, schema_type: str, registry: Registry
     ) -> SchemaSource: ...
@@ -77,7 +74,6 @@ class RegistryFormats(Protocol):
     def travelling(self, registry: Registry) -> Registry: ...
 
 
-# Loader of the adapter, called at first use.
 _loaders: Final[list[Callable[[], RegistryFormats]]] = []
 
 

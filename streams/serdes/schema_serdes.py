@@ -20,7 +20,6 @@ from tidewheel.streams.serdes.schema_port import (
 )
 from tidewheel.streams.serdes.serde import Serde
 
-#: A schema as JSON text, or parsed.
 Schema = str | Mapping[str, Any] | Sequence[Any]
 
 
@@ -35,7 +34,7 @@ class ReferenceObject(Protocol):
     def version(self) -> int | None: ...
 
 
-#: A reference in the registry API's form: `{"name": …, "subject": …, "version": …}`.
+#: A reference in the registry API's form.
 SchemaReference = Mapping[str, Any] | ReferenceObject
 #: Version of a subject; None: the latest.
 SubjectVersion = int | Literal["latest"] | None
@@ -79,7 +78,7 @@ class _SchemaSerde(Serde[Any]):
         return self._codec.sorted_key(data)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return a recipe for another process; a codec has connections and locks."""
+        """Return a recipe, as a codec has connections and locks."""
         kind, source, message_type, registry = self._recipe
         if registry is not None:
             registry = registry_formats().travelling(registry)
@@ -159,7 +158,6 @@ def _made_again(
     registry: Registry | None,
     is_key: bool,
 ) -> Serde[Any]:
-    """Rebuild a serde in another process."""
     made = _serde(kind, source, message_type, registry)
     return made.for_keys() if is_key else made
 

@@ -68,7 +68,6 @@ def type_name(python_type: Any) -> str:
 
 
 def is_users_class(python_type: Any) -> bool:
-    """Return True for a Struct, pydantic model, dataclass or attrs class."""
     if not isinstance(python_type, type):
         return False
     kind: Any = python_type
@@ -91,7 +90,7 @@ def pydantic_fields(python_type: Any) -> Mapping[str, FieldInfo]:
 
 
 def type_hints(python_type: Any) -> dict[str, Any]:
-    """Return the field types of a class; empty if they can't be resolved."""
+    """Return a class's field types, or none if they can't be resolved."""
     try:
         hints = get_type_hints(python_type, include_extras=True)
     except Exception:  # noqa: BLE001 - names that only type checkers see
@@ -146,12 +145,10 @@ def _is_named_tuple(python_type: Any) -> bool:
 
 
 def holds_sets(python_type: Any) -> bool:
-    """Return True if values may contain sets, whose order differs between processes."""
     return any(_is_subclass(part, AbstractSet) for part in inner_types(python_type))
 
 
 def holds_mappings(python_type: Any) -> bool:
-    """Return True if values may contain dicts, which keep insertion order."""
     return any(
         part in {Any, object}
         or isinstance(part, TypeVar)
@@ -183,7 +180,6 @@ def _allows_extra(python_type: Any) -> bool:
 
 
 def is_hashable(part: Any) -> bool:
-    """Return True if a type can be in a set; one with lists in its annotations can't."""
     try:
         hash(part)
     except TypeError:
@@ -246,7 +242,6 @@ def _texts(*aliases: Any) -> Iterator[str]:
 
 
 def nested_classes(python_type: Any) -> tuple[type[Any], ...]:
-    """Return the user classes that may be nested in values of a type."""
     found = [part for part in inner_types(python_type) if is_users_class(part)]
     if is_users_class(python_type) and not is_recursive(python_type):
         found.remove(python_type)
@@ -263,10 +258,7 @@ _TRUSTED: Final[WeakSet[type[Any]]] = WeakSet()
 
 
 def have_sly_subclasses(classes: Iterable[type[Any]]) -> bool:
-    """Return True if a subclass has its own equality: its objects may equal one of the class with other fields.
-
-    Subclasses may be defined after the serde was built.
-    """
+    """Return True if a subclass has its own equality and may equal an object with other fields."""
     for cls in classes:
         for subclass in cls.__subclasses__():
             if subclass not in _TRUSTED:
@@ -321,7 +313,7 @@ def _sample(python_type: Any, depth: int) -> Any:  # noqa: PLR0911 - one for eac
 
 
 def _candidates(made: Any, metadata: Sequence[Any]) -> Iterator[Any]:
-    """Yield a sample and variants, to satisfy most constraints of `msgspec.Meta` and pydantic's `Field`."""
+    """Yield a sample and variants that satisfy most declared constraints."""
     yield made
     given = _constraints(metadata)
     if isinstance(made, str | bytes | list | tuple):
@@ -354,7 +346,6 @@ def _constraints(metadata: Sequence[Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, annotated: Any) -> bool:
-    """Return True if the libraries accept a value for an annotated type; False if unknown."""
     metadata = [part for part in get_args(annotated)[1:] if not isinstance(part, str)]
     is_msgspec = [isinstance(part, msgspec.Meta) for part in metadata]
     try:

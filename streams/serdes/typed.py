@@ -180,10 +180,7 @@ class _Typed(Serde[T]):
             return super().deserialize_batch(topic, data)
 
     def probe(self) -> str | None:
-        """Return the reason why no value of the type reads back equal.
-
-        None if a sample does, or there is none.
-        """
+        """Return the reason why no value of the type reads back equal, if a sample shows one."""
         value = sample(self._type)
         if value is NO_SAMPLE:
             return None
@@ -229,7 +226,7 @@ class _Typed(Serde[T]):
 
 
 def _encode_many(values: Sequence[Any], codec: TypeCodec) -> list[bytes]:
-    """Return the bytes of many values; lines cost a sixth less than single values."""
+    """Return the bytes of many values; lines save a sixth of the time."""
     if codec.encode_lines is not None:
         lines = codec.encode_lines(values).split(b"\n")
         lines.pop()
@@ -462,7 +459,6 @@ def _is_plain_msgpack(values: Sequence[Any]) -> bool:
 
 
 def _refuse_other_classes(values: Sequence[Any], python_type: type[Any]) -> None:
-    """Raise for the first value of another class; a subclass would not read back."""
     for value in values:
         kind: Any = cast("object", type(value))
         if kind is python_type:
@@ -477,7 +473,7 @@ def _refuse_other_classes(values: Sequence[Any], python_type: type[Any]) -> None
 
 
 def _needs_pydantic(python_type: Any, name: str) -> bool:
-    """Return True if pydantic must decode a type; reject types that neither library decodes."""
+    """Return True if pydantic must decode a type; reject unsupported types."""
     try:
         unknown = list(_unknown(msgspec.inspect.type_info(python_type)))
         problem = "" if not unknown else f"{type_name(unknown[0])} is an ordinary class"
@@ -575,7 +571,7 @@ def _reason(error: Exception, step: PathStep, python_type: Any = Any) -> str:
 
 
 def _is_raised_by_users(error: Exception) -> bool:
-    """Return True if user code raised the error: the innermost frame is not one of ours."""
+    """Return True if user code raised the error."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next

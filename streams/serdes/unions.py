@@ -37,15 +37,12 @@ def needs_union_codec(python_type: Any) -> bool:
 
 
 class UnionCodec:
-    """Writes an object by its class, and reads it as the best-fitting class."""
-
     def __init__(self, codecs: _Codecs, decode_plain: Callable[[bytes], Any]) -> None:
         self._codecs = codecs
         self._decode_plain = decode_plain
         self._fields = {part: _field_names(part) for part in codecs}
 
     def encode(self, value: Any) -> bytes:
-        """Return the bytes of a value; raise `CodecError` for a class outside the union."""
         found = self._codecs.get(type(value))
         if found is None:
             names = " | ".join(type_name(part) for part in self._codecs)
@@ -69,7 +66,6 @@ class UnionCodec:
         return best[1]
 
     def first_of(self, value: Any, converters: Mapping[Any, Callable[[Any], Any]]) -> Any:
-        """Return a value of the class that best fits dicts and lists."""
         given = _keys(value)
         order = sorted(converters, key=lambda part: -len(given & self._fields[part]))
         for part in order:

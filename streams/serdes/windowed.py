@@ -17,8 +17,6 @@ _SESSION: Final = struct.Struct(">qq")
 
 
 class WindowedSerde(Serde[Windowed[K]]):
-    """Common base of windowed key serdes."""
-
     def __init__(self, inner: SerdePort, name: str, tail_bytes: int) -> None:
         super().__init__(name=f"{name}({getattr(inner, 'name', inner)})", canonical=inner.canonical)
         self.inner = inner
@@ -48,7 +46,6 @@ class WindowedSerde(Serde[Windowed[K]]):
 
     @property
     def tail_bytes(self) -> int:
-        """Return the number of bytes after the inner key."""
         return self._tail_bytes
 
     def for_keys(self) -> Serde[Windowed[K]]:
@@ -59,7 +56,6 @@ class WindowedSerde(Serde[Windowed[K]]):
         return self._for_keys
 
     def with_inner(self, inner: SerdePort) -> "WindowedSerde[Any]":
-        """Return the same serde around another one."""
         raise NotImplementedError
 
     def _tail(self, windowed: Windowed[K]) -> bytes:
@@ -92,7 +88,6 @@ class WindowedSerde(Serde[Windowed[K]]):
 
 
 def is_windowed(serde: object) -> TypeGuard[WindowedSerde[Any]]:
-    """Return True for a serde of windowed keys."""
     return isinstance(serde, WindowedSerde)
 
 
@@ -104,7 +99,6 @@ class TimeWindowedSerde(WindowedSerde[K]):
         self._end_of = end_of
 
     def with_inner(self, inner: SerdePort) -> "TimeWindowedSerde[Any]":
-        """Return the same serde around another one."""
         return TimeWindowedSerde(inner, self._end_of)
 
     def _same_windows(self, other: "TimeWindowedSerde[Any]") -> bool:
@@ -128,7 +122,6 @@ class SessionWindowedSerde(WindowedSerde[K]):
         super().__init__(inner, "session_windowed", _SESSION.size)
 
     def with_inner(self, inner: SerdePort) -> "SessionWindowedSerde[Any]":
-        """Return the same serde around another one."""
         return SessionWindowedSerde(inner)
 
     def _tail(self, windowed: Windowed[K]) -> bytes:

@@ -219,7 +219,6 @@ class KafkaAdmin:
         return self._offsets(dict.fromkeys(partitions, _OFFSETS.earliest()))
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return high watermarks; records below them may be undecided."""
         latest = dict.fromkeys(partitions, _OFFSETS.latest())
         return self._offsets(latest, IsolationLevel.READ_UNCOMMITTED)
 
@@ -271,7 +270,6 @@ class KafkaAdmin:
         return with_producers(found, leaders, nodes, self._settings.administration())
 
     def offsets_of_age(self, ages_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the first offset of at most this age, else the end."""
         now_ms = time.time_ns() // 1_000_000
         return self._offsets_at({each: max(now_ms - age, 0) for each, age in ages_ms.items()})
 
@@ -318,8 +316,6 @@ class KafkaAdmin:
             raise
 
     def reach_group(self, group_id: str) -> None:
-        """Fetch an unused offset with the client for stable offsets."""
-
         def ask(left: float) -> None:
             with self._readers.lent(group_id, stable=True) as reader:
                 reader.committed([KafkaPartition(group_id, 0)], timeout=min(left, _READER_S))
@@ -327,7 +323,6 @@ class KafkaAdmin:
         self._ask(f"find the coordinator of group {group_id}", ask)
 
     def _answers_unstable(self, group_id: str, wanted: list[KafkaPartition]) -> bool:
-        """Return True if the coordinator answers requests for unstable offsets."""
         try:
             with self._readers.lent(group_id, stable=False) as reader:
                 reader.committed(wanted, timeout=_LISTING_S)
@@ -412,7 +407,6 @@ class KafkaAdmin:
             each.result()
 
     def close(self) -> None:
-        """Close the clients, busy ones after their answer."""
         self._client = None
         self._readers.close()
 

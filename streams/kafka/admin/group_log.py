@@ -215,7 +215,6 @@ class KafkaGroupLog:
         )
 
     def _transactions(self, run: SourceRecords) -> list[LoggedRecord]:
-        """Return records of whole transactions; keep the others."""
         whole: list[LoggedRecord] = []
         headers = run.headers or [()] * len(run)
         for offset, key, value, marks in zip(
@@ -254,7 +253,6 @@ class KafkaGroupLog:
         return self._admin.end_offsets([self._inbox])[self._inbox]
 
     def state_end(self) -> int:
-        """Return the end; everything below must be decided."""
         return _tried(lambda: self._admin.end_offsets([self._state])[self._state])
 
     def topic_ids(self) -> Mapping[str, str]:
@@ -296,8 +294,6 @@ class KafkaGroupLog:
 
 
 class LeaderProducer:
-    """A leader's transactions; any failure ends it."""
-
     def __init__(self, settings: ClientSettings, state: TopicPartition) -> None:
         self._state = state
         app = settings.application_id
@@ -390,7 +386,6 @@ class _InboxProducer:
         producer.serve()
 
     def close(self) -> None:
-        """Wait briefly for sending, then close."""
         producer, self._producer = self._producer, None
         if producer is not None:
             with contextlib.suppress(KafkaException):
@@ -399,8 +394,6 @@ class _InboxProducer:
 
 
 class KafkaGroupAdmin:
-    """A leader's other requests (`Fencer`, `EndsReader`); any thread may call."""
-
     def __init__(self, settings: ClientSettings) -> None:
         self._group_id = settings.application_id
         self._admin = KafkaAdmin(settings, timeout_s=_ASK_TIMEOUT_S)
@@ -441,7 +434,6 @@ class KafkaGroupAdmin:
         return {position_key(each): offset for each, offset in ends.items()}
 
     def foreign_offsets(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
-        """Return position keys with a foreign offset."""
         wanted = [
             TopicPartition(topic, number)
             for topic, count in sorted(partitions.items())
@@ -468,7 +460,6 @@ class KafkaGroupAdmin:
 
 
 def _partitions(text: str) -> list[TopicPartition]:
-    """Return a position key's partition; None for an invalid key."""
     try:
         return [parse_position_key(text)]
     except ValueError:

@@ -11,7 +11,7 @@ _PATIENCE_S: Final = 10.0
 
 class KafkaResetAdmin(KafkaAdmin):
     def found(self) -> Self:
-        """Return this client after a broker's answer; else close it and raise `StreamsError`."""
+        """Return this client after a broker's answer; else close it and raise."""
         try:
             self.reach(threading.Event(), timeout_s=_PATIENCE_S)
         except BaseException:

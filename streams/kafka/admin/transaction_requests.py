@@ -30,8 +30,6 @@ class NotAskedError(Exception):
 
 
 class ProducerState(NamedTuple):
-    """A producer with an open transaction in a partition."""
-
     producer_id: int
     epoch: int
     last_timestamp_ms: int
@@ -44,12 +42,9 @@ class CoordinatorState(NamedTuple):
 
 
 class BrokerConnection:
-    """One connection to one broker; a context manager.
+    """Connection to one broker, a context manager; raises `NotAskedError`.
 
     `config` are librdkafka settings with resolved secrets; `timeout_s` bounds each answer.
-
-    Raises:
-        NotAskedError: It is unreachable, or the login is of another kind.
     """
 
     def __init__(self, host: str, port: int, config: Mapping[str, Any], timeout_s: float) -> None:
@@ -162,8 +157,6 @@ class BrokerConnection:
             data += more
         return data
 
-    # -- the login -------------------------------------------------------------------------------------------------
-
     def _log_in(self, config: Mapping[str, Any]) -> None:
         mechanism = str(config.get("sasl.mechanism", config.get("sasl.mechanisms", ""))).upper()
         user = str(config.get("sasl.username", ""))
@@ -191,8 +184,6 @@ class BrokerConnection:
 
 
 class _Answer:
-    """A broker's answer, read from front to back."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
@@ -223,7 +214,6 @@ class _Answer:
         return max(self._varint() - 1, 0)
 
     def text(self) -> str:
-        """Return a compact string; "" for null."""
         return self.bytes(self.count()).decode()
 
     def tags(self) -> None:

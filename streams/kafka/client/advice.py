@@ -42,7 +42,6 @@ _NEXT_STEPS: Final = {
 
 
 def next_step(error: KafkaError) -> str:
-    """Return the user's next step after an administrative or transactional error."""
     step = _NEXT_STEPS.get(error.code())
     if step is None and is_transient(error):
         step = AWAY_ADVICE

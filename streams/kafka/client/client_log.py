@@ -118,7 +118,7 @@ class TransactionLog(ClientLog):
         self._offsets_sent = True
 
     def offsets_are_answered(self) -> None:
-        """Only one to the transaction coordinator is again."""
+        """Only a lost connection to the transaction coordinator is a doubt again."""
         self._offsets_sent = False
 
     def log(self, level: int, template: str, *parts: Any) -> None:
@@ -144,7 +144,7 @@ def _advice(error: KafkaError) -> str:
 
 
 def make_client(make: Callable[..., Any], kind: ClientKind, config: Config, log: ClientLog) -> Any:
-    """Make a client that writes to `log`; a refused setting raises ConfigError without its value."""
+    """Make a client that logs to `log`; raise ConfigError without values for refused settings."""
     users_error_cb = config.get("error_cb")
 
     def on_error(error: KafkaError) -> None:

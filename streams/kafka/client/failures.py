@@ -24,8 +24,6 @@ from tidewheel.tasks.processing.engine.output import OutputColumns
 
 
 class Outcome(StrEnum):
-    """The state of the open transaction after an error."""
-
     FENCED = "fenced"
     #: Nothing is visible; the client can abort and restart.
     ABORT = "abort"
@@ -89,7 +87,6 @@ def refusal_in(log_text: str) -> KafkaError | None:
 
 
 def is_batch_refused(error: KafkaError) -> bool:
-    """Return True if another record of the batch may be the cause."""
     return error.code() in BATCH_REFUSED
 
 
@@ -113,7 +110,6 @@ def delivery_error(
 
 
 def failed_delivery(columns: OutputColumns, index: int, error: KafkaError) -> FailedDelivery:
-    """Return the record at `index` as not written."""
     partitions = columns.partitions
     partition = partitions if isinstance(partitions, int) else partitions[index]
     return FailedDelivery(

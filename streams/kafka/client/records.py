@@ -88,7 +88,6 @@ def _run(whole: SourceRecords, start: int, stop: int, topic: str, partition: int
 
 
 def _offsets(messages: Sequence[Message], *, one_run: bool) -> Sequence[int]:
-    """Return the offsets, as a range if none is missing."""
     first: Any = messages[0].offset()
     last: Any = messages[-1].offset()
     if one_run and last - first + 1 == len(messages):
@@ -122,7 +121,6 @@ def record_size_bytes(key: bytes | None, value: bytes | None, headers: Headers =
 
 
 def oversized(columns: OutputColumns, limit_bytes: int) -> list[int]:
-    """Return the indices of records that `max.message.bytes` may refuse."""
     room = limit_bytes - _BATCH_OVERHEAD_BYTES - _RECORD_OVERHEAD_BYTES
     longest = max(map(len, filter(None, columns.values)), default=0)
     longest += max(map(len, filter(None, columns.keys)), default=0)

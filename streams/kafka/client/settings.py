@@ -39,8 +39,6 @@ _OUR_CALLBACK = "Tidewheel handles it itself; remove it"
 
 
 class _Fixed(msgspec.Struct, frozen=True):
-    """Reason for a fixed property, and values that change nothing."""
-
     next_step: str
     allowed: frozenset[str] = frozenset()
 
@@ -112,7 +110,6 @@ def check_overrides(kind: ClientKind, properties: Mapping[str, Any]) -> None:
 
 
 def redact(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties for logs: only harmless ones show values."""
     return redacted(properties)
 
 
@@ -155,7 +152,6 @@ def _creation_problem(reason: str, names: tuple[str, ...]) -> str:
 
 
 def fixed_group(application_id: str) -> str:
-    """Return the group of workers with a fixed assignment; see `fixed_claim`."""
     return f"{application_id}:fixed"
 
 
@@ -166,8 +162,6 @@ _CREATION_NAMES: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Settings of an application's clients; `application_id` is also the group of committed offsets."""
-
     bootstrap_servers: str
     application_id: str
     client_id: str = ""
@@ -209,9 +203,7 @@ class ClientSettings:
         }
         return self._consumer("offsets", suiting) | {
             "group.id": group_id,
-            # Settings of an application's clients.
-            #
-            # `application_id` is also the group of committed offsets.
+            # Waits for pending commits only if `stable`.
             "isolation.level": "read_committed" if stable else "read_uncommitted",
         }
 

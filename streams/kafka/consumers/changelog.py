@@ -19,7 +19,7 @@ _POLL_S: Final = 0.5
 
 
 class KafkaChangelogReader(AssignedConsumer):
-    """Changelog records by position: read_committed, big fetches, no headers; for one thread."""
+    """Changelog records by position: read_committed, big fetches, no headers."""
 
     noun = "changelog"
     next_step = "the local state behind it is too old or from another life of the topic; restore it from the beginning"
@@ -27,8 +27,6 @@ class KafkaChangelogReader(AssignedConsumer):
 
 
 class KafkaGlobalReader(AssignedConsumer):
-    """Global topics by position: read_committed, with headers for processors."""
-
     noun = "global topic"
     next_step = "the global stores are read again from the beginning"
 
@@ -43,8 +41,6 @@ def read_range(
     make_reader: Callable[[], ChangelogReader] | None = None,
 ) -> Generator[SourceRecords]:
     """Yield the committed records of a partition with from_offset <= offset < to_offset.
-
-    Closing the generator closes the client.
 
     Raises:
         OffsetOutOfRangeError: The first records are deleted.

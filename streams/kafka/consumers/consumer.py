@@ -38,8 +38,6 @@ _NAMED_PARTITION: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]+) \[(?P<partitio
 
 
 class AssignedConsumer:
-    """One librdkafka consumer, for one thread."""
-
     noun = "partition"
     next_step = "read again from an offset that exists"
     with_headers = True
@@ -52,7 +50,6 @@ class AssignedConsumer:
         config["error_cb"] = self._on_error
         self._consumer: Any = make_client(Consumer, "consumer", config, self._log)
         self._servers: str = config["bootstrap.servers"]
-        #: Next offset of each partition, after the returned records.
         self._next: dict[TopicPartition, int] = {}
         #: The client keeps a pause when a partition is removed, so removal resumes it first.
         self._paused: set[TopicPartition] = set()
@@ -70,7 +67,6 @@ class AssignedConsumer:
         self._set_topics()
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read more partitions; others keep their position."""
         new = {each: offset for each, offset in positions.items() if each not in self._next}
         if new:
             self._consumer.incremental_assign(_with_offsets(new))
@@ -96,7 +92,6 @@ class AssignedConsumer:
                 self._log.on_error(error_of(exception))
 
     def poll(self, max_records: int, timeout_s: float) -> list[SourceRecords]:
-        """Return the records that have arrived; wait only if there are none."""
         self._raise_failure()
         with collection_paused():
             runs = self._taken(None, max_records)
@@ -126,7 +121,7 @@ class AssignedConsumer:
         return self._accepted(to_runs(messages, topic=topic, with_headers=self.with_headers))
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop fetching these partitions; prefetched records are read again later."""
+        """Stop fetching; prefetched records are read again later."""
         self._consumer.pause([KafkaPartition(*each) for each in partitions])
         self._paused.update(partitions)
 
@@ -161,7 +156,6 @@ class AssignedConsumer:
         return positions
 
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """Return the last known high watermarks."""
         ends: dict[TopicPartition, int] = {}
         for each, position in self.positions().items():
             _, high = self._consumer.get_watermark_offsets(KafkaPartition(*each), cached=True)
@@ -275,8 +269,6 @@ class AssignedConsumer:
 
 
 class KafkaRecordSource(AssignedConsumer):
-    """The worker's input: the port `tidewheel.tasks.ports.RecordSource`."""
-
     noun = "input"
     next_step = "set its offsets with `tidewheel reset`, and raise the topic's retention if it was overtaken"
 

@@ -39,12 +39,9 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlTopicsReader:
-    """Both topics, for one thread.
+    """Reader of both topics, for one thread.
 
     Args:
-        settings: Client settings.
-        state: The state topic and its start.
-        inbox: The inbox and its start.
         inbox_end: New position if unread inbox records were deleted; members repeat them. Called by
             the inbox's thread.
     """
@@ -69,7 +66,7 @@ class ControlTopicsReader:
         """Return the next arrival, or None after a timeout.
 
         Raises:
-            StreamsError: A topic cannot be read now, after all earlier arrivals. Reading resumes.
+            StreamsError: A topic cannot be read now; reading resumes.
         """
         taken: list[Arrival] = []
         failure, self._failure = self._failure, None
@@ -108,7 +105,6 @@ class _Follow(threading.Thread):
         self._position = offset
         self._arrivals = arrivals
         self._end = end
-        #: Set when the next records were deleted.
         self._is_lost = False
         self._stopping = threading.Event()
         self._may_go_on = threading.Event()

@@ -1,11 +1,8 @@
-"""Liveness of workers with a fixed assignment, shown by membership in a consumer group.
+"""Liveness of workers with a fixed assignment, shown by membership in `<application id>:fixed`.
 
-A reset needs to know about live workers, and so does a worker that would join a group of the same
-name (`streams/worker/placement_conflict.py`). Brokers detect dead members. Correctness does not
-depend on it.
-
-The group is `<application id>:fixed`. A member's client id is its producer's transactional id. It
-reads and commits nothing.
+Resets and workers that join a group of the same name (`streams/worker/placement_conflict.py`)
+must know of live workers. Brokers detect dead members. Correctness does not depend on it. A
+member's client id is its producer's transactional id. It reads and commits nothing.
 """
 
 import logging
@@ -29,9 +26,7 @@ _SETTLE_S: Final = 0.1
 class FixedClaim:
     """A membership from construction to `close`; errors are only logged.
 
-    Args:
-        config: Consumer settings (`ClientSettings.fixed_claim`).
-        topic: An existing topic; a member needs a subscription.
+    `topic` must exist: a member needs a subscription.
     """
 
     def __init__(self, config: Config, topic: str) -> None:

@@ -5,13 +5,10 @@ from tidewheel.streams.kafka.consumers.consumer import AssignedConsumer
 
 
 class KafkaGroupReader(AssignedConsumer):
-    """One control topic by position, for one thread.
+    """Reader of one control topic by position, for one thread.
 
-    Args:
-        settings: Client settings.
-        committed_only: True for the state topic. The inbox has no transactions, and one opened in it
-            must not block readers (hole H3).
-        with_headers: Reads headers, too.
+    `committed_only` is True for the state topic. The inbox has no transactions, and one opened
+    in it must not block readers (hole H3).
     """
 
     noun = "group topic"

@@ -15,8 +15,6 @@ from tidewheel.streams.kafka.client.settings import ClientSettings
 
 
 class OffsetsReaders:
-    """Consumers by group and isolation; any thread may borrow one."""
-
     def __init__(self, settings: ClientSettings, log: ClientLog) -> None:
         self._settings = settings
         self._log = log
@@ -63,7 +61,6 @@ class OffsetsReaders:
                 del self._kept[which]
 
     def _give_back(self, which: tuple[str, bool], reader: Any) -> bool:
-        """Take a reader back; return True if it must be closed."""
         with self._lock:
             self._lent[reader] -= 1
             if self._lent[reader]:
@@ -72,7 +69,6 @@ class OffsetsReaders:
             return self._kept.get(which) is not reader
 
     def close(self) -> None:
-        """Close idle readers, busy ones after their answer; idempotent."""
         with self._lock:
             self._is_closed = True
             kept, self._kept = self._kept, {}

@@ -54,8 +54,6 @@ class StuckError(Exception):
 
 
 class ProducerClient:
-    """One librdkafka producer and its log, for one thread and at most one `GuardedCall`."""
-
     def __init__(
         self,
         config: Config,
@@ -140,7 +138,6 @@ class ProducerClient:
         self._on_wait()
 
     def serve(self, wait_s: float = 0) -> None:
-        """Run callbacks and deliver log lines, waiting up to `wait_s`."""
         try:
             self.client.poll(wait_s)
         except KafkaException as exception:
@@ -187,7 +184,6 @@ class ProducerClient:
         deadline_s: float,
         is_later: Callable[[KafkaError], bool] = KafkaError.retriable,
     ) -> None:
-        """Call an operation with a timeout; retry transient errors until the deadline."""
         self.call_until(lambda: deadline_s, operation, *arguments, is_later=is_later)
 
     def call_until(
@@ -213,7 +209,6 @@ class ProducerClient:
     def begin_call(
         self, operation: Callable[..., Any], *arguments: Any, deadline_s: float
     ) -> "GuardedCall":
-        """Start `call` concurrently."""
         return GuardedCall(self, self._on_wait, operation, arguments, deadline_s)
 
     def drop(self) -> None:

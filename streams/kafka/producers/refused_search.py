@@ -184,7 +184,6 @@ class RefusedSearch:
         return record_bytes(self._columns[row.part], row.at)
 
     def _learn(self, lane: _Lane, batch: Batch, answers: dict[int, KafkaError | None]) -> bool:
-        """Record the answers to one batch; return True if they show anything new."""
         canary = answers.get(len(batch.rows))
         failed: dict[Row, KafkaError] = {}
         accepted: list[Row] = []
@@ -250,7 +249,6 @@ class RefusedSearch:
             topic.batch_bytes = max(sum(map(self._bytes, failed)) * batch.copies // 2, 1)
 
     def _learn_of_topics(self, topics: Sequence[str], failure: KafkaError) -> bool:
-        """Record why a transaction failed before sending; return True if that is new."""
         if failure.code() not in TOPIC_REFUSED:
             return False
         if len(topics) > 1:

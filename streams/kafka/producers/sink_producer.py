@@ -53,14 +53,11 @@ class KafkaSinkProducer:
         self._settings = settings
         self._on_wait = on_wait
         self._reports: list[tuple[KafkaError, Message]] = []
-        #: Sent since the last flush.
         self._sent: list[OutputColumns] = []
-        #: Rejected by the client.
         self._refused: dict[_Place, KafkaError] = {}
         self._producer = self._make()
 
     def produce(self, columns: OutputColumns) -> None:
-        """Send records; `flush` reports failures."""
         number = len(self._sent)
         self._sent.append(columns)
         refused = self._send(columns, 0, len(columns))
@@ -115,7 +112,6 @@ class KafkaSinkProducer:
         return _parts(part, again, len(places))[::-1]
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Close the client after the answers or `wait_s`; idempotent."""
         if wait_s and self._producer.client is not None:
             try:
                 answered = self._producer.flush(time.monotonic() + wait_s)
@@ -218,7 +214,6 @@ def _runs(places: Sequence[_Place]) -> Iterator[tuple[int, int, int]]:
 
 
 def _key_of(sent: Sequence[OutputColumns], place: _Place) -> tuple[str, bytes] | None:
-    """Return topic and key; None without a key, which needs no order."""
     columns = sent[place[0]]
     key = columns.keys[place[1]]
     return None if key is None else (columns.topic, key)

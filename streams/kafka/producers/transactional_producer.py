@@ -99,11 +99,9 @@ class KafkaTransactionalProducer:
 
     @property
     def acknowledged(self) -> Mapping[TopicPartition, int]:
-        """Return the last transaction's acknowledged changelog positions."""
         return dict(self._positions)
 
     def init(self) -> None:
-        """Fence producers of the same id and abort their open transaction."""
         try:
             self._call(self._producer.named("init_transactions"))
             self._group(self._settings.application_id, time.monotonic() + self._timeout_s)
@@ -263,7 +261,6 @@ class KafkaTransactionalProducer:
                 )
 
     def close(self) -> None:
-        """Drop the client without waiting; idempotent."""
         self._open = False
         self._producer.drop()
 

@@ -57,7 +57,6 @@ class TrialProducer:
         self._opened_s: float | None = None
 
     def __enter__(self) -> Self:
-        """Fence an earlier search of the same worker."""
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -77,7 +76,6 @@ class TrialProducer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Abort and drop the client."""
         try:
             if kind is None:
                 self._abort()
@@ -163,7 +161,6 @@ class TrialProducer:
                 )  # fmt: skip
 
     def _await(self, reports: Sequence[dict[int, list[KafkaError | None]]]) -> None:
-        """Wait until all records are answered or the transaction has failed."""
         deadline_s = time.monotonic() + _ANSWER_S
         while time.monotonic() < deadline_s:
             try:

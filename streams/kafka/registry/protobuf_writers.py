@@ -30,7 +30,6 @@ class ProtobufWriters:
         self._good: set[bytes] = set()
 
     def check(self, data: bytes) -> None:
-        """Raise `CodecError` if another message wrote these bytes."""
         begin = _GUID_END if data[0] else _ID_END
         end, indexes = read_indexes(data, begin)
         header = data[:end]
@@ -133,7 +132,6 @@ def _messages(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def _varint(data: bytes, begin: int) -> tuple[int, int]:
-    """Return the end of a zigzag number, and the number."""
     number = 0
     for shift, byte in enumerate(data[begin : begin + 5]):
         number |= (byte & ~_MORE) << (7 * shift)

@@ -20,13 +20,6 @@ _At = tuple[str, int]
 
 
 class References:
-    """Resolves the references of one registry's schemas.
-
-    Args:
-        get_version: The client's method; raises `SchemaRegistryError` without an answer.
-        shown: The registry's name in messages.
-    """
-
     def __init__(self, get_version: Callable[..., Any], shown: str) -> None:
         self._get_version = get_version
         self._shown = shown
@@ -40,7 +33,6 @@ class References:
             self._checked.add(schema)
 
     def texts(self, schema: Any) -> dict[str, str]:
-        """Return the texts of all referenced schemas by name."""
         return self._texts(schema, ())
 
     def _texts(self, schema: Any, path: tuple[_At, ...]) -> dict[str, str]:

@@ -81,7 +81,7 @@ _TYPES: Final = {
 
 
 class ConfluentFormats:
-    """Makes codecs; codecs of one registry share a client and its cached schemas."""
+    """Codec factory; codecs of one registry share a client and its cached schemas."""
 
     def __init__(self) -> None:
         self._links: dict[object, tuple[_Link, object]] = {}
@@ -210,8 +210,6 @@ class ConfluentFormats:
 
 
 class _Link:
-    """A registry's client, its name in messages, and its serialiser settings."""
-
     def __init__(self, client: Any, shown: str, settings: Mapping[str, Any]) -> None:
         self.shown = shown
         self.client = _Client(client, self)
@@ -303,7 +301,7 @@ class _Used(NamedTuple):
 
 
 class _Pinned:
-    """A client that returns one registered schema for every look-up."""
+    """A client that returns one registered schema for every request."""
 
     def __init__(self, client: "_Client", registered: Any) -> None:
         self._client = client
@@ -443,7 +441,6 @@ class _Codec:
         return part
 
     def _failed(self, error: Exception, topic: str, data: bytes | None) -> Exception:
-        """Return the error; `data` was read, None means writing."""
         if isinstance(error, StreamsError | CodecError):
             return error
         if not isinstance(error, RegistryReply):
@@ -479,8 +476,6 @@ class _Padded(bytes):
 
 
 def _without_padding(read_id: Any) -> Callable[[bytes, Any, Any], Any]:
-    """Return a function that reads a frame's id and passes the value's bytes on."""
-
     def read(data: bytes, context: Any, schema_id: Any) -> Any:
         return read_id(data[:-1] if isinstance(data, _Padded) else data, context, schema_id)
 
