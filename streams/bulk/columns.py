@@ -113,6 +113,6 @@ class RowReader:
             raise  # The row may be valid: the registry failed.
         except Exception as error:
             raise SerializationError(
-                f"store {self._spec.name}: a row of {self._topic} is not what its serdes write ({type(error).__name__}: "
+                f"store {self._spec.name}: a row of {self._topic} can't be read by its serdes ({type(error).__name__}: "
                 f"{error}); use the topology that wrote it"
             ) from error

@@ -76,7 +76,7 @@ class RestoreReport:
 
     @property
     def rows(self) -> int:
-        return sum(each.rows for each in self.stores)
+        return sum(store.rows for store in self.stores)
 
 
 def restore(

@@ -30,15 +30,15 @@ def settled_ends(
         ends = admin.end_offsets(partitions)
         stable = admin.stable_offsets(partitions)
         open_ = [
-            f"{each} from offset {stable[each]} on"
-            for each in partitions
-            if stable[each] < ends[each]
+            f"{partition} from offset {stable[partition]} on"
+            for partition in partitions
+            if stable[partition] < ends[partition]
         ]
         if not open_:
             return ends
         pause(_PAUSE_S)
     raise StreamsError(
-        f"a transaction of another program is open in {', '.join(open_)}, so nobody can tell what belongs to the log: end it, "
+        f"a transaction of another program is open in {', '.join(open_)}, so the log's final content is unknown: end it, "
         "which `kafka-transactions.sh abort --topic TOPIC --partition PARTITION --start-offset OFFSET` does where its producer is gone, "
         "and run the command again"
     )

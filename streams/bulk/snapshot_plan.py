@@ -87,8 +87,10 @@ def plan_partition(
     begin = facts.log_start if kept is None else kept.to_offset
     end = max(facts.stable_end, begin)
     ranges = cut(begin, end, records_per_task)
-    told = f"in full: {reason}" if reason is not None else f"{end - begin} offsets more"
-    return PartitionPlan(facts=facts, kept=kept, ranges=ranges, reason=told, slowest_ms=slowest_ms)
+    explanation = f"in full: {reason}" if reason is not None else f"{end - begin} offsets more"
+    return PartitionPlan(
+        facts=facts, kept=kept, ranges=ranges, reason=explanation, slowest_ms=slowest_ms
+    )
 
 
 def cut(first: int, end: int, records_per_task: int) -> tuple[tuple[int, int], ...]:

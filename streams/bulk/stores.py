@@ -99,7 +99,7 @@ def check_no_headers(stores: Iterable[BulkStore], what: str) -> None:
 def _why_not(name: str, without: dict[str, str], known: list[str], *, custom: bool) -> str:
     if custom:
         return (
-            f"store {name!r} is a custom one: what the records of its changelog mean is known to its own class only, so it "
+            f"store {name!r} is a custom one: only its own class can interpret the records of its changelog, so it "
             "can't be read or made here; leave it out, its task restores it from the changelog"
         )
     if without.get(name):
@@ -137,18 +137,18 @@ def changelog_facts(
     stable = admin.stable_offsets(partitions)
     ends = admin.end_offsets(partitions)
     return {
-        each: ChangelogFacts(
-            topic=each.topic,
-            topic_id=topics[each.topic].topic_id,
-            partition_count=topics[each.topic].partitions,
-            partition=each.partition,
-            log_start=starts[each],
-            log_end=ends[each],
-            stable_end=stable[each],
-            tombstone_retention_ms=tombstone_retention_ms(topics[each.topic]),
+        partition: ChangelogFacts(
+            topic=partition.topic,
+            topic_id=topics[partition.topic].topic_id,
+            partition_count=topics[partition.topic].partitions,
+            partition=partition.partition,
+            log_start=starts[partition],
+            log_end=ends[partition],
+            stable_end=stable[partition],
+            tombstone_retention_ms=tombstone_retention_ms(topics[partition.topic]),
             now_ms=now_ms,
         )
-        for each in partitions
+        for partition in partitions
     }
 
 
@@ -185,5 +185,5 @@ def check_same_topics(facts: Iterable[ChangelogFacts], admin: Admin) -> None:
     for topic, topic_id in known.items():
         if topic not in now or now[topic].topic_id != topic_id:
             raise StreamsError(
-                f"changelog {topic} was deleted or made anew while it was read; nothing of it is used, run it again"
+                f"changelog {topic} was deleted or recreated while it was read; its data is discarded, run it again"
             )

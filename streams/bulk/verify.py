@@ -315,19 +315,19 @@ def _copied(
 ) -> Iterator[tuple[TopicPartition, _LocalCopy]]:
     """Checkpoint a task's database for each store that can reach the end; yield the copies."""
     subtopology, _, partition = path.name.partition("_")
-    mine = [
+    local_stores = [
         store
         for store in stores.values()
         if store.spec.persistent
         and str(store.subtopology) == subtopology
         and int(partition) < store.partitions
     ]
-    if not mine:
+    if not local_stores:
         return
     try:
         database = TaskDatabase.open(
             path,
-            [store.name for store in mine],
+            [store.name for store in local_stores],
             config.rocksdb,
             SharedResources.create(config.rocksdb),
         )
@@ -335,7 +335,7 @@ def _copied(
         notes.append(f"{path} is not compared: {error}")
         return
     with contextlib.closing(database):
-        for store in mine:
+        for store in local_stores:
             where = store.changelog(int(partition))
             about = facts[where]
             position = Position.decode(database.position(position_name(*where)))
@@ -345,7 +345,7 @@ def _copied(
                 continue
             if position.offset > about.stable_end:
                 notes.append(
-                    f"store {store.name} in {path} is not compared: its position {position.offset} lies behind an open "
+                    f"store {store.name} in {path} is not compared: its position {position.offset} is past an open "
                     f"transaction, which begins at offset {about.stable_end} of {where}; run it again when that has ended"
                 )
                 continue

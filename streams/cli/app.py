@@ -36,14 +36,14 @@ _COMMANDS: Final = {
 #: Groups of commands with their help.
 _FAMILIES: Final = {
     "group": (
-        "Tell what happened in an application's group, or set it up again.",
+        "Show the history of an application's group, or recover it.",
         {
             "history": "tidewheel.streams.cli.commands.group:history",
             "recover": "tidewheel.streams.cli.commands.group:recover",
         },
     ),
     "state": (
-        "Look into an application's stores, compare them with what they are made from, and delete a key.",
+        "Read an application's stores, compare them with their changelogs, and delete a key.",
         {
             "list": "tidewheel.streams.cli.commands.state:list_stores",
             "get": "tidewheel.streams.cli.commands.state:get",
@@ -90,12 +90,12 @@ def build_app(*, whole: bool = True) -> App:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit code."""
-    told = sys.argv[1:] if arguments is None else list(arguments)
+    argv = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app = build_app(whole=_asks_for_list(told))
-        result = app(told, exit_on_error=False, print_error=False)
+        app = build_app(whole=_asks_for_list(argv))
+        result = app(argv, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        print_error(f"{error} (`tidewheel --help` lists what there is)")
+        print_error(f"{error} (`tidewheel --help` lists the commands)")
         return ExitCode.USAGE
     except StreamsError as error:
         print_error(str(error))
@@ -119,7 +119,7 @@ def _command(path: str, *, whole: bool) -> str | Callable[..., int]:
     return found
 
 
-def _asks_for_list(told: Sequence[str]) -> bool:
+def _asks_for_list(argv: Sequence[str]) -> bool:
     """Return True if a command line asks for a list of commands: of all, or of one group.
 
     >>> [
@@ -128,7 +128,7 @@ def _asks_for_list(told: Sequence[str]) -> bool:
     ... ]
     [True, True, True, True, False, False]
     """
-    rest = told[1:] if told and told[0] in _FAMILIES else told
+    rest = argv[1:] if argv and argv[0] in _FAMILIES else argv
     return not rest or rest[0] in _ASK_FOR_HELP
 
 

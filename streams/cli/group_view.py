@@ -73,9 +73,9 @@ def records_in_hand(status: GroupStatus) -> list[str]:
         if task.blocked is not None
     ]
     return blocked + [
-        f"task {task.task} at {task.member or _UNKNOWN} has a record in hand: {each}"
+        f"task {task.task} at {task.member or _UNKNOWN} has a record in hand: {key_range}"
         for task in status.tasks
-        for each in task.ranges
+        for key_range in task.ranges
     ]
 
 
@@ -94,7 +94,7 @@ def _busy(key_range: KeyRange) -> str:
 
 
 def _live(status: GroupStatus) -> list[MemberStatus]:
-    return [each for each in status.members if each.phase != MemberPhase.GONE]
+    return [member for member in status.members if member.phase != MemberPhase.GONE]
 
 
 def _headline(status: GroupStatus) -> Text:
@@ -108,7 +108,7 @@ def _headline(status: GroupStatus) -> Text:
 
 def _subline(status: GroupStatus) -> Text:
     if not status.leader:
-        return Text("nobody has led this group yet", style="dim")
+        return Text("this group has had no leader yet", style="dim")
     heard = (
         "not heard"
         if status.leader_heard_ms_ago is None
@@ -187,10 +187,14 @@ def _ranges(inputs: Sequence[InputRanges]) -> RenderableType:
     if not inputs:
         return Text("no key ranges: nothing has been committed yet", style="dim")
     table = _table("key ranges", ("task", "input", "key hashes"), ("offset", "ahead", "busy"))
-    for each in inputs:
-        for index, key_range in enumerate(each.ranges):
+    for partition in inputs:
+        for index, key_range in enumerate(partition.ranges):
             # Cells equal to the row above stay empty.
-            names = ("", "") if index else (each.task or _UNKNOWN, f"{each.topic}-{each.partition}")
+            names = (
+                ("", "")
+                if index
+                else (partition.task or _UNKNOWN, f"{partition.topic}-{partition.partition}")
+            )
             table.add_row(
                 *_cells(
                     *names,

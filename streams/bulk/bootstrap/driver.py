@@ -163,12 +163,12 @@ class BootstrapDriver:
             inputs = {parse_position_key(key): at for key, at in record.input.items()}
             with self._report_hold():
                 reports, ends = self._write(order, checked)
-                self._end(producer, inputs, rows=sum(each.rows for each in reports))
+                self._end(producer, inputs, rows=sum(report.rows for report in reports))
         return BootstrapReport(
             store=self._name,
             attempt=self._attempt,
-            rows=sum(each.rows for each in reports),
-            deleted=sum(each.deletes for each in reports),
+            rows=sum(report.rows for report in reports),
+            deleted=sum(report.deletes for report in reports),
             left_out=checked.left_out,
             input_offsets=inputs,
             changelog_end=ends,
@@ -181,7 +181,7 @@ class BootstrapDriver:
 
     def _begin(self, asked: InputOffsets, *, replace: bool) -> tuple[BootstrapRecord, bool]:
         """Log the start; return the record, and true if an earlier run was killed."""
-        self._report("begin", f"holding the group {self._target.application_id} still")
+        self._report("begin", f"pausing the group {self._target.application_id}")
         resolved: dict[TopicPartition, int] = {}
         found: list[BootstrapRecord] = []
         repeated: list[bool] = []
@@ -261,7 +261,13 @@ class BootstrapDriver:
         app = self._target.application_id
         committed = self._admin.committed(app, list(self._target.inputs), stable=False)
         ids = transactional_ids(app, committed, group)
-        self._admin.fence([each for each in ids if each != self._target.driver_id])
+        self._admin.fence(
+            [
+                transactional_id
+                for transactional_id in ids
+                if transactional_id != self._target.driver_id
+            ]
+        )
 
     def _resolved(self, asked: InputOffsets) -> dict[TopicPartition, int]:
         inputs = self._target.inputs
@@ -294,7 +300,7 @@ class BootstrapDriver:
         order = WriteOrder(
             target=self._target,
             attempt=self._attempt,
-            starts=tuple(starts[each] for each in self._target.changelog_partitions),
+            starts=tuple(starts[partition] for partition in self._target.changelog_partitions),
             deleted_at_ms=now_ms,
         )
         return order, checked
@@ -359,14 +365,14 @@ class BootstrapDriver:
             if last is not None and last.attempt != self._attempt:
                 return (
                     f"Another run of `tidewheel bootstrap {self._name}` has taken over, and nothing that this one has written "
-                    "counts; look at that one"
+                    "counts; check that one"
                 )
         return self._stays_held
 
     def _fenced_ends(self) -> dict[TopicPartition, int]:
         """Fence every writer; return the changelog ends, now final."""
         partitions = self._target.changelog_partitions
-        self._admin.fence([self._target.writer_id(each.partition) for each in partitions])
+        self._admin.fence([self._target.writer_id(partition.partition) for partition in partitions])
         return settled_ends(self._admin, partitions)
 
     def _check_counts(
@@ -387,7 +393,7 @@ class BootstrapDriver:
             if ends[where] != report.end_offset:
                 raise StreamsError(
                     f"{where} ends at {ends[where]}, but {report.rows + report.deletes} records and {report.transactions} "
-                    f"markers from {report.from_offset} on end at {report.end_offset}: somebody else has written to it; find "
+                    f"markers from {report.from_offset} on end at {report.end_offset}: another program has written to it; find "
                     "out who, and run the command again"
                 )
 
@@ -397,7 +403,7 @@ class BootstrapDriver:
         if self._publish is not None:
             self._report("snapshot", f"making a snapshot of store {self._name}")
             self._publish()
-        self._report("commit", f"committing where {len(inputs)} input partitions go on")
+        self._report("commit", f"committing the resume offsets of {len(inputs)} input partitions")
         self._commit(producer, inputs)
         done = BootstrappedRecord(
             leader_epoch=0, store=self._name, attempt=self._attempt, rows=rows
@@ -407,9 +413,9 @@ class BootstrapDriver:
     def _commit(
         self, producer: TransactionalProducer, inputs: Mapping[TopicPartition, int]
     ) -> None:
-        topics = {each.topic for each in (*inputs, *self._target.between)}
+        topics = {partition.topic for partition in (*inputs, *self._target.between)}
         ids = self._admin.describe_topics(sorted(topics))
-        between = [each for each in self._target.between if each.topic in ids]
+        between = [partition for partition in self._target.between if partition.topic in ids]
         # The rows already cover the input behind repartition topics.
         offsets = {**inputs, **self._admin.end_offsets(between)}
         before = self._progress_before(offsets)

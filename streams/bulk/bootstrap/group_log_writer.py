@@ -108,7 +108,9 @@ class GroupLogWriter:
                     writer.init()
                     before = self.group()
                     records = make(before)
-                    writer.write(record_keys(records), [encode_record(each) for each in records])
+                    writer.write(
+                        record_keys(records), [encode_record(record) for record in records]
+                    )
                 except (LeadershipLostError, FencedError):
                     continue
             after = replay(records, before)

@@ -74,7 +74,7 @@ class InputMove:
 def other_stores_of(
     plan: ApplicationPlan, application_id: str, target: StoreTarget
 ) -> tuple[OtherStore, ...]:
-    moved = {each.topic for each in (*target.inputs, *target.between)}
+    moved = {partition.topic for partition in (*target.inputs, *target.between)}
     found: list[OtherStore] = []
     for _, each in sorted(plan.subtopologies.items()):
         read = frozenset(t for one in upstream_of(plan, each) for t in one.topic_partitions)
@@ -126,17 +126,17 @@ def moves_of(
 def refusal_of_moves(
     target: StoreTarget, moves: Sequence[InputMove], beside: Sequence[OtherStore]
 ) -> str | None:
-    topics = {each.partition.topic for each in moves}
-    harmed = [each for each in beside if each.topics & topics]
+    topics = {move.partition.topic for move in moves}
+    harmed = [store for store in beside if store.topics & topics]
     if not harmed:
         return None
-    reached = frozenset[str]().union(*(each.topics for each in harmed))
-    told = [each for each in moves if each.partition.topic in reached]
-    more = f"; and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    reached = frozenset[str]().union(*(store.topics for store in harmed))
+    moved = [move for move in moves if move.partition.topic in reached]
+    more = f"; and {len(moved) - _NAMED} more" if len(moved) > _NAMED else ""
     many = len(harmed) > 1
-    inside = {each.topic for each in target.between}
+    inside = {partition.topic for partition in target.between}
     can_be_given = all(
-        each.committed == each.ahead and each.partition.topic not in inside for each in told
+        move.committed == move.ahead and move.partition.topic not in inside for move in moved
     )
     first = (
         "give the offsets that are committed (file:PATH)"
@@ -144,9 +144,9 @@ def refusal_of_moves(
         else "run the application until it has processed its input, and give the offsets that are committed then (file:PATH)"
     )
     return (
-        f"store{'s' if many else ''} {', '.join(each.name for each in harmed)} {'have' if many else 'has'} content of the same "
+        f"store{'s' if many else ''} {', '.join(store.name for store in harmed)} {'have' if many else 'has'} content of the same "
         f"input, and would see records again or miss some, because offsets are the whole group's "
-        f"({'; '.join(map(str, told[:_NAMED]))}{more}). Either {first}, or run `tidewheel reset` and load all stores of these "
+        f"({'; '.join(map(str, moved[:_NAMED]))}{more}). Either {first}, or run `tidewheel reset` and load all stores of these "
         "inputs, each with the same explicit offsets"
     )
 
@@ -165,24 +165,24 @@ def find_refusal(
     Repartition topics resume at their ends. `stable` waits for open transactions.
     """
     there = admin.describe_topics(
-        sorted({each.topic for one in beside for each in one.changelog} | _topics(target))
+        sorted({partition.topic for one in beside for partition in one.changelog} | _topics(target))
     )
     full = [one for one in beside if _has_content(one, admin, there)]
     if not full:
         return None
-    between = [each for each in target.between if each.topic in there]
+    between = [partition for partition in target.between if partition.topic in there]
     partitions = [*inputs, *between]
     committed = admin.committed(target.application_id, partitions, stable=stable)
     starts, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
-    new = {**inputs, **{each: ends[each] for each in between}}
+    new = {**inputs, **{partition: ends[partition] for partition in between}}
     moved = [each for each in moves_of(new, committed, starts, ends) if each.changes(has_records)]
     return refusal_of_moves(target, moved, full)
 
 
 def _topics(target: StoreTarget) -> set[str]:
-    return {each.topic for each in target.between}
+    return {partition.topic for partition in target.between}
 
 
 def _has_content(store: OtherStore, admin: Admin, there: Mapping[str, object]) -> bool:
-    partitions = [each for each in store.changelog if each.topic in there]
+    partitions = [partition for partition in store.changelog if partition.topic in there]
     return admin.beginning_offsets(partitions) != admin.end_offsets(partitions)

@@ -95,8 +95,8 @@ def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTa
         spec=spec,
         changelog=changelog_topic(application_id, store),
         partitions=subtopology.partitions,
-        inputs=tuple(each for each in partitions if each.topic not in inside),
-        between=tuple(each for each in partitions if each.topic in inside),
+        inputs=tuple(partition for partition in partitions if partition.topic not in inside),
+        between=tuple(partition for partition in partitions if partition.topic in inside),
     )
 
 
@@ -109,10 +109,12 @@ def _subtopology_of(plan: ApplicationPlan, store: str) -> tuple[SubtopologyPlan,
 
 
 def _unknown(plan: ApplicationPlan, store: str) -> str:
-    for each in plan.global_stores:
-        if each.store.name == store:
-            return f"store {store} is a global one, restored from topic {each.topic}; produce the rows to that topic instead"
-    names = sorted(spec.name for each in plan.subtopologies.values() for spec in each.spec.stores)
+    for global_store in plan.global_stores:
+        if global_store.store.name == store:
+            return f"store {store} is a global one, restored from topic {global_store.topic}; produce the rows to that topic instead"
+    names = sorted(
+        spec.name for subtopology in plan.subtopologies.values() for spec in subtopology.spec.stores
+    )
     near = did_you_mean(store, names)
     return f"the topology has no store {store}; {near or 'it has ' + (', '.join(names) or 'none')}"
 
@@ -137,8 +139,8 @@ def _check_partitioners(
     read = {
         topic for source in upstream[0].spec.sources if source.internal for topic in source.topics
     }
-    for each in upstream:
-        for sink in each.spec.sinks:
+    for subtopology in upstream:
+        for sink in subtopology.spec.sinks:
             if sink.internal and sink.topic in read and sink.partitioner is not None:
                 raise StreamsError(
                     f"store {store}: its input {internal_prefix(application_id)}{sink.topic} is partitioned by a function of "
@@ -211,15 +213,17 @@ def check_offsets(
     missing = [str(each) for each in target.inputs if each not in asked.offsets]
     unknown = [str(each) for each in asked.offsets if each not in target.inputs]
     if missing or unknown:
-        told = [f"none is given for {', '.join(missing)}"] if missing else []
-        told += [f"{', '.join(unknown)} is no input of store {target.spec.name}"] if unknown else []
-        raise ConfigError(
-            f"input offsets: {'; '.join(told)}; give one for each partition it is computed from"
+        problems = [f"none is given for {', '.join(missing)}"] if missing else []
+        problems += (
+            [f"{', '.join(unknown)} is no input of store {target.spec.name}"] if unknown else []
         )
-    for each in target.inputs:
-        if not starts[each] <= asked.offsets[each] <= ends[each]:
+        raise ConfigError(
+            f"input offsets: {'; '.join(problems)}; give one for each partition it is computed from"
+        )
+    for partition in target.inputs:
+        if not starts[partition] <= asked.offsets[partition] <= ends[partition]:
             raise ConfigError(
-                f"input offsets: {asked.offsets[each]} of {each} is outside the log, which has {starts[each]} to {ends[each]}"
+                f"input offsets: {asked.offsets[partition]} of {partition} is outside the log, which has {starts[partition]} to {ends[partition]}"
             )
     return {each: asked.offsets[each] for each in target.inputs}
 
@@ -236,7 +240,7 @@ def refusal_of_changelog(
     if replace and target.spec.kind is StoreKind.VERSIONED:
         return (
             f"store {target.spec.name} keeps versions, which stay readable at their times, so it can't be replaced; run "
-            "`tidewheel reset` and load it anew"
+            "`tidewheel reset` and load it again"
         )
     if replace:
         return None

@@ -325,7 +325,7 @@ def _written(row: ChangelogRow, spec: StoreSpec, deleted_at_ms: int) -> Iterator
 def version_left(spec: StoreSpec, key: bytes) -> str:
     return (
         f"store {spec.name}: an earlier attempt has written a version of key {shown(key)} that is not in the frame now; a "
-        "version can't be taken back: run `tidewheel reset` and load the store anew"
+        "version can't be taken back: run `tidewheel reset` and load the store again"
     )
 
 

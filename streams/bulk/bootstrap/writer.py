@@ -161,7 +161,7 @@ class _Written:
         self.deletes += deletes
         self.rows += len(batch) - deletes
         self._open += len(batch)
-        self._open_bytes += sum(map(len, keys)) + sum(len(each) for each in values if each)
+        self._open_bytes += sum(map(len, keys)) + sum(len(value) for value in values if value)
         if self._open >= TRANSACTION_RECORDS or self._open_bytes >= _TRANSACTION_BYTES:
             self.end()
 

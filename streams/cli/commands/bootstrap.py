@@ -108,12 +108,12 @@ def bootstrap(
     return ExitCode.OK
 
 
-def _lines(told: BootstrapStep) -> None:
-    print_json({"step": told.phase, "text": told.text})
+def _lines(step: BootstrapStep) -> None:
+    print_json({"step": step.phase, "text": step.text})
 
 
-def _words(told: BootstrapStep) -> None:
-    Console(stderr=True).print(f"• {told.text}", markup=False, highlight=False)
+def _words(step: BootstrapStep) -> None:
+    Console(stderr=True).print(f"• {step.text}", markup=False, highlight=False)
 
 
 def _print(report: BootstrapReport, *, as_json: bool) -> None:
@@ -134,5 +134,5 @@ def _print(report: BootstrapReport, *, as_json: bool) -> None:
         rows.append(("keys deleted", f"{report.deleted:,}"))
     if report.left_out:
         rows.append(("rows without a value, left out", f"{report.left_out:,}"))
-    rows += [(f"{each} goes on at", f"{at:,}") for each, at in report.input_offsets.items()]
+    rows += [(f"{each} resumes at", f"{at:,}") for each, at in report.input_offsets.items()]
     print_table(f"Store {report.store} is loaded", ["what", "how much"], rows)

@@ -123,8 +123,8 @@ def _fetch_status(access: GroupAccess) -> Callable[[], PolledGroup]:
 
     def fetch_status() -> PolledGroup:
         status = looker.look()
-        told = [episode_text(each, moment_text) for each in chronicle.episodes()]
-        return PolledGroup(status=status, history=tuple(told[-_EPISODES:]))
+        episodes = [episode_text(episode, moment_text) for episode in chronicle.episodes()]
+        return PolledGroup(status=status, history=tuple(episodes[-_EPISODES:]))
 
     return fetch_status
 

@@ -63,7 +63,7 @@ def drain(
         drain_ms = (
             access.config.drain_timeout_ms
             if timeout is None
-            else parse_timeout_ms(timeout, 0, " is negative; 0 lets everything go at once")
+            else parse_timeout_ms(timeout, 0, " is negative; 0 releases all tasks immediately")
         )
         access.read()
         record = find_member(access.group, member)
@@ -194,7 +194,7 @@ def _with_bar(drained: _Draining, drain_ms: int) -> _Outcome:
             outcome = drained.follow(show)
         except KeyboardInterrupt:
             console.print(
-                f"Not waiting any more; {first.member} goes on leaving, for at most {duration_text(drain_ms)}.",
+                f"Not waiting any more; {first.member} continues to leave, for at most {duration_text(drain_ms)}.",
                 markup=False,
             )
             raise
@@ -213,7 +213,7 @@ def _fenced(step: DrainStep) -> _Outcome:
 
 def _late(step: DrainStep) -> _Outcome:
     if step.phase == MemberPhase.LEAVING:
-        text = f"it still has {', '.join(step.tasks) or 'no task'}; look at its log"
+        text = f"it still has {', '.join(step.tasks) or 'no task'}; check its log"
     else:
         text = "no leader has answered; `tidewheel status` says who leads"
     return _Outcome(

@@ -153,11 +153,11 @@ def erasable_store(
 ) -> BulkStore:
     """Return a store; raise `ConfigError` with the alternative if keys can't be deleted from it."""
     known: list[str] = []
-    for each in topology.spec(config).global_stores:
-        known.append(each.store.name)
-        if each.store.name == name:
+    for global_store in topology.spec(config).global_stores:
+        known.append(global_store.store.name)
+        if global_store.store.name == name:
             raise ConfigError(
-                f"store {name!r} is a global one: every process fills it from topic {each.topic}; write a tombstone of "
+                f"store {name!r} is a global one: every process fills it from topic {global_store.topic}; write a tombstone of "
                 "the key to that topic"
             )
     for number, subtopology in sorted(plan.subtopologies.items()):
@@ -210,7 +210,7 @@ def _check_group(access: GroupAccess) -> None:
 def _check_runs(access: GroupAccess) -> None:
     if not access.inbox.speaking(access.group, access.now_ms()):
         raise StreamsError(
-            f"no worker of {access.application_id} is running, so nobody can delete the key; start the application, then run "
+            f"no worker of {access.application_id} is running, so the key can't be deleted; start the application, then run "
             "this again"
         )
 
@@ -286,14 +286,14 @@ class _Deletion:
             name = list(self.asked.values())[-1]
             return (
                 f"{name} did not answer within {waited}; it may still delete the key, so run this again. `tidewheel status` "
-                "tells whether its task is restoring or in a long call; a member of a version that knows no deletion logs that it "
+                "shows if its task is restoring or in a long call; a member of a version without deletion logs that it "
                 "skipped a message of the inbox: upgrade it"
             )
         held = self._access.group.about.held
         why = f": the group decides nothing ({held})" if held else ""
         return (
-            f"task {self.rows.task} had no owner for {waited}{why}; nothing was deleted. `tidewheel status` tells what it waits "
-            "for"
+            f"task {self.rows.task} had no owner for {waited}{why}; nothing was deleted. `tidewheel status` shows the "
+            "reason"
         )
 
 

@@ -50,7 +50,7 @@ def history(
         settings: Settings.
     """
     if last < 0:
-        raise ConfigError(f"--last {last}: give how many episodes to tell, or 0 for all")
+        raise ConfigError(f"--last {last}: give the number of episodes to show, or 0 for all")
     with group_access(target, settings) as access:
         access.check_exists()
         episodes = account(access.read())
@@ -129,9 +129,9 @@ def recover(
 def _facts(access: GroupAccess, ran: ApplicationPlan, program: Program) -> RecoveryFacts:
     ids = access.read_what_there_is(whole=True)
     inputs = {
-        TopicPartition(topic, number): TaskId(each.spec.id, number)
-        for each in ran.subtopologies.values()
-        for topic, count in each.topic_partitions.items()
+        TopicPartition(topic, number): TaskId(subtopology.spec.id, number)
+        for subtopology in ran.subtopologies.values()
+        for topic, count in subtopology.topic_partitions.items()
         for number in range(count)
     }
     committed = access.connection.admin.committed(
@@ -208,7 +208,7 @@ def _print_plan(plan: RecoveryPlan, *, done: bool) -> None:
     verb = "done" if done else "would do"
     print_table(f"Recovery of {plan.application_id}: {verb}", ["what", "where", "change"], rows)
     if done:
-        console.print("Members that held still go on by themselves; start those that were stopped.")
+        console.print("Paused members resume by themselves; start those that were stopped.")
     elif not plan.refusals:
         console.print("Nothing was touched. Add --execute to do it.")
 

@@ -54,16 +54,16 @@ def restore(
 
 def _print(report: RestoreReport, *, as_json: bool) -> None:
     if as_json:
-        for each in report.stores:
+        for store in report.stores:
             print_json(
                 {
-                    "task": str(each.task_id),
-                    "store": each.store,
-                    "slot": each.slot,
-                    "rows": each.rows,
-                    "bytes": each.file_bytes,
-                    "offset": each.offset,
-                    "reason": each.reason,
+                    "task": str(store.task_id),
+                    "store": store.store,
+                    "slot": store.slot,
+                    "rows": store.rows,
+                    "bytes": store.file_bytes,
+                    "offset": store.offset,
+                    "reason": store.reason,
                 }
             )
         return
@@ -72,7 +72,7 @@ def _print(report: RestoreReport, *, as_json: bool) -> None:
         for each in report.stores
     ]
     if rows:
-        columns = ["task", "store", "rows", "goes on at", "from"]
+        columns = ["task", "store", "rows", "resumes at", "from"]
         print_table(f"Restored of {report.application_id}", columns, rows)
     else:
         Console().print(

@@ -52,16 +52,16 @@ def snapshot(
 
 def _print(made: Manifest, *, as_json: bool) -> None:
     if as_json:
-        for each in made.stores.values():
+        for store in made.stores.values():
             print_json(
                 {
-                    "store": each.store,
-                    "generation": each.generation,
-                    "partitions": each.partition_count,
-                    "runs": sum(len(part.runs) for part in each.partitions),
-                    "rows": sum(part.rows for part in each.partitions),
-                    "bytes": sum(part.file_bytes for part in each.partitions),
-                    "offsets": {str(part.partition): part.to_offset for part in each.partitions},
+                    "store": store.store,
+                    "generation": store.generation,
+                    "partitions": store.partition_count,
+                    "runs": sum(len(part.runs) for part in store.partitions),
+                    "rows": sum(part.rows for part in store.partitions),
+                    "bytes": sum(part.file_bytes for part in store.partitions),
+                    "offsets": {str(part.partition): part.to_offset for part in store.partitions},
                 }
             )
         return

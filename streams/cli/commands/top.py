@@ -64,7 +64,9 @@ def top(
     """
     check_interval(interval)
     if count is not None and count < 1:
-        raise ConfigError(f"--count {count}: look at least once, or leave it out to look on")
+        raise ConfigError(
+            f"--count {count}: give at least 1, or leave it out to continue until Ctrl-C"
+        )
     opened, aside = ExitStack(), Aside("tidewheel-top")
 
     def open_group() -> Looker:

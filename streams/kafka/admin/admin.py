@@ -231,14 +231,14 @@ class KafkaAdmin:
     ) -> dict[TopicPartition, OpenTransaction]:
         stable, ends = self.stable_offsets(partitions), self.end_offsets(partitions)
         found = {
-            each: OpenTransaction(
-                partition=each,
-                start=stable[each],
-                end=ends[each],
+            partition: OpenTransaction(
+                partition=partition,
+                start=stable[partition],
+                end=ends[partition],
                 servers=self._settings.bootstrap_servers,
             )
-            for each in partitions
-            if stable[each] < ends[each]
+            for partition in partitions
+            if stable[partition] < ends[partition]
         }
         return self._with_producers(found) if found else {}
 
@@ -261,10 +261,10 @@ class KafkaAdmin:
             return {each: replace(one, unknown=str(error)) for each, one in found.items()}
         leaders: dict[TopicPartition, Node] = {}
         for name, topic in described.items():
-            for each in topic.partitions:
-                if each.leader is not None:
-                    leaders[TopicPartition(name, each.id)] = Node(
-                        each.leader.host, each.leader.port
+            for partition in topic.partitions:
+                if partition.leader is not None:
+                    leaders[TopicPartition(name, partition.id)] = Node(
+                        partition.leader.host, partition.leader.port
                     )
         nodes = [Node(each.host, each.port) for each in cluster.nodes]
         return with_producers(found, leaders, nodes, self._settings.administration())
@@ -289,14 +289,14 @@ class KafkaAdmin:
             ]
         if not partitions:
             return {}
-        wanted = [KafkaPartition(*each) for each in partitions]
+        wanted = [KafkaPartition(*partition) for partition in partitions]
 
         def read(left: float) -> list[Any]:
             with self._readers.lent(group_id, stable=stable) as reader:
                 offsets: list[Any] = reader.committed(wanted, timeout=min(left, _READER_S))
-            for each in offsets:
-                if each.error is not None:
-                    raise KafkaException(each.error)
+            for partition in offsets:
+                if partition.error is not None:
+                    raise KafkaException(partition.error)
             return offsets
 
         what = f"read the committed offsets of group {group_id}"
@@ -402,7 +402,7 @@ class KafkaAdmin:
             min(len(ids), _FENCING_AT_ONCE), thread_name_prefix="fence"
         ) as threads:
             # A failure of one must not leave the others' transactions open.
-            tried = [threads.submit(self._fence, each) for each in ids]
+            tried = [threads.submit(self._fence, transactional_id) for transactional_id in ids]
         for each in tried:
             each.result()
 
@@ -514,7 +514,8 @@ class KafkaAdmin:
             led = [
                 name
                 for name, topic in found.items()
-                if topic.partitions and all(each.leader is not None for each in topic.partitions)
+                if topic.partitions
+                and all(partition.leader is not None for partition in topic.partitions)
             ]
             if len(led) == len(set(names)):
                 return

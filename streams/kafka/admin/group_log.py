@@ -423,12 +423,13 @@ class KafkaGroupAdmin:
         try:
             ends = self._admin.end_offsets(partitions)
         except MissingSourceTopicError:
-            known = self._admin.describe_topics([each.topic for each in partitions])
+            known = self._admin.describe_topics([partition.topic for partition in partitions])
             ends = self._admin.end_offsets(
                 [
-                    each
-                    for each in partitions
-                    if each.topic in known and each.partition < known[each.topic].partitions
+                    partition
+                    for partition in partitions
+                    if partition.topic in known
+                    and partition.partition < known[partition.topic].partitions
                 ]
             )
         return {position_key(each): offset for each, offset in ends.items()}

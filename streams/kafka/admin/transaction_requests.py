@@ -114,7 +114,10 @@ class BrokerConnection:
     def transactions_of(self, producer_ids: Iterable[int]) -> dict[int, CoordinatorState]:
         ids = sorted(producer_ids)
         body = (
-            _count(0) + _count(len(ids)) + b"".join(struct.pack(">q", each) for each in ids) + b"\0"
+            _count(0)
+            + _count(len(ids))
+            + b"".join(struct.pack(">q", producer_id) for producer_id in ids)
+            + b"\0"
         )
         answer = self._ask(_LIST_TRANSACTIONS, body)
         _, code = answer.take(">ih")

@@ -74,7 +74,7 @@ class AssignedConsumer:
             self._set_topics()
 
     def remove(self, partitions: Sequence[TopicPartition]) -> None:
-        gone = [each for each in partitions if each in self._next]
+        gone = [partition for partition in partitions if partition in self._next]
         if gone:
             self._end_pauses(gone)
             self._consumer.incremental_unassign([KafkaPartition(*each) for each in gone])
@@ -122,7 +122,7 @@ class AssignedConsumer:
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Stop fetching; prefetched records are read again later."""
-        self._consumer.pause([KafkaPartition(*each) for each in partitions])
+        self._consumer.pause([KafkaPartition(*partition) for partition in partitions])
         self._paused.update(partitions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
@@ -138,7 +138,7 @@ class AssignedConsumer:
             self._consumer.incremental_assign(_with_offsets(positions))
 
     def _end_pauses(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        paused = [each for each in partitions if each in self._paused]
+        paused = [partition for partition in partitions if partition in self._paused]
         if paused:
             self._consumer.resume([KafkaPartition(*each) for each in paused])
             self._paused.difference_update(paused)

@@ -102,7 +102,7 @@ class RefusedSearch:
         self._trials = trials
         self._columns = columns
         self._refused: dict[Row, KafkaError] = {}
-        self._topics = {each.topic: _Topic() for each in columns}
+        self._topics = {output.topic: _Topic() for output in columns}
         self._lanes: dict[tuple[str, int], _Lane] = {}
         #: After a transaction failed for one of several topics.
         self._one_topic = False

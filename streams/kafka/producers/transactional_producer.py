@@ -243,8 +243,8 @@ class KafkaTransactionalProducer:
             # All records are accepted in the search's smaller batches.
             self._limit_batches(
                 {
-                    each.topic: self._batch_bytes.get(each.topic, BATCH_BYTES * 2) // 2
-                    for each in columns
+                    output.topic: self._batch_bytes.get(output.topic, BATCH_BYTES * 2) // 2
+                    for output in columns
                 }
             )
         return refused

@@ -207,7 +207,7 @@ class _SearchLog(TransactionLog):
 
 
 def _has_errors(reports: dict[int, list[KafkaError | None]]) -> bool:
-    return any(error is not None for each in reports.values() for error in each)
+    return any(error is not None for report in reports.values() for error in report)
 
 
 def _final_answer(

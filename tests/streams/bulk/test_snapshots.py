@@ -231,7 +231,7 @@ def test_a_topic_made_anew_meanwhile_is_noticed(
     monkeypatch.setattr(executor_work, "read_range", partial(read_range, make_reader=make_reader))
     with (
         inline_driver(_config(tmp_path), FakeAdmin(broker)) as driver,
-        pytest.raises(StreamsError, match=f"changelog {_TOPIC} was deleted or made anew"),
+        pytest.raises(StreamsError, match=f"changelog {_TOPIC} was deleted or recreated"),
     ):
         make_snapshots(driver, {STORE: store}, str(tmp_path))
     assert SnapshotLocation(str(tmp_path)).newest("app", STORE) is None
@@ -291,7 +291,7 @@ def test_K3_a_snapshot_has_what_the_slowest_key_range_needs(
         assert taken(2 * _HOUR_MS) == ([1, 2, 50, 51], True)
         append(52)
         _commit(broker, 9, 9, 52 * _HOUR_MS)
-        assert taken(None) == ([1, 2, 50, 51, 52], True), "none of the runs that stay is made anew"
+        assert taken(None) == ([1, 2, 50, 51, 52], True), "no kept run is built again"
         _commit(broker, 9, 12, 2 * _HOUR_MS)
         (position,) = slowest_positions([store], driver.admin, "app").values()
         made = SnapshotLocation(str(tmp_path)).newest("app", STORE)

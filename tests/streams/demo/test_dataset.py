@@ -51,7 +51,7 @@ def test_a_damaged_archive_is_fetched_anew(tmp_path: Path) -> None:
 
 
 def test_something_else_under_its_name_is_thrown_away(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="has not the SHA-256"):
+    with pytest.raises(DatasetError, match="does not have the SHA-256"):
         ensure_archive(tmp_path, fetch=_fetcher(b"something else", []))
     assert not is_genuine(tmp_path / "demo" / ARCHIVE)
     assert not list(tmp_path.rglob("fetch-*"))

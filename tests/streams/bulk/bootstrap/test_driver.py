@@ -536,6 +536,6 @@ def test_who_else_writes_to_the_changelog_is_found_out() -> None:
         return reports
 
     job.write = disturbed  # type: ignore[method-assign] # as above
-    with pytest.raises(StreamsError, match="somebody else has written"):
+    with pytest.raises(StreamsError, match="another program has written"):
         driver.run(FROM_END)
     assert shop.state().about.held

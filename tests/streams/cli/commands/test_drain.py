@@ -112,7 +112,7 @@ def test_a_member_that_does_not_let_go_is_told_of(
 ) -> None:
     scene.steps = iter([lambda book: book.member("b", MemberPhase.LEAVING)])
     assert main(["drain", "b", "shop", "--timeout", "1s"]) == ExitCode.NOT_STOPPED_IN_TIME
-    assert "b is still LEAVING: it still has 0_1, 0_3; look at its log" in capsys.readouterr().err
+    assert "b is still LEAVING: it still has 0_1, 0_3; check its log" in capsys.readouterr().err
 
 
 def test_a_member_that_dies_meanwhile_is_told_of(

@@ -91,7 +91,7 @@ def test_brokers_that_are_away_do_not_end_it(
     ("arguments", "message"),
     [
         (["--interval", "0"], "--interval 0: at least 0.1 s"),
-        (["--count", "0"], "--count 0: look at"),
+        (["--count", "0"], "--count 0: give at least"),
     ],
 )
 def test_nonsense_is_refused(
