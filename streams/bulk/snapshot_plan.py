@@ -43,7 +43,7 @@ class PartitionPlan:
         return sum(end - first for first, end in self.ranges)
 
     def expired_by_ms(self, observed_ms: int) -> int | None:
-        """Return the expiry time of the runs; None means `observed_ms`, the latest row's."""
+        """Return the time up to which expired rows are omitted; None: the latest row's time."""
         if self.slowest_ms is None:
             return None
         before_ms = -1 if self.kept is None else self.kept.left_out_by_ms

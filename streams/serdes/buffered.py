@@ -123,7 +123,6 @@ class BufferedSerde(Serde[Buffered]):
         return None if data is None else self.inner.deserialize(topic, data)
 
     def stored(self, store: str, topic: str, data: bytes | None, key: bytes) -> Any:
-        """Return the table value in a key's row; raise `StoredRowError` if it is unreadable."""
         return None if data is None else read_row(store, self.inner.deserialize, topic, data, key)
 
     def value_bytes(self, topic: str, value: Any) -> bytes | None:

@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 from tidewheel.streams.serdes.read_back import parts
 from tidewheel.streams.serdes.type_parts import inner_types, is_recursive
 
-#: Values without parts.
 _SCALARS: Final = (str, bytes, int, float, type(None))
 
 
@@ -48,7 +47,6 @@ def default_setter(python_type: Any) -> Callable[[Any], None] | None:
 
 
 def has_attrs_with_dict(python_type: Any) -> bool:
-    """Return True if values of a type may contain objects of attrs classes without slots."""
     return any(_is_attrs_with_dict(part) for part in inner_types(python_type))
 
 

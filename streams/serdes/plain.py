@@ -80,7 +80,7 @@ class _String(Serde[str]):
         try:
             return list(map(bytes.decode, data))
         except UnicodeDecodeError:
-            return super().deserialize_batch(topic, data)  # raises with the reason
+            return super().deserialize_batch(topic, data)
 
 
 #: Values sliced from a packed run per step: enough to amortise the call, and the format stays
@@ -136,7 +136,7 @@ class _Number(Serde[T]):
         try:
             packed = struct.pack(f">{count}{self._code}", *values)
         except (struct.error, OverflowError):
-            return super().serialize_batch(topic, values)  # raises with the reason
+            return super().serialize_batch(topic, values)
         whole = count - count % _CUT
         out: list[bytes | None] = []
         for start in range(0, whole * size, _CUT * size):
@@ -148,7 +148,7 @@ class _Number(Serde[T]):
         # Each length is checked: seven plus nine bytes would decode as two wrong numbers.
         if {self._one.size}.issuperset(map(len, data)):
             return list(struct.unpack(f">{len(data)}{self._code}", b"".join(data)))
-        return super().deserialize_batch(topic, data)  # raises with the reason
+        return super().deserialize_batch(topic, data)
 
 
 def _is_same_number(value: Any, back: Any) -> bool:
@@ -251,7 +251,7 @@ class _Json(Serde[Any]):
         try:
             return cast("list[bytes | None]", dumps_batch(values, sort=self._sort))
         except CodecError:
-            return super().serialize_batch(topic, values)  # raises with the reason
+            return super().serialize_batch(topic, values)
 
     def deserialize_batch(self, topic: str, data: Sequence[bytes], /) -> list[Any]:
         try:

@@ -87,7 +87,6 @@ class PlainJsonSchema:
         return dumps(loads(data), sort=True)
 
     def checked(self, value: Any) -> Any:
-        """Return a valid value; raise `CodecError` for others."""
         try:
             error = self._best_match(self._validator.iter_errors(value))
         except self._unresolvable as unresolvable:

@@ -78,7 +78,6 @@ _loaders: Final[list[Callable[[], RegistryFormats]]] = []
 
 
 def provide(load: Callable[[], RegistryFormats]) -> None:
-    """Register the adapter's loader; called once, at import."""
     _loaders[:] = [load]
 
 

@@ -110,12 +110,7 @@ def avro_serde(
     version: SubjectVersion = None,
     references: Iterable[SchemaReference] = (),
 ) -> Serde[Any]:
-    """Return the serde of an Avro schema.
-
-    Raises:
-        TopologyError: An invalid schema or argument, or a missing library.
-        SchemaRegistryError: The registry is unreachable, or a subject or reference does not exist.
-    """
+    """Return the serde of an Avro schema; raises as `Serdes.avro` does."""
     source = _source("Serdes.avro", schema, registry, subject, version, references)
     return _serde("avro", source, None, registry)
 

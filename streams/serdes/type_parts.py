@@ -379,7 +379,7 @@ def _sample_container(origin: Any, arguments: tuple[Any, ...], depth: int) -> An
 def _sample_object(python_type: Any, depth: int) -> Any:
     is_pydantic = is_pydantic_class(python_type)
     hints = type_hints(python_type)
-    if is_pydantic:  # these have `Field` constraints as well
+    if is_pydantic:
         declared = pydantic_fields(python_type)
         hints = {name: field.rebuild_annotation() for name, field in declared.items()}
     optional = _optional_fields(python_type)

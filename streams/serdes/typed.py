@@ -426,14 +426,13 @@ def _sorted(library: Any, encode: Callable[[Any], bytes]) -> Callable[[Any], byt
 
 
 def _key_encoder(library: Any) -> Callable[[Any], bytes]:
-    """Return an encoder with dicts sorted by key; class fields keep their order."""
     encode = library.Encoder(order="deterministic").encode
     in_order = _sorted(library, library.Encoder().encode)
 
     def encode_key(value: Any) -> bytes:
         try:
             return cast("bytes", encode(value))
-        except TypeError:  # as above
+        except TypeError:
             return in_order(value)
 
     return encode_key

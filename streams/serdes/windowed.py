@@ -49,7 +49,6 @@ class WindowedSerde(Serde[Windowed[K]]):
         return self._tail_bytes
 
     def for_keys(self) -> Serde[Windowed[K]]:
-        """Return the windowed serde with its inner serde in key form."""
         if self._for_keys is None:
             inner = for_keys(self.inner)
             self._for_keys = self if inner is self.inner else self.with_inner(inner)

@@ -155,7 +155,6 @@ class KafkaAdmin:
         }
 
     def create_topics(self, topics: Sequence[NewTopic]) -> None:
-        """Create missing topics; return when all are usable."""
         if not topics:
             return
         orders = [
@@ -189,7 +188,6 @@ class KafkaAdmin:
         )
 
     def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete topics if they exist; return when they are gone."""
         if not names:
             return
         self._each(

@@ -368,7 +368,6 @@ class _InboxProducer:
         return ProducerClient(config, log, stall_timeout_s=0.0)
 
     def send(self, messages: Sequence[AnyMessage]) -> None:
-        """Send messages in order; drop those that the client rejects."""
         producer = self._producer
         if producer is None:
             self._producer = producer = self._made()
@@ -448,7 +447,6 @@ class KafkaGroupAdmin:
         )
 
     def was_used(self) -> bool:
-        """Return True if the group has commits with task epochs."""
         committed = self._admin.committed(self._group_id, None, stable=False)
         progress = [
             Progress.decode(each.metadata, committed_offset=each.offset)

@@ -79,7 +79,6 @@ class BrokerConnection:
     def open_producers(
         self, topic: str, partitions: Iterable[int]
     ) -> dict[int, list[ProducerState]]:
-        """Return producers with an open transaction in partitions that this broker leads."""
         numbers = list(partitions)
         body = (
             _count(1)

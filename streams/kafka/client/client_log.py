@@ -81,7 +81,6 @@ class ClientLog:
         self.forward(level, error.name(), f"{error.str()}{_advice(error)}")
 
     def forward(self, level: int, kind: str, text: str) -> None:
-        """Forward a line unless one of its kind was forwarded recently."""
         now = time.monotonic()
         last, suppressed = self._seen.get(kind, (-_QUIET_S, 0))
         if now - last < _QUIET_S:

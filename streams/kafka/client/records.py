@@ -71,7 +71,6 @@ def to_runs(
 
 
 def _starts(column: list[Any]) -> list[int]:
-    """Return the indices, from 1, at which the column changes."""
     if column.count(column[0]) == len(column):
         return []
     return list(compress(range(1, len(column)), map(ne, islice(column, 1, None), column)))

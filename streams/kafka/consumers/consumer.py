@@ -145,7 +145,6 @@ class AssignedConsumer:
         return paused
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return next offsets, past skipped records."""
         if not self._next:
             return {}
         known = self._consumer.position([KafkaPartition(*each) for each in self._next])

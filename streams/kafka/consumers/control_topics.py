@@ -114,7 +114,6 @@ class _Follow(threading.Thread):
         self.start()
 
     def go_on(self) -> None:
-        """Resume after a failure was taken."""
         self._may_go_on.set()
 
     def stop(self) -> None:

@@ -33,8 +33,6 @@ def no_wait() -> None: ...
 
 
 class RefusedError(Exception):
-    """The client rejected the record at `index`."""
-
     def __init__(self, index: int, error: KafkaError) -> None:
         super().__init__(index, error)
         self.index = index
@@ -42,8 +40,6 @@ class RefusedError(Exception):
 
 
 class StalledError(Exception):
-    """The client's queue stayed full at `index`."""
-
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self.index = index

@@ -235,7 +235,6 @@ class RefusedSearch:
             lane.batch_records = len(failed) // 2
 
     def _learn_too_large(self, lane: _Lane, batch: Batch, failed: dict[Row, KafkaError]) -> None:
-        """Find the too large records, or the topic's batch limit."""
         if len(failed) == 1:
             if batch.copies == 1 and not batch.has_canary:
                 self._refuse(lane, failed)

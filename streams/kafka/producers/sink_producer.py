@@ -152,7 +152,6 @@ class KafkaSinkProducer:
     def _answers(
         self, sent: Sequence[OutputColumns], places: Sequence[_Place]
     ) -> dict[_Place, _Answer]:
-        """Wait for every answer; return the failed records in the order of `places`."""
         try:
             answered = self._producer.flush(time.monotonic() + _FLUSH_TIMEOUT_S)
         except KafkaException as exception:
