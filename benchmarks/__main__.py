@@ -1,9 +1,9 @@
-"""`python -m benchmarks`: lists the suites, runs one, or makes the README's tables.
+"""`python -m benchmarks`: lists the suites, runs one, or makes the tables of docs/performance.md.
 
     python -m benchmarks                                  the suites
     python -m benchmarks throughput --quick               a small run of the same shape
     python -m benchmarks throughput                       a full run; kept in benchmarks/results/
-    python -m benchmarks table [--document README.md]     tables from the kept results
+    python -m benchmarks table [--document FILE]          tables from the kept results
 
 Exit codes: 0 all ran and every result was right; 1 a run failed or a result was wrong; 2 the
 command line is wrong.
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.suite == "table":
         _check_options(parser, options, "table", ("--document",))
-        document = Path(options.document or "README.md")
+        document = Path(options.document or "docs/performance.md")
         if not document.is_file():
             parser.error(f"--document {document}: there is no such file")
         return _write_tables(document, console)
@@ -110,7 +110,10 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="keep rows of fewer rounds or systems than a full run, too",
     )
-    add("--document", help="for `table`: the document with the markers; by default README.md")
+    add(
+        "--document",
+        help="for `table`: the document with the markers; by default docs/performance.md",
+    )
     return parser
 
 

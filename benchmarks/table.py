@@ -1,4 +1,4 @@
-"""The tables made from result files: on the terminal with rich, in the README as Markdown.
+"""The tables made from result files: on the terminal with rich, in documents as Markdown.
 
 Both show the same lines; of `throughput` there is a summary besides.
 """
@@ -143,7 +143,7 @@ def _own_table(
 
 
 def markdown_table(result: SuiteResult) -> str:
-    """Return the table for the README, with the machine and versions below it."""
+    """Return the table as Markdown, with the machine and versions below it."""
     headings: Sequence[str]
     left: frozenset[str]
     lines: Sequence[Sequence[str]]
@@ -266,18 +266,15 @@ def _plain(result: SuiteResult, mark: str) -> str:
 
 
 def _summary(result: SuiteResult, document: Path) -> str:
-    """Return the summary of `throughput`, below its picture, which is written into the documents' folder."""
+    """Return the summary of `throughput` below its picture, which is written beside the document."""
     lines, machines = summary.summary_lines(result), summary.machines_text(result)
     table = _markdown(result, summary.HEADINGS, summary.LEFT, lines, machines)
     text = f"{table}\n\n{summary.NOTES}"
     drawn = summary.throughput_svg(result)
     if drawn is None:
         return text
-    folder = document.with_name("docs")
-    path = (folder if folder.is_dir() else document.parent) / summary.PICTURE
-    path.write_text(drawn, encoding="utf-8")
-    link = path.relative_to(document.parent).as_posix()
-    return f"![Records a second as multiples of Kafka Streams']({link})\n\n{text}"
+    document.with_name(summary.PICTURE).write_text(drawn, encoding="utf-8")
+    return f"![Records a second as multiples of Kafka Streams']({summary.PICTURE})\n\n{text}"
 
 
 def _with_picture(result: SuiteResult, document: Path) -> str:

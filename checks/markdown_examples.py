@@ -6,6 +6,7 @@ compiled; one below `<!-- fragment: REASON -->` is not even that. The reason is 
 """
 
 import contextlib
+import inspect
 import os
 import sys
 import tempfile
@@ -54,9 +55,18 @@ def run_file(path: Path) -> tuple[int, str | None]:
                 if how == "run":
                     ran += 1
                     exec(code, names)  # noqa: S102 - our own documents, as a reader would run them
+                    _run_tests(names)
             except Exception:  # noqa: BLE001 - whatever an example raises is what is reported
                 return ran, f"{path}:{block.line}: this example fails\n{traceback.format_exc()}"
     return ran, None
+
+
+def _run_tests(names: dict[str, object]) -> None:
+    """Call the tests without parameters that a block has defined, once."""
+    for name in [each for each in names if each.startswith("test_")]:
+        test = names.pop(name)
+        if callable(test) and not inspect.signature(test).parameters:
+            test()
 
 
 def _how(block: CodeBlock) -> str | None:

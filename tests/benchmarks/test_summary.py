@@ -128,18 +128,14 @@ def test_the_picture_has_a_bar_for_each_job_and_system() -> None:
     assert throughput_svg(suite()) is None
 
 
-@pytest.mark.parametrize("has_docs", [True, False])
-def test_the_picture_stands_with_the_documents(tmp_path: Path, *, has_docs: bool) -> None:
-    if has_docs:
-        (tmp_path / "docs").mkdir()
-    document = tmp_path / "README.md"
+def test_the_picture_is_written_beside_the_document(tmp_path: Path) -> None:
+    document = tmp_path / "performance.md"
     document.write_text(MARKED)
     result = suite(rows("tidewheel", [150.0]), rows(BASELINE, [100.0]))
     assert write_tables(document, [result]) == [summary.MARK]
     once = document.read_text()
-    link = "docs/throughput.svg" if has_docs else "throughput.svg"
-    assert f"]({link})" in once
-    assert (tmp_path / link).read_text() == throughput_svg(result)
+    assert "](throughput.svg)" in once
+    assert (tmp_path / "throughput.svg").read_text() == throughput_svg(result)
     assert "A processor, Python 3.11, 2 cores shared with the broker, 2026-01-02" in once
     write_tables(document, [result])
     assert document.read_text() == once
