@@ -121,7 +121,7 @@ def state_dataframe(
     return frame_from_executors(
         session,
         PortableFunction(frame.rows),
-        [reading_plan(found, snapshot, each)[0] for each in facts],
+        [reading_plan(found, snapshot, partition_facts)[0] for partition_facts in facts],
         columns=columns_of(found.spec, key_type, value_type),
     )
 
@@ -132,8 +132,8 @@ def _some_of(
     reader = RowReader(store.spec, store.topic, "string", "string")
     keys: list[Any] = []
     values: list[Any] = []
-    for each in facts:
-        for stored in islice(_rows_of_log(store, settings, each), _LOOKED_AT):
+    for partition_facts in facts:
+        for stored in islice(_rows_of_log(store, settings, partition_facts), _LOOKED_AT):
             key, value = reader.decoded(stored)
             keys.append(key)
             values.append(value)

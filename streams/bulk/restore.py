@@ -135,9 +135,9 @@ def restore_stores(
             {store.task(number) for store in kept.values() for number in range(store.partitions)}
         )
         done = [
-            each
+            restored
             for index, task_id in enumerate(tasks)
-            for each in ingesting.into(directories[index % slots], task_id, facts)
+            for restored in ingesting.into(directories[index % slots], task_id, facts)
         ]
     return RestoreReport(application_id=config.application_id, stores=tuple(done))
 

@@ -195,8 +195,8 @@ def _built(
     ]
     total = sum(plan.offsets for plan in plans.values())
     made: defaultdict[_Which, list[MadeRuns]] = defaultdict(list)
-    for each in driver.run(build_range, work, tasks, step="reading changelogs", total=total):
-        made[each.store, each.partition].append(each)
+    for result in driver.run(build_range, work, tasks, step="reading changelogs", total=total):
+        made[result.store, result.partition].append(result)
     return {which: _on_top(plan, made[which]) for which, plan in plans.items()}
 
 
@@ -204,7 +204,7 @@ def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
     kept = plan.kept
     time = StoreTime() if kept is None else kept.time
     old: tuple[Run, ...] = () if kept is None else kept.runs
-    time = reduce(StoreTime.later, (each.time for each in made), time)
+    time = reduce(StoreTime.later, (result.time for result in made), time)
     return PartitionRuns(
         partition=plan.facts.partition,
         from_offset=plan.from_offset,
@@ -212,7 +212,7 @@ def _on_top(plan: PartitionPlan, made: Sequence[MadeRuns]) -> PartitionRuns:
         log_start=plan.facts.log_start,
         caught_up_at_ms=plan.facts.now_ms,
         complete_from_zero=True,
-        runs=old + tuple(run for each in made for run in each.runs),
+        runs=old + tuple(run for result in made for run in result.runs),
         time=time,
         expired_by_ms=plan.expired_by_ms(time.observed_ms),
     )
@@ -234,7 +234,7 @@ def _merged(
     ]
     total = sum(task.rows for task in tasks)
     made = driver.run(merge_into_one, work, tasks, step="merging runs", total=total)
-    merged = {(each.store, each.partition): each for each in made}
+    merged = {(result.store, result.partition): result for result in made}
     broken = {which: each.refused for which, each in merged.items() if each.refused is not None}
     return {
         which: msgspec.structs.replace(partition, runs=merged[which].runs)

@@ -61,8 +61,8 @@ class StateView:
                 topic=store.topic,
                 partitions=store.partitions,
                 offsets=sum(
-                    each.stable_end - each.log_start
-                    for each in (facts[store.changelog(n)] for n in range(store.partitions))
+                    changelog.stable_end - changelog.log_start
+                    for changelog in (facts[store.changelog(n)] for n in range(store.partitions))
                 ),
                 snapshot=self._snapshot(store, facts[store.changelog(0)]),
             )

@@ -180,7 +180,7 @@ def slowest_positions(
 
 def check_same_topics(facts: Iterable[ChangelogFacts], admin: Admin) -> None:
     """Raise `StreamsError` if a changelog was recreated since its facts were read."""
-    known = {each.topic: each.topic_id for each in facts}
+    known = {changelog.topic: changelog.topic_id for changelog in facts}
     now = admin.describe_topics(list(known))
     for topic, topic_id in known.items():
         if topic not in now or now[topic].topic_id != topic_id:

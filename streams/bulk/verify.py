@@ -289,7 +289,7 @@ def _local_copies(
         return {}
     found: dict[TopicPartition, list[_LocalCopy]] = {}
     application = config.state_dir / config.application_id
-    slots = sorted(int(each.name) for each in application.glob("*") if each.name.isdecimal())
+    slots = sorted(int(entry.name) for entry in application.glob("*") if entry.name.isdecimal())
     for slot in slots:
         try:
             held = StateDirectory.acquire(config.state_dir, config.application_id, slot=slot)

@@ -247,11 +247,11 @@ class GroupAccess:
             TopicPartition(state_topic(self.application_id), 0),
         }
         admin = self.connection.admin
-        there = admin.describe_topics(sorted({each.topic for each in wanted}))
+        there = admin.describe_topics(sorted({partition.topic for partition in wanted}))
         partitions = sorted(
-            each
-            for each in wanted
-            if each.topic in there and each.partition < there[each.topic].partitions
+            partition
+            for partition in wanted
+            if partition.topic in there and partition.partition < there[partition.topic].partitions
         )
         while True:
             self._transactions.note(admin.open_transactions(partitions), time.monotonic())

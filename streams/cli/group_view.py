@@ -36,7 +36,7 @@ def status_view(status: GroupStatus, *, tasks_first: int | None = None) -> Rende
         parts += [Text(), _members(status)]
     if status.tasks:
         parts += [Text(), _tasks(status, tasks_first)]
-        parts += [Text(each, style="yellow") for each in records_in_hand(status)]
+        parts += [Text(text, style="yellow") for text in records_in_hand(status)]
     if status.learners or status.waiting:
         parts += [Text(), _copies("learners", status.learners, status.read_ms)]
         parts += _waiting(status)
@@ -82,10 +82,10 @@ def records_in_hand(status: GroupStatus) -> list[str]:
 def range_lines(status: GroupStatus) -> list[str]:
     """Return a line per key range, if key ranges were requested."""
     return [
-        f"task {each.task or _UNKNOWN} range {key_range.first}-{key_range.last} of {each.topic}-{each.partition}: "
+        f"task {progress.task or _UNKNOWN} range {key_range.first}-{key_range.last} of {progress.topic}-{progress.partition}: "
         f"offset {key_range.offset}, {key_range.ahead} ahead{_busy(key_range)}"
-        for each in status.key_ranges or ()
-        for key_range in each.ranges
+        for progress in status.key_ranges or ()
+        for key_range in progress.ranges
     ]
 
 

@@ -102,7 +102,9 @@ def _repartitions_finished(
 
 def input_ends(admin: Admin, topics: Iterable[str]) -> dict[TopicPartition, int]:
     counts = admin.list_topics()
-    partitions = [TopicPartition(topic, each) for topic in topics for each in range(counts[topic])]
+    partitions = [
+        TopicPartition(topic, number) for topic in topics for number in range(counts[topic])
+    ]
     return admin.end_offsets(partitions)
 
 

@@ -46,7 +46,7 @@ def run_demo(options: DemoOptions, view: DemoView) -> bool:
         archive = ensure_archive(options.cache)
     view.tell("archive", f"records: {archive}", path=str(archive))
     application_id = f"tidewheel-demo-{secrets.token_hex(4)}"
-    topics = [each.name for each in TABLES] + list(check.OUTPUT_TOPICS)
+    topics = [source.name for source in TABLES] + list(check.OUTPUT_TOPICS)
     with ExitStack() as stack:
         servers = options.bootstrap_servers or stack.enter_context(_own_broker(view))
         clients = KafkaClients(bootstrap_servers=servers, application_id=application_id)
@@ -94,12 +94,12 @@ def _own_broker(view: DemoView) -> Generator[str]:
 
 def _load(clients: KafkaClients, archive: Path, view: DemoView) -> None:
     with closing(clients.sink_producer()) as producer:
-        for each in TABLES:
-            with view.work("load", f"load {each.name}", each.rows) as advance:
-                batches = to_batches(each, read_rows(archive, each.name))
+        for source in TABLES:
+            with view.work("load", f"load {source.name}", source.rows) as advance:
+                batches = to_batches(source, read_rows(archive, source.name))
                 sent = cluster.load(producer, batches, lambda done: advance(done, ""))
-            if sent != each.rows:
-                raise StreamsError(f"table {each.name} has {sent} rows, expected {each.rows}")
+            if sent != source.rows:
+                raise StreamsError(f"table {source.name} has {sent} rows, expected {source.rows}")
 
 
 def _process(program: Program, overrides: Mapping[str, Any], admin: Admin, view: DemoView) -> None:

@@ -71,7 +71,7 @@ TABLES: Final = (
 
 
 def table(name: str) -> Table:
-    return next(each for each in TABLES if each.name == name)
+    return next(entry for entry in TABLES if entry.name == name)
 
 
 def read_rows(archive: Path, name: str) -> Iterator[Row]:

@@ -73,15 +73,15 @@ class TerminalView:
 
     def results(self, tables: list[ResultTable], values: Mapping[str, Mapping[str, Any]]) -> None:
         del values
-        for each in tables:
-            table = Table(title=each.title, title_justify="left")
-            for index, column in enumerate(each.columns):
+        for result in tables:
+            table = Table(title=result.title, title_justify="left")
+            for index, column in enumerate(result.columns):
                 table.add_column(column, justify="left" if index == 0 else "right")
-            for row in each.rows:
+            for row in result.rows:
                 table.add_row(*row)
             self._console.print(table)
-            if each.more:
-                self._console.print(f"and {each.more} more in topic {each.topic}", style="dim")
+            if result.more:
+                self._console.print(f"and {result.more} more in topic {result.topic}", style="dim")
 
     def verdict(self, message: str, *, good: bool) -> None:
         self._console.print(

@@ -382,7 +382,7 @@ class BootstrapDriver:
         ends: Mapping[TopicPartition, int],
     ) -> None:
         """Raise unless the checked rows, and nothing else, were written."""
-        rows = sum(each.rows for each in reports)
+        rows = sum(part.rows for part in reports)
         if rows != checked.rows:
             raise StreamsError(
                 f"store {self._name}: {checked.rows} rows were checked and {rows} written: the frame is another one each time "
@@ -439,13 +439,13 @@ class BootstrapDriver:
         starts = self._admin.beginning_offsets(partitions)
         ends = self._admin.end_offsets(partitions)
         found: dict[TopicPartition, Progress] = {}
-        for each in moves_of(offsets, committed, starts, ends):
-            known = committed.get(each.partition)
-            if known is None or each.changes(self._has_records):
+        for move in moves_of(offsets, committed, starts, ends):
+            known = committed.get(move.partition)
+            if known is None or move.changes(self._has_records):
                 continue
             progress = Progress.decode(known.metadata, committed_offset=known.offset)
             if progress is not None:
-                found[each.partition] = progress
+                found[move.partition] = progress
         return found
 
     def _metadata(self, topic: TopicDescription, offset: int, before: Progress | None) -> str:

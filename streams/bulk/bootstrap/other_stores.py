@@ -175,7 +175,7 @@ def find_refusal(
     committed = admin.committed(target.application_id, partitions, stable=stable)
     starts, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
     new = {**inputs, **{partition: ends[partition] for partition in between}}
-    moved = [each for each in moves_of(new, committed, starts, ends) if each.changes(has_records)]
+    moved = [move for move in moves_of(new, committed, starts, ends) if move.changes(has_records)]
     return refusal_of_moves(target, moved, full)
 
 

@@ -85,8 +85,8 @@ def target_of(plan: ApplicationPlan, application_id: str, store: str) -> StoreTa
     partitions = sorted(
         {
             TopicPartition(topic, number)
-            for each in upstream
-            for topic, count in each.topic_partitions.items()
+            for part in upstream
+            for topic, count in part.topic_partitions.items()
             for number in range(count)
         }
     )
@@ -122,8 +122,10 @@ def _unknown(plan: ApplicationPlan, store: str) -> str:
 def upstream_of(plan: ApplicationPlan, subtopology: SubtopologyPlan) -> list[SubtopologyPlan]:
     """Return a sub-topology and its upstream ones, through any repartition topics."""
     found = [subtopology]
-    for each in found:
-        wanted = {name for source in each.spec.sources if source.internal for name in source.topics}
+    for reader in found:
+        wanted = {
+            name for source in reader.spec.sources if source.internal for name in source.topics
+        }
         found += [
             other
             for _, other in sorted(plan.subtopologies.items())

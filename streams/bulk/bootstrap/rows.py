@@ -110,7 +110,7 @@ def columns_of(names: Sequence[str], spec: StoreSpec, order_by: str | None = Non
         start, end = SESSION_START, SESSION_END
     elif spec.kind in SEGMENTED_KINDS:
         start = WINDOW_START
-    needed += [each for each in (start, end) if each is not None]
+    needed += [name for name in (start, end) if name is not None]
     if spec.kind is StoreKind.VERSIONED:
         needed.append(TIMESTAMP)
     special = {*needed, TIMESTAMP, *(_DERIVED if start or TIMESTAMP in needed else ())}

@@ -131,11 +131,11 @@ class SparkJob:
                 "reading rows", "checking rows", rows.arrived
             ),
         )
-        problems = [each.problem for each in found if each.problem]
-        self.to_write.append(sum(each.records for each in found))
+        problems = [place.problem for place in found if place.problem]
+        self.to_write.append(sum(place.records for place in found))
         return Checked(
-            rows=sum(each.rows for each in found),
-            left_out=sum(each.left_out for each in found),
+            rows=sum(place.rows for place in found),
+            left_out=sum(place.left_out for place in found),
             problem=problems[0] if problems else "",
         )
 

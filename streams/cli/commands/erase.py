@@ -82,7 +82,7 @@ def delete(
         access.read()
         _check_runs(access)
         numbers = range(rows.store.partitions) if everywhere else (rows.partition,)
-        deletions = [_Deletion(access, rows._replace(partition=each)) for each in numbers]
+        deletions = [_Deletion(access, rows._replace(partition=number)) for number in numbers]
         if not execute:
             _print_plans(deletions, as_json=as_json)
             return ExitCode.OK
@@ -94,16 +94,16 @@ def _execute(
 ) -> ExitCode:
     """Run deletions one after the other; report each that found rows."""
     code = ExitCode.FAILED
-    for each in deletions:
-        answer = _waited(each, timeout_ms, as_json=as_json)
+    for deletion in deletions:
+        answer = _waited(deletion, timeout_ms, as_json=as_json)
         if answer.problem:
             print_error(
-                f"store {each.rows.store.name}, task {answer.task}: nothing was deleted: {answer.problem}"
+                f"store {deletion.rows.store.name}, task {answer.task}: nothing was deleted: {answer.problem}"
             )
             return ExitCode.FAILED
         if answer.rows:
             code = ExitCode.OK
-            _print_answer(each.rows, answer, as_json=as_json)
+            _print_answer(deletion.rows, answer, as_json=as_json)
     if code is not ExitCode.OK:
         print_error(_not_there(deletions, key))
     return code
@@ -329,8 +329,8 @@ def _place(rows: KeyRows) -> dict[str, Any]:
 
 def _print_plans(deletions: Sequence[_Deletion], *, as_json: bool) -> None:
     console = Console()
-    for each in deletions:
-        rows, owner = each.rows, each.owner_name()
+    for deletion in deletions:
+        rows, owner = deletion.rows, deletion.owner_name()
         if as_json:
             print_json({**_place(rows), "owner": owner or None, "executed": False})
             continue

@@ -68,8 +68,14 @@ def _print(report: RestoreReport, *, as_json: bool) -> None:
             )
         return
     rows = [
-        (str(each.task_id), each.store, f"{each.rows:,}", str(each.offset), each.reason)
-        for each in report.stores
+        (
+            str(restored.task_id),
+            restored.store,
+            f"{restored.rows:,}",
+            str(restored.offset),
+            restored.reason,
+        )
+        for restored in report.stores
     ]
     if rows:
         columns = ["task", "store", "rows", "resumes at", "from"]

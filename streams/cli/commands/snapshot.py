@@ -67,13 +67,13 @@ def _print(made: Manifest, *, as_json: bool) -> None:
         return
     rows = [
         (
-            each.store,
-            str(each.generation),
-            str(each.partition_count),
-            f"{sum(part.rows for part in each.partitions):,}",
-            f"{sum(part.file_bytes for part in each.partitions) / 1e6:,.1f} MB",
+            store_snapshot.store,
+            str(store_snapshot.generation),
+            str(store_snapshot.partition_count),
+            f"{sum(part.rows for part in store_snapshot.partitions):,}",
+            f"{sum(part.file_bytes for part in store_snapshot.partitions) / 1e6:,.1f} MB",
         )
-        for each in made.stores.values()
+        for store_snapshot in made.stores.values()
     ]
     if rows:
         columns = ["store", "generation", "partitions", "rows", "size"]

@@ -30,8 +30,8 @@ def list_stores(
     with state_view(topology, config) as view:
         found = view.summaries()
     if wants_json(asked=json):
-        for each in found:
-            print_json(_summary(each))
+        for summary in found:
+            print_json(_summary(summary))
         return ExitCode.OK
     rows = [
         tuple("" if item is None else str(item) for item in _summary(each).values())
@@ -119,7 +119,7 @@ def scan(
     with state_view(topology, config) as view, shown_progress(as_json=json) as on_progress:
         found = view.store(store)
         numbers = range(found.partitions) if partition is None else (partition,)
-        rows = chain.from_iterable(view.rows(found, each, on_progress) for each in numbers)
+        rows = chain.from_iterable(view.rows(found, number, on_progress) for number in numbers)
         shown = list(islice(rows, limit))
     _print_rows(f"{store}, {len(shown)} rows", shown, as_json=wants_json(asked=json))
     return ExitCode.OK

@@ -134,8 +134,8 @@ def _print(looks: _Looks, *, json: bool) -> None:
 def _dated(status: GroupStatus) -> str:
     lines = [f"{moment_text(status.read_ms)}  {status_line(status)}"]
     lines += [f"  ! {alarm.text}" for alarm in status.alarms]
-    lines += [f"  {each}" for each in records_in_hand(status)]
-    lines += [f"  {each}" for each in range_lines(status)]
+    lines += [f"  {line}" for line in records_in_hand(status)]
+    lines += [f"  {line}" for line in range_lines(status)]
     return "\n".join(lines)
 
 
