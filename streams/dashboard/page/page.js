@@ -1,10 +1,10 @@
-// The dashboard's page: follows the looks at a group and shows the last one. Names in it come from others, so they are
-// only ever set as text; nothing here makes markup out of text, and the page's policy forbids it, too.
+// Dashboard page: follows the polls of a group and shows the last one. Names come from members, so
+// they are only set as text, never as markup; the content security policy enforces that.
 "use strict";
 
-const ROWS_FIRST = 100; // tasks shown until somebody wants all
-const SPARKS = 120; // looks that the small curves show
-const SILENCE_S = 20; // the server says something every few seconds; beyond the interval this is a lost connection
+const ROWS_FIRST = 100; // tasks shown before "show all"
+const SPARKS = 120; // polls in a small curve
+const SILENCE_S = 20; // beyond the interval without an event: the connection is lost
 const RETRY_S = [1, 2, 5, 10];
 const TOKEN = "tidewheel-token";
 
@@ -13,7 +13,7 @@ const number = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const page = { look: 0, status: null, history: [], seenAt: 0, connection: "connecting", problem: "", lostAt: 0, whole: false };
 const curves = { lag: [], rate: [] };
 
-// --- words ---
+// --- texts ---
 
 function duration(ms) {
   const units = [["d", 86400000], ["h", 3600000], ["min", 60000], ["s", 1000]];
@@ -41,7 +41,7 @@ function since(each, readMs) {
   return orDash(each.since_ms, (ms) => `${each.since_known === false ? "≥ " : ""}${duration(readMs - ms)}`);
 }
 
-// --- parts of the page, changed only where something is new, so that nobody's place in them is lost ---
+// --- parts of the page, changed only in place to keep scrolling and focus ---
 
 function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
@@ -58,13 +58,13 @@ function make(name, attributes = {}, text = "") {
   return node;
 }
 
-/** Gives `parent` one child for each item, in their order, and keeps the children whose key is still there. */
+/** Give `parent` one child per item, in order; keep children with the same key. */
 function sync(parent, items, keyOf, create, update) {
   const seen = new Map();
   const keys = items.map((item) => {
     const key = keyOf(item);
     seen.set(key, (seen.get(key) || 0) + 1);
-    return `${key} ${seen.get(key)}`; // each once, whatever it is made of
+    return `${key} ${seen.get(key)}`; // makes repeated keys unique
   });
   const wanted = new Set(keys);
   const old = new Map();
@@ -170,7 +170,7 @@ function badge(node, text, kind) {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Shows a figure with the curve of what it was. */
+/** Show a figure with the curve of its history. */
 function figure(id, text, curve = null) {
   const place = $(id);
   if (!place.firstElementChild) place.append(make("span"));
@@ -190,7 +190,7 @@ function figure(id, text, curve = null) {
   svg.firstElementChild.setAttribute("points", points.join(" "));
 }
 
-// --- what is shown of a group ---
+// --- the group ---
 
 const percent = (each) => (each.end ? `${Math.floor((100 * Math.min(each.done, each.end)) / each.end)} %` : "-");
 
@@ -219,7 +219,7 @@ const tasks = new Table("tasks", "tasks-title", "Lag is the records to process; 
   ["Since", "number", (each) => since(each, page.status.read_ms)],
 ]);
 
-const hands = new Table("ranges", "hands-title", "As its worker last said", [
+const hands = new Table("ranges", "hands-title", "As last reported by its worker", [
   ["Task", "head", (each) => each.task],
   ["Owner", "", (each) => orDash(each.member, String)],
   ["Key hash", "", (each) => each.key_hash.toString(16).padStart(8, "0")],
@@ -348,7 +348,7 @@ function showHistory() {
   });
 }
 
-// --- whether it can be believed ---
+// --- age of the figures ---
 
 const CONNECTIONS = { live: "good", lost: "bad", ended: "bad" };
 
@@ -364,7 +364,7 @@ function showState() {
   const old = status !== null && Boolean(notice);
   badge($("connection"), old ? `${page.connection === "live" ? "not read" : `connection ${page.connection}`}, stale` : page.connection,
     unread ? "bad" : CONNECTIONS[page.connection] || "waiting");
-  // Said aloud once, not each second anew.
+  // Screen readers announce it once, not every second.
   const alert = $("notice");
   if (!notice) alert.textContent = "";
   else if (alert.dataset.about !== page.connection + page.problem) say(alert, notice);
@@ -400,7 +400,7 @@ function lose(how) {
   showState();
 }
 
-// --- the connection: fetch and not EventSource, which can't send a token and would tell it in the address ---
+// --- connection by fetch: EventSource would need the token in the address ---
 
 const sleep = (seconds) => new Promise((wake) => setTimeout(wake, 1000 * seconds));
 
@@ -421,7 +421,7 @@ function askForToken(wrong) {
   });
 }
 
-/** Follows the looks until the connection ends; true if the dashboard itself ended it. */
+/** Follow the polls until the connection ends; return true if the dashboard ended it. */
 async function follow() {
   const token = sessionStorage.getItem(TOKEN);
   const giveUp = new AbortController();

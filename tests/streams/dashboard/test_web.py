@@ -40,7 +40,7 @@ def _served(
     app = build_app("shop", poller, names=names, token=token)
     with TestClient(app, base_url="http://localhost:8080") as client:
         shown = {} if token is None else {"authorization": f"Bearer {token}"}
-        assert client.get("/api/events", headers=shown).is_success  # until the end
+        assert client.get("/api/events", headers=shown).is_success
         yield client
 
 
@@ -144,7 +144,7 @@ def test_the_page_makes_no_markup_and_needs_nothing_from_elsewhere() -> None:
         r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(", script
     )
     addresses = re.findall(r"\w+://[^\"'\s)]+", markup + style + script)
-    assert addresses == ["http://www.w3.org/2000/svg"]  # a name, never fetched
+    assert addresses == ["http://www.w3.org/2000/svg"]
     used = set(re.findall(r"\$\(\"([\w-]+)\"\)", script))
     assert used <= set(re.findall(r'id="([\w-]+)"', markup))
 
