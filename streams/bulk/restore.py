@@ -52,7 +52,7 @@ _log = logging.getLogger("tidewheel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredStore:
-    """Restore result of one store of one task.
+    """Restore result of a store of one task.
 
     Attributes:
         rows: Rows ingested; 0 if the existing data is valid.

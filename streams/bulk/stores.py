@@ -40,7 +40,6 @@ class BulkStore:
 
 
 def application_plan(topology: Topology, config: StreamsConfig, admin: Admin) -> ApplicationPlan:
-    """Return the application plan that workers use on this cluster."""
     return plan_application(
         topology.spec(config),
         config.application_id,

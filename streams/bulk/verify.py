@@ -143,8 +143,6 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LocalCopy:
-    """Copy of a task's database at a changelog position."""
-
     name: str
     path: Path
     position: int

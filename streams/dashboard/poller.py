@@ -17,7 +17,7 @@ _LEAVE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolledGroup:
-    """Group status and recent history, newest last."""
+    """Group status and history."""
 
     status: GroupStatus
     history: tuple[str, ...] = ()

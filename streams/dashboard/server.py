@@ -1,4 +1,4 @@
-"""Dashboard server, ended by a signal."""
+"""Dashboard server."""
 
 import signal
 import socket

@@ -1,4 +1,4 @@
-"""Dashboard routes: page, event stream, JSON status and Prometheus metrics."""
+"""Dashboard routes: page, event stream, JSON and Prometheus metrics."""
 
 import asyncio
 import contextlib
