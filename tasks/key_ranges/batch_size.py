@@ -1,35 +1,34 @@
-"""How many records a key range does before it looks up: a unit of its work. Pure.
+"""Batch size: limits how many records a key range processes per unit of work. Pure.
 
-Usually a unit aims at a few milliseconds, which is what a commit waits for, and slow records are done one by one. A function that
-takes a **batch** is called once per unit, and a call may cost the same for one value as for a thousand; so units grow
-until they take a while, and beyond where that makes a record much cheaper. That also sets the slices of a task in one
-piece that has such a function (`tasks/loop/slices.py`).
+A unit usually takes a few milliseconds, because a commit waits for it; slow records form units of
+one. A function of a **batch** may cost the same for one value as for a thousand, so its units
+grow. `tasks/loop/slices.py` uses the same rule for unsplit tasks.
 """
 
 from typing import Final
 
-#: A unit aims at this long: so long a commit may have to wait for it.
+#: Target seconds of a unit, for which a commit may wait.
 UNIT_S: Final = 0.005
 _UNIT_RECORDS_MAX: Final = 10_000
-#: Records that take longer than this each are slow: they are done one by one, and sealed more often.
+#: Slower records (seconds) are processed singly and sealed more often.
 _SLOW_S: Final = 0.001
-#: Weight of the newest unit in the mean time of a record.
+#: Weight of the newest unit in `mean_s`.
 _NEWEST: Final = 0.25
-#: A unit with a call for a whole batch aims at this long, as a slice of a task in one piece does.
+#: Target seconds of a unit with a batch function.
 _BATCH_S: Final = 0.02
-#: And begins with so many.
+#: Its first size.
 _BATCH_RECORDS: Final = 64
-#: One that takes longer stays so, or grows, if in half as many records each took longer by as much: 3/4 is what pays.
+#: A larger unit pays off if a record costs less than this part of its cost at half the size.
 _PAYS: Final = 3 / 4
 
 
 class Pace:
-    """Sets the size of units by the time that those before took.
+    """Unit size from the duration of earlier units.
 
     Attributes:
-        records: How many records the next unit has at most.
-        slow: Whether what a unit does may take long enough to be handed over before the next one begins.
-        mean_s: How long a record takes, about.
+        records: Maximum records of the next unit.
+        slow: True if a unit may take long enough to seal before the next.
+        mean_s: Moving average of seconds per record.
     """
 
     def __init__(self) -> None:
@@ -38,7 +37,7 @@ class Pace:
         self.mean_s = 0.0
 
     def note(self, done: int, elapsed_s: float) -> None:
-        """Fit the next unit to the time that this one took: at most twice as long, but shorter at once."""
+        """Adapt the size: growth is at most twofold per unit, shrinking is immediate."""
         mean_s = self._mean(done, elapsed_s)
         self.slow = mean_s >= _SLOW_S or self.mean_s >= _SLOW_S
         fitting = int(UNIT_S / mean_s) + 1
@@ -52,7 +51,7 @@ class Pace:
 
 
 class BatchPace(Pace):
-    """The same for graphs with a function that takes a batch."""
+    """Unit size for graphs with a batch function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class BatchPace(Pace):
         self._means: dict[int, float] = {}
 
     def note(self, done: int, elapsed_s: float) -> None:
-        """Grow while units are short, and as long as it makes records much cheaper."""
+        """Grow while units are short or larger units are much cheaper per record."""
         mean_s = self._mean(done, elapsed_s)
         self.slow = elapsed_s >= UNIT_S
         size = done.bit_length()
@@ -72,7 +71,7 @@ class BatchPace(Pace):
             self.records = max(min(self.records, done) // 2, 1)
 
     def _pays(self, size: int, mean_s: float) -> bool:
-        """Return whether units of this size, or those twice as large, do a record in much less time than smaller ones."""
+        """Return True if this size, or twice this size, is much cheaper per record."""
         smaller_s, larger_s = self._means.get(size - 1), self._means.get(size + 1)
         if size == 1:
             return larger_s is None or larger_s < _PAYS * mean_s

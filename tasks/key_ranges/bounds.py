@@ -1,16 +1,16 @@
-"""What bounds the key ranges of one task."""
+"""Limits of the key ranges of one task."""
 
 import msgspec
 
 
 class RangeBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds the ranges of one task.
+    """Limits of one task's ranges.
 
     Attributes:
-        factor: As many ranges it has at most.
-        records: As many records of it may wait in its ranges.
-        bytes: As many bytes of records.
-        cache_bytes: As much may each range hold back from downstream.
+        factor: Maximum number of ranges.
+        records: Maximum queued records of all ranges.
+        bytes: Maximum bytes of queued records.
+        cache_bytes: Maximum cache size per range.
     """
 
     factor: int

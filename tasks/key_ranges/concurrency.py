@@ -23,49 +23,48 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-#: More than three numbers take.
+#: Bytes for the three numbers of schedstat.
 _SIZE = 80
 
 
-#: As many work in any case: while one of them waits for its data, the other computes.
+#: Smallest limit: one range computes while the other waits for data.
 MIN_CONCURRENCY: Final = 2
-#: Few threads that want less than this share wait, and more than they do more.
+#: Below this wanted share, threads wait and more threads help.
 _COMPUTES: Final = 0.5
-#: Twice as many do clearly more if they use so many times what the others wanted.
+#: Twice the threads help if they use this many times the former wanted share.
 _MORE: Final = 1.25
-#: One interpreter can't use as much of a processor: functions compute outside of it, several at a time.
+#: Above this share, functions compute in parallel outside the GIL.
 _OUTSIDE: Final = 1.4
-#: So many times what a thread uses it may wait for a processor, and want both: it computes, beside four others that do. One that waits longer
-#: comes late to a processor each time its answer is there; then more threads do more.
+#: Run-queue time counts up to this multiple of used time. A thread that waits longer
+#: gets its processor late after each answer: more threads help there.
 _BESIDE: Final = 4.0
-#: Below this share there is room for more threads, whatever was seen before.
+#: Below this share more threads may run, regardless of earlier trials.
 _ROOM: Final = 0.5
-#: Above this share all is used,
+#: Above this share the processor is fully used.
 _FULL: Final = 0.85
-#: and if that lasts for so long, or ranges wait for so long, it is looked again how much few threads use.
+#: Seconds of full use, or of waiting ranges, before a new trial.
 _AGAIN_S: Final = 2.0
-#: or twice as long after each time that showed what was known, up to this long.
+#: Maximum of that time, which doubles after each trial without change.
 _AGAIN_MAX_S: Final = 300.0
-#: For so long few are looked at, and then twice as many; and for so long there must be room. In less a thread may get no processor by chance.
+#: Seconds per trial; in less time a thread may get no processor by chance.
 _LOOK_S: Final = 0.1
-#: So long may pass until as many work as are looked at; else calls take too long for a look, or too few ranges have work.
+#: Seconds until a trial without enough working ranges ends.
 _PUT_OFF_S: Final = 0.25
-#: Weight of the newest share in what tells that all is used.
+#: Weight of the newest share in the moving average.
 _NEWEST: Final = 0.1
 
 
 @dataclass(slots=True)
 class _Look:
-    """A look at what as many do as may work.
+    """Measurement at one limit.
 
     Attributes:
-        fewer: How many did enough for others to be tried; 0 while the fewest are looked at.
-        enough: Which share of a processor is clearly more than they do.
-        used_s: For how long all have used a processor since then.
-        wanted_s: For how long all have wanted one.
-        ranges_wanted_s: For how long the ranges' threads have.
-        elapsed_s: How long that was.
-        put_off_s: For how long another number than that has worked.
+        fewer: Limit that justified this trial; 0 at the smallest limit.
+        enough: Processor share above which this limit is worth keeping.
+        used_s: Processor time of all threads.
+        wanted_s: Processor time and run-queue time of all threads.
+        ranges_wanted_s: The same of the ranges' threads.
+        put_off_s: Time with another number of working ranges than the limit.
     """
 
     fewer: int = 0
@@ -78,18 +77,12 @@ class _Look:
 
 
 class ConcurrencyLimit:
-    """Sets how many ranges work at a time.
-
-    Args:
-        most: How many threads there are.
-
-    Attributes:
-        limit: How many ranges may work at a time.
+    """Limit of concurrently working ranges.
 
     >>> concurrency = ConcurrencyLimit(64)
     >>> concurrency.limit
     2
-    >>> for _ in range(2):  # calls that wait: two threads use a processor for a twentieth of the time
+    >>> for _ in range(2):  # two threads that wait use 5 % of a processor
     ...     concurrency.note(0.05, ranges=0.05, waited=0.0, loop=0.05, at_work=2, more_wait=True)
     >>> concurrency.limit
     64
@@ -101,12 +94,12 @@ class ConcurrencyLimit:
         self.limit = self._narrowest
         self._mean = 0.0
         self._look: _Look | None = _Look()
-        #: The limit before the look, to go back to if it comes to nothing.
+        #: Limit before the trial, restored if the trial ends early.
         self._before = most
-        #: For how long there has been reason to look again, and how long there is to be.
+        #: Seconds with a reason for a trial, and seconds required.
         self._reason_s = 0.0
         self._patience_s = _AGAIN_S
-        #: For how long there has been room for more.
+        #: Seconds with room for more threads.
         self._room_s = 0.0
 
     def note(
@@ -119,15 +112,14 @@ class ConcurrencyLimit:
         at_work: int,
         more_wait: bool,
     ) -> None:
-        """Take what was measured over some time.
+        """Record a measurement of `elapsed_s` seconds and adapt the limit.
 
         Args:
-            elapsed_s: How long that was.
-            ranges: For which part of it the ranges' threads have used a processor; above 1 if they used several.
-            waited: For which part they could have used one, and waited for it.
-            loop: For which part the worker's own thread has used one.
-            at_work: How many ranges worked, at its beginning or its end if that were more.
-            more_wait: Whether ranges wait for a thread.
+            ranges: Processor share used by the ranges' threads; above 1 for several processors.
+            waited: Share of time for which these threads waited in the run queue.
+            loop: Processor share of the worker's own thread.
+            at_work: Working ranges, the larger of the numbers at start and end.
+            more_wait: True if ranges wait for a thread.
         """
         ranges_wanted = ranges + min(waited, _BESIDE * ranges)
         wanted = ranges_wanted + loop
@@ -156,7 +148,7 @@ class ConcurrencyLimit:
             self._reason_s = 0.0
 
     def _counts(self, look: _Look, elapsed_s: float, at_work: int, *, more_wait: bool) -> bool:
-        """Return whether as many work as are looked at; end a look that is put off for too long."""
+        """Return True if the measurement fits the limit; end a trial postponed too long."""
         if at_work <= self.limit and (more_wait or 0 < look.fewer < at_work):
             return True
         if at_work > self.limit or look.fewer:
@@ -166,7 +158,6 @@ class ConcurrencyLimit:
         return False
 
     def _judge(self, look: _Look) -> None:
-        """Settle how many work, or try twice as many."""
         used, wanted = look.used_s / look.elapsed_s, look.wanted_s / look.elapsed_s
         if not look.fewer and look.ranges_wanted_s < _COMPUTES * look.elapsed_s:
             self._settle(self._most)
@@ -174,13 +165,12 @@ class ConcurrencyLimit:
             self._settle(look.fewer)
         elif self.limit == self._most:
             self._settle(self._most)
-        else:  # all that one interpreter wants is a processor
+        else:  # one interpreter wants at most one processor
             enough = _MORE * max(used, min(wanted, 1.0))
             self._look = _Look(fewer=self.limit, enough=enough)
             self.limit = min(2 * self.limit, self._most)
 
     def _open(self) -> None:
-        """Let all work, for that is of use now."""
         if self._look is not None:
             self._settle(self._most)
             return
@@ -190,7 +180,7 @@ class ConcurrencyLimit:
         self._reason_s = 0.0
 
     def _settle(self, limit: int) -> None:
-        """End a look, and look again after twice as long, but soon if it showed that fewer are enough."""
+        """End a trial; the next comes after twice the time, but soon if few suffice."""
         if limit == self._narrowest < self._before:
             self._patience_s = _AGAIN_S
         else:
@@ -202,7 +192,7 @@ class ConcurrencyLimit:
 
 @cache
 def _library() -> ctypes.PyDLL | None:
-    """Return the C library, whose functions keep the interpreter; None where the system is not one that tells."""
+    """Return the C library, whose calls keep the GIL; None except on Linux."""
     if sys.platform != "linux":
         return None
     library = ctypes.PyDLL(None)
@@ -213,7 +203,7 @@ def _library() -> ctypes.PyDLL | None:
 
 
 def waited_s(native_id: int) -> float | None:
-    """Return for how long a thread of this process has waited for a processor; None if the system does not tell, or the thread has ended."""
+    """Return the run-queue seconds of a thread; None if unavailable or the thread ended."""
     library = _library()
     if library is None:
         return None

@@ -1,4 +1,4 @@
-"""Deals the decoded records of a task to its key ranges, in order, with the time of each one's position. Pure."""
+"""Dealer: distributes a task's decoded records to its key ranges, in order. Pure."""
 
 from array import array
 from bisect import bisect_left
@@ -18,27 +18,26 @@ from tidewheel.tasks.processing.engine.output import OutputColumns
 from tidewheel.tasks.processing.engine.position_clock import PositionClock
 from tidewheel.tasks.processing.engine.record_batch import RecordBatch, SourceRecords, memory_bytes
 
-#: What the handlers of records that could not be read put out, by row.
+#: Outputs of error handlers for undecodable records, by row.
 Letters = Mapping[int, Sequence[OutputColumns]]
 
-#: What the columns of a share cost beside its records.
+#: Memory of a share besides its records.
 _SHARE_BYTES = 1_000
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one range gets of a chunk."""
+    """Work item for one range."""
 
     index: int
     item: WorkItem
 
 
 class Dealer:
-    """Deals the records of one task.
+    """Distributor of one task's records.
 
     Args:
-        ranges: How the keys are cut.
-        clock: Notes the time of each position for operators that judge by it; None where none does.
-        stream_time_ms: The task's stream time at the first record to come, -1 for none.
+        clock: Provides the time of each position; None if no operator uses it.
+        stream_time_ms: Stream time of the task before the first record, -1 for none.
     """
 
     def __init__(self, ranges: KeyRanges, clock: PositionClock | None, stream_time_ms: int) -> None:
@@ -49,7 +48,6 @@ class Dealer:
 
     @property
     def position_ms(self) -> int:
-        """Return the time of the position that is reached."""
         return self.stream_time_ms if self.clock is None else self.clock.time_ms
 
     def deal(
@@ -63,20 +61,19 @@ class Dealer:
         letters: Letters,
         others: Mapping[TopicPartition, tuple[int, int]],
     ) -> tuple[Chunk, list[Share], Sequence[int]]:
-        """Return the next records as a chunk, who gets which of them, and the task's stream time behind each.
+        """Return the records as a chunk, the ranges' shares, and stream time per record.
 
         Args:
             source: Name of the node that decoded them.
-            records: The records of one partition as they came.
-            batch: Those that were accepted.
-            time_before_ms: The partition's largest timestamp before them, -1 for none.
-            old: What of the partition is done beyond the offset it was begun at.
-            letters: What was put out for records that could not be read, by row of `records`.
-            others: How far the task's other partitions are handed out, and their largest timestamps there.
+            batch: The accepted records.
+            time_before_ms: Largest timestamp of the partition before them, -1 for none.
+            old: Progress of a former owner beyond the restart offset.
+            letters: Outputs for undecodable records, by row of `records`.
+            others: Position and largest timestamp of the task's other partitions.
         """
         raw = batch.source
         first = 0 if raw is None or raw is records else bisect_left(raw.offsets, records.offsets[0])
-        # Rows of the records; those of the batch's source may begin further up (records decoded before their turn).
+        # Rows count in `records`; the batch's source may start earlier (records decoded ahead).
         rows = batch.rows if first == 0 else [row - first for row in batch.rows]
         stamps = _by_row(batch.timestamps, rows, len(records))
         before_ms, position_before_ms = self.stream_time_ms, self.position_ms
@@ -88,7 +85,7 @@ class Dealer:
             positions = self.clock.times(source, records, _rebased(batch, rows, records))
             _note(positions, batch.source or records, first)
         self._chunks += 1
-        # Ranges hold these columns of the whole run for as long as one row of theirs is open: packed, they are small.
+        # Arrays save memory: a range keeps these columns until its last row is sealed.
         packed = {id(each): array("q", each) for each in (partition_times, times, positions)}
         chunk = Chunk(
             partition=TopicPartition(records.topic, records.partition),
@@ -123,7 +120,7 @@ class Dealer:
         else:
             chosen = self._chosen(records, rows, old)
         whole = len(chosen) == 1 and all(len(mine) == len(batch) for mine in chosen.values())
-        # A range that is stuck must not keep the records of others in memory.
+        # A stuck range must not keep other ranges' records in memory.
         alone = whole and batch.source is records
         parts = [batch] if alone else batch.apart(list(chosen.values()))
         shares: list[Share] = []
@@ -143,7 +140,6 @@ class Dealer:
     def _chosen(
         self, records: SourceRecords, rows: Sequence[int], old: OldMap | None
     ) -> dict[int, Sequence[int]]:
-        """Return which records of the batch each range gets."""
         raw_keys, offsets = records.raw_keys, records.offsets
         if len(rows) != len(records):
             raw_keys = [raw_keys[row] for row in rows]
@@ -167,7 +163,7 @@ class Dealer:
         shares: list[Share],
         letters: Letters,
     ) -> list[Share]:
-        """Return the shares with the letters in between, each with the range of its record."""
+        """Insert the letters into the shares of their records' ranges."""
         for row, outputs in sorted(letters.items()):
             index = self.ranges.index_of(key_hash(records.raw_keys[row], records.offsets[row]))
             item = WorkItem(
@@ -184,7 +180,7 @@ class Dealer:
 
 
 def time_passes(times_ms: Sequence[int]) -> WorkItem:
-    """Return what a range gets of a run that has no record for it."""
+    """Return a work item for a range without records in the run."""
     end = len(times_ms)
     return WorkItem(
         source="", batch=None, times_ms=times_ms, rows=(end - 1,), end=end, only_time=True
@@ -194,7 +190,7 @@ def time_passes(times_ms: Sequence[int]) -> WorkItem:
 def noting_passed(
     item: WorkItem, chunk: Chunk, old: OldMap | None, setting: RangeSetting
 ) -> WorkItem:
-    """Return work of a range with the row up to which time had passed for all its keys in a former life."""
+    """Set the row up to which the former owner already advanced the range's time."""
     if old is None:
         return item
     passed = bisect_left(chunk.offsets, old.done_below(setting.first_hash, setting.end_hash))
@@ -202,7 +198,7 @@ def noting_passed(
 
 
 def _parted(shares: Sequence[Share], index: int, row: int) -> list[Share]:
-    """Return the shares, that of one range in two: before a row, and behind it."""
+    """Split one range's share before a row."""
     parted: list[Share] = []
     for share in shares:
         item = share.item
@@ -216,7 +212,7 @@ def _parted(shares: Sequence[Share], index: int, row: int) -> list[Share]:
                 batch=item.batch.take(part),
                 rows=[item.rows[each] for each in part],
                 end=end,
-                # Both hold the same records: the last one lets go of them.
+                # Both parts share the records: the last one counts the memory.
                 size_bytes=item.size_bytes if end == item.end else 0,
             )
             parted.append(Share(index, half))
@@ -228,14 +224,13 @@ def _letter_bytes(letter: OutputColumns) -> int:
 
 
 def _rebased(batch: RecordBatch, rows: Sequence[int], records: SourceRecords) -> RecordBatch:
-    """Return the batch with its rows counted in `records`."""
     if batch.source is records:
         return batch
     return RecordBatch(batch.keys, batch.values, batch.timestamps, batch.headers, rows, records)
 
 
 def _note(positions: list[int], source: SourceRecords, first: int) -> None:
-    """Note the time of each position where operators look for it: rows from `first` on of the batch's source."""
+    """Store position times in the batch's source, from row `first`."""
     if len(positions) == len(source):
         source.position_times = positions
         return
@@ -245,7 +240,7 @@ def _note(positions: list[int], source: SourceRecords, first: int) -> None:
 
 
 def _by_row(values: Sequence[int], rows: Sequence[int], count: int) -> Sequence[int]:
-    """Return a value per row, -1 for rows without one."""
+    """Return one value per row, -1 for rows without one."""
     if len(rows) == count:
         return values
     column = [-1] * count
@@ -255,5 +250,5 @@ def _by_row(values: Sequence[int], rows: Sequence[int], count: int) -> Sequence[
 
 
 def _running(stamps: Sequence[int], before_ms: int) -> list[int]:
-    """Return the largest timestamp up to each row, with all before counted."""
+    """Return the running maximum timestamp."""
     return list(islice(accumulate(stamps, max, initial=before_ms), 1, None))

@@ -1,9 +1,8 @@
-"""What of a partition is done beyond its committed offset, and so must not be done again. Pure.
+"""Old maps: records that are finished beyond a partition's committed offset. Pure.
 
-Ranges run ahead of each other, and the offset that is committed is that of the slowest. After a restart the partition is
-read from there, so it brings records that faster ranges have done: those of their keys, below their offsets. The **old
-map**, which the commit carried, tells which. It stays until the last of its ranges has come past the highest of its offsets
-(from there on nobody can have done anything), whatever the number of ranges is by then: a record is told by its own hash.
+The committed offset is the slowest range's. After a restart, the partition is read from there, and
+the **old map** of the commit identifies records that faster ranges finished, by hash and offset.
+It is independent of the new ranges. It expires after the last range has passed its highest offset.
 """
 
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 
 
 class OldMap(msgspec.Struct, frozen=True):
-    """How far each key range of one partition had come, by ascending first hash; the first one starts at hash 0.
+    """Progress of each former range of a partition, by ascending first hash from 0.
 
     >>> old = OldMap((RangeProgress(0, 10), RangeProgress(1 << 31, 13)))
     >>> old.highest
@@ -28,16 +27,16 @@ class OldMap(msgspec.Struct, frozen=True):
 
     @property
     def highest(self) -> int:
-        """Return the offset from which on nothing has been done."""
+        """Return the first offset that no range has processed."""
         return max(entry.offset for entry in self.ranges)
 
     @property
     def cut(self) -> KeyRanges:
-        """Return the ranges themselves; raises ValueError for first hashes that do not tile the hashes."""
+        """Return the former ranges; raise ValueError for gaps or overlaps."""
         return KeyRanges(tuple(entry.first_hash for entry in self.ranges))
 
     def done_below(self, first_hash: int, end_hash: int) -> int:
-        """Return the offset up to which all hashes from the first to before the end had come.
+        """Return the offset below which all hashes of an interval are finished.
 
         >>> old = OldMap((RangeProgress(0, 10), RangeProgress(1 << 31, 13)))
         >>> old.done_below(1 << 31, 1 << 32), old.done_below(7, 1 << 32)
@@ -47,7 +46,7 @@ class OldMap(msgspec.Struct, frozen=True):
         return min(entry.offset for entry in self.ranges[first : last + 1])
 
     def to_do(self, hashes: Sequence[int], offsets: Sequence[int]) -> list[int]:
-        """Return which of some records are not done, as indices in order; hash and offset are given of each."""
+        """Return the indices of unfinished records, in order."""
         if not offsets or min(offsets) >= self.highest:
             return list(range(len(offsets)))
         done_below = [entry.offset for entry in self.ranges]
@@ -56,7 +55,7 @@ class OldMap(msgspec.Struct, frozen=True):
         return [row for row, (index, offset) in rows if offset >= done_below[index]]
 
     def after(self, position: int) -> "OldMap":
-        """Return what is done once everything below offset `position` is: one range as soon as that is all there is.
+        """Return the map after all records below `position` are finished.
 
         >>> old = OldMap((RangeProgress(0, 10), RangeProgress(1 << 31, 13)))
         >>> old.after(12).ranges

@@ -1,12 +1,10 @@
-"""Key -> hash -> range: how the keys of one task are cut into ranges. Pure.
+"""Key ranges: map a record's key to a hash, and the hash to a range. Pure.
 
-The hash of a record is 32 bits of its key as it lies on the topic, before any serde, so a range can be told without
-decoding and stays the same for every serde. It is not the hash that chose the partition (murmur2), else the keys of one
-partition would fill a part of the hashes only. A record without a key belongs to no key's order: it goes by its offset,
-so such records spread evenly and each goes to the same range every time it is read.
+The 32-bit hash covers the key's bytes on the topic, so it needs no decoding and no serde. It differs
+from the partitioner's murmur2: otherwise one partition's keys would fill only part of the hashes. A
+record without a key uses its offset: these records spread evenly, and the same way at each read.
 
-Ranges tile all hashes: the first begins at 0, each ends where the next begins, the last one at 2**32. So a range is told
-by its first hash alone, which is what commits, assignments and the status carry.
+Ranges cover all hashes without gaps, so commits, assignments and the status store first hashes only.
 """
 
 import zlib
@@ -16,24 +14,22 @@ from itertools import pairwise
 
 import msgspec
 
-#: Name of the hash, kept wherever ranges are kept: ranges of another hash must not be taken for ours.
+#: Name of the hash, stored with ranges: other hashes must not be mistaken for it.
 KEY_HASH = "crc32"
 
 #: One more than the largest hash.
 HASH_END = 1 << 32
 
-#: As many ranges has a task at most: the progress of all of them has to fit into the metadata of one committed offset.
+#: Maximum ranges per task: their progress must fit into the metadata of one offset.
 RANGES_MAX = 256
 
 _OFFSET_BYTES = 8
 
 
 def key_hash(raw_key: bytes | None, offset: int) -> int:
-    """Return the hash of one record, 0 to 2**32 - 1.
+    """Return the hash of one record.
 
-    Args:
-        raw_key: The key's bytes as they lie on the topic, None for no key. An empty key is a key.
-        offset: The record's offset, 0 or more; it counts only where there is no key.
+    An empty key is a key; the offset counts only for None.
 
     >>> key_hash(b"alice", 7) == key_hash(b"alice", 8)
     True
@@ -44,7 +40,7 @@ def key_hash(raw_key: bytes | None, offset: int) -> int:
 
 
 def key_hashes(raw_keys: Iterable[bytes | None], offsets: Iterable[int]) -> list[int]:
-    """Return the hash of each record of a batch; both arguments have one entry per record, else ValueError.
+    """Return the hash of each record; raise ValueError for arguments of unequal length.
 
     >>> key_hashes([b"alice", b"bob", b"alice"], [7, 8, 9])
     [663665735, 4123767104, 663665735]
@@ -57,12 +53,9 @@ def key_hashes(raw_keys: Iterable[bytes | None], offsets: Iterable[int]) -> list
 
 
 class KeyRanges(msgspec.Struct, frozen=True):
-    """All ranges of one task, by their first hashes.
+    """All ranges of one task, by ascending first hashes from 0.
 
-    Attributes:
-        first_hashes: The first hash of each range, ascending; 0 is the first of them. 1 to `RANGES_MAX` ranges.
-
-    Raises ValueError for first hashes that do not tile the hashes.
+    Raises ValueError unless there are 1 to `RANGES_MAX` ascending first hashes from 0.
 
     >>> ranges = KeyRanges.even(2)
     >>> ranges.first_hashes
@@ -74,7 +67,6 @@ class KeyRanges(msgspec.Struct, frozen=True):
     first_hashes: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
-        """Refuse what does not tile the hashes."""
         hashes = self.first_hashes
         if not 1 <= len(hashes) <= RANGES_MAX:
             raise ValueError(f"a task has 1 to {RANGES_MAX} key ranges, not {len(hashes)}")
@@ -86,23 +78,20 @@ class KeyRanges(msgspec.Struct, frozen=True):
 
     @classmethod
     def even(cls, count: int) -> "KeyRanges":
-        """Return `count` ranges (1 to `RANGES_MAX`) that differ by one hash in width at most."""
+        """Return `count` ranges whose widths differ by at most one hash."""
         return cls(tuple(index * HASH_END // count for index in range(count)))
 
     def __len__(self) -> int:
         return len(self.first_hashes)
 
     def end_of(self, index: int) -> int:
-        """Return the first hash behind range `index`."""
         following = index + 1
         return self.first_hashes[following] if following < len(self.first_hashes) else HASH_END
 
     def index_of(self, hash_: int) -> int:
-        """Return which range a hash (0 to 2**32 - 1) belongs to, counted from 0."""
         return bisect_right(self.first_hashes, hash_) - 1
 
     def indexes_of(self, hashes: Sequence[int]) -> list[int]:
-        """Return which range each of the hashes belongs to."""
         firsts = self.first_hashes
         if len(firsts) == 1:
             return [0] * len(hashes)

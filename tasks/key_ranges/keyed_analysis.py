@@ -1,10 +1,9 @@
-"""Whether a task of a sub-topology may be cut into key ranges, and why not. Pure; `describe(execution=True)` prints it.
+"""Keyed analysis: decides if a sub-topology's tasks can have key ranges. Pure.
 
-A range is a part of a task's keys with a graph and stores of its own, which see no other keys. So a sub-topology is
-**keyed**, and may be cut, if nothing in it can tell that: every row that a node reads or writes is that of the key of the
-record at hand, and what depends on time depends on the record's position in its partition only. Else it is **free** to
-look anywhere, and its tasks stay in one piece. What a node does is what its operator says of itself (`Operator`), or what
-the user says of a processor (`keyed = True`); where nothing is said, the answer is free.
+A range has its own graph and stores and sees only its keys. A sub-topology is **keyed** if each node
+uses only rows of the current record's key, and only the time of the record's position. Otherwise it
+is **free**, and its tasks stay in one piece. Operators declare their access (`Operator`), users
+declare it for processors (`keyed = True`); undeclared access counts as free.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,15 +24,15 @@ from tidewheel.tasks.processing.api.topology_spec import (
 from tidewheel.tasks.processing.engine.operator import Operator, OperatorSupplier
 from tidewheel.tasks.processing.engine.position_clock import Counted
 
-#: Whose rows a node uses: those of the key the record had on its topic, those of that key's windows, or any.
+#: Row keys of a node: the record's key on its topic, or any key.
 _OWN: Final = "same"
 _ANY: Final = "any"
 
 
 def only_awaits(subtopology: SubtopologySpec) -> bool:
-    """Return whether every function of the user's is a processor's `async def process`, as `TaskGraph.awaits` tells of a graph.
+    """Return True if every user function is a processor's `async def process`.
 
-    Processors whose supplier is a function are made to be asked; none is initialised.
+    It creates processors from function suppliers, and initialises none.
     """
     processors = [each for each in subtopology.nodes if isinstance(each, ProcessorSpec)]
     sinks = [each for each in subtopology.nodes if isinstance(each, SinkSpec)]
@@ -47,7 +46,7 @@ def only_awaits(subtopology: SubtopologySpec) -> bool:
 
 
 class Cutting(msgspec.Struct, frozen=True):
-    """Whether a task may be cut into key ranges, and why when it may not.
+    """Result of the analysis, with the reason against key ranges.
 
     >>> str(Cutting()), str(Cutting("KTABLE-SUPPRESS-4: it holds rows back"))
     ('keyed', 'free: KTABLE-SUPPRESS-4: it holds rows back')
@@ -57,7 +56,6 @@ class Cutting(msgspec.Struct, frozen=True):
 
     @property
     def keyed(self) -> bool:
-        """Return whether it may."""
         return not self.reason
 
     def __str__(self) -> str:
@@ -65,23 +63,22 @@ class Cutting(msgspec.Struct, frozen=True):
 
 
 def keyedness(subtopology: SubtopologySpec) -> Cutting:
-    """Return whether the tasks of a sub-topology may be cut into key ranges.
+    """Analyse a sub-topology; the first reason in node order counts.
 
-    The first reason against it, in the order of the nodes, is given. Operators are made to be asked, and so are
-    processors whose supplier is a function; none is initialised.
+    It creates operators, and processors from function suppliers, and initialises none.
     """
     flows = _flows(subtopology)
     return Cutting(next(_reasons(subtopology, flows), ""))
 
 
 def counted(subtopology: SubtopologySpec) -> Counted | None:
-    """Return which records make the time that the nodes of a keyed sub-topology go by, or None if none goes by time."""
+    """Return the records whose time drives a keyed sub-topology's nodes; None without."""
     timed = _timed(_flows(subtopology))
     return _counted(timed[0]) if timed else None
 
 
 def scanned_stores(subtopology: SubtopologySpec) -> dict[str, tuple[str, ...]]:
-    """Return the key-value stores that users' objects may scan and write, each with those nodes' names (see `OwnKeys`)."""
+    """Return key-value stores that user objects may scan, with node names (see `OwnKeys`)."""
     names = {store.name for store in subtopology.stores if not _expires(store)}
     found: dict[str, tuple[str, ...]] = {}
     for flow in _flows(subtopology):
@@ -92,21 +89,20 @@ def scanned_stores(subtopology: SubtopologySpec) -> dict[str, tuple[str, ...]]:
 
 
 def runs_users_objects(subtopology: SubtopologySpec) -> bool:
-    """Return whether objects of the user's run in it, which may have callbacks that time calls."""
+    """Return True if user objects run in it, which may schedule callbacks."""
     return any(flow.is_users for flow in _flows(subtopology))
 
 
 class _Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """What reaches a node, and what goes on from it.
+    """Records that reach and leave a node.
 
     Attributes:
-        node: The node.
-        operator: Its operator, None for a processor of the user's own.
-        sources: Those whose records reach it.
-        keys_in: Whose keys the records have that reach it, one word per path.
-        keys_out: The same of those it puts out.
-        timed_in: Whether all records of its sources reach it, at their own times.
-        timed_out: Whether as many leave it.
+        operator: Its operator, None for a user's processor.
+        sources: Sources whose records reach it.
+        keys_in: Key kinds of arriving records, one word per path.
+        keys_out: Key kinds of its outputs.
+        timed_in: True if all records of its sources arrive with their own times.
+        timed_out: True if all of them leave it so.
     """
 
     node: ProcessorSpec
@@ -119,18 +115,16 @@ class _Flow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_users(self) -> bool:
-        """Return whether an object of the user's runs here."""
         return self.operator is None or self.operator.runs_users_object
 
     @property
     def rows(self) -> frozenset[str]:
-        """Return whose rows it uses: an aggregation by windows uses rows of windows, as it puts them out."""
+        """Return the key kinds of its store rows: windowed aggregates use windows' rows."""
         windowed = self.operator is not None and self.operator.keys_out == "windowed"
         return self.keys_out if windowed else self.keys_in
 
 
 def _flows(subtopology: SubtopologySpec) -> list[_Flow]:
-    """Return the flow through each processor, parents first."""
     flows: dict[str, _Flow] = {}
     sources = {source.name for source in subtopology.sources}
     for node in subtopology.nodes:
@@ -160,12 +154,11 @@ def _keys_out(
         return keys_in if makes_a(FixedKeyProcessor, node.supplier) else frozenset((_ANY,))
     if operator.keys_out == _OWN:
         return keys_in
-    # A window of any key is a row of any key, and a window of a window is of no kind that others use.
+    # Windows count as own rows only if their keys are the records' own.
     return frozenset((operator.keys_out,)) if keys_in == frozenset((_OWN,)) else frozenset((_ANY,))
 
 
 def _reasons(subtopology: SubtopologySpec, flows: Sequence[_Flow]) -> Iterator[str]:
-    """Yield what speaks against cutting."""
     stores = {store.name: store for store in subtopology.stores}
     sources = {source.name: source for source in subtopology.sources}
     for flow in flows:
@@ -193,10 +186,10 @@ def _of_node(
     elif operator.needs_whole_task:
         yield operator.needs_whole_task
     elif flow.node.wrap is not None:
-        yield "processor_wrapper_class has put code around it, which may look anywhere"
+        yield "processor_wrapper_class has put code around it, which may use any key"
     for store in used if flow.is_users else ():
         if _expires(store):
-            yield f"it may look into {store.name} at any time, whose rows end with the time of all keys"
+            yield f"it may read {store.name} at any time, whose rows expire by the time of all keys"
         for name in sorted(flow.sources):
             if store.key_serde is not sources[name].key_serde:
                 yield f"its store {store.name} has keys by another serde ({_named(store.key_serde)}) than {name}"
@@ -210,11 +203,11 @@ def _of_store(
     if store.kind is StoreKind.CUSTOM:
         yield "is a custom one, which may have rows of any key"
     if store.kind is StoreKind.VERSIONED:
-        yield "is versioned, and its versions end with the time of all keys"
+        yield "is versioned, and its versions expire by the time of all keys"
     if store.max_entries is not None:
         yield "keeps the keys of the whole task that were used last"
     if store.ttl_ms is not None:
-        yield "has a ttl, and one sweep at commits deletes the ended rows of all keys"
+        yield "has a ttl, and one sweep at commits deletes the expired rows of all keys"
     if store.source_topic is not None:
         yield (
             f"is restored from its topic {store.source_topic}, up to one offset for all keys; with a changelog of its own "
@@ -228,17 +221,16 @@ def _of_store(
 
 
 def _timed(flows: Sequence[_Flow]) -> list[_Flow]:
-    """Return the nodes of the DSL that go by time."""
     return [flow for flow in flows if flow.operator is not None and flow.operator.observes_time]
 
 
 def _counted(flow: _Flow) -> Counted:
-    assert flow.operator is not None, "nodes of the DSL have one"
+    assert flow.operator is not None, "DSL nodes have operators"
     return Counted(flow.sources, null_values=flow.operator.times_null_values)
 
 
 def _of_times(timed: Sequence[_Flow]) -> Iterator[str]:
-    """Yield why the time of a node may not be that of the record's position: there is one time for all nodes."""
+    """Yield reasons why a node's time may differ from that of the position."""
     for flow in timed:
         name = flow.node.name
         if not flow.timed_in:
@@ -248,7 +240,7 @@ def _of_times(timed: Sequence[_Flow]) -> Iterator[str]:
 
 
 def _of_serdes(read: Sequence[SourceSpec]) -> Iterator[str]:
-    """Yield why keys that are equal may have different bytes, and so be in different ranges."""
+    """Yield reasons why equal keys may have different bytes."""
     for source in read:
         if not source.key_serde.canonical:
             yield f"has keys whose bytes in {source.name} may differ for equal keys ({_named(source.key_serde)})"

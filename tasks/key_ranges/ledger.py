@@ -1,7 +1,7 @@
-"""What was handed to the key ranges of one task and is not sealed yet: from where on each of them would begin again.
+"""Ledger: rows that a task's key ranges received and have not sealed. Pure.
 
-A range does its rows in the order in which they were handed to it, so how many of them are done tells which. Pure; the
-loop's thread asks.
+A range processes its rows in the order received, so a count of finished rows is enough. The loop's
+thread calls everything here.
 """
 
 from collections import deque
@@ -11,24 +11,20 @@ import msgspec
 
 from tidewheel.rebalance.model import TopicPartition
 
-#: Offset and times of one row, and what a run costs beside its rows.
+#: Bytes of one row's offset and times, and fixed bytes of a run.
 _ROW_BYTES = 3 * 8
 _RUN_BYTES = 1_000
 
 
 class _Run(msgspec.Struct):
-    """One run, and how many pieces of work that hold it are not done."""
+    """Size of one run, and number of unfinished work items that use it."""
 
     size_bytes: int
     holders: int
 
 
 class RunMemory:
-    """Counts the bytes of the runs that some range still holds.
-
-    Attributes:
-        bytes: Of all of them.
-    """
+    """Memory of all runs that some range still uses."""
 
     def __init__(self, ranges: int) -> None:
         self.bytes = 0
@@ -36,7 +32,7 @@ class RunMemory:
         self._done = [0] * ranges
 
     def give(self, rows: int, indexes: Iterable[int]) -> None:
-        """Note a run of so many rows: each range named got a piece of work of it, or several if named so often."""
+        """Record a run; `indexes` has one entry per work item of it."""
         holders = list(indexes)
         if not holders:
             return
@@ -46,7 +42,7 @@ class RunMemory:
             self._waiting[index].append(run)
 
     def let_go(self, index: int, items_done: int) -> None:
-        """Note that a range has done so many pieces of work so far.
+        """Record the total of finished work items of a range.
 
         >>> memory = RunMemory(2)
         >>> memory.give(10, [0, 1])
@@ -67,17 +63,15 @@ class RunMemory:
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """Records of one partition that the loop handed out together.
+    """Records of one partition that the loop distributed together.
 
     Attributes:
-        partition: Where they come from.
-        offsets: Their offsets, ascending.
-        partition_times_ms: Per row the partition's largest timestamp up to and with it.
-        positions_ms: Per row the time of the task's position clock, up to and with it.
-        time_before_ms: The partition's largest timestamp before them.
-        position_before_ms: The position clock's time before them.
-        number: Counts the chunks of the task.
-        others: How far the task's other partitions were handed out before them, and their largest timestamps there.
+        partition_times_ms: Per row, the partition's largest timestamp up to and including it.
+        positions_ms: Per row, the task's position clock after it.
+        time_before_ms: The partition's largest timestamp before the chunk.
+        position_before_ms: The position clock before the chunk.
+        number: Sequence number within the task.
+        others: Position and largest timestamp of the task's other partitions before the chunk.
     """
 
     partition: TopicPartition
@@ -91,10 +85,10 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Open(msgspec.Struct):
-    """Where a range would begin again: a row of a chunk, before which all rows of the range are sealed.
+    """Restart point of a range: the range has sealed all its rows before this row.
 
-    That is one moment of the task, with a position in each of its partitions: what is read from there on is merged as
-    it was before.
+    It is one moment of the task with a position in each partition, so a restart merges the inputs in
+    the same order.
     """
 
     chunk: Chunk
@@ -102,17 +96,15 @@ class Open(msgspec.Struct):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Return what is less for an earlier moment."""
+        """Return a sort key: earlier moments are smaller."""
         return self.chunk.number, self.row
 
     def offset_of(self, partition: TopicPartition) -> int:
-        """Return the position in a partition."""
         if partition == self.chunk.partition:
             return self.chunk.offsets[self.row]
         return self.chunk.others[partition][0]
 
     def time_ms_of(self, partition: TopicPartition) -> int:
-        """Return a partition's largest timestamp before it."""
         if partition != self.chunk.partition:
             return self.chunk.others[partition][1]
         if self.row == 0:
@@ -121,16 +113,15 @@ class Open(msgspec.Struct):
 
     @property
     def position_ms(self) -> int:
-        """Return the position clock's time before it."""
         if self.row == 0:
             return self.chunk.position_before_ms
         return self.chunk.positions_ms[self.row - 1]
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """Rows of a chunk that one range got: those from `begin` to before `end` of all it ever got.
+    """Rows of a chunk that one range received, numbered `begin` to `end`.
 
-    Before the first of them it knows of the rows before `passed`, whosever they are: they have made its time.
+    Time had already passed for the range at all rows before `passed`.
     """
 
     begin: int
@@ -141,15 +132,15 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """What one range was given and has not sealed.
+    """Received and unsealed rows of one range.
 
     Args:
-        by_time: Whether users' objects may be called as time passes: also where it comes to rows of other ranges.
+        by_time: True if stream time may call users' objects, also at rows of other ranges.
 
     Attributes:
-        given: How many rows it was given so far. One of them stands for all rows of a chunk that has none of its own.
-        passes: How many of them were such.
-        sealed: How many of the rows are sealed.
+        given: Received rows; a chunk without own rows counts as one.
+        passes: Received rows of that second kind.
+        sealed: Sealed rows.
     """
 
     def __init__(self, *, by_time: bool = False) -> None:
@@ -160,13 +151,12 @@ class Ledger:
         self._entries: deque[_Entry] = deque()
 
     def give(self, chunk: Chunk, rows: Sequence[int], passed: int = 0) -> None:
-        """Note rows of a chunk that were handed to the range, which knows of those before `passed`."""
         end = self.given + len(rows)
         self._entries.append(_Entry(self.given, end, chunk, rows, passed))
         self.given = end
 
     def give_time(self, chunk: Chunk, passed: int = 0) -> None:
-        """Note that the range was told of a chunk that has no row of its own; of those before `passed` it knew."""
+        """Record a chunk without own rows; the range knew the rows before `passed`."""
         last = len(chunk.offsets) - 1
         if passed <= last:
             self._entries.append(_Entry(self.given, self.given + 1, chunk, (last,), passed))
@@ -174,34 +164,33 @@ class Ledger:
         self.passes += 1
 
     def waiting(self, rows_done: int, passes_done: int) -> int:
-        """Return how many rows of its own wait or are in hand, when so many are done and so many of these were others'."""
+        """Return how many own rows are queued or running."""
         return max(self.given - rows_done - (self.passes - passes_done), 0)
 
     def seal(self, rows_done: int) -> None:
-        """Note that the first `rows_done` rows are sealed."""
         self.sealed = rows_done
         while self._entries and self._entries[0].end <= rows_done:
             self._entries.popleft()
 
     def open_row(self) -> Open | None:
-        """Return where the range would begin again; None if all is sealed."""
+        """Return the restart point; None if everything is sealed."""
         if not self._entries:
             return None
         first = self._entries[0]
         done = max(self.sealed - first.begin, 0)
         if not self._by_time:
             return Open(first.chunk, first.rows[done])
-        # Not at its next row: what is due at rows of others in between was not called yet.
+        # Rows of other ranges in between may have callbacks that are still due.
         return Open(first.chunk, first.rows[done - 1] + 1 if done else first.passed)
 
 
 def first_open(ledgers: Iterable[Ledger]) -> Open | None:
-    """Return where the slowest range would begin again; None if all is sealed."""
+    """Return the restart point of the slowest range; None if everything is sealed."""
     opened = (each.open_row() for each in ledgers)
     return min(filter(None, opened), key=lambda each: each.order, default=None)
 
 
 def offsets_of(ledgers: Iterable[Ledger], partition: TopicPartition, end: int) -> list[int]:
-    """Return from where in a partition on each range would begin again: `end` where all is sealed."""
+    """Return the restart offset of each range; `end` where everything is sealed."""
     opened = (each.open_row() for each in ledgers)
     return [end if each is None else each.offset_of(partition) for each in opened]

@@ -1,8 +1,8 @@
-"""Which step of which coroutine keeps a loop from turning, and since when; asked from another thread.
+"""Loop watch: finds the coroutine that blocks an event loop; called from another thread.
 
-Nothing is noted per record. A look leaves a mark at the end of the loop's queue and then sees which asyncio task runs. Who
-ends a step comes behind the mark before the next one; so a task that is seen again while the mark has not been reached has
-been at the same step all the time.
+It costs nothing per record. A check appends a marker to the loop's queue, then reads the current
+asyncio task. The marker precedes any next step, so the same task before an unreached marker is
+still in the same step.
 """
 
 import asyncio
@@ -14,16 +14,15 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-#: Coroutines of these are around those of users.
+#: Our coroutines call the users'.
 _OURS: Final = "tidewheel.tasks."
 
 
 class Step(NamedTuple):
-    """What a task does between two awaits.
+    """Work of an asyncio task between two awaits.
 
     Attributes:
-        task: The task.
-        since_s: When it was first seen at it (`time.monotonic`): it has been so for at least as long.
+        since_s: First observation (`time.monotonic`): a lower bound of its duration.
     """
 
     task: asyncio.Task[Any]
@@ -31,11 +30,7 @@ class Step(NamedTuple):
 
 
 class LoopWatch:
-    """Watches one loop. One thread calls `look`.
-
-    Attributes:
-        thread: In which the loop runs.
-    """
+    """Watch of one loop; one thread calls `look`. `thread` runs the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self._loop = loop
@@ -44,7 +39,7 @@ class LoopWatch:
         self._seen: Step | None = None
 
     def look(self, now_s: float) -> None:
-        """See which step the loop is at."""
+        """Record the current step."""
         step = self.step()
         if step is not None or self._loop.is_closed():
             return
@@ -55,16 +50,16 @@ class LoopWatch:
         self._seen = None if task is None else Step(task, now_s)
 
     def step(self) -> Step | None:
-        """Return the step that the loop was at when it was looked at, if it still is."""
+        """Return the recorded step if the loop is still in it."""
         seen, mark = self._seen, self._mark
         if seen is None or mark is None:
             return None
-        # In this order: the mark has not been reached when the task is seen.
+        # Read the task before the mark.
         is_there = asyncio.current_task(self._loop) is seen.task
         return seen if is_there and not mark.is_set() else None
 
     def place(self, step: Step) -> str:
-        """Return where a step is in the user's code, as "Shop.process (shop.py:12)"; empty if it has ended meanwhile."""
+        """Return the step's user code, as "Shop.process (shop.py:12)"; empty after its end."""
         frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] # there is no other way
         frame = frames.get(self.thread.ident or 0)
         place = "" if frame is None else _place(frame)
@@ -72,7 +67,7 @@ class LoopWatch:
 
 
 def _place(innermost: FrameType) -> str:
-    """Return the innermost coroutine that is not ours, or the innermost function where there is none."""
+    """Return the innermost user coroutine, or the innermost function."""
     frame: FrameType | None = innermost
     while frame is not None:
         if frame.f_code.co_flags & _ASYNC and not _is_ours(frame):

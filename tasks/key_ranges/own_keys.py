@@ -1,8 +1,7 @@
-"""What a user's processor may see and write in a key range: rows of the range's own keys. Pure.
+"""Own keys: rows that a user's processor may access in a key range. Pure.
 
-A processor that says `keyed = True` has one object per range. A scan of its store gives each object the rows of its own range,
-so that all of them together see each row once, as the one object of an uncut task does. A row of another range's key would be
-written by two ranges, each of which thinks it is the only one; so writing one is an error at once, and not a wrong count later.
+A `keyed = True` processor has one object per range. Each scans its range's rows, so together they
+see each row once. A write to another range's row raises immediately: two writers would corrupt it.
 """
 
 import zlib
@@ -14,12 +13,11 @@ from tidewheel.state_stores.errors import StreamsError
 
 
 class OwnKeys(msgspec.Struct, frozen=True):
-    """The keys of one range, in the stores that processors of the user's use.
+    """Keys of one range in stores of user processors.
 
     Attributes:
-        first_hash: The first hash of the range.
-        end_hash: The first hash behind it.
-        users: Those stores, each with the names of the nodes that use it. Their keys are the records' keys, byte for byte.
+        end_hash: First hash behind the range.
+        users: Names of the nodes per store. Store keys equal record keys, byte for byte.
 
     >>> upper = OwnKeys(1 << 31, 1 << 32, {"counts": ("counter",)})
     >>> upper.holds("counts", b"alice"), upper.holds("counts", b"bob"), upper.holds("other", b"alice")
@@ -31,15 +29,14 @@ class OwnKeys(msgspec.Struct, frozen=True):
     users: dict[str, tuple[str, ...]]
 
     def limits(self, store: str) -> bool:
-        """Return whether a store is one of those."""
         return store in self.users
 
     def holds(self, store: str, key: bytes) -> bool:
-        """Return whether a row belongs to the range, or is of a store that nobody scans."""
+        """Return True for rows of the range, and for all rows of stores without scans."""
         return store not in self.users or self.first_hash <= zlib.crc32(key) < self.end_hash
 
     def check(self, store: str, keys: Iterable[bytes]) -> None:
-        """Raise `StreamsError` if one of the written keys is another range's."""
+        """Raise `StreamsError` if a written key belongs to another range."""
         if store not in self.users:
             return
         for key in keys:

@@ -1,4 +1,4 @@
-"""How two cuts of the same keys are told as one in a commit, and which of them a task begins with. Pure."""
+"""Progress of two splits of the same keys: merging for commits, choice at a start. Pure."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,13 @@ from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 def first_cut(
     wanted: KeyRanges, before: Sequence[KeyRanges], fitting: int, *, as_before: bool
 ) -> KeyRanges:
-    """Return how a task's keys are cut at its begin: as is wanted, or as they were where ranges are unevenly far.
+    """Return the first ranges of a task.
 
     Args:
-        wanted: How they are to be cut.
-        before: How they were cut at the last commit, of each input where they were unevenly far.
-        fitting: The progress of so many ranges fits into a commit, which tells it of both cuts together.
-        as_before: Whether the ranges are to stay until they are level, because something was done up to a time for some
-            keys and not for others.
+        wanted: Requested ranges.
+        before: Ranges of the last commit, of each input with uneven progress.
+        fitting: Maximum ranges whose progress fits into a commit, which stores both splits merged.
+        as_before: True to keep the ranges until they are level: time had passed only for some keys.
 
     >>> halves, thirds = KeyRanges((0, 1 << 31)), KeyRanges((0, 7, 9))
     >>> first_cut(thirds, [], 10, as_before=True) == first_cut(thirds, [halves], 10, as_before=False) == thirds
@@ -33,7 +32,7 @@ def first_cut(
 
 
 def level(vector: tuple[RangeProgress, ...]) -> tuple[RangeProgress, ...]:
-    """Return how far ranges are, as one if they are equally far.
+    """Merge the ranges if their progress is equal.
 
     >>> level((RangeProgress(0, 7), RangeProgress(1 << 31, 7)))
     (RangeProgress(first_hash=0, offset=7),)
@@ -45,7 +44,7 @@ def level(vector: tuple[RangeProgress, ...]) -> tuple[RangeProgress, ...]:
 def together(
     one: Sequence[RangeProgress], other: Sequence[RangeProgress]
 ) -> tuple[RangeProgress, ...]:
-    """Return what is done by two cuts of the same keys: for each key what the further one of its two ranges has done.
+    """Return per key the larger progress of two splits.
 
     >>> together((RangeProgress(0, 7),), (RangeProgress(0, 5), RangeProgress(1 << 31, 9)))
     (RangeProgress(first_hash=0, offset=7), RangeProgress(first_hash=2147483648, offset=9))

@@ -1,11 +1,10 @@
-"""How far a task has come in one partition, as the metadata text of the committed offset. Pure.
+"""Progress of a task in one partition, encoded as metadata of the committed offset. Pure.
 
-The text is base64 of: magic, format version, task epoch, transactional id, topic id, topology hash, the name of the key
-hash, one (first hash, offset) per key-range worker, the partition's stream time at the lowest offset, operators' stream
-times, and facts that change with the topology or its topics only (`tidewheel.tasks.commit_facts`). Numbers are varints, offsets are
-differences to the committed one, so the size depends on the number of ranges, not on lag. The checksum covers the committed
-offset, so a text beside another offset than it was written for is not ours. Text without our magic, of an unknown version
-or damaged decodes to None. Version 1 had no facts, and a checksum without the offset.
+The base64 text has: magic, version, sequence, task epoch, transactional id, topic id, topology hash,
+key hash name, (first hash, offset) per range, stream time, operator times, and facts
+(`tidewheel.tasks.commit_facts`). Numbers are varints. Offsets are relative to the committed one, so
+lag does not affect the size. The checksum includes that offset and rejects a text of another one.
+Version 1 had no facts, and a checksum without the offset.
 """
 
 import base64
@@ -29,20 +28,19 @@ _OFFSETS_END = 1 << 63
 #: A number has at most 64 bits.
 _SHIFTS_MAX = 63
 
-#: What Kafka Streams' text begins with.
+#: Prefix of Kafka Streams' text.
 _THEIR_VERSIONS = (1, 2)
 _THEIR_BYTES = 9
 _THEIR_CHARACTERS = 12
 
-#: Kafka's default offset.metadata.max.bytes is 4,096; some room is left to other versions.
+#: Kafka's offset.metadata.max.bytes is 4,096; the rest is reserved for other versions.
 METADATA_CHARACTERS_MAX = 3_300
 
-#: No more records are handed out while the fastest key range of a partition is as far ahead of the slowest: their
-#: difference has room for twice as much, because records are handed out many at once.
+#: Maximum lead (records) of the fastest range over the slowest, after which distribution pauses.
+#: The format has room for twice as much, because records are distributed in batches.
 AHEAD_MAX = 1 << 27
 
-#: What the parts of the text take at most, in bytes: everything of a fixed length and the numbers beside the ranges; one
-#: operator's time; one range (a width, of which 16 may take a byte more, and an offset).
+#: Maximum bytes: fixed parts; one operator's time; one range (16 of the widths may take one more).
 _FRAME_BYTES = (
     2 + 6 + 5 + 2 + _TOPIC_ID_BYTES + 8 + 1 + len(KEY_HASH) + 2 + 7 + 1 + 2 + _CHECKSUM_BYTES
 )
@@ -52,12 +50,12 @@ _WIDE_RANGES = 16
 
 
 def ranges_that_fit(transactional_id: str, operator_times: int, facts_bytes: int = 0) -> int:
-    """Return how many key ranges a commit's text has room for, at least 1 and at most `RANGES_MAX`.
+    """Return the maximum key ranges per commit text, 1 to `RANGES_MAX`.
 
     Args:
-        transactional_id: The producer's.
-        operator_times: As many stream times of operators are committed at most.
-        facts_bytes: Bytes that `Progress.facts` takes at most.
+        transactional_id: Id of the producer.
+        operator_times: Maximum number of operators' stream times.
+        facts_bytes: Maximum size of `Progress.facts`.
 
     >>> ranges_that_fit("shop-fixed-0", 32)
     256
@@ -70,29 +68,28 @@ def ranges_that_fit(transactional_id: str, operator_times: int, facts_bytes: int
 
 
 class RangeProgress(msgspec.Struct, frozen=True):
-    """One key-range worker: the first hash of its range and the next offset it will process."""
+    """First hash of a range, and the next offset it will process."""
 
     first_hash: int
     offset: int
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What a commit says of one input partition. The committed offset is the lowest of the ranges' offsets, or before it.
+    """Committed progress of one input partition.
 
     Attributes:
         task_epoch: Ownership count of the task; 0 under fixed assignment.
-        transactional_id: Id of the producer that committed, so that a successor can fence it.
-        topic_id: The topic's 16-byte id, so that a recreated topic of the same name is noticed.
-        topology_hash: First 8 bytes of the topology's hash; operator times are used only where it agrees.
-        ranges: Progress per key-range worker, by ascending first hash; the first one starts at hash 0.
+        transactional_id: Id of the committing producer; a successor fences it.
+        topic_id: 16-byte topic id; detects a recreated topic of the same name.
+        topology_hash: First 8 bytes of the hash; operator times are valid only for equal hashes.
+        ranges: Progress per range, by ascending first hash from 0.
         stream_time_ms: Largest timestamp below the lowest offset, -1 for none.
-        operator_times_ms: Observed stream time per windowed operator, in topology order.
-        key_hash: Name of the hash that `ranges` cuts.
-        sequence: Count of the producer's commits, so that no two commits carry the same text and a transaction of
-            unknown outcome can be told from the one before it.
-        read_from: Where reading begins if that is before all ranges' offsets, else None: a task's inputs are read from one
-            moment, to be merged as they were, and ranges of a former life may have been further in one of them.
-        facts: What changes with the topology or its topics only (`tidewheel.tasks.commit_facts`); empty in version 1.
+        operator_times_ms: Stream time per windowed operator, in topology order.
+        key_hash: Name of the hash of `ranges`.
+        sequence: Commit count of the producer; identifies a transaction of unknown outcome.
+        read_from: Offset to read from if before all ranges, else None. All inputs restart from one
+            moment, so their merge order repeats.
+        facts: Facts that change only with topology or topics (`tidewheel.tasks.commit_facts`).
     """
 
     task_epoch: int
@@ -109,19 +106,18 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def committed_offset(self) -> int:
-        """Return what the group commits: the lowest offset, or where reading begins."""
+        """Return `read_from`, or the lowest offset of the ranges."""
         if self.read_from is not None:
             return self.read_from
         return min(entry.offset for entry in self.ranges)
 
     @property
     def highest_offset(self) -> int:
-        """Return the offset up to which the fastest range has processed."""
         return max(entry.offset for entry in self.ranges)
 
     @property
     def is_absurd(self) -> bool:
-        """Return whether a number is out of all bounds: no worker has written it."""
+        """Return True if a number is outside the bounds of any worker."""
         hashes = [entry.first_hash for entry in self.ranges]
         return (
             self.task_epoch > EPOCH_MAX
@@ -132,7 +128,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def encode(self) -> str:
-        """Return the metadata text; raises ValueError if it would be too long for a broker.
+        """Return the metadata text; raise ValueError if it is too long for a broker.
 
         >>> progress = Progress(task_epoch=0, transactional_id="app-fixed-0", topic_id=bytes(16),
         ...     topology_hash=bytes(8), ranges=(RangeProgress(0, 42),))
@@ -169,10 +165,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, text: str, *, committed_offset: int) -> Self | None:
-        """Return the content of a metadata text.
-
-        None if it is not ours, of an unknown version, damaged, or was written for another offset.
-        """
+        """Return the decoded text; None if foreign, damaged, or of another version or offset."""
         content = _checked(text, committed_offset)
         if content is None:
             return None
@@ -218,10 +211,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def partition_time_of_kafka_streams(text: str) -> int | None:
-    """Return the partition's stream time (ms, -1 for none) in metadata that Kafka Streams committed; None if it is no such.
+    """Return the stream time (ms, -1 for none) of Kafka Streams' metadata, else None.
 
-    Its text begins with version (1 byte) and time (8 bytes); what follows, times of punctuating processors, is for
-    Kafka Streams alone (TopicPartitionMetadata).
+    Its text starts with version (1 byte) and time (8 bytes); times of processors follow
+    (TopicPartitionMetadata).
 
     >>> partition_time_of_kafka_streams("AgAAAAAAAAPo")
     1000
@@ -236,9 +229,9 @@ def partition_time_of_kafka_streams(text: str) -> int | None:
 
 
 def is_foreign(text: str, committed_offset: int, prefix: str) -> bool:
-    """Return whether somebody else committed an offset: the text beside it is of no application whose ids begin so.
+    """Return True if an application with other ids committed the offset.
 
-    What Kafka Streams left behind is not foreign: the first commit after a move from there replaces it.
+    Kafka Streams' text is not foreign: the first commit after a migration replaces it.
 
     >>> is_foreign("", 3, "shop-"), is_foreign("AgAAAAAAAAPo", 3, "shop-")
     (True, False)
@@ -250,7 +243,7 @@ def is_foreign(text: str, committed_offset: int, prefix: str) -> bool:
 
 
 def _checked(text: str, committed_offset: int) -> bytes | None:
-    """Return the bytes of a text without their checksum; None if it is not ours, or the checksum is wrong."""
+    """Return a text's bytes without checksum; None if foreign or damaged."""
     try:
         body = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -268,11 +261,11 @@ def _checked(text: str, committed_offset: int) -> bytes | None:
 def slowest_position_ms(
     committed: Iterable[Progress | None], topology_hash: bytes, *, may_part: bool
 ) -> int | None:
-    """Return the stream time of the committed position of a task's slowest key range.
+    """Return the stream time of the slowest range's committed position.
 
-    Rows of faster ranges show later times than a restore to that position may use. None where no range is ahead; -1 where
-    that time is not known: nothing is committed, or by another version of the topology, whose time may be that of other
-    records. `may_part`: ranges that are level now may diverge before the time is used.
+    A restore to that position must not use later times of faster ranges. None if no range is ahead; -1
+    if the time is unknown: no commit, or one of another topology. `may_part`: level ranges may diverge
+    before the time is used.
     """
     known = [progress for progress in committed if progress is not None]
     level = all(progress.highest_offset == progress.committed_offset for progress in known)
@@ -280,12 +273,11 @@ def slowest_position_ms(
         return None
     if any(progress.topology_hash != topology_hash for progress in known):
         return -1
-    # Operators of a task with key ranges all have the time of the position, and nothing else has any (`OperatorTimes`).
+    # With key ranges, all operators have the position's time (`OperatorTimes`).
     return max((time for progress in known for time in progress.operator_times_ms), default=-1)
 
 
 def _checksum(body: bytes | bytearray, committed_offset: int) -> int:
-    """Return the checksum of a text's content and of the offset it is committed beside."""
     return zlib.crc32(body, zlib.crc32(committed_offset.to_bytes(8, "big")))
 
 
@@ -305,7 +297,7 @@ def _put_text(body: bytearray, text: str) -> None:
 
 
 class _Reader:
-    """Reads varints, texts and bytes; IndexError past the end."""
+    """Reader of varints, texts and bytes; IndexError past the end."""
 
     def __init__(self, body: bytes, position: int) -> None:
         self._body = body
@@ -321,7 +313,7 @@ class _Reader:
             byte = self._body[self._position]
             self._position += 1
             value |= (byte & 0x7F) << shift
-            if byte < 0x80:  # noqa: PLR2004 - the highest bit says that more follows
+            if byte < 0x80:  # noqa: PLR2004 - the highest bit marks a continuation
                 return value
             shift += 7
             if shift > _SHIFTS_MAX:

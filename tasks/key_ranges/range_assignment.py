@@ -1,11 +1,9 @@
-"""Which thread works on which keys of which task: iterative, fair, sticky. Pure, and the same for the same input.
+"""Range assignment: assigns key ranges of tasks to threads. Iterative, fair, sticky. Pure.
 
-A thread that has a task to itself shares no store with another one, so **first whole tasks** are given out, the heaviest
-first, each to the idlest thread. Then, only **while the load is uneven**, the busiest thread gives to the idlest one: a
-whole task or range if that evens it out, else a part of its heaviest task, as many of its keys as the idlest one lacks to
-the mean. So with T threads at most T - 1 cuts are made where the factor allows them, and concurrent access to one store is
-the exception. A task is never cut into more ranges than its factor. A thread whose load nothing can make smaller (one
-task that may not be cut) is left alone, and the others are evened out among themselves.
+Threads that share no task share no store. So **whole tasks** come first: the heaviest goes to the
+idlest thread. **While the load is uneven**, the busiest thread then gives the idlest a whole task
+or range, or part of its heaviest task. T threads need at most T - 1 splits where factors allow them.
+A task never exceeds its factor. A thread with one unsplittable task is skipped.
 
 For example, on four threads, with factor 4 for each task:
 
@@ -15,10 +13,9 @@ For example, on four threads, with factor 4 for each task:
     C     3         thread 2: C          3     thread 2: C                           3
                     thread 3: nothing    0     thread 3: A, upper half of its keys   3
 
-The answer before is kept as long as it is as even as a fresh one but for `TOLERANCE` and no cut in it has become needless,
-so small changes of load move nothing. What has to change is changed from there on, unless a fresh answer makes do with fewer ranges. Within
-a range the load counts as spread evenly over its hashes; if that is wrong (one hot key), the next look at the measured load
-of the new ranges says so.
+The previous answer stays while it is as even as a new one within `TOLERANCE` and needs no more
+ranges. Otherwise the changes start from it, unless a new answer needs fewer ranges. Load counts as
+even within a range; the next measurement corrects this for hot keys.
 """
 
 from bisect import bisect_left, bisect_right
@@ -33,38 +30,37 @@ import msgspec
 from tidewheel.rebalance.model import TaskId
 from tidewheel.tasks.key_ranges.key_ranges import HASH_END, RANGES_MAX
 
-#: Threads differ by at most this part of their mean load; the answer then stands as it is. A new answer, which costs a
-#: pause of the tasks that it cuts, is made twice as even.
+#: Allowed difference of threads, as part of the mean load. A new answer pauses the tasks it
+#: splits, so it aims at half of this.
 TOLERANCE: Final = 1 / 4
 
-#: A move is made only if the busier of two threads becomes idler by this part of the mean load.
+#: Minimum gain of a move, as part of the mean load.
 _GAIN: Final = TOLERANCE / 16
 
-#: What a task that was idle counts for at least, as a part of the mean: its records may come any moment.
+#: Divisor of the total load for the minimum weight of idle tasks.
 _IDLE_SHARE: Final = 16
 
-#: So much of what all threads can do counts as spread evenly, as a part of it.
+#: Divisor of all capacity for the evenly spread load.
 _EVEN_SHARE: Final = 4
 
-#: Loads are counted in units so small that those of all hashes can be told apart by whole numbers.
+#: Units per load: integers stay exact for small parts.
 _UNITS: Final = 1 << 20
 
 
 class RangeLoad(msgspec.Struct, frozen=True):
-    """How busy one range was: any measure, the same for all ranges (time at work since the last look)."""
+    """Load of one range, in any unit that all ranges share."""
 
     first_hash: int
     load: int = 0
 
 
 class TaskLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """One task as it is.
+    """One task with its measured load.
 
     Attributes:
-        task: Its id.
-        ranges: Its ranges and their loads, by ascending first hash; the first one begins at 0.
-        ranges_max: How many it may have: the parallelising factor, or 1 where it may not be cut.
-        fixed: Its ranges must stay as they are for now; they may go to other threads.
+        ranges: Its ranges, by ascending first hash from 0.
+        ranges_max: Parallelising factor, or 1 for an unsplittable task.
+        fixed: True to keep the ranges for now; they may change threads.
     """
 
     task: TaskId
@@ -74,7 +70,7 @@ class TaskLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedRange(msgspec.Struct, frozen=True, order=True):
-    """One range of a task and the thread that works on it, counted from 0."""
+    """One range of a task and its thread, counted from 0."""
 
     first_hash: int
     thread: int
@@ -94,12 +90,9 @@ def assign_ranges(
     """Return the ranges of each task and their threads.
 
     Args:
-        tasks: The tasks, in any order.
-        threads: How many threads there are, from 1.
-        previous: The answer before; it may name tasks and threads that are no more.
-        capacity: The load that one thread could have had, 0 if the measure has no most. A quarter of what all threads
-            could have had counts as spread evenly over all tasks, so that chance differences between threads that have
-            little to do move nothing.
+        previous: Previous answer; it may name tasks and threads that no longer exist.
+        capacity: Maximum load of one thread, 0 if unlimited. A quarter of all capacity counts as evenly
+            spread, so chance differences between idle threads move nothing.
 
     >>> task = TaskLoad(task=TaskId(0, 0), ranges_max=4)
     >>> assign_ranges([task], 2)
@@ -131,7 +124,7 @@ def assign_ranges(
 
 
 class _Weights:
-    """How the load of one task lies on its hashes; a step function of whole numbers, so parts add up to the whole."""
+    """Load of one task by hash: an integer step function, so parts sum exactly."""
 
     def __init__(self, task: TaskLoad, floor: int) -> None:
         self.task = task
@@ -148,7 +141,6 @@ class _Weights:
         self.total = below
 
     def below(self, hash_: int) -> int:
-        """Return the weight of all hashes below one, 0 to 2**32."""
         if hash_ == HASH_END:
             return self.total
         index = bisect_right(self._firsts, hash_) - 1
@@ -156,7 +148,6 @@ class _Weights:
         return self._below[index] + self._inside[index] * (hash_ - first) // (end - first)
 
     def between(self, first: int, end: int) -> int:
-        """Return the weight of first <= hash < end."""
         return self.below(end) - self.below(first)
 
 
@@ -173,7 +164,7 @@ _NOWHERE: Final = -1
 
 
 class _Piece(msgspec.Struct):
-    """Some hashes of a task, first <= hash < end, and the thread that works on them."""
+    """Hashes of a task, first <= hash < end, and their thread."""
 
     task: TaskId
     first: int
@@ -182,18 +173,17 @@ class _Piece(msgspec.Struct):
 
 
 def _index_of(pieces: Sequence[_Piece], first: int) -> int:
-    """Return where the piece is that begins at a hash; a task's pieces lie in the order of their hashes, without gaps."""
     return bisect_left(pieces, first, key=attrgetter("first"))
 
 
 class _Draft:
-    """An answer in the making."""
+    """Mutable assignment."""
 
     def __init__(self, weights: Mapping[TaskId, _Weights], threads: int) -> None:
         self._weights = weights
         self._threads = range(threads)
         self._busy = [0] * threads
-        #: The ranges of each thread, until one changes.
+        #: Cached ranges of each thread.
         self._by_thread: dict[int, list[_Piece]] | None = None
         self._pieces = {
             name: _pieces_of(name, [each.first_hash for each in of.task.ranges])
@@ -202,29 +192,25 @@ class _Draft:
             for name, of in weights.items()
         }
 
-    # -- what it is ----------------------------------------------------------------------------------------------------
+    # -- measures ----------------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """Return how many ranges there are."""
         return sum(map(len, self._pieces.values()))
 
     @property
     def mean(self) -> float:
-        """Return the mean weight of a thread."""
         return sum(self._busy) / len(self._busy)
 
     @property
     def gap(self) -> int:
-        """Return how much the busiest thread has more than the idlest."""
         return max(self._busy) - min(self._busy)
 
     def is_as_good_as(self, other: "_Draft") -> bool:
-        """Return whether nothing is worth a change to another draft: it needs as many ranges, and is not much more even."""
+        """Return True if the other draft saves no ranges and is not much more even."""
         return self.count <= other.count and self.gap <= other.gap + other.mean * TOLERANCE
 
     def answer(self) -> dict[TaskId, tuple[PlacedRange, ...]]:
-        """Return the ranges and their threads."""
         return {
             name: tuple(PlacedRange(piece.first, piece.thread) for piece in pieces)
             for name, pieces in self._pieces.items()
@@ -239,7 +225,7 @@ class _Draft:
     # -- a first answer ------------------------------------------------------------------------------------------------
 
     def take_over(self, previous: Placement) -> None:
-        """Give the ranges of an answer before to the threads they had, as far as both are still there."""
+        """Copy a previous answer as far as its ranges and threads exist."""
         for name, pieces in self._pieces.items():
             before = {each.first_hash: each.thread for each in previous.get(name, ())}
             if not self._weights[name].task.fixed and before:
@@ -252,7 +238,7 @@ class _Draft:
             self._limit(name)
 
     def place_rest(self) -> bool:
-        """Give every range without a thread to the idlest one, the heaviest first; return whether there was any."""
+        """Place ranges without threads, heaviest first; return True if any existed."""
         rest = [piece for piece in self._all() if piece.thread == _NOWHERE]
         for piece in sorted(rest, key=lambda each: (-self._weight(each), each.task, each.first)):
             self._place(piece, self._idlest(self._threads))
@@ -261,7 +247,7 @@ class _Draft:
         return bool(rest)
 
     def rename_threads(self, previous: Placement) -> None:
-        """Call the threads so that as much as possible stays where it was; that changes nothing else."""
+        """Renumber the threads to keep as much load as possible in place."""
         common: Counter[tuple[int, int]] = Counter()
         for piece in self._all():
             weights = self._weights[piece.task]
@@ -285,12 +271,9 @@ class _Draft:
     # -- evening out ---------------------------------------------------------------------------------------------------
 
     def even_out(self, tolerance: float) -> bool:
-        """Let the busiest thread give to the idlest one until they are even, or nothing more can be given.
-
-        Even is a difference of `tolerance` times the mean. Returns whether anything was given.
-        """
+        """Move load until threads differ by `tolerance` x mean; return True if any moved."""
         changed = False
-        #: Weight and number of each thread, the idlest first, without those that can't give anything.
+        #: (Weight, thread), idlest first, without threads that can give nothing.
         active = self._ranked()
         total = sum(self._busy)
         while len(active) > 1:
@@ -314,7 +297,7 @@ class _Draft:
         return sorted(zip(self._busy, self._threads, strict=True))
 
     def _gives_whole(self, giver: int, taker: int, gain: int) -> bool:
-        """Move the range that evens out two threads best, if one does; return whether it does."""
+        """Move the range that evens out two threads best; return True if one does."""
         busy, idle = self._busy[giver], self._busy[taker]
         best: tuple[tuple[int, bool, TaskId, int], _Piece] | None = None
         for piece in self._of(giver):
@@ -330,7 +313,7 @@ class _Draft:
         return True
 
     def _gives_part(self, giver: int, taker: int, mean: float, gain: int) -> bool:
-        """Move a part of the heaviest range that may be cut; return whether there is one."""
+        """Move part of the heaviest splittable range; return True if one exists."""
         busy, idle = self._busy[giver], self._busy[taker]
         wanted = int(min(busy - mean, mean - idle))
         if wanted < gain:
@@ -346,14 +329,14 @@ class _Draft:
             if needs_cut and cuts_left <= 0:
                 continue
             piece = pieces[_index_of(pieces, first)]
-            # With few cuts left not everybody gets up to the mean, so each part has to be larger.
+            # With few splits left, each part must be larger.
             part = self._weight(piece) // (max(cuts_left, 0) + 1)
             if self._part_goes(piece, taker, max(wanted, min(part, (busy - idle) // 2))):
                 return True
         return False
 
     def _part_goes(self, piece: _Piece, taker: int, wanted: int) -> bool:
-        """Move hashes of a range that weigh `wanted` at most, from the end where the taker's own begin, if there."""
+        """Move hashes of at most `wanted` weight, next to the taker's own if possible."""
         below = self._weights[piece.task].below
         inner = range(piece.first + 1, piece.end)
         if taker in (each.thread for each in self._neighbours_of(piece, below_it=True)):
@@ -401,7 +384,7 @@ class _Draft:
         return pieces[at : at + 1] if at >= 0 else []
 
     def _neighbours(self, piece: _Piece, thread: int) -> bool:
-        """Return whether a thread works on the hashes next to a range's."""
+        """Return True if the thread has hashes next to the range's."""
         return any(
             each.thread == thread
             for below_it in (True, False)
@@ -409,7 +392,7 @@ class _Draft:
         )
 
     def _join(self, task: TaskId) -> None:
-        """Make one range of neighbours that one thread works on."""
+        """Merge neighbouring ranges of the same thread."""
         if self._weights[task].task.fixed:
             return
         joined: list[_Piece] = []
@@ -425,7 +408,7 @@ class _Draft:
         return min(self._weights[task].task.ranges_max, RANGES_MAX)
 
     def _limit(self, task: TaskId) -> None:
-        """Join the lightest neighbours until there are no more ranges than there may be."""
+        """Merge the lightest neighbours down to the maximum number of ranges."""
         pieces = self._pieces[task]
         while len(pieces) > self._limit_of(task) and not self._weights[task].task.fixed:
             pairs = [

@@ -1,9 +1,9 @@
-"""The threads that key ranges run in. One lock gives ranges to threads; a turn of work is some milliseconds.
+"""Thread pool of the key ranges; one lock assigns ranges to threads.
 
-A thread takes the range that has waited longest; where no range has to wait, it keeps the one that it had before, whose objects are warm. A range whose
-call does not return keeps its thread; if its task lets go of it, another thread takes the place of that one. How many
-ranges work at a time is what `concurrency.py` says: few where they compute, as many as there are threads where they wait. A call that takes
-long gives up its place among them, so one that never returns, though it computes, keeps no other from working.
+A thread takes the range that waited longest, or its previous one while no range waits: that one's
+objects are in the cache. A range whose call hangs keeps its thread; after its task released it, a
+new thread replaces that one. `concurrency.py` limits the working ranges. A long call leaves that
+count, so a call that never returns, even if it computes, blocks no other range.
 """
 
 import threading
@@ -18,23 +18,16 @@ from tidewheel.tasks.key_ranges.concurrency import MIN_CONCURRENCY, ConcurrencyL
 from tidewheel.tasks.key_ranges.range_worker import RangeWorker, Scheduling
 from tidewheel.tasks.key_ranges.shared_loop import Shared, SharedLoop
 
-#: How often it is seen whether more ranges are to work at a time, or fewer.
+#: Seconds between measurements for the limit.
 _WINDOW_S: Final = 0.05
-#: A call that takes longer gives up its place: another range may work beside it.
+#: Seconds after which a call no longer counts toward the limit.
 _LONG_S: Final = 1.0
-#: Of so many threads, those that use most, it is seen how long they wait for a processor; the others wait as long for what they use.
+#: Sample size: the busiest threads' run-queue times represent all threads.
 _SAMPLE: Final = 4
 
 
 class _Seen(NamedTuple):
-    """What threads had used at some time.
-
-    Attributes:
-        at_s: When.
-        used_s: For how long each had used a processor, by the number of its clock.
-        waited_s: For how long some had waited for one, where the system tells.
-        at_work: How many of them worked.
-    """
+    """Thread times at one moment: used per clock id, run-queue time per sampled thread."""
 
     at_s: float
     used_s: Mapping[int, float]
@@ -43,11 +36,7 @@ class _Seen(NamedTuple):
 
 
 class RangePool:
-    """Threads for the ranges of one worker's tasks. Made by the thread of the worker's loop.
-
-    Args:
-        threads: How many.
-    """
+    """Threads for the ranges of one worker's tasks. Created by the worker's loop thread."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -57,19 +46,19 @@ class RangePool:
         self._waiting = 0
         self._closed = False
         self._running: dict[RangeWorker, threading.Thread] = {}
-        #: Threads whose range was let go while its call still ran: they end when it returns.
+        #: Threads of released ranges: they end when their call returns.
         self._left_behind: set[threading.Thread] = set()
-        #: Where ranges take their turns that only await; made with the first one.
+        #: Loop of the ranges that only await; created for the first one.
         self._shared: SharedLoop | None = None
         self._loops: list[SharedLoop] = []
         self._started = 0
         self._concurrency = ConcurrencyLimit(threads)
-        #: Told when there are ranges that `_concurrency` may keep from working, or that work though they should not.
+        #: Notified when the limit may delay ranges, or more ranges work than it allows.
         self._crowded = threading.Condition(self._lock)
         self._looks = True
-        #: The clocks of the threads' processor time.
+        #: CPU clock ids of the threads.
         self._clocks: dict[threading.Thread, int] = {}
-        #: Ranges in a call that takes long, with their threads, which take no place. None of them is left behind.
+        #: Ranges in long calls, excluded from the limit; none is left behind.
         self._long: dict[RangeWorker, threading.Thread] = {}
         self._loop_clock = 0
         if threads > MIN_CONCURRENCY and hasattr(time, "pthread_getcpuclockid"):
@@ -77,7 +66,7 @@ class RangePool:
             threading.Thread(
                 target=self._adjust_concurrency, name="tidewheel-width", daemon=True
             ).start()
-        else:  # nobody could see that calls wait
+        else:  # CPU time cannot be measured
             self._concurrency.limit = threads
         for _ in range(threads):
             self._start_thread()
@@ -91,14 +80,13 @@ class RangePool:
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def wake(self, ranges: Iterable[RangeWorker]) -> None:
-        """Have ranges worked on that have something to do."""
         with self._lock:
             for each in ranges:
                 if each.scheduling is Scheduling.IDLE and each.has_work and self._queue(each):
                     self._call()
 
     def _queue(self, each: RangeWorker) -> bool:
-        """Have a range worked on where that is to be; return whether a thread is to. The lock is held."""
+        """Queue a range; return True if a thread must run it. The lock is held."""
         each.scheduling = Scheduling.QUEUED
         if each.awaits and isinstance(each.waiting, Shared):
             each.waiting.turns.begin(each)
@@ -107,14 +95,14 @@ class RangePool:
         return True
 
     def _call(self) -> None:
-        """Have a thread that waits take a range, if one more may work. The lock is held."""
+        """Wake a waiting thread if one more range may work. The lock is held."""
         if self._has_place:
             self._work.notify()
         else:
             self._look_soon()
 
     def share(self) -> Shared:
-        """Return a part in the loop that ranges share, for a new one. Called from the ranges' threads."""
+        """Return a new part of the shared loop. Called from the ranges' threads."""
         with self._lock:
             if self._shared is None:
                 self._shared = SharedLoop(self._turned)
@@ -122,7 +110,7 @@ class RangePool:
             return Shared(self._shared)
 
     def leave_behind(self, each: RangeWorker) -> None:
-        """Give up the thread of a range that was closed, if it is still in a call; another takes its place."""
+        """Replace the thread of a closed range that is still in a call."""
         if isinstance(each.waiting, Shared):
             self._leave_loop(each.waiting)
         with self._lock:
@@ -135,35 +123,33 @@ class RangePool:
             self._start_thread()
 
     def is_blocked(self, each: RangeWorker) -> bool:
-        """Return whether a range is to take a turn on a loop that a coroutine has blocked."""
+        """Return True if a coroutine blocks the loop that this range must run on."""
         waiting = each.waiting
         if not isinstance(waiting, Shared) or each.scheduling is Scheduling.IDLE:
             return False
         return not waiting.turns.is_turning()
 
     def watch(self, now_s: float) -> None:
-        """See which step the loops are at that ranges share, should one of them be blocked."""
         for each in list(self._loops):
             each.watch.look(now_s)
 
     def _leave_loop(self, waiting: Shared) -> None:
-        """Cancel a coroutine; if one has blocked the loop, what comes later gets another loop."""
+        """Cancel a coroutine; if it blocks the loop, later ranges get a new loop."""
         waiting.cancel()
         if waiting.turns is self._shared and not waiting.turns.is_turning():
-            self._shared = None  # whose ranges go on there when it turns again
+            self._shared = None  # its ranges stay on it
 
     @property
     def has_free_threads(self) -> bool:
-        """Return whether some thread waits for work, and may do it."""
         return self._free > len(self._ready)
 
     @property
     def may_soon_be_free(self) -> bool:
-        """Return whether a thread is free, or in a unit of fast records."""
+        """Return True if a thread is free or processes fast records."""
         return self.has_free_threads or any(not each.slow for each in list(self._running))
 
     def close(self) -> None:
-        """Have the threads end, those in a call when it returns. Waits for nothing."""
+        """End the threads, busy ones when their call returns. Does not wait."""
         with self._lock:
             self._closed = True
             self._work.notify_all()
@@ -205,23 +191,23 @@ class RangePool:
                 left_behind = me in self._left_behind
                 self._left_behind.discard(me)
                 if self._goes_on(mine) and left_behind:
-                    self._call()  # else it is this thread that takes the next one
+                    self._call()  # otherwise this thread runs the next range
             if left_behind:
                 return
 
     def _turned(self, mine: RangeWorker) -> None:
-        """Take back a range that has ended a turn on the loop. Called on that."""
+        """Release a range after its turn. Called on the shared loop."""
         with self._lock:
             if self._goes_on(mine):
                 self._call()
 
     def _goes_on(self, mine: RangeWorker) -> bool:
-        """Queue a range that has ended a turn, if something is left to do; return whether a thread is to do that."""
+        """Queue a range again if it has work; return True if a thread must run it."""
         mine.scheduling = Scheduling.IDLE
         return mine.has_work and self._queue(mine)
 
     def _next(self, before: RangeWorker | None) -> RangeWorker:
-        """Take the range that has waited longest; the one before, if there are threads for all the others. The lock is held."""
+        """Pop the next range; the previous one if threads suffice. The lock is held."""
         others = min(self._waiting, self._concurrency.limit - self._at_work - 1)
         if before is not None and len(self._ready) - 1 <= others:
             with suppress(ValueError):  # it has no work
@@ -243,12 +229,10 @@ class RangePool:
 
     @property
     def _has_place(self) -> bool:
-        """Return whether one more range may work."""
         return self._closed or self._at_work < self._concurrency.limit
 
     @property
     def _free(self) -> int:
-        """Return how many of the threads that wait may work."""
         return min(self._waiting, self._concurrency.limit - self._at_work)
 
     @property
@@ -260,7 +244,6 @@ class RangePool:
             self._crowded.notify()
 
     def _adjust_concurrency(self) -> None:
-        """Set how many ranges work at a time, while there are more than few."""
         seen: _Seen | None = None
         with self._lock:
             while not self._closed:
@@ -276,7 +259,7 @@ class RangePool:
                 seen = self._look_at_width(seen)
 
     def long_turns(self) -> list[int]:
-        """Return the idents of the threads whose range begins, or has been at one unit of work for long."""
+        """Return the idents of threads whose range starts or runs a long unit."""
         now_s = time.monotonic()
         return [
             thread.ident or 0
@@ -286,7 +269,7 @@ class RangePool:
         ]
 
     def is_inside(self) -> bool:
-        """Return whether the calling thread is one of these, or that of a loop that ranges share."""
+        """Return True if the caller is a pool thread or a shared loop's thread."""
         me = threading.current_thread()
         return me in self._clocks or any(each.watch.thread is me for each in self._loops)
 
@@ -295,7 +278,6 @@ class RangePool:
         return list(self._running.values())[:_SAMPLE]
 
     def _used_s(self) -> dict[int, float]:
-        """Return for how long each thread has used a processor, by the number of its clock."""
         used_s: dict[int, float] = {}
         for clock in (*self._clocks.values(), self._loop_clock):
             with suppress(OSError):  # its thread has ended
@@ -303,7 +285,7 @@ class RangePool:
         return used_s
 
     def _look_at_width(self, before: _Seen) -> _Seen:
-        """Set how many work at a time by what was used since; return what was seen. The lock is held."""
+        """Adapt the limit to the time used since `before`. The lock is held."""
         self._note_long()
         at_s, used_s = time.monotonic(), self._used_s()
         elapsed_s = at_s - before.at_s
@@ -339,7 +321,7 @@ class RangePool:
         return _Seen(at_s, used_s, of_sample_s, self._at_work)
 
     def _note_long(self) -> None:
-        """Note which calls take long. The lock is held."""
+        """Record the long calls. The lock is held."""
         since_s = time.monotonic() - _LONG_S
         self._long = {
             each: thread
@@ -351,6 +333,5 @@ class RangePool:
 
 
 def _waited_s(threads: Iterable[threading.Thread]) -> dict[threading.Thread, float]:
-    """Return for how long these threads have waited for a processor, of which the system tells."""
     known = ((each, waited_s(each.native_id)) for each in threads if each.native_id)
     return {each: seconds for each, seconds in known if seconds is not None}

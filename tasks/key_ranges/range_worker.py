@@ -1,8 +1,8 @@
-"""One key range of one task at work: a graph and stores of its own, and a queue of decoded records.
+"""Range worker: processes one key range of one task.
 
-The loop's thread puts work into the queue and asks for cuts; whichever thread of the pool has the range does the work, in
-units of a few milliseconds, and **seals** it between units. What passes from one to the other are immutable objects in
-deques, and single numbers: nothing on the path of a record takes a lock.
+The loop's thread queues decoded records and requests seals. A pool thread processes them in units
+of a few milliseconds and seals between units. Both sides exchange immutable objects in deques, and
+single numbers: no lock is on the path of a record.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from tidewheel.tasks.processing.engine.steps import Steps, await_steps, run_step
 from tidewheel.tasks.processing.engine.task_processing import TaskProcessing
 from tidewheel.tasks.question import Question
 
-#: After so much work since a seal comes the next one where records wait that may not return: that much of its own range's
-#: work a call that hangs can hold back. Half of it costs a tenth more per record where each takes 10 ms.
+#: Seconds of work between seals: a call that hangs delays at most this much of its own range.
+#: Half the value costs 10 % more per record of 10 ms.
 _SEAL_S: Final = 0.1
-#: A record may keep the loop that ranges share to itself for so long; one that takes longer does not await but block.
+#: Seconds a record may occupy the shared loop; a longer one blocks instead of awaiting.
 _KEPT_S: Final = 0.002
-#: What a staged output costs in memory beside its bytes.
+#: Memory of a staged output besides its payload.
 _STAGED_OVERHEAD_BYTES: Final = 150
 
 
 class Scheduling(Enum):
-    """Where a range stands with the pool. Changed only by the pool, under its lock."""
+    """Pool state of a range; only the pool changes it, under its lock."""
 
     IDLE = "idle"
     QUEUED = "queued"
@@ -51,7 +51,7 @@ class Scheduling(Enum):
 
 
 class RangeCollector:
-    """Keeps the outputs of a range until they are sealed; a `tidewheel.tasks.processing.engine.sink.Collector`."""
+    """Collector of one range: keeps outputs until they are sealed."""
 
     def __init__(self, partition_count: Callable[[str], int]) -> None:
         self._partition_count = partition_count
@@ -59,7 +59,6 @@ class RangeCollector:
         self.staged_bytes = 0
 
     def add(self, columns: OutputColumns, *, internal: bool) -> None:
-        """Keep records."""
         if len(columns):
             columns.internal = internal
             self._staged.add(columns)
@@ -68,36 +67,29 @@ class RangeCollector:
             self.staged_bytes += payload + len(columns) * _STAGED_OVERHEAD_BYTES
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
         return self._partition_count(topic)
 
     def take(self) -> list[OutputColumns]:
-        """Remove and return what is kept, that of each topic in order."""
         self.staged_bytes = 0
         return self._staged.take()
 
 
 class RangeParts(Protocol):
-    """Makes what a range works with, in the range's thread: suppliers of users run there."""
+    """Factory of a range's graph, stores and databases, called in the range's thread."""
 
     def __call__(
         self, collector: RangeCollector, /
-    ) -> tuple[TaskProcessing, Mapping[str, Store], Sequence[StagedDatabase]]:
-        """Return the graph, not begun, the stores and the databases they stand on."""
-        ...
+    ) -> tuple[TaskProcessing, Mapping[str, Store], Sequence[StagedDatabase]]: ...
 
 
 class RangeSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """What a range is told at its making.
+    """Identity and start values of a range.
 
     Attributes:
-        task: The task's id.
-        index: Which of the task's ranges it is.
-        first_hash: The first hash of its keys.
-        end_hash: The first hash behind them.
-        cache_bytes: How much its caches may hold back from downstream.
-        stream_time_ms: The task's stream time where it begins.
-        operator_times_ms: Those of operators and stores there.
+        end_hash: First hash behind the range.
+        cache_bytes: Limit of its caches.
+        stream_time_ms: Stream time of the task at its start.
+        operator_times_ms: Stream times of operators and stores at its start.
     """
 
     task: str
@@ -110,32 +102,26 @@ class RangeSetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RangeWorker:
-    """One key range. `turn` is called by one thread at a time; the rest by the loop's thread, unless it says otherwise.
+    """Worker of one key range.
+
+    One thread at a time calls `turn`; the loop's thread calls the rest, unless noted.
 
     Attributes:
-        setting: What it was told at its making.
-        scheduling: Where it stands with the pool.
-        queue: The work that waits.
-        seals: What is sealed and not taken yet.
-        error: What ended it.
-        ended: Whether its processors are closed.
-        closing_error: What went wrong in that.
-        processing: Its graph, None before it has begun.
-        rows_done: How many rows are done.
-        passes_done: How many of them were no records, but stood for those of other ranges.
-        bytes_done: The memory of those rows.
-        items_done: How many pieces of work are done.
-        dirty: Whether something is done that is not sealed.
-        commit_requested: A processor asked for a commit; what it did before is sealed.
-        next_wall_clock_ms: When the next callback by the wall clock is due; None for none.
-        busy_s: For how long it was at work.
-        busy_percent: Which part of the time between the last two looks of `RangePlacement` it was at work, the unit in hand included.
-        unsealed_bytes: About how much memory the changes hold that are not sealed.
-        sealed_bytes: Sum of the sizes of all seals.
-        waiting: What waits for its coroutines: its own loop, or its part in one that ranges share.
-        kept_s: For how long its coroutines have kept that one from others, beyond what is due.
-        cancelled: Its last record was cancelled when it was halted, so it is over, with what it had sealed before.
-        unit_since_s: Since when (`time.monotonic`) the present unit has run; None between units.
+        seals: Sealed work that the loop has not received yet.
+        error: Error that ended the range.
+        closing_error: Error of closing its processors.
+        processing: Its graph, None before the first turn.
+        passes_done: Finished rows that represent records of other ranges.
+        bytes_done: Memory of the finished rows.
+        dirty: True if finished work is not sealed.
+        commit_requested: A processor requested a commit; its work before that is sealed.
+        next_wall_clock_ms: Time of the next wall-clock callback; None for none.
+        busy_s: Working time.
+        busy_percent: Working part of the last interval of `RangePlacement`, with the running unit.
+        waiting: Runner of its coroutines: a private loop, or its part of a shared one.
+        kept_s: Time for which its coroutines blocked the shared loop beyond their allowance.
+        cancelled: Its last record was cancelled after a halt; only sealed work counts.
+        unit_since_s: Start of the present unit (`time.monotonic`); None between units.
     """
 
     kept_s = 0.0
@@ -180,16 +166,16 @@ class RangeWorker:
         self._stores: Mapping[str, Store] = {}
         self._databases: Sequence[StagedDatabase] = ()
         self._item: WorkItem | None = None
-        #: Rows of `_item` that are done.
+        #: Finished rows of `_item`.
         self._begun = 0
-        #: The times of the run in hand, and its row from which on they have not been looked at.
+        #: Times of the current run, and its first row with unchecked times.
         self._run_times: Sequence[int] = ()
         self._timed = 0
         self._pace = Pace()
         self._sealed = 0
-        #: What `busy_s` was at the last seal.
+        #: `busy_s` at the last seal.
         self._sealed_busy_s = -_SEAL_S
-        # Orders of the loop.
+        # Requests of the loop's thread.
         self._seal_barrier: SealBarrier | None = None
         self._punctuate_ms: int | None = None
         self._halted = False
@@ -197,11 +183,11 @@ class RangeWorker:
         self._over = SealBarrier(())
         self._asked: deque[Question | Erasure] = deque()
 
-    # -- what the loop asks ----------------------------------------------------------------------------------------
+    # -- called by the loop ----------------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
-        """Return whether a thread has something to do here. Also asked by the pool."""
+        """Return True if a thread can work here. Also called by the pool."""
         if self._closing:
             return not self.ended
         if self.error is not None:
@@ -213,78 +199,69 @@ class RangeWorker:
 
     @property
     def slow(self) -> bool:
-        """Return whether its units may take long: records of a millisecond or more each, or calls for whole batches."""
+        """Return True if units may take long: slow records, or calls for whole batches."""
         return self._pace.slow
 
     @property
     def mean_s(self) -> float:
-        """Return how long a record takes, about."""
         return self._pace.mean_s
 
     @property
     def awaits(self) -> bool:
-        """Return whether what it does next is for the loop that ranges share: no function in it blocks."""
+        """Return True if the next work belongs on the shared loop: nothing in it blocks."""
         if self._shared is None or self._closing or self._punctuate_ms is not None:
             return False
         return self.processing is not None and not len(self.processing.stream_schedules)
 
     @property
     def expired_puts(self) -> int:
-        """Return how many puts its stores have dropped because their time was over."""
         return sum(store.expired_puts for store in self._stores.values())
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether nothing waits or is in hand."""
         waits = self._item is not None or bool(self.queue) or bool(self._asked)
         return self.scheduling is Scheduling.IDLE and not waits
 
     @property
     def goes_by_time(self) -> bool:
-        """Return whether it is to hear of the time of records that are not its own."""
+        """Return True if the range needs the time of other ranges' records."""
         return self.processing is None or len(self.processing.stream_schedules) > 0
 
     def request_seal(self, barrier: SealBarrier) -> None:
-        """Ask for a seal, after the present unit."""
         self._seal_barrier = barrier
 
     def ask(self, question: Question) -> None:
-        """Ask about its uncommitted rows, which it answers between units of work."""
         self._asked.append(question)
         if self._closing or self.error is not None:
             self._refuse()
 
     def erase(self, erasure: Erasure) -> None:
-        """Have it delete a key's rows between units of work, also while it rests."""
         self._asked.append(erasure)
 
     def _refuse(self) -> None:
-        """Fail the questions; an order to erase comes again."""
+        """Fail the questions; an erasure is requested again later."""
         while self._asked:
             asked = self._asked.popleft()
             if isinstance(asked, Question):
                 asked.fail(not_running(asked.store))
 
     def punctuate(self, now_ms: int) -> None:
-        """Have it call what is due by the wall clock."""
         self.next_wall_clock_ms = None
         self._punctuate_ms = now_ms
 
     def halt(self) -> None:
-        """Have it stop after the record at hand, sealed."""
         self._halted = True
 
     def cancel(self) -> None:
-        """Cancel the coroutine that is waited for, if one is, of a range that was halted: its record is not done."""
+        """Cancel the awaited coroutine of a halted range: its record is not done."""
         self._given_up = True
         self.waiting.cancel()
 
     def resume(self) -> None:
-        """Have it go on after `halt`."""
         self._halted = False
 
     def close(self, over: SealBarrier) -> None:
-        """Have it close its processors as its last work, and say so; what it does from now on counts for nothing."""
+        """Close the processors as the last work and signal `over`; later results are ignored."""
         self._over = over
         self._closing = True
         for database in self._databases:
@@ -292,12 +269,12 @@ class RangeWorker:
         self._refuse()
 
     def applied(self, number: int) -> None:
-        """Tell that the changes of a seal, and of those before, are in the database."""
+        """Record that the database contains all seals up to `number`."""
         for database in self._databases:
             database.applied = number
 
     def at_hand(self) -> AtHand | None:
-        """Return the record at hand or the first one that waits, None for none."""
+        """Return the current record, or the first queued one; None without."""
         item = self._item
         if item is None or item.batch is None or item.batch.source is None:
             return None
@@ -311,11 +288,11 @@ class RangeWorker:
     # -- the range's thread ----------------------------------------------------------------------------------------
 
     def turn(self, *, others_wait: Callable[[], bool], alone: Callable[[], bool]) -> None:
-        """Work until nothing is left, or until others wait for the thread. Never raises.
+        """Work until nothing is left or other ranges need the thread. Never raises.
 
         Args:
-            others_wait: Whether other ranges wait for a thread.
-            alone: Whether no other thread is free, so that no thread may be free for a later seal request.
+            others_wait: Returns True if other ranges wait for a thread.
+            alone: Returns True if no other thread is free for a later seal request.
         """
         with self._ending(), self._trusted(), self.waiting:
             run_steps(self._turn(others_wait, alone, on_loop=False))
@@ -323,14 +300,13 @@ class RangeWorker:
             self._end()
 
     async def turn_on_loop(self) -> None:
-        """Work on the loop that ranges share, until nothing is left that is for it. Never raises."""
+        """Work on the shared loop until no work for it is left. Never raises."""
         with self._ending(), self._trusted():
             assert self._shared is not None, "it shares the loop that calls it"
             await await_steps(self._turn(_nobody, _nobody, on_loop=True), self._shared)
 
     @contextmanager
     def _ending(self) -> Generator[None]:
-        """End a turn: with an error, if it had one."""
         try:
             yield
         except CancelledError as error:
@@ -348,7 +324,7 @@ class RangeWorker:
         self, others_wait: Callable[[], bool], alone: Callable[[], bool], *, on_loop: bool
     ) -> Steps[None]:
         yield from self._work(others_wait, on_loop=on_loop)
-        waits = self.has_work  # and others wait for the thread
+        waits = self.has_work
         if self._can_seal and (
             self._should_seal(_SEAL_S if waits else 0.0) or (not waits and alone())
         ):
@@ -359,10 +335,10 @@ class RangeWorker:
         return self.dirty and not self._closing and self.error is None
 
     def _should_seal(self, after_s: float) -> bool:
-        """Return whether what is done is to be sealed, because what comes next may not return.
+        """Return True if work must be sealed because the next call may hang.
 
-        That is after `after_s` seconds of work since the last seal where records are slow, or where users' objects run, which may
-        call something at any time. Seals of whole batches of fast records, which cost more, wait for a request.
+        Slow records and users' objects seal every `after_s` seconds of work. Seals of batches of fast
+        records cost more and wait for a request.
         """
         if self._seal_barrier is not None or self.processing is None:
             return True
@@ -374,7 +350,7 @@ class RangeWorker:
             if self.processing is None:
                 self._begin()
                 if self._shared is not None:
-                    break  # it waits elsewhere from now on
+                    break  # the shared loop runs the rest
             elif self._seal_barrier is not None:
                 if self.dirty:
                     self._seal()
@@ -386,7 +362,7 @@ class RangeWorker:
                 waited = 0 if self._shared is None else self._shared.waits
                 yield from self._next(self.processing)
                 if on_loop and self._shared is not None and self._shared.waits == waited:
-                    yield asyncio.sleep(0)  # so that others go on
+                    yield asyncio.sleep(0)  # gives other ranges a turn
             if others_wait():
                 break
         if self._halted and self._can_seal:
@@ -404,7 +380,7 @@ class RangeWorker:
         asked.answer(UncommittedRows(buffer, database))
 
     def _erase(self, processing: TaskProcessing, erasure: Erasure) -> None:
-        """Delete a key's rows, sealed before the erasure is over: the next commit has them."""
+        """Delete a key's rows and seal: the next commit contains the erasure."""
         inner = Erasure(erasure.store, erasure.key, erasure.tail)
         processing.erase(inner)
         self.dirty = True
@@ -422,7 +398,7 @@ class RangeWorker:
 
     def _begin(self) -> None:
         processing, self._stores, self._databases = self._make_parts(self._collector)
-        if self._closing:  # too late to be told
+        if self._closing:  # `close` did not see these databases
             return
         processing.begin(self.setting.stream_time_ms, self.setting.operator_times_ms)
         self.next_wall_clock_ms = processing.wall_clock_schedules.next_due_ms()
@@ -454,18 +430,16 @@ class RangeWorker:
         cached_bytes = processing.graph.cached_bytes()
         if cached_bytes > self.setting.cache_bytes:
             processing.graph.shrink(cached_bytes - self.setting.cache_bytes)
-        if not self.slow:  # else the next seal, which is soon, tells
+        if not self.slow:  # slow ranges seal soon, which counts the bytes
             self.unsealed_bytes = self._collector.staged_bytes + sum(
                 store.buffer.uncommitted_bytes for store in self._stores.values()
             )
 
     def _note_kept(self, shared: Shared, done: int) -> None:
-        """Note how much longer than a coroutine that awaits these records have kept the shared loop to themselves."""
         kept_s, shared.worked_s = shared.worked_s, 0.0
         self.kept_s = max(0.0, self.kept_s + kept_s - done * _KEPT_S)
 
     def _records(self, processing: TaskProcessing, until_s: float) -> Steps[int]:
-        """Do the next records; return how many."""
         item = self._item
         if item is None:
             item = self._item = self.queue.popleft()
@@ -538,7 +512,7 @@ class RangeWorker:
 
     @staticmethod
     def _pass_time(processing: TaskProcessing, item: WorkItem, start: int, stop: int) -> None:
-        """Call what became due at records of other ranges, those of rows from `start` to before `stop`."""
+        """Call callbacks that became due at records of other ranges."""
         schedules = processing.stream_schedules
         passed = min(max(item.passed, start), stop)
         for now_ms in schedules.due_times(item.times_ms, start, passed):
@@ -550,9 +524,9 @@ class RangeWorker:
     # -- seals -----------------------------------------------------------------------------------------------------
 
     def _seal(self) -> None:
-        """Hand over what is done, and go on as if it were committed."""
+        """Seal finished work and continue without waiting for its commit."""
         processing = self.processing
-        assert processing is not None, "what has not begun has done nothing"
+        assert processing is not None, "only started ranges are dirty"
         processing.graph.flush()
         number = self._sealed + 1
         drained = {
@@ -600,7 +574,7 @@ class RangeWorker:
                 with self.waiting:
                     self.processing.graph.close()
             self.waiting.close()
-        except Exception as error:  # noqa: BLE001 - raised by whoever closes the task
+        except Exception as error:  # noqa: BLE001 - raised when the task closes
             self.closing_error = error
         finally:
             self.ended = True

@@ -1,4 +1,4 @@
-"""What a key range hands over at a cut of its work, and how the seals of all ranges are told apart by store. Pure."""
+"""Sealed work: data that a key range receives, and finished data it returns for a commit. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -15,14 +15,14 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: Name of the node that decoded them.
-        batch: The records, None if there is none that was accepted.
-        times_ms: The task's stream time behind each row of the run that the loop handed out together, to all ranges.
-        rows: The rows of that run that are these records.
-        end: The row that the range has come to when they are done.
-        letters: What the handlers of records that could not be read put out.
-        size_bytes: About how much memory they hold, without what is shared with other ranges.
-        only_time: There are none; one row stands for all of the run, at which something may become due.
-        passed: The row up to which time had passed for this range in a former life: what became due there was called.
+        batch: The records, None without accepted ones.
+        times_ms: Stream time per row of the run, shared by all ranges.
+        rows: Rows of the run that are these records.
+        end: Row that the range reaches with them.
+        letters: Outputs of the error handlers for undecodable records.
+        size_bytes: Approximate memory, without data shared with other ranges.
+        only_time: True without records: one row represents the run, for callbacks that become due.
+        passed: Row up to which the former owner already called what was due.
     """
 
     source: str
@@ -37,7 +37,7 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AtHand(NamedTuple):
-    """A record that a range is at."""
+    """Current record of a range."""
 
     key_hash: int
     offset: int
@@ -46,15 +46,14 @@ class AtHand(NamedTuple):
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one range has done since its last seal. Nobody changes it.
+    """Immutable result of a range since its last seal.
 
     Attributes:
         number: Counts the range's seals, from 1.
-        rows_done: How many of the rows given to the range are done, since it began.
-        outputs: What they put out, in order.
-        drained: What they changed, by store.
-        operator_times_ms: The stream times of the range's operators and stores.
-        size_bytes: About how much memory it takes until it is committed.
+        rows_done: Finished rows since the range started.
+        drained: Changes by store.
+        operator_times_ms: Stream times of the range's operators and stores.
+        size_bytes: Approximate memory until the commit.
     """
 
     number: int
@@ -66,7 +65,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def by_store(seals: Iterable[Seal]) -> dict[str, list[Drained]]:
-    """Return the changes of some seals by store, in the order of the seals."""
+    """Return the changes by store, in the order of the seals."""
     found: dict[str, list[Drained]] = {}
     for seal in seals:
         for store, drained in seal.drained.items():

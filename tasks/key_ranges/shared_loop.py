@@ -1,7 +1,7 @@
-"""The event loop that key ranges share whose user functions are all coroutines, in a thread of its own.
+"""Shared event loop, in its own thread, for key ranges whose user functions are all coroutines.
 
-While one range's call is awaited, others begin and end theirs; no thread stands by for each call in flight. Each range still
-does one record after the other, and keeps to this loop for its life.
+While one range awaits, others start and finish their calls; a call in flight needs no thread. Each
+range processes one record at a time and keeps its loop for life.
 """
 
 import asyncio
@@ -19,32 +19,28 @@ from tidewheel.tasks.processing.api.coroutines import (
     unexpected_cancellation,
 )
 
-#: Whoever asks whether the loop turns waits for an answer so long.
+#: Seconds that `is_turning` waits for an answer.
 _ANSWER_S: Final = 0.1
-#: So long the end of a range waits for what its coroutines left behind.
+#: Seconds that a closing range waits for its background tasks.
 _LEFT_BEHIND_S: Final = 1.0
 
-#: Whose coroutine runs; what it begins belongs to the same owner.
+#: Owner of the running coroutine; tasks it starts get the same owner.
 _owner: ContextVar["Shared | None"] = ContextVar("tidewheel_owner", default=None)
 
 
 class Turning(Protocol):
-    """What works on the loop: a key range."""
+    """Protocol of a key range that works on the loop."""
 
     @property
-    def waiting(self) -> CoroutineRunner:
-        """Return what waits for its coroutines."""
-        ...
+    def waiting(self) -> CoroutineRunner: ...
 
-    async def turn_on_loop(self) -> None:
-        """Work until nothing is left to do there. Never raises."""
-        ...
+    async def turn_on_loop(self) -> None: ...
 
 
 class Shared(CoroutineRunner):
-    """One owner's part in a shared loop.
+    """Part of one owner in a shared loop.
 
-    Its coroutines are awaited by its turns on the loop; `wait_for` is for those of its turns in other threads.
+    Turns on the loop await its coroutines; `wait_for` serves its turns in other threads.
     """
 
     def __init__(self, turns: "SharedLoop") -> None:
@@ -56,13 +52,12 @@ class Shared(CoroutineRunner):
         self.awaited: asyncio.Task[Any] | None = None
         self.context: Context = copy_context()
         self.context.run(_owner.set, self)
-        #: What its coroutines have begun.
+        #: Tasks started by its coroutines.
         self.begun: WeakSet[asyncio.Task[Any]] = WeakSet()
-        #: What is to be cancelled when it is given up: its turn on the loop, or what is waited for elsewhere.
+        #: Task to cancel with the owner: its turn, or a coroutine another thread waits for.
         self.in_hand: asyncio.Task[Any] | None = None
 
     def wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Have the loop run a coroutine, and wait for its end in this thread."""
         if self.given_up:
             coroutine.close()
             raise asyncio.CancelledError
@@ -85,11 +80,10 @@ class Shared(CoroutineRunner):
             self.in_hand.cancel()
 
     def has(self, task: asyncio.Task[Any]) -> bool:
-        """Return whether a task is the owner's: its turn, its coroutine, or what one has begun."""
+        """Return True if the task is the owner's turn or coroutine, or was started by one."""
         return task is self.awaited or task is self.in_hand or task in self.begun
 
     def cancel(self) -> None:
-        """Give the owner up."""
         self.given_up = True
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._cancel)
@@ -99,7 +93,7 @@ class Shared(CoroutineRunner):
             self.in_hand.cancel()
 
     def close(self) -> None:
-        """Cancel what the owner's coroutines left behind, and wait for its end, but not for long."""
+        """Cancel background tasks of the owner and wait for them for at most a second."""
         if not self.begun or self.loop.is_closed():
             return
         ended = threading.Event()
@@ -115,16 +109,16 @@ class Shared(CoroutineRunner):
 
 
 class SharedLoop:
-    """The loop and its thread. `done` is called on it when a range has ended a turn."""
+    """The loop and its thread; it calls `done` on the loop after each turn of a range."""
 
     def __init__(self, done: Callable[[Any], None]) -> None:
         self._done = done
         self._ready: deque[Turning] = deque()
         self._woken = False
         self._closed = False
-        #: Who asks next asks no second time while the loop does not answer.
+        #: Unanswered probe of a blocked loop; it is not repeated.
         self._asked: threading.Event | None = None
-        #: The loop itself holds its tasks weakly.
+        #: Strong references: the loop has only weak ones.
         self._turns: set[asyncio.Task[None]] = set()
         self._runner = asyncio.Runner(loop_factory=new_loop)
         self.loop = self._runner.get_loop()
@@ -134,14 +128,14 @@ class SharedLoop:
         thread.start()
 
     def begin(self, each: Turning) -> None:
-        """Have a range take a turn. Called by any thread, one at a time."""
+        """Queue a turn of a range. Called by any thread, one at a time."""
         self._ready.append(each)
         if not self._woken:
             self._woken = True
             self.loop.call_soon_threadsafe(self._begin_all)
 
     def is_turning(self) -> bool:
-        """Return whether the loop turns: no coroutine blocks it."""
+        """Return True unless a coroutine blocks the loop."""
         asked, wait_s = self._asked, 0.0
         if asked is None or asked.is_set():
             asked, wait_s = threading.Event(), _ANSWER_S
@@ -150,7 +144,7 @@ class SharedLoop:
         return asked.wait(wait_s)
 
     def close(self) -> None:
-        """Have the thread end, when the loop turns again. Waits for nothing."""
+        """End the thread when the loop runs again. Does not wait."""
         self._closed = True
         self.loop.call_soon_threadsafe(self.loop.stop)
 
@@ -162,7 +156,7 @@ class SharedLoop:
                 try:
                     self.loop.run_forever()
                 except (SystemExit, KeyboardInterrupt):
-                    continue  # a coroutine's: it is raised where that is awaited, too
+                    continue  # the awaiting code gets this error, too
 
     def _begin_all(self) -> None:
         self._woken = False
@@ -175,7 +169,7 @@ class SharedLoop:
             turn.add_done_callback(self._turns.discard)
 
     async def _turn(self, each: Turning, shared: Shared) -> None:
-        # Not before: a task that is cancelled before its first step has none.
+        # Not earlier: a task cancelled before its first step never runs.
         shared.in_hand = asyncio.current_task()
         await each.turn_on_loop()
         shared.in_hand = None
@@ -185,7 +179,7 @@ class SharedLoop:
 def _noting(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
 ) -> asyncio.Task[Any]:
-    """Make a task, and note whose it is."""
+    """Create a task and record its owner."""
     task = asyncio.Task(coroutine, loop=loop, **options)
     owner = _owner.get()
     if owner is not None:

@@ -1,8 +1,7 @@
-"""What a key range sees of its task's database: what is committed, with the range's own sealed rows on top.
+"""Staged database: a task's database with a key range's own sealed rows on top.
 
-A range's stores hand their changes out before the commit that writes them (`RangeWorker.seal`), and go on as if they had
-been written. Until they are, they stand here. Nobody takes a lock: the range's thread stages, reads and forgets; the loop's
-thread writes the rows to the database below and then says so, with one number.
+Sealed rows stay here until a commit writes them below. There is no lock: the range's thread stages,
+reads and drops rows; the loop's thread writes the database below, then sets one number.
 """
 
 from collections import deque
@@ -15,12 +14,12 @@ from tidewheel.state_stores.errors import InvalidStateStoreError
 from tidewheel.state_stores.ports import Database
 from tidewheel.tasks.key_ranges.own_keys import OwnKeys
 
-#: What a commit has taken, and what was sealed since.
+#: Rows of the running commit, and later rows.
 _LAYERS_MAX: Final = 2
 
 
 class _Layer:
-    """Rows that were sealed, the last of them by seal `number`."""
+    """Sealed rows; seal `number` is the last one."""
 
     __slots__ = ("number", "rows")
 
@@ -30,20 +29,17 @@ class _Layer:
 
 
 class StagedDatabase(DatabaseView):
-    """A `tidewheel.state_stores.ports.Database` of one key range, over the database that all ranges of the task share.
+    """Database view of one key range over the task's shared database.
 
-    A row that was deleted by an expired range of keys below is not hidden here: whoever reads rows that expire knows the
-    time, and does not look.
+    Deleted ranges of expired rows below stay visible: readers of such rows check the time themselves.
 
     Args:
-        below: The database.
-        families: Names of the stores in it.
-        own: Which rows are the range's, where users' processors may scan a store; None if all are.
+        families: Names of its stores.
+        own: Rows of the range, if user processors may scan a store; None for all.
 
     Attributes:
-        families: Names of the stores in it.
-        applied: Number of the last seal whose rows are in the database below. Set by the loop's thread.
-        closed: Whether the range is over: every further call raises.
+        applied: Last seal that is in the database below. Set by the loop's thread.
+        closed: True after the range's end: every further call raises.
     """
 
     def __init__(
@@ -54,21 +50,15 @@ class StagedDatabase(DatabaseView):
         self.families = frozenset(families)
         self.applied = 0
         self.closed = False
-        #: Per family what is sealed, older rows before newer ones, in two layers at most.
+        #: Sealed rows per family, oldest first, at most two layers.
         self._layers: dict[str, deque[_Layer]] = {}
-        #: Per family the keys of its layers in order, and their values, made when somebody iterates.
+        #: Sorted rows per family, built by the first iteration.
         self._ordered: dict[str, OrderedRows] = {}
 
     def stage(
         self, number: int, changes: Mapping[str, SortedRows], notes: Mapping[str, bytes]
     ) -> None:
-        """Take the rows of a seal, and forget what is in the database below by now.
-
-        Args:
-            number: Number of the seal, more than that of any before.
-            changes: Puts and deletes (value None) by family.
-            notes: What the stores keep beside the positions.
-        """
+        """Add the rows of seal `number`, and drop rows that the database below contains."""
         applied = self.applied
         for family, rows in changes.items():
             if self._own is not None:
@@ -78,7 +68,7 @@ class StagedDatabase(DatabaseView):
                 layers.popleft()
             if len(layers) < _LAYERS_MAX:
                 layers.append(_Layer(number))
-            # Else the newest layer grows: it is forgotten when all of it is in the database below.
+            # A growing layer is dropped after all of its rows are below.
             layers[-1].number = number
             layers[-1].rows.update(zip(rows.keys, rows.values, strict=True))
             self._ordered.pop(family, None)
@@ -87,7 +77,6 @@ class StagedDatabase(DatabaseView):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`, in their order; None where absent."""
         self._check_open()
         found: Mapping[bytes, bytes | None] = {}
         for layer in self._layers.get(family, ()):
@@ -113,7 +102,6 @@ class StagedDatabase(DatabaseView):
         return below if mine is None else on_top(mine, below, lower, upper, reverse=reverse)
 
     def rows_on_top(self, family: str) -> OrderedRows | None:
-        """Return the staged rows of a family, if there are any."""
         layers = self._layers.get(family)
         if not layers:
             return None
@@ -126,12 +114,11 @@ class StagedDatabase(DatabaseView):
         return known
 
     def position(self, name: str) -> bytes | None:
-        """Return what a store keeps beside the positions, or a position; None if never written."""
         self._check_open()
         return super().position(name)
 
     def approximate_num_entries(self, family: str) -> int:
-        """Return about how many keys a family holds, of all ranges."""
+        """Return the approximate number of keys of all ranges."""
         self._check_open()
         return self._below.approximate_num_entries(family)
 

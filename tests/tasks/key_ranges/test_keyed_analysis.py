@@ -225,11 +225,11 @@ def test_K4_a_processors_store_is_its_own_keys_only_where_the_key_is_the_records
     [
         (
             Stores.window("s", key_serde=str, value_serde=str, retention=100_000, window_size=5),
-            "rows end with the time of all keys",
+            "rows expire by the time of all keys",
         ),
         (
             Stores.versioned("s", key_serde=str, value_serde=str, history_retention=5),
-            "versions end with the time of all keys",
+            "versions expire by the time of all keys",
         ),
         (
             Stores.lru("s", max_entries=3, key_serde=str, value_serde=str),
