@@ -1,4 +1,4 @@
-"""A task with key ranges that no thread works on: a test takes their turns."""
+"""Task with key ranges and without threads: the test runs the turns."""
 
 from collections.abc import Collection, Mapping
 
@@ -20,21 +20,18 @@ HALVES = KeyRanges.even(2)
 
 
 def halves(offsets: Mapping[bytes, int]) -> OldMap:
-    """Return how far two ranges were, by a key of each."""
     of_ranges = {HALVES.index_of(key_hash(key, 0)): offset for key, offset in offsets.items()}
     firsts = HALVES.first_hashes
     return OldMap(tuple(RangeProgress(firsts[each], of_ranges[each]) for each in (0, 1)))
 
 
 def begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap]) -> ParallelTask:
-    """Return a running task of two ranges whose inputs begin at offset 0."""
     task = _begun(topology, old_maps, threads=2)
     assert isinstance(task, ParallelTask)
     return task
 
 
 def begun_whole(topology: Topology, inputs: Collection[TopicPartition]) -> Task:
-    """Return a running task without ranges whose inputs begin at offset 0."""
     at_the_begin = OldMap((RangeProgress(0, 0),))
     return _begun(topology, dict.fromkeys(inputs, at_the_begin), threads=1)
 
@@ -55,7 +52,6 @@ def _begun(topology: Topology, old_maps: Mapping[TopicPartition, OldMap], *, thr
 
 
 def work(task: ParallelTask, key: bytes) -> None:
-    """Have the range of a key do what it was given, and seal it."""
     mine = task.ranges[HALVES.index_of(key_hash(key, 0))]
     mine.request_seal(SealBarrier([mine]))
     mine.turn(others_wait=lambda: False, alone=lambda: False)
@@ -63,7 +59,6 @@ def work(task: ParallelTask, key: bytes) -> None:
 
 
 def end(task: Task) -> None:
-    """Close it, in threads."""
     if isinstance(task, ParallelTask):
         pool = RangePool(2)
         task.join(pool, HALVES, 10)

@@ -1,4 +1,4 @@
-"""Programs and looks at their results, for tests of key ranges."""
+"""Programs and checks of their results, for tests of key ranges."""
 
 import asyncio
 import random
@@ -15,7 +15,6 @@ TEXT: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
 
 
 def counting() -> Topology:
-    """Count per key, in batches."""
     builder = StreamsBuilder()
     counts = builder.stream("in", **TEXT).group_by_key().count()
     counts.to_stream().to("out", key_serde=STRING, value_serde=LONG)
@@ -23,8 +22,6 @@ def counting() -> Topology:
 
 
 def counting_slowly(sleep_s: float = 0.0, seed: int = 0, *, awaits: bool = False) -> Topology:
-    """Count per key in a processor of the user's own that blocks for up to `sleep_s` at each record, or awaits."""
-
     class Count(Processor[str, str, str, int]):
         keyed = True
 
@@ -43,7 +40,7 @@ def counting_slowly(sleep_s: float = 0.0, seed: int = 0, *, awaits: bool = False
     class CountAwaiting(Count):
         async def process(self, record: Record[str, str]) -> None:  # type: ignore[override] # it may be either
             count = (self._store.get(record.key) or 0) + 1
-            self._store.put(record.key, count)  # undone if it stays in hand
+            self._store.put(record.key, count)  # lost if the call never finishes
             await asyncio.sleep(self._random.random() * sleep_s)
             assert self._store.get(record.key) == count
             self.context.forward(record.replace(value=count))
@@ -57,7 +54,7 @@ def counting_slowly(sleep_s: float = 0.0, seed: int = 0, *, awaits: bool = False
 
 
 class Fed:
-    """Sends numbered keys, and knows what must come out."""
+    """Sender of numbered keys, with the expected counts."""
 
     def __init__(self, bench: Bench, keys: int) -> None:
         self._bench = bench
@@ -66,7 +63,6 @@ class Fed:
         self.counts: Counter[str] = Counter()
 
     def send(self, records: int) -> None:
-        """Send some records."""
         for _ in range(records):
             key = f"k{self._sent * 7919 % self._keys}"
             self._sent += 1
@@ -74,7 +70,6 @@ class Fed:
             self._bench.send("in", key, "v")
 
     def check(self) -> None:
-        """Check that each key was counted in order, each record once, and that the store says so."""
         found: dict[str | None, list[int]] = {}
         for key, value in self._bench.outputs("out"):
             found.setdefault(key, []).append(int.from_bytes(value or b"", "big"))

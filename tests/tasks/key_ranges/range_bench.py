@@ -1,7 +1,7 @@
-"""One task cut into key ranges, in one thread: any interleaving, commits of all ranges, crashes, other cuts.
+"""Bench for one split task in one thread: any interleaving, commits, crashes, new ranges.
 
-Each range has a processing half and stores of its own over the one database of the task. It stands for the worker of a
-range: what is tested here is that operators and stores give what one range gives that has the whole task.
+Each range has its own graph and stores over the task's one database. The bench compares operators
+and stores in ranges with the whole task.
 """
 
 from collections import deque
@@ -39,7 +39,7 @@ Out = tuple[str, bytes | None, bytes | None, int]
 
 @dataclass
 class Range:
-    """One range: what processes, the positions handed to it that it has not done, and what came out of it."""
+    """One range: its graph, unfinished positions and outputs."""
 
     processing: TaskProcessing
     stores: dict[str, Store]
@@ -50,17 +50,15 @@ class Range:
     #: Outputs up to the last commit, and how many of those staged are committed.
     out: list[Out] = field(default_factory=list)
     staged: int = 0
-    #: The first position not done by what is committed, if there was anything to do.
+    #: First position that no commit contains.
     committed: int = 0
 
 
 class RangeBench:
-    """The sub-topology that reads the first of its topics, all inputs in partition 0, cut into ranges.
+    """Sub-topology of the first topic, with inputs in partition 0, split into ranges.
 
     Args:
-        topology: What runs.
-        topics: Its input topics.
-        count: Into how many ranges it is cut; 0 is one that does without all that ranges have, as at factor 1.
+        count: Number of ranges; 0 runs without the parts of ranges, as at factor 1.
         cache_bytes: See `statestore_cache_max_bytes`.
     """
 
@@ -95,7 +93,7 @@ class RangeBench:
         self.begin(count)
 
     def begin(self, count: int) -> None:
-        """Begin a life: all that was not committed is forgotten, and each position is handed out as it was."""
+        """Start from the committed state and distribute each position as before."""
         self.cut = KeyRanges.even(max(count, 1))
         self.in_ranges = count > 0
         before = [each.committed for each in self.ranges]
@@ -155,7 +153,6 @@ class RangeBench:
     # -- input -----------------------------------------------------------------------------------------------------
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Hand out records, each to the range of its key."""
         for row in rows:
             if row[0] not in self.sources:
                 continue
@@ -180,7 +177,7 @@ class RangeBench:
     # -- work ------------------------------------------------------------------------------------------------------
 
     def work(self, index: int, records: int) -> None:
-        """Let a range (of any number, counted round) do as many records, those of one topic in one batch."""
+        """Process `count` records of a range; one batch per topic."""
         each = self.ranges[index % len(self.ranges)]
         taken = [each.queue.popleft()[1] for _ in range(min(records, len(each.queue)))]
         for topic, runs in groupby(taken, attrgetter("topic")):
@@ -188,7 +185,6 @@ class RangeBench:
             each.processing.graph.run(source.spec.name, source.decode(_joined(list(runs)), NO_TIME))
 
     def commit(self) -> None:
-        """Commit what all ranges have done."""
         changes: dict[str, list[Drained]] = {}
         for each in self.ranges:
             each.processing.graph.flush()
@@ -235,28 +231,23 @@ class RangeBench:
     # -- crashes and ends ------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """Lose all that is not committed, and begin again with the same ranges."""
         self.done += [out for each in self.ranges for out in each.out]
         self.begin(len(self.ranges) if self.in_ranges else 0)
 
     def finish(self) -> None:
-        """Do all there is, and commit."""
         for index in range(len(self.ranges)):
             self.work(index, len(self.log))
         self.commit()
 
     def recut(self, count: int) -> None:
-        """Do all there is, and go on in another number of ranges."""
         self.finish()
         self.done += [out for each in self.ranges for out in each.out]
         self.begin(count)
 
     def outputs(self) -> list[Out]:
-        """Return what was committed so far, in the order of each key."""
         return self.done + [out for each in self.ranges for out in each.out]
 
     def rows(self) -> dict[str, list[tuple[bytes, bytes]]]:
-        """Return what is in the database, by store."""
         return {
             store.name: list(self.database.iterate(store.name, None, None))
             for store in self.spec.stores
@@ -264,7 +255,6 @@ class RangeBench:
 
 
 def by_key(outputs: Sequence[Out]) -> dict[tuple[str, bytes | None], list[Out]]:
-    """Return outputs in the order of each topic and key."""
     found: dict[tuple[str, bytes | None], list[Out]] = {}
     for out in outputs:
         found.setdefault(out[:2], []).append(out)
@@ -272,7 +262,6 @@ def by_key(outputs: Sequence[Out]) -> dict[tuple[str, bytes | None], list[Out]]:
 
 
 def _joined(runs: list[SourceRecords]) -> SourceRecords:
-    """Return single records of a topic as one run."""
     times = [run.position_times[0] for run in runs if run.position_times is not None]
     return SourceRecords(
         runs[0].topic,

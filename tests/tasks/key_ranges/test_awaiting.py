@@ -1,4 +1,4 @@
-"""Which sub-topologies only await is known before a graph is made, and is what the graph then says."""
+"""Await-only sub-topologies: the analysis before creation equals the graph's own."""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +56,6 @@ def _topology(program: Callable[[Text], Text], to: Any = "out") -> Topology:
 
 
 def _said(topology: Topology) -> tuple[bool, bool]:
-    """Return what is said before a graph is made, and what the graph of a task says."""
     bench = Bench(topology, {"in": 1, "out": 1})
     found: list[tuple[bool, bool]] = []
 

@@ -1,4 +1,4 @@
-"""How many records a range does at once (K4): as fits the time they take, and a whole batch where a function takes one."""
+"""Batch size (K4): units fit the record's duration; batch functions get larger ones."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,6 @@ THREADS = 4
 def _run(
     pace: Pace, cost_s: Callable[[int], float], units: int = 60, most: int = 100_000
 ) -> list[int]:
-    """Return the sizes of the next units, where one of n records takes `cost_s(n)`."""
     sizes: list[int] = []
     for _ in range(units):
         done = min(pace.records, most)
@@ -58,7 +57,7 @@ def test_K4_a_batch_mapper_gets_batches_at_a_factor_above_one() -> None:
 
     def model(values: list[str]) -> list[str]:
         sizes.append(len(values))
-        time.sleep(0.01)  # what a call costs, for one value as for many
+        time.sleep(0.01)  # fixed cost of a call
         return values
 
     builder = StreamsBuilder()

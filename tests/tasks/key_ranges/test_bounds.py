@@ -1,4 +1,4 @@
-"""What waits for a stuck range is bounded by what is really in memory, not by a part of it."""
+"""Memory limits of records that wait for a stuck range."""
 
 import threading
 from typing import Any
@@ -25,7 +25,6 @@ ELSEWHERE = [
 
 
 def decoded(values: list[bytes]) -> tuple[SourceRecords, RecordBatch]:
-    """Return records with the keys 0, 1, 2..., and what they are decoded."""
     count = len(values)
     keys = [str(number).encode() for number in range(count)]
     headers: list[Any] = [(("row", key),) for key in keys]
@@ -78,8 +77,6 @@ def test_K4_letters_in_between_are_counted_and_change_no_sum() -> None:
 
 
 def program(released: threading.Event, *, schedules: bool) -> Topology:
-    """Get stuck at one key."""
-
     class Waits(Processor[str, str, str, str]):
         keyed = True
 
@@ -98,7 +95,7 @@ def program(released: threading.Event, *, schedules: bool) -> Topology:
 
 
 class Stall:
-    """Whether the loop has gone round many times and handed out nothing, though records are there."""
+    """Condition: many loop rounds distributed nothing, although records exist."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

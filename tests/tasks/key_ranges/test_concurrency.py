@@ -1,4 +1,4 @@
-"""How many ranges work at a time: few that compute, all that wait, whatever they did before."""
+"""Concurrency limit: few ranges compute, all may wait."""
 
 from dataclasses import dataclass
 
@@ -8,17 +8,16 @@ from hypothesis import strategies as st
 from tidewheel.tasks.key_ranges.concurrency import MIN_CONCURRENCY, ConcurrencyLimit
 
 WINDOW_S = 0.05
-#: Windows until a look is due for sure after the first verdict, and one is made: 2 s, twice that, and what it takes.
+#: Windows until the second trial is over: 2 s, 4 s, and its duration.
 SETTLED = 140
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a model of threads runs on.
+    """Model of the processors.
 
     Attributes:
-        processors: How many of them these threads can use at a time.
-        part: Which part of the time that a thread wants a processor it gets one; the other part it waits in the queue for it.
+        part: Share of wanted time that a thread gets; the rest is run-queue time.
     """
 
     processors: float = 64.0
@@ -27,12 +26,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What a model of threads over one interpreter does all the time.
+    """Model of threads over one interpreter.
 
     Attributes:
-        waits_s: How long a call waits.
-        computes_s: How long it computes in Python.
-        outside_s: How long it computes outside of the interpreter.
+        outside_s: Seconds of computing without the GIL.
     """
 
     waits_s: float
@@ -40,7 +37,6 @@ class Calls:
     outside_s: float = 0.0
 
     def used(self, threads: int, machine: Machine) -> float:
-        """Return which share of a processor so many threads use: all ask one interpreter."""
         uses_s = self.computes_s + self.outside_s
         calls_per_s = threads / (self.waits_s + uses_s / machine.part)
         if self.computes_s:
@@ -60,7 +56,6 @@ def run(
     loop: float = 0.0,
     machine: Machine = FREE,
 ) -> int:
-    """Have ranges make calls all the time; return for how many windows no more than two worked."""
     narrow = 0
     for _ in range(windows):
         at_work = min(concurrency.limit, ranges)

@@ -1,4 +1,4 @@
-"""What is not done again after a restart."""
+"""Old maps: records that must not repeat after a restart."""
 
 from hypothesis import given
 from hypothesis import strategies as st

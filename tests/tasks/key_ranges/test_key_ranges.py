@@ -1,4 +1,4 @@
-"""How keys are cut into ranges: every hash in exactly one range, whatever the cut."""
+"""Key ranges: each hash is in exactly one range."""
 
 import zlib
 

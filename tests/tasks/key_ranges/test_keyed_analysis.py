@@ -1,4 +1,4 @@
-"""Which sub-topologies may be cut into key ranges, and the reason that is given where one may not."""
+"""Keyed analysis: splittable sub-topologies, and reasons against."""
 
 from collections.abc import Callable
 from functools import partial
@@ -46,7 +46,6 @@ CONFIG = StreamsConfig(
 
 
 def built(program: Program) -> list[Cutting]:
-    """Return what is said of each sub-topology of a program over a stream, another stream, and a table."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=str, value_serde=str)
     other = builder.stream("other", key_serde=str, value_serde=str)
@@ -68,7 +67,7 @@ def added(key: str, value: str, aggregate: str) -> str:
 
 
 class Counter(Processor[str, str, str, str]):
-    """A processor that keeps to the keys of its records, and says so."""
+    """Keyed processor."""
 
     keyed = True
 
@@ -100,8 +99,6 @@ class KeyedShout(Shout):
 def with_store(
     supplier: Callable[[], Any], store: Any = None, *, mapped: bool = False
 ) -> Callable[[], Cutting]:
-    """Return what is said of one processor with a store, perhaps behind a node that changes keys."""
-
     def said() -> Cutting:
         builder = StreamsBuilder()
         builder.add_state_store(store or Stores.key_value("s", key_serde=str, value_serde=str))

@@ -1,4 +1,4 @@
-"""Progress as offset metadata: comes back as written, fits a broker's limit, is ignored when it is not ours."""
+"""Progress as offset metadata: round trip, size limit, foreign text."""
 
 import base64
 import zlib
@@ -26,7 +26,6 @@ TIMES_MS = st.integers(-1, 2**42)
 
 @st.composite
 def progresses(draw: st.DrawFn, most_ranges: int = 20, most_times: int = 8) -> Progress:
-    """Return any progress that can occur."""
     firsts = draw(st.sets(st.integers(1, HASHES - 1), max_size=most_ranges - 1))
     base = draw(st.integers(0, 2**62))
     ranges = tuple(
@@ -92,7 +91,6 @@ def test_what_a_broker_would_refuse_is_refused_here() -> None:
 
 
 def simple() -> Progress:
-    """Return a progress as fixed assignment commits it."""
     return Progress(
         task_epoch=0,
         transactional_id="app-fixed-0",
@@ -122,12 +120,10 @@ def test_torn_text_is_ignored(progress: Progress, length: int) -> None:
     st.text(max_size=60) | st.binary(max_size=60).map(lambda data: base64.b64encode(data).decode())
 )
 def test_foreign_text_is_ignored(text: str) -> None:
-    """What other programs commit (Kafka Streams' base64 times, notes, nothing) decodes to None without an error."""
     assert Progress.decode(text, committed_offset=5) is None
 
 
 def sealed(body: bytes, offset: int = 42) -> str:
-    """Return text with a right checksum around any body."""
     checksum = zlib.crc32(body, zlib.crc32(offset.to_bytes(8, "big")))
     return base64.b64encode(body + checksum.to_bytes(4, "big")).decode()
 

@@ -1,4 +1,4 @@
-"""Which thread works on which keys: laws over random tasks, and the cases people think of first."""
+"""Range assignment: laws over random tasks, and common cases."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -27,7 +27,6 @@ def load(task: TaskId, amount: int, ranges_max: int = 1) -> TaskLoad:
 
 
 def measured(placement: Placement, tasks: Sequence[TaskLoad]) -> list[TaskLoad]:
-    """Return the tasks as they are once they have the ranges of an answer, each with its part of the load."""
     return [
         TaskLoad(
             task=task.task,
@@ -46,7 +45,6 @@ def bounds(ranges: Sequence[PlacedRange]) -> list[tuple[int, int]]:
 
 
 def load_between(task: TaskLoad, first: int, end: int) -> float:
-    """Return what a part of a task does, if the load of each of its ranges is spread evenly."""
     edges = pairwise([*(each.first_hash for each in task.ranges), HASH_END])
     return sum(
         each.load * max(min(end, upper) - max(first, lower), 0) / (upper - lower)
@@ -55,7 +53,7 @@ def load_between(task: TaskLoad, first: int, end: int) -> float:
 
 
 def weight_between(tasks: Sequence[TaskLoad], task: TaskLoad, first: int, end: int) -> float:
-    """Return a part's load with what an idle task counts for at least, a sixteenth of the mean."""
+    """Return a part's load; an idle task counts a sixteenth of the mean."""
     total = sum(each.load for task in tasks for each in task.ranges)
     floor = max(total // 16, 1) / len(tasks)
     return load_between(task, first, end) + floor * (end - first) / HASH_END
@@ -72,7 +70,6 @@ def busy(tasks: Sequence[TaskLoad], placement: Placement, threads: int) -> list[
 
 @st.composite
 def task_loads(draw: st.DrawFn, *, most: int = 6) -> list[TaskLoad]:
-    """Tasks of a worker: some may be cut, some are cut already, loads are anything."""
     tasks: list[TaskLoad] = []
     for partition in range(draw(st.integers(1, most))):
         ranges_max = draw(st.sampled_from((1, 1, 2, 3, 4, 8, 16)))
@@ -164,9 +161,9 @@ def test_K5_the_order_of_the_tasks_does_not_matter(
 def test_K5_small_changes_of_load_move_nothing(
     tasks: list[TaskLoad], threads: int, data: st.DataObject
 ) -> None:
-    """After changes of up to 2 % the answer stands, unless one with fewer ranges will do, or a much better one.
+    """Change loads by up to 2 %; only fewer ranges or a much better answer may move them.
 
-    That one turns up where ranges that may not be cut are too large to be even: there it hangs by a hair which is found.
+    Unsplittable large ranges can make a much better answer depend on a tiny change.
     """
     answer = assign_ranges(tasks, threads)
     changed = [

@@ -1,4 +1,4 @@
-"""The pool of threads that ranges run in: it begins narrow, and calls that wait have all of it."""
+"""Range pool: it starts with few threads; waiting calls get all."""
 
 import threading
 import time
@@ -36,7 +36,6 @@ class Endless:
         self.turns = 0
 
     def turn(self, *, others_wait: Callable[[], bool], alone: Callable[[], bool]) -> None:
-        """Call once."""
         self.unit_since_s = time.monotonic()
         self.call()
         self.unit_since_s = None
@@ -47,7 +46,6 @@ class Endless:
 
 @contextmanager
 def working(calls: list[Callable[[], object]]) -> Generator[list[Endless]]:
-    """Have a pool of `THREADS` work on ranges with these calls."""
     pool = RangePool(THREADS)
     ranges = [Endless(each) for each in calls]
     try:
@@ -67,18 +65,15 @@ class Meeting:
         self._barrier = threading.Barrier(threads)
 
     def __call__(self) -> None:
-        """Wait for the others."""
         with suppress(threading.BrokenBarrierError):
             self._barrier.wait(PATIENCE_S)
             self.met += 1
 
     def end(self) -> None:
-        """Let go who waits."""
         self._barrier.abort()
 
 
 def until(true: Callable[[], bool]) -> None:
-    """Wait until something is so."""
     until_s = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < until_s
@@ -93,7 +88,7 @@ def test_as_many_calls_wait_at_a_time_as_there_are_threads() -> None:
 
 
 def test_what_many_have_used_is_not_taken_for_what_few_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    #: By concurrency: that of a pool of another test may look once more before its thread ends.
+    #: Per limit: another test's pool may measure once more before its thread ends.
     of_each: defaultdict[ConcurrencyLimit, list[int]] = defaultdict(list)
     let_go = threading.Event()
 
@@ -101,7 +96,7 @@ def test_what_many_have_used_is_not_taken_for_what_few_do(monkeypatch: pytest.Mo
         at_work = of_each[concurrency]
         at_work.append(seen["at_work"])
         concurrency.limit = THREADS
-        if THREADS in at_work:  # all are in a call, and go on when this window is over
+        if THREADS in at_work:  # all are in a call until this window ends
             concurrency.limit = MIN_CONCURRENCY
             let_go.set()
 
@@ -142,7 +137,7 @@ def test_calls_that_never_return_leave_the_other_threads_to_others() -> None:
 
 @pytest.fixture
 def compute(monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[[], object]]:
-    """A call that does not return before the test is over, and says that it uses the interpreter with its like all the time."""
+    """Block until the test ends, and report full use of the interpreter."""
     over, since_s = threading.Event(), dict[int, float]()
 
     def call() -> None:

@@ -1,4 +1,4 @@
-"""Another cut of the keys waits for a moment when little is in hand, and keeps no range from its work (K2, K4)."""
+"""Repartitioning waits for a moment with little work, and delays no range (K2, K4)."""
 
 import threading
 import time
@@ -104,7 +104,7 @@ def test_K2_full_queues_of_which_one_is_slow_become_short_however_long_its_rows_
 
 
 class Hot:
-    """A key that is slow, while a test says so, among others that are not."""
+    """One key that the test makes slow, among fast keys."""
 
     def __init__(self, slow_s: float) -> None:
         self.slow_s = slow_s
@@ -112,7 +112,6 @@ class Hot:
         self.over = threading.Event()
 
     def program(self) -> Topology:
-        """Give each record on."""
         hot = self
 
         class Work(Processor[str, str, str, str]):
@@ -168,7 +167,6 @@ def test_K4_others_go_on_while_another_cut_waits_for_a_slow_key(
 
 
 def _do(hot: Hot, group: GroupBench, host: Host, keys: list[str]) -> None:
-    """Send a record of each of these keys, and wait until they are done."""
     done = hot.done + len(keys)
     for key in keys:
         group.send(key)

@@ -1,4 +1,4 @@
-"""For how long a thread has waited for a processor, as Linux tells it."""
+"""Run-queue time of a thread, read from Linux."""
 
 import os
 import subprocess
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.skipif(
 
 @contextmanager
 def beside_a_busy_process() -> Generator[None]:
-    """Have this thread share one processor with a process that always wants it."""
     processors = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(processors)})  # inherited by the process
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])

@@ -1,4 +1,4 @@
-"""Ranges whose functions are all coroutines take their turns on one loop; whatever may block is done in threads."""
+"""Shared loop: coroutine ranges use one loop; functions that may block run in threads."""
 
 import asyncio
 import contextvars
@@ -48,24 +48,22 @@ def _live(topology: Topology, records: int, keys: int = 20, **options: Any) -> B
 
 
 class Looking(Processor[str, str, str, str]):
-    """Says where it runs."""
+    """Processor that reports its thread and loop."""
 
     keyed = True
 
     async def process(self, record: Record[str, str]) -> None:
-        """Wait once, and forward the thread and the loop."""
         await asyncio.sleep(0.001)
         here = f"{threading.current_thread().name} {id(asyncio.get_running_loop())}"
         self.context.forward(record.replace(value=here))
 
 
 class Plain(Processor[str, str, str, str]):
-    """Gives on what it gets; may block, for all anybody knows."""
+    """Forwards records; a plain function may block."""
 
     keyed = True
 
     def process(self, record: Record[str, str]) -> None:
-        """Forward it."""
         self.context.forward(record)
 
 
@@ -271,7 +269,7 @@ def test_K5_a_coroutine_that_blocks_is_told(
         keyed = True
 
         async def process(self, record: Record[str, str]) -> None:
-            time.sleep(0.005)  # noqa: ASYNC251 - that is what it is about
+            time.sleep(0.005)  # noqa: ASYNC251 - the test needs a blocking call
             self.context.forward(record)
 
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""What a range sees of its database: its sealed rows at once, whether they were written below by then or not."""
+"""Staged database: sealed rows are visible immediately, also before the write below."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from tidewheel.tasks.key_ranges.staged_database import StagedDatabase
 
 _KEYS = [b"%d" % number for number in range(6)]
 _CHANGES = st.dictionaries(st.sampled_from(_KEYS), st.none() | st.binary(max_size=2), max_size=4)
-#: What a seal changes, and how many seals are written below right behind it.
+#: Changes of a seal, and the number of seals written below after it.
 _SEALS = st.lists(st.tuples(_CHANGES, st.integers(0, 3)), max_size=12)
 
 

@@ -1,4 +1,4 @@
-"""A coroutine that blocks the loop which ranges share is named: who, where, at which record, for how long."""
+"""Reports of a coroutine that blocks the shared loop: place, record and duration."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from tidewheel.tasks.key_ranges.loop_watch import LoopWatch
 THREADS = 4
 BLOCKS, WAITS = "blocks", "waits"
 
-#: What a processor's coroutine does at the record that blocks.
+#: Coroutine of the blocking record.
 Way = Callable[[threading.Event], Coroutine[Any, Any, None]]
 
 
@@ -35,7 +35,6 @@ async def _spins(released: threading.Event) -> None:
 
 
 async def _in_a_task(released: threading.Event) -> None:
-    """Behind an await, in an asyncio task of its own."""
     await asyncio.gather(asyncio.sleep(0.01), asyncio.create_task(_sleeps(released)))
 
 
@@ -48,7 +47,6 @@ WAYS: dict[str, tuple[Way, str]] = {
 
 @contextmanager
 def _blocked(way: Way) -> Generator[tuple[GroupBench, Host, threading.Event]]:
-    """Give a worker one of whose coroutines blocks while those of other ranges wait."""
     entered, released, waiting = threading.Event(), threading.Event(), threading.Event()
 
     class Pass(Processor[str, str, str, str]):
@@ -136,14 +134,13 @@ def _watched() -> Generator[tuple[asyncio.AbstractEventLoop, LoopWatch]]:
 
 
 class _Steps:
-    """A coroutine of two steps, each of which lasts until it is let go."""
+    """Coroutine of two steps; each lasts until its release."""
 
     def __init__(self) -> None:
         self.at = [threading.Event(), threading.Event()]
         self.go = [threading.Event(), threading.Event()]
 
     async def run(self) -> None:
-        """Do one after the other, and yield between them."""
         for at, go in zip(self.at, self.go, strict=True):
             at.set()
             go.wait(20)
@@ -201,7 +198,7 @@ def test_many_short_steps_are_none_that_blocks() -> None:
         async def short() -> None:
             at[0] = asyncio.current_task()
             begun_s[at[0]] = time.monotonic()
-            time.sleep(0.005)  # noqa: ASYNC251 - that is what it is about
+            time.sleep(0.005)  # noqa: ASYNC251 - the test needs a blocking call
 
         async def all_of_them() -> None:
             await asyncio.gather(*(short() for _ in range(100)))

@@ -1,4 +1,4 @@
-"""Copies of a task whose key ranges are days apart: they have what the slowest one needs, and no more for ever."""
+"""Copies of a task whose ranges are days apart: they keep rows of the slowest one only."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +35,6 @@ NAME = "tumbling"
 
 @pytest.fixture(params=[False, True], ids=["replay", "runs"])
 def gated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Return a gate and a group whose copies ask often what is committed, restored by replay or from runs."""
     monkeypatch.setattr(state_updater, "_TOPICS_EVERY_S", 0.01)
     gate = Gate()
     topology, topics = windowed(NAME, gate), {"in": 1, "out": 1}
@@ -56,14 +55,12 @@ def _send(group: GroupBench, rows: list[Row]) -> None:
 
 
 def _starts(host: Host) -> list[tuple[bytes, int]]:
-    """Return the rows of the store: key and start of the window."""
     spec = next(iter(host.group.plan.subtopologies.values())).spec.stores[0]
     layout = SegmentLayout.of(spec)
     return [(layout.key_of(row), layout.time_of(row)) for row in host.rows("counts", "0_0")]
 
 
 def _get_apart(group: GroupBench, first: Host) -> None:
-    """Let one range be held while the others go on by forty days."""
     first.run_task("0_0", 1)
     _send(group, BEFORE)
     first.until(lambda: group.committed() == group.end(), "what comes before is done")

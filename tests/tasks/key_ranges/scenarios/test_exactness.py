@@ -1,4 +1,4 @@
-"""Whatever the number of key ranges, wherever a life ends: each record counts once, and those of a key in their order."""
+"""Exactness: each record counts once and in key order, with any ranges and crashes."""
 
 from typing import Any
 

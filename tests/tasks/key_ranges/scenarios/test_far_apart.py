@@ -1,4 +1,4 @@
-"""Key ranges that are days apart in stream time: no crash loses a window that the slower one still needs."""
+"""Key ranges days apart in stream time: no crash loses a window of the slower one."""
 
 import threading
 import zlib
@@ -45,14 +45,12 @@ class Gate:
             self.opened.set()
 
     def __call__(self, value: str) -> str:
-        """Return the value, perhaps much later."""
         if value == "held":
             self.opened.wait(60)
         return value
 
 
 def windowed(name: str, gate: Callable[[str], str] = str) -> Topology:
-    """Count per key and window what comes through a gate."""
     builder = StreamsBuilder()
     passed = builder.stream("in", **TEXT).map_values(gate)
     counts = passed.group_by_key().windowed_by(WINDOWS[name]).count(store="counts")
@@ -62,20 +60,17 @@ def windowed(name: str, gate: Callable[[str], str] = str) -> Topology:
 
 
 def bench_of(topology: Topology) -> Bench:
-    """Return a worker to be, of one input partition."""
     bench = Bench(topology, {"in": 1, "out": 1}, commit_interval_ms=3)
     bench.idle_polls = 3
     return bench
 
 
 def send(bench: Bench, rows: Sequence[Row]) -> None:
-    """Write input records."""
     for key, timestamp, value in rows:
         bench.send("in", key, value, timestamp=timestamp)
 
 
 def found(broker: FakeBroker) -> dict[Any, list[Any]]:
-    """Return what came out, by key."""
     by_key: dict[Any, list[Any]] = {}
     for each in broker.records("out"):
         by_key.setdefault(each.key, []).append(each.value)
@@ -83,7 +78,6 @@ def found(broker: FakeBroker) -> dict[Any, list[Any]]:
 
 
 def at_factor_one(name: str, rows: Sequence[Row]) -> dict[Any, list[Any]]:
-    """Return what comes out of one life without key ranges."""
     bench = bench_of(windowed(name))
     send(bench, rows)
     assert bench.live()
@@ -91,7 +85,6 @@ def at_factor_one(name: str, rows: Sequence[Row]) -> dict[Any, list[Any]]:
 
 
 def ranges_of(broker: FakeBroker) -> tuple[RangeProgress, ...]:
-    """Return how far the key ranges are, as committed."""
     committed = broker.groups[APP].get(INPUT)
     if committed is None:
         return ()
@@ -101,7 +94,6 @@ def ranges_of(broker: FakeBroker) -> tuple[RangeProgress, ...]:
 
 
 def are_ahead(broker: FakeBroker, key: str) -> bool:
-    """Return whether all ranges but that of a key have committed all there is."""
     ranges = ranges_of(broker)
     mine = [each for each in ranges if each.first_hash <= zlib.crc32(key.encode())][-1:]
     others = [each.offset for each in ranges if each not in mine]
@@ -109,8 +101,6 @@ def are_ahead(broker: FakeBroker, key: str) -> bool:
 
 
 def crash_far_apart(bench: Bench, gate: Gate) -> None:
-    """Run until the slow key is held and everybody else is done, and crash."""
-
     def crash(_worker: Any, _source: Any) -> None:
         if are_ahead(bench.broker, SLOW):
             raise Crash("far apart")
@@ -121,7 +111,7 @@ def crash_far_apart(bench: Bench, gate: Gate) -> None:
     gate.opened.set()
 
 
-#: The slow key has a window, one of whose records is held; meanwhile others go on by forty days.
+#: A record of the slow key's window is blocked while other keys advance forty days.
 BEFORE: list[Row] = [
     (SLOW, 0, "v"),
     ("a", MINUTE, "v"),
@@ -138,7 +128,6 @@ BEHIND: list[Row] = [(SLOW, 40 * DAY + 2 * MINUTE, "v"), ("a", 40 * DAY + 3 * MI
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Return a directory for files of one test."""
     with TemporaryDirectory() as path:
         yield Path(path)
 
@@ -162,7 +151,7 @@ def _tail_in_runs(bench: Bench, folder: Path) -> None:
 
 
 def _snapshot(bench: Bench, folder: Path) -> None:
-    """Made by the time of the fastest range: it has left out what is needed."""
+    """Take a snapshot by the fastest range's time: it lacks needed rows."""
     snapshot(bench, folder, "counts")
     bench.disk.versions.clear()
     use_runs(bench, folder, snapshots=True)
@@ -191,8 +180,8 @@ def test_K3_a_crash_while_ranges_are_days_apart_loses_no_window(
 
 # -- any rows, any lives -----------------------------------------------------------------------------------------------
 
-#: Threads (and factor) of a life; how many records come before it; whether calls hang in it, so that it ends by a crash;
-#: after how many steps it crashes in any case, if it does; and what is damaged then.
+#: One process life: threads (and factor), records sent before it, hanging calls (end by crash),
+#: steps until an unconditional crash, and damage after it.
 Life = tuple[int, int, bool, int | None, str]
 
 #: So many polls without a commit, and everybody who is not held is done.
@@ -240,7 +229,6 @@ class Stalled:
         self._polls = 0
 
     def __call__(self, _worker: Any, _source: Any) -> None:
-        """Look at what is committed."""
         now = ranges_of(self._broker)
         self._polls = self._polls + 1 if now == self._last else 0
         self._last = now
@@ -249,7 +237,6 @@ class Stalled:
 
 
 def _over_lives(name: str, rows: Sequence[Row], lives: Sequence[Life], folder: Path) -> Any:
-    """Return what comes out when the records come before lives that crash."""
     gates = [Gate(opened=True)]
 
     def through_the_last(value: str) -> str:

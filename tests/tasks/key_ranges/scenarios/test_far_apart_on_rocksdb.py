@@ -1,4 +1,4 @@
-"""Key ranges that are days apart, over RocksDB: what a kill leaves on disk, and less, gives what factor 1 gives."""
+"""Key ranges days apart on RocksDB: kills and damage give the results of factor 1."""
 
 import shutil
 from pathlib import Path
@@ -42,7 +42,6 @@ class RocksDisk(Disk):
         self.root = root
 
     def open(self, path: Path, families: list[str]) -> Any:
-        """Open the database of a task."""
         self.root.mkdir(exist_ok=True)
         where = self.root / path.name
         return TaskDatabase.open(where, families, _OPTIONS, SharedResources.create(_OPTIONS))

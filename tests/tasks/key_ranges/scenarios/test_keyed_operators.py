@@ -1,4 +1,4 @@
-"""Each keyed operator gives at factor 4 and 16 what it gives at factor 1, whatever the ranges' turns are (K3, K6, K7)."""
+"""Keyed operators: factors 4 and 16 give the results of factor 1 (K3, K6, K7)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,28 +29,23 @@ TICKS = (1, 9_000)
 
 
 def flat(key: Any, _value: Any) -> str:
-    """Return a windowed key as text."""
     return f"{key.key} {key.start} {key.end}"
 
 
 def listed(_key: Any, value: Any, seen: list[Any]) -> list[Any]:
-    """Add a value to a list, in place."""
     seen.append(value)
     return seen
 
 
 def merged(_key: Any, one: list[Any], two: list[Any]) -> list[Any]:
-    """Put two lists together."""
     return one + two
 
 
 def pair(left: Any, right: Any) -> list[Any]:
-    """Join two values."""
     return [left, right]
 
 
 def grouped(stream: KStream[str, Any]) -> Any:
-    """Group by the key that came in."""
     return stream.group_by_key()
 
 
@@ -80,7 +75,6 @@ PLAIN: dict[str, Callable[[Streams], Any]] = {
 
 
 def plain(name: str) -> Topology:
-    """Return one program without windows over two topics."""
     builder = StreamsBuilder()
     streams = (
         builder.stream("in", key_serde=STRING, value_serde=JSON),
@@ -92,7 +86,6 @@ def plain(name: str) -> Topology:
 
 
 def windowed(name: str, tick: int, counts: bool) -> Topology:
-    """Return one program with windows."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key_serde=STRING, value_serde=JSON)
     if name != "sliding":  # which counts only records with a value, as they were read
@@ -115,7 +108,6 @@ KEYS = st.one_of(st.none(), st.sampled_from("abcdefghijkl"))
 def rows_of(
     topics: Sequence[str], nulls: bool = True
 ) -> st.SearchStrategy[list[tuple[str, str | None, int | None, int]]]:
-    """Return records (topic, key, value, tick): mostly later and later, some late."""
     values = st.one_of(st.none(), st.integers(0, 5)) if nulls else st.integers(0, 5)
     step = st.tuples(
         st.sampled_from(topics), KEYS, values, st.integers(0, 4), st.integers(0, 20) | st.just(0)
@@ -131,7 +123,7 @@ def rows_of(
     return st.lists(step, min_size=1, max_size=40).map(timed)
 
 
-#: What happens between two records: a range works, all commit, the process dies, the keys are cut anew.
+#: Events between records: a range works, all commit, a crash, new ranges.
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("work"), st.integers(0, 15), st.integers(1, 6)),
@@ -148,7 +140,6 @@ COUNTS = st.sampled_from((1, 4, 16))
 
 
 def encoded(rows: Sequence[tuple[str, str | None, int | None, int]], tick: int) -> list[Row]:
-    """Return records as bytes."""
     return [
         (
             topic,
@@ -163,7 +154,6 @@ def encoded(rows: Sequence[tuple[str, str | None, int | None, int]], tick: int) 
 def at_factor_1(
     topology: Topology, topics: Sequence[str], rows: Sequence[Row], **options: Any
 ) -> RangeBench:
-    """Return a run as it is without ranges, committed once."""
     bench = RangeBench(topology, topics, 0, **options)
     bench.send(rows)
     bench.finish()
@@ -178,7 +168,6 @@ def in_ranges(
     actions: Sequence[Any],
     **options: Any,
 ) -> RangeBench:
-    """Return a run in ranges, whose turns, commits, crashes and cuts the actions say."""
     bench = RangeBench(topology, topics, count, **options)
     sent = 0
     for action, one, two in actions:
@@ -202,7 +191,6 @@ def in_ranges(
 
 
 def texts(outputs: Sequence[Out]) -> list[Out]:
-    """Return outputs that have a key; those without belong to no order."""
     return [out for out in outputs if out[1] is not None]
 
 

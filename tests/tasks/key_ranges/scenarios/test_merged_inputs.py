@@ -1,4 +1,4 @@
-"""Several inputs of one task are merged in the same order after a crash, also where key ranges were unevenly far."""
+"""Inputs of a task are merged in the same order after a crash, also with uneven ranges."""
 
 import random
 import time
@@ -22,8 +22,6 @@ Row = tuple[str, str, int]
 
 
 def appending(sleep_s: float = 0.0, gate: Any = str) -> Topology:
-    """Append what comes to what came before, in the order in which it comes."""
-
     class Append(Processor[str, str, str, str]):
         keyed = True
 
@@ -47,7 +45,6 @@ def appending(sleep_s: float = 0.0, gate: Any = str) -> Topology:
 
 
 def bench_of(topology: Topology, rows: list[Row]) -> Bench:
-    """Return a worker to be that has all its input."""
     topics = {"a": 1, "b": 1, "out": 1}
     bench = Bench(topology, topics, commit_interval_ms=3, max_task_idle_ms=1_000)
     for number, (topic, key, timestamp) in enumerate(rows):
@@ -57,7 +54,6 @@ def bench_of(topology: Topology, rows: list[Row]) -> Bench:
 
 
 def texts(bench: Bench) -> dict[str | None, list[bytes | None]]:
-    """Return what came out, by key."""
     by_key: dict[str | None, list[bytes | None]] = {}
     for key, value in bench.outputs("out"):
         by_key.setdefault(key, []).append(value)

@@ -1,4 +1,4 @@
-"""A task in many key ranges moves to a worker that keeps a copy of it, in the middle of its work."""
+"""A task with many key ranges moves to a worker with a copy, during its work."""
 
 import threading
 import time
@@ -14,20 +14,19 @@ from tidewheel.tasks.key_ranges.progress_vector import RangeProgress
 
 FACTOR: Final = 16
 KEYS: Final = 40
-#: Keys whose calls are in hand when the task moves.
+#: Keys with running calls during the move.
 HELD: Final = ("held-0", "held-1")
 
 
 class Work:
-    """Calls of a millisecond or so; those for `HELD` return when the task has moved."""
+    """Calls of about 1 ms; those for `HELD` return after the move."""
 
     def __init__(self) -> None:
         self.moved = threading.Event()
-        #: Which records were begun, by what they carry: the number they were sent as, which is their offset.
+        #: Started records, by number, which equals the offset.
         self.begun: list[int] = []
 
     def program(self) -> Topology:
-        """Count per key."""
         work = self
 
         class Count(Processor[str, str, str, int]):
@@ -61,22 +60,18 @@ class Feed:
         self.keys: list[str] = []
 
     def send(self, *keys: str) -> None:
-        """Send a record for each of these keys."""
         for key in keys:
             self._group.send(key, str(len(self.keys)))
             self.keys.append(key)
 
     def many(self, count: int) -> None:
-        """Send records of all keys."""
         self.send(*(f"k{number * 7919 % KEYS}" for number in range(count)))
 
     def counts(self) -> dict[str, list[int]]:
-        """Return the counts that must come out."""
         return {key: list(range(1, self.keys.count(key) + 1)) for key in set(self.keys)}
 
 
 def is_done(ranges: tuple[RangeProgress, ...], key: str, offset: int) -> bool:
-    """Return whether a commit says that a record is done."""
     mine = [each for each in ranges if each.first_hash <= zlib.crc32(key.encode())]
     return offset < mine[-1].offset
 
@@ -104,7 +99,7 @@ def test_K4_L1_a_task_moves_to_its_learner_in_the_middle_of_work_at_factor_16() 
             done = ranges_of(group)
             assert max(released.input.values()) <= min(held)
             second.run_task("0_0", 2, released)
-            work.moved.set()  # also those that were left behind: what they do counts for nothing
+            work.moved.set()  # also calls of the former owner, whose results are ignored
             second.until(lambda: group.committed() == group.end(), "all is done")
         finally:
             work.moved.set()

@@ -1,4 +1,4 @@
-"""Tasks are cut into other ranges when others come and go, and nothing is done twice or left out (K2, K3)."""
+"""Range changes when workers join or leave: no record repeats or is lost (K2, K3)."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a keyed processor sees and may write: each row is seen by one range, and written by the range of its key."""
+"""Own keys: one range sees each row, and only its key's range writes it."""
 
 from collections import Counter
 from typing import Any
@@ -12,7 +12,7 @@ from tidewheel.state_stores.errors import StreamsError
 
 
 class Reporting(Processor[str, str, str, str]):
-    """Keeps the last value of each key, and reports all rows once the stream time has come to 10 s."""
+    """Stores the last value of each key; reports all rows at stream time 10 s."""
 
     keyed = True
 
@@ -31,7 +31,7 @@ class Reporting(Processor[str, str, str, str]):
 
 
 class Adding(Processor[str, str, str, str]):
-    """Says that it is keyed, and writes one row for all keys."""
+    """Declares itself keyed, but writes one row for all keys."""
 
     keyed = True
 
@@ -57,7 +57,7 @@ def test_K3_all_ranges_together_see_each_row_once(threads: int) -> None:
     for key in keys:
         bench.send("in", key, "v", timestamp=1_000)
     assert bench.live(threads=threads)
-    for key in keys:  # every range sees the time go on
+    for key in keys:  # advance the time of every range
         bench.send("in", key, "w", timestamp=10_000)
     assert bench.live(threads=threads)
     reported = Counter(key for key, value in bench.outputs("out") if value == b"v")

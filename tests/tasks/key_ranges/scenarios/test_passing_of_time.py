@@ -1,4 +1,4 @@
-"""What users' processors do as stream time passes: the same in key ranges as in one piece, wherever a life ends."""
+"""Stream-time callbacks: equal results in key ranges and in one piece, across crashes."""
 
 import random
 import time
@@ -23,8 +23,6 @@ Life = tuple[int, int, int | None]
 
 
 def flushing(gate: Any = str, sleep_s: float = 0.0) -> Topology:
-    """Count per key, and at each step of stream time tell the counts and forget them."""
-
     class Flush(Processor[str, str, str, str]):
         keyed = True
 
@@ -54,20 +52,17 @@ def flushing(gate: Any = str, sleep_s: float = 0.0) -> Topology:
 
 
 def bench_of(topology: Topology) -> Bench:
-    """Return a worker to be, of one input partition."""
     bench = Bench(topology, {"in": 1, "out": 1}, commit_interval_ms=3)
     bench.idle_polls = 3
     return bench
 
 
 def send(bench: Bench, rows: Sequence[Row]) -> None:
-    """Write input records."""
     for key, timestamp, value in rows:
         bench.send("in", key, value, timestamp=timestamp)
 
 
 def found(bench: Bench) -> dict[str | None, list[bytes | None]]:
-    """Return what came out, by key."""
     by_key: dict[str | None, list[bytes | None]] = {}
     for key, value in bench.outputs("out"):
         by_key.setdefault(key, []).append(value)
@@ -75,7 +70,6 @@ def found(bench: Bench) -> dict[str | None, list[bytes | None]]:
 
 
 def in_one_piece(rows: Sequence[Row]) -> dict[str | None, list[bytes | None]]:
-    """Return what comes out of one life without key ranges."""
     bench = bench_of(flushing())
     send(bench, rows)
     assert bench.live()
@@ -93,7 +87,6 @@ HELD: list[Row] = [
 
 
 def far_apart(gate: Gate) -> Bench:
-    """Return an application that crashed when all ranges but the slow key's had passed the step."""
     bench = bench_of(flushing(gate))
     send(bench, HELD)
 

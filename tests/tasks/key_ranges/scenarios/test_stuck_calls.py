@@ -1,4 +1,4 @@
-"""A call that does not return holds up its own key range, and nothing else: commits, releases and stops go on."""
+"""A stuck call delays only its key range: commits, releases and stops continue."""
 
 import asyncio
 import threading
@@ -22,18 +22,17 @@ CALLS = pytest.mark.parametrize("awaits", [False, True], ids=["blocking", "await
 
 
 class Stuck:
-    """Calls for key "stuck" that return when told; plain ones, or coroutines."""
+    """Calls for key "stuck" wait for a release; plain functions or coroutines."""
 
     def __init__(self, awaits: bool) -> None:
         self.awaits = awaits
         self.entered = threading.Event()
         self.released = threading.Event()
-        #: What was begun: each key as often as it was.
+        #: Started calls, one key each.
         self.begun: list[str] = []
         self.closed = 0
 
     def program(self) -> Topology:
-        """Count per key, in a processor that gets stuck."""
         stuck = self
 
         class Count(Processor[str, str, str, int]):
@@ -77,7 +76,6 @@ class Stuck:
 
 @contextmanager
 def benches(*, awaits: bool = False) -> Generator[tuple[Stuck, GroupBench]]:
-    """Give a program that gets stuck and its group; all calls return at the end."""
     stuck = Stuck(awaits)
     with GroupBench(stuck.program(), {"in": 1, "out": 1}, drain_timeout_ms=100) as group:
         try:
@@ -87,7 +85,6 @@ def benches(*, awaits: bool = False) -> Generator[tuple[Stuck, GroupBench]]:
 
 
 def ranges_of(group: GroupBench) -> tuple[RangeProgress, ...]:
-    """Return how far the key ranges are, as committed."""
     found = group.broker.groups[APP].get(TopicPartition("in", 0))
     if found is None:
         return ()
@@ -97,7 +94,6 @@ def ranges_of(group: GroupBench) -> tuple[RangeProgress, ...]:
 
 
 def get_stuck(stuck: Stuck, group: GroupBench, host: Host) -> int:
-    """Get one key stuck among others, all of which are committed; return the offset it stands at."""
     host.run_task("0_0", 1)
     for number in range(40):
         group.send(f"k{number % 10}")
@@ -120,12 +116,10 @@ def get_stuck(stuck: Stuck, group: GroupBench, host: Host) -> int:
 
 
 def holds(ranges: tuple[RangeProgress, ...], one: RangeProgress, key_hash: int) -> bool:
-    """Return whether a hash is in this one of the ranges."""
     return one == [each for each in ranges if each.first_hash <= key_hash][-1]
 
 
 def of_other_ranges(group: GroupBench) -> list[str]:
-    """Return the keys that are in another range than the stuck one."""
     ranges = ranges_of(group)
     mine = zlib.crc32(b"stuck")
     keys = [f"k{number}" for number in range(10)]
@@ -205,7 +199,7 @@ def test_K4_a_task_with_a_stuck_call_is_released_at_once_and_goes_on_elsewhere(
         assert list(released.input.values()) == [offset]
         other = group.host("two", threads=THREADS)
         begun = len(stuck.begun)
-        stuck.released.set()  # also the call that was left behind: what it does counts for nothing
+        stuck.released.set()  # also the former owner's call, whose result is ignored
         other.run_task("0_0", 2, released)
         other.until(lambda: group.committed() == group.end(), "all is done")
         assert not set(stuck.begun[begun:]).intersection(others)

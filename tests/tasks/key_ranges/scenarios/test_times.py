@@ -1,4 +1,4 @@
-"""Windows and schedules of stream time in key ranges with threads of their own: what factor 1 gives, over crashes too."""
+"""Windows and stream-time schedules in threads: results of factor 1, across crashes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -62,7 +62,6 @@ _ROWS = st.lists(
 
 
 def windowed(name: str) -> Topology:
-    """Count per key and window."""
     builder = StreamsBuilder()
     cut = builder.stream("in", **TEXT).group_by_key().windowed_by(WINDOWS[name])
     counts = cut.count().to_stream(lambda key, _count: f"{key.key} {key.start} {key.end}")
@@ -71,7 +70,7 @@ def windowed(name: str) -> Topology:
 
 
 class Telling(Processor[str, str, str, str]):
-    """Tells at each step of stream time how many records of each key have come."""
+    """Reports counts per key at each step of stream time."""
 
     keyed = True
 
@@ -89,14 +88,12 @@ class Telling(Processor[str, str, str, str]):
 
 
 def telling() -> Topology:
-    """Tell counts at steps of stream time."""
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).process(Telling).to("out", **TEXT)
     return builder.build()
 
 
 def run(topology: Topology, rows: Sequence[Row], lives: Sequence[Life]) -> dict[Any, list[Any]]:
-    """Return what comes out, by key, when the records come before lives that may crash."""
     bench = Bench(topology, {"in": 1, "out": 1}, commit_interval_ms=3)
     bench.idle_polls = 3
     left = list(rows)

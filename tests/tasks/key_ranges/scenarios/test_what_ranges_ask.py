@@ -1,4 +1,4 @@
-"""What a key range asks of its task: handlers, dead letters, commits, the wall clock, failures, coroutines."""
+"""Requests of a range to its task: handlers, dead letters, commits, wall clock, failures."""
 
 import asyncio
 import threading
