@@ -163,7 +163,6 @@ class Dealer:
         shares: list[Share],
         letters: Letters,
     ) -> list[Share]:
-        """Insert the letters into the shares of their records' ranges."""
         for row, outputs in sorted(letters.items()):
             index = self.ranges.index_of(key_hash(records.raw_keys[row], records.offsets[row]))
             item = WorkItem(
@@ -180,7 +179,6 @@ class Dealer:
 
 
 def time_passes(times_ms: Sequence[int]) -> WorkItem:
-    """Return a work item for a range without records in the run."""
     end = len(times_ms)
     return WorkItem(
         source="", batch=None, times_ms=times_ms, rows=(end - 1,), end=end, only_time=True
@@ -198,7 +196,6 @@ def noting_passed(
 
 
 def _parted(shares: Sequence[Share], index: int, row: int) -> list[Share]:
-    """Split one range's share before a row."""
     parted: list[Share] = []
     for share in shares:
         item = share.item
@@ -230,7 +227,6 @@ def _rebased(batch: RecordBatch, rows: Sequence[int], records: SourceRecords) ->
 
 
 def _note(positions: list[int], source: SourceRecords, first: int) -> None:
-    """Store position times in the batch's source, from row `first`."""
     if len(positions) == len(source):
         source.position_times = positions
         return
@@ -250,5 +246,4 @@ def _by_row(values: Sequence[int], rows: Sequence[int], count: int) -> Sequence[
 
 
 def _running(stamps: Sequence[int], before_ms: int) -> list[int]:
-    """Return the running maximum timestamp."""
     return list(islice(accumulate(stamps, max, initial=before_ms), 1, None))

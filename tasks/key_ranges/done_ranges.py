@@ -27,7 +27,6 @@ class OldMap(msgspec.Struct, frozen=True):
 
     @property
     def highest(self) -> int:
-        """Return the first offset that no range has processed."""
         return max(entry.offset for entry in self.ranges)
 
     @property
@@ -46,7 +45,6 @@ class OldMap(msgspec.Struct, frozen=True):
         return min(entry.offset for entry in self.ranges[first : last + 1])
 
     def to_do(self, hashes: Sequence[int], offsets: Sequence[int]) -> list[int]:
-        """Return the indices of unfinished records, in order."""
         if not offsets or min(offsets) >= self.highest:
             return list(range(len(offsets)))
         done_below = [entry.offset for entry in self.ranges]

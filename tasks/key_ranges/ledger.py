@@ -96,7 +96,6 @@ class Open(msgspec.Struct):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Return a sort key: earlier moments are smaller."""
         return self.chunk.number, self.row
 
     def offset_of(self, partition: TopicPartition) -> int:
@@ -164,7 +163,6 @@ class Ledger:
         self.passes += 1
 
     def waiting(self, rows_done: int, passes_done: int) -> int:
-        """Return how many own rows are queued or running."""
         return max(self.given - rows_done - (self.passes - passes_done), 0)
 
     def seal(self, rows_done: int) -> None:
@@ -173,7 +171,6 @@ class Ledger:
             self._entries.popleft()
 
     def open_row(self) -> Open | None:
-        """Return the restart point; None if everything is sealed."""
         if not self._entries:
             return None
         first = self._entries[0]
@@ -185,7 +182,6 @@ class Ledger:
 
 
 def first_open(ledgers: Iterable[Ledger]) -> Open | None:
-    """Return the restart point of the slowest range; None if everything is sealed."""
     opened = (each.open_row() for each in ledgers)
     return min(filter(None, opened), key=lambda each: each.order, default=None)
 

@@ -39,7 +39,6 @@ class LoopWatch:
         self._seen: Step | None = None
 
     def look(self, now_s: float) -> None:
-        """Record the current step."""
         step = self.step()
         if step is not None or self._loop.is_closed():
             return

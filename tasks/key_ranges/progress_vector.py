@@ -106,7 +106,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def committed_offset(self) -> int:
-        """Return `read_from`, or the lowest offset of the ranges."""
         if self.read_from is not None:
             return self.read_from
         return min(entry.offset for entry in self.ranges)
@@ -243,7 +242,6 @@ def is_foreign(text: str, committed_offset: int, prefix: str) -> bool:
 
 
 def _checked(text: str, committed_offset: int) -> bytes | None:
-    """Return a text's bytes without checksum; None if foreign or damaged."""
     try:
         body = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -238,7 +238,6 @@ class _Draft:
             self._limit(name)
 
     def place_rest(self) -> bool:
-        """Place ranges without threads, heaviest first; return True if any existed."""
         rest = [piece for piece in self._all() if piece.thread == _NOWHERE]
         for piece in sorted(rest, key=lambda each: (-self._weight(each), each.task, each.first)):
             self._place(piece, self._idlest(self._threads))
@@ -297,7 +296,6 @@ class _Draft:
         return sorted(zip(self._busy, self._threads, strict=True))
 
     def _gives_whole(self, giver: int, taker: int, gain: int) -> bool:
-        """Move the range that evens out two threads best; return True if one does."""
         busy, idle = self._busy[giver], self._busy[taker]
         best: tuple[tuple[int, bool, TaskId, int], _Piece] | None = None
         for piece in self._of(giver):
@@ -384,7 +382,6 @@ class _Draft:
         return pieces[at : at + 1] if at >= 0 else []
 
     def _neighbours(self, piece: _Piece, thread: int) -> bool:
-        """Return True if the thread has hashes next to the range's."""
         return any(
             each.thread == thread
             for below_it in (True, False)
@@ -392,7 +389,6 @@ class _Draft:
         )
 
     def _join(self, task: TaskId) -> None:
-        """Merge neighbouring ranges of the same thread."""
         if self._weights[task].task.fixed:
             return
         joined: list[_Piece] = []

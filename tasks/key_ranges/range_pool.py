@@ -145,7 +145,6 @@ class RangePool:
 
     @property
     def may_soon_be_free(self) -> bool:
-        """Return True if a thread is free or processes fast records."""
         return self.has_free_threads or any(not each.slow for each in list(self._running))
 
     def close(self) -> None:
@@ -196,13 +195,11 @@ class RangePool:
                 return
 
     def _turned(self, mine: RangeWorker) -> None:
-        """Release a range after its turn. Called on the shared loop."""
         with self._lock:
             if self._goes_on(mine):
                 self._call()
 
     def _goes_on(self, mine: RangeWorker) -> bool:
-        """Queue a range again if it has work; return True if a thread must run it."""
         mine.scheduling = Scheduling.IDLE
         return mine.has_work and self._queue(mine)
 
@@ -321,7 +318,6 @@ class RangePool:
         return _Seen(at_s, used_s, of_sample_s, self._at_work)
 
     def _note_long(self) -> None:
-        """Record the long calls. The lock is held."""
         since_s = time.monotonic() - _LONG_S
         self._long = {
             each: thread

@@ -253,7 +253,6 @@ class RangeWorker:
         self._halted = True
 
     def cancel(self) -> None:
-        """Cancel the awaited coroutine of a halted range: its record is not done."""
         self._given_up = True
         self.waiting.cancel()
 
@@ -274,7 +273,6 @@ class RangeWorker:
             database.applied = number
 
     def at_hand(self) -> AtHand | None:
-        """Return the current record, or the first queued one; None without."""
         item = self._item
         if item is None or item.batch is None or item.batch.source is None:
             return None
@@ -512,7 +510,6 @@ class RangeWorker:
 
     @staticmethod
     def _pass_time(processing: TaskProcessing, item: WorkItem, start: int, stop: int) -> None:
-        """Call callbacks that became due at records of other ranges."""
         schedules = processing.stream_schedules
         passed = min(max(item.passed, start), stop)
         for now_ms in schedules.due_times(item.times_ms, start, passed):

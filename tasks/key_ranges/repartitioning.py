@@ -42,11 +42,9 @@ class Repartitioning:
 
     @property
     def holds(self) -> bool:
-        """Return True while distribution is paused."""
         return self._held_since_s is not None
 
     def ask(self, cut: KeyRanges | None) -> None:
-        """Set or clear the request."""
         self.wish = cut
         if cut is None:
             self._held_since_s = None
@@ -70,7 +68,6 @@ class Repartitioning:
         return False
 
     def take(self) -> KeyRanges:
-        """Return the requested ranges and clear the request."""
         assert self.wish is not None, "it is due"
         wish = self.wish
         self.ask(None)

@@ -65,7 +65,6 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def by_store(seals: Iterable[Seal]) -> dict[str, list[Drained]]:
-    """Return the changes by store, in the order of the seals."""
     found: dict[str, list[Drained]] = {}
     for seal in seals:
         for store, drained in seal.drained.items():

@@ -135,7 +135,6 @@ class SharedLoop:
             self.loop.call_soon_threadsafe(self._begin_all)
 
     def is_turning(self) -> bool:
-        """Return True unless a coroutine blocks the loop."""
         asked, wait_s = self._asked, 0.0
         if asked is None or asked.is_set():
             asked, wait_s = threading.Event(), _ANSWER_S
@@ -179,7 +178,6 @@ class SharedLoop:
 def _noting(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
 ) -> asyncio.Task[Any]:
-    """Create a task and record its owner."""
     task = asyncio.Task(coroutine, loop=loop, **options)
     owner = _owner.get()
     if owner is not None:
