@@ -1,1 +1,1 @@
-"""Tasks: active, parallel, learners; their state, input and life cycle."""
+"""Tasks: their kinds, state, inputs and life cycle."""

@@ -1,7 +1,4 @@
-"""Active task: processes the records of one task in the loop's thread.
-
-The worker loop calls it. It does not poll, produce or read a clock by itself.
-"""
+"""Active task: processes the records of one task in the loop's thread."""
 
 import logging
 from bisect import bisect_left
@@ -50,14 +47,13 @@ class ActiveTask:
         self.figures = TaskFigures(
             parts, self.group, lambda: self.counters, lambda: self.stores.expired_puts
         )
-        #: True while records may arrive that earlier key ranges processed: operators don't see them.
+        #: True while inputs may hold records that earlier key ranges processed; operators skip them.
         self._catches_up = False
         #: Stream time at the position of those records.
         self._clock: PositionClock | None = None
 
     @cached_property
     def processing(self) -> TaskProcessing:
-        """Return the graph with its schedules, made at the first use."""
         return self._parts.make_processing(self.figures.metrics)
 
     @property
@@ -122,9 +118,9 @@ class ActiveTask:
     def _begin_catching_up(self, stream_time_ms: int) -> None:
         if len(self.processing.stream_schedules):
             _log.warning(
-                "task %s: its key ranges were unevenly far at the last commit and are one now, so until the slowest is where the "
-                "furthest was, callbacks of stream time see keys for which that time had passed; to avoid it, go back to factor 1 "
-                "at a lag of 0",
+                "task %s: its key ranges had different progress at the last commit and are merged into one now; until the slowest "
+                "reaches the position of the fastest, stream-time callbacks see keys for which that time had passed; to avoid "
+                "this, return to factor 1 at a lag of 0",
                 self.task_id,
             )
         counts = counted(self.plan.spec)
@@ -153,14 +149,13 @@ class ActiveTask:
     # -- work ------------------------------------------------------------------------------------------------------
 
     def ready(self, now_ms: int) -> bool:
-        """Return whether something is buffered and no input is waited for (`max_task_idle_ms`)."""
         return self.group.records > 0 and self.group.ready(now_ms)
 
     def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:
-        """Process the next run of at most `limit` records; return how many were done, 0 if nothing is buffered.
+        """Process at most `limit` records; return their number.
 
-        Stops early when a processor asks for a commit or, between single records, when `late()` says so. Runs of several
-        inputs are processed as one where the graph takes them so.
+        Stops early if a processor requests a commit or, between single records, if `late()` returns
+        True. Joins the runs of several inputs if the graph allows it.
         """
         if (
             len(self._inputs.partitions) > 1
@@ -174,7 +169,6 @@ class ActiveTask:
     def process_taken(
         self, records: SourceRecords, late: Callable[[], bool] = lambda: False
     ) -> int:
-        """Process records that were taken from the buffers, as `process` does."""
         if self.processing.graph.batched:
             self._process_run(records)
             done = len(records)
@@ -193,7 +187,7 @@ class ActiveTask:
             name, batch = self._decoded(records)
             if len(batch):
                 assert batch.source is not None, "a source batch has a source"
-                # What was decoded ahead is a part of more records.
+                # A decode ahead may have covered more records than this run.
                 first = bisect_left(batch.source.offsets, records.offsets[0])
                 sources.append(batch.source)
                 decoded.append((name, batch, [places[row - first] for row in batch.rows]))
@@ -210,7 +204,7 @@ class ActiveTask:
         return done
 
     def _decoded(self, records: SourceRecords) -> tuple[str, RecordBatch]:
-        """Return records as a batch and the name of its source; its times are known from now on."""
+        """Return (source name, batch) and update the stream times."""
         partition = TopicPartition(records.topic, records.partition)
         source = self._inputs.sources[records.topic]
         batch = source.decode(records, self.partition_times_ms[partition])
@@ -236,7 +230,7 @@ class ActiveTask:
     def _process_singly(self, records: SourceRecords, late: Callable[[], bool]) -> int:
         processing = self.processing
         for row in range(len(records)):
-            # Decoded one by one too, so that a commit in between has asked no handler about records after it.
+            # Decoded singly: a commit in between must not depend on handlers' answers for later records.
             self._process_run(records.slice(row, row + 1))
             processing.punctuate_stream_time()
             if row + 1 < len(records) and (processing.commit_requested or late()):
@@ -245,15 +239,12 @@ class ActiveTask:
         return len(records)
 
     def punctuate_wall_clock(self, now_ms: int) -> bool:
-        """Call what is due by the wall clock; return whether anything was."""
         return self.processing.punctuate_wall_clock(now_ms)
 
     def next_wall_clock_ms(self) -> int | None:
-        """Return when the next wall-clock callback is due."""
         return self.processing.wall_clock_schedules.next_due_ms()
 
     def erase(self, erasure: Erasure) -> None:
-        """Delete a key's rows from a store; with key ranges it is over when their thread has done it."""
         with self.stores.trusted():
             self.processing.erase(erasure)
 
@@ -317,6 +308,6 @@ class ActiveTask:
 
     def operator_times_ms(self) -> tuple[int, ...]:
         if self._clock is not None and self._catches_up:
-            # Operators have not seen the records that earlier key ranges processed.
+            # Operators skipped the records of earlier key ranges.
             return self.processing.operator_times_at(self._clock.time_ms)
         return self.processing.operator_times_ms()

@@ -1,8 +1,7 @@
-"""Copies of a task's state: learners and standbys, and their announcements.
+"""Copies of a task's state: learners become the owner, standbys stay copies.
 
-A learner becomes the owner, a standby stays a copy. A copy is kept as the task that it can become,
-with open databases and without started processors. Promotion closes nothing and reads no record
-twice. The thread of `tidewheel.tasks.restore.state_updater` advances it.
+A copy is the task itself with open databases and unstarted processors: promotion closes nothing and
+reads no record twice. The thread of `tidewheel.tasks.restore.state_updater` advances it.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from tidewheel.rebalance.protocol.orders import CopyNotReady, CopyReady
 from tidewheel.rebalance.protocol.task_status import TaskStatus
 from tidewheel.tasks.task.task import Task
 
-#: Minimum seconds between two announcements of a ready copy.
+#: Minimum seconds between announcements of a ready copy.
 _ANNOUNCE_S: Final = 0.1
 
 #: Lag of a copy with an unknown end.
@@ -23,10 +22,9 @@ _UNKNOWN: Final = -1
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Position of a copy per followed partition, and the end there (None: unknown).
+    """Position and end of a copy per followed partition; an end of None is unknown.
 
-    The end is the log end with undecided records, or the committed offset of an input that restores
-    a table.
+    The end is the log end, or the committed offset of an input that restores a table.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -50,14 +48,14 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearnerTask:
-    """One copy. Owned by the updater's thread; others may read its attributes.
+    """One copy. The updater's thread owns it; others may read its attributes.
 
     Attributes:
         role: "learner" or "standby".
-        learn_epoch: Step of the group that created it; its announcements carry it.
+        learn_epoch: Step of the group that created it, for its announcements.
         store_uuid: Identity of its data.
         progress: None before the first position is known.
-        is_ready: True after it announced so.
+        is_ready: True after its announcement.
     """
 
     def __init__(
@@ -78,20 +76,20 @@ class LearnerTask:
         return self.task.task_id
 
     def appoint(self, role: str, learn_epoch: int) -> None:
-        """Set role and epoch, even to the same values: the copy announces itself again."""
+        """Set role and epoch, and have the copy announce itself again."""
         if learn_epoch != self.learn_epoch:
-            self.is_ready = False  # its announcement under the old epoch is void
+            self.is_ready = False  # the announcement carried the old epoch
         self.role = role
         self.learn_epoch = learn_epoch
         self._announced = None
 
     def begins_anew(self, reason: str) -> CopyNotReady | None:
-        """Forget the progress: its data is read from the beginning. Return the announcement."""
+        """Reset the progress before a restore from the beginning; return the announcement."""
         self.progress = None
         return self._falls_back(reason)
 
     def moves_on(self, progress: CopyProgress, now_s: float) -> CopyReady | CopyNotReady | None:
-        """Record the progress; return the announcement, if one is due (L2)."""
+        """Record the progress; return the announcement that is due (L2)."""
         self.progress = progress
         lag = progress.lag
         if lag is None or lag > self._acceptable_lag:
@@ -118,7 +116,7 @@ class LearnerTask:
         return CopyNotReady(task=str(self.task_id), learn_epoch=self.learn_epoch, reason=reason)
 
     def status(self, waits: str = "") -> TaskStatus:
-        """Return the status for `WorkerStatus`; `waits` is the reason why it does not continue."""
+        """Return the status; `waits` is the reason of a pause."""
         progress = self.progress or CopyProgress(positions={}, ends={})
         lag = None if self.progress is None else progress.lag
         return TaskStatus(

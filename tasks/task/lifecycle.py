@@ -1,11 +1,9 @@
-"""The states of a task and the legal moves between them.
+"""Task states (Kafka Streams' names) and legal moves between them.
 
-    CREATED -> RESTORING -> RUNNING -> SUSPENDED -> CLOSED
-       |           |          ^            |
-       |           +--> SUSPENDED ---------+--> RUNNING (resumed)
-       +--> CLOSED
-
-Words are Kafka Streams'. An illegal move raises and changes nothing.
+CREATED -> RESTORING -> RUNNING -> SUSPENDED -> CLOSED
+|           |          ^            |
+|           +--> SUSPENDED ---------+--> RUNNING (resumed)
++--> CLOSED
 """
 
 from collections.abc import Callable
@@ -15,8 +13,6 @@ from tidewheel.tasks.processing.api.coroutines import close_loop
 
 
 class TaskState(StrEnum):
-    """Where a task is in its life."""
-
     CREATED = "CREATED"
     RESTORING = "RESTORING"
     RUNNING = "RUNNING"
@@ -34,7 +30,7 @@ _MOVES: dict[TaskState, frozenset[TaskState]] = {
 
 
 def moved(task: str, state: TaskState, to: TaskState) -> TaskState:
-    """Return `to` if a task may go there from `state`; raises RuntimeError otherwise.
+    """Return `to` if the move is legal; raise RuntimeError otherwise.
 
     >>> moved("0_1", TaskState.CREATED, TaskState.RESTORING)
     <TaskState.RESTORING: 'RESTORING'>
@@ -48,8 +44,6 @@ def moved(task: str, state: TaskState, to: TaskState) -> TaskState:
 
 
 class TaskLifecycle:
-    """State of one task. Only `move_to` changes it."""
-
     def __init__(self, task: str) -> None:
         self._task = task
         self.state = TaskState.CREATED
@@ -58,7 +52,7 @@ class TaskLifecycle:
         self.state = moved(self._task, self.state, state)
 
     def end(self, close_processing: Callable[[], None]) -> None:
-        """Suspend if needed, close the processors, and move to CLOSED even if they fail."""
+        """Close the processors and move to CLOSED, even if they fail."""
         if self.state in (TaskState.RESTORING, TaskState.RUNNING):
             self.move_to(TaskState.SUSPENDED)
         try:

@@ -24,23 +24,19 @@ from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger(__name__)
 
-#: Maximum ranges of all tasks that only await; each range has its own graph and stores.
+#: Maximum ranges of all await-only tasks; each range has a graph and stores.
 _AWAITING_MAX: Final = 1_024
-#: Seconds between checks of the shared event loop.
 _WATCH_S: Final = 0.25
-#: Seconds between measurements of the load, by the machine's clock.
 _LOOK_S: Final = 5.0
-#: Minimum seconds between two measurements of busy percent.
 _TELLING_S: Final = 0.1
 #: Loads are milliseconds of work.
 _UNITS_PER_S: Final = 1_000
 
 
 class RangePlacement:
-    """Key ranges of all tasks of one worker. Its loop calls it.
+    """Key ranges of all tasks of one worker.
 
     Args:
-        pool: The threads.
         ranges_max: Maximum ranges of one task whose progress fits into commit metadata.
     """
 
@@ -48,27 +44,26 @@ class RangePlacement:
         self._pool = pool
         self._ranges_max = ranges_max
         self._placed: dict[TaskId, tuple[PlacedRange, ...]] | None = None
-        #: Busy seconds of each range at the last measurement; new ranges start at 0.
+        #: Busy seconds of each range at the last measurement.
         self._seen: dict[RangeWorker, float] = {}
-        #: The same with the running unit, as last reported.
+        #: The same, with the running unit of work.
         self._told: WeakKeyDictionary[RangeWorker, float] = WeakKeyDictionary()
         self._known: frozenset[TaskId] = frozenset()
         self._looked_s = time.monotonic()
         self._next_s = self._looked_s + _LOOK_S
         self._watch_s = 0.0
-        #: True for tasks that only await and need no threads.
+        #: True for await-only tasks, which need no threads.
         self._awaits: WeakKeyDictionary[ParallelTask, bool] = WeakKeyDictionary()
         #: Tasks whose blocking coroutine was logged.
         self._named: WeakSet[ParallelTask] = WeakSet()
 
     def begins(self, task: Task, owned: Iterable[Task]) -> None:
-        """Assign the pool and key ranges to a task that starts."""
         assert isinstance(task, ParallelTask), "made with as many threads as the worker has"
         self._place(owned)
         task.join(self._pool, self._cut_of(task), self._ranges_max)
 
     def look(self, owned: Iterable[Task]) -> None:
-        """Request repartitioning where the load is uneven or the set of tasks changed."""
+        """Request repartitioning if the load is uneven or the set of tasks changed."""
         tasks = [task for task in owned if isinstance(task, ParallelTask)]
         known = frozenset(task.task_id for task in tasks)
         now_s = time.monotonic()
@@ -112,7 +107,6 @@ class RangePlacement:
     def _assigned(
         self, loads: Sequence[TaskLoad], awaiting: Sequence[TaskLoad]
     ) -> dict[TaskId, tuple[PlacedRange, ...]]:
-        """Return the ranges of all tasks; those that only await are assigned separately."""
         capacity = int(_LOOK_S * _UNITS_PER_S)
         placed = assign_ranges(loads, self._pool.threads, self._placed, capacity=capacity)
         for each in awaiting:
@@ -132,7 +126,7 @@ class RangePlacement:
             return
         for each in task.ranges:
             began_s = each.unit_since_s
-            # Time of a running unit is not counted again when the unit ends.
+            # Counts the running unit now, and not again when it ends.
             at_work_s = each.busy_s + (0.0 if began_s is None else now_s - began_s)
             worked_s = at_work_s - self._told.get(each, 0.0)
             self._told[each] = at_work_s

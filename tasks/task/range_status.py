@@ -12,20 +12,18 @@ from tidewheel.tasks.key_ranges.shared_loop import Shared
 from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.task import Task
 
-#: Seconds after which a running record is reported.
 _LONG_S: Final = 1.0
-#: Records and ranges reported per task: one heartbeat carries all tasks of a worker.
+#: Limits per task: one heartbeat carries all tasks of a worker.
 _TOLD_MAX: Final = 3
 _BUSIEST_MAX: Final = 16
 
 
 def range_count(task: Task) -> int:
-    """Return the number of key ranges, 1 for a task without them."""
     return max(len(task.ranges), 1) if isinstance(task, ParallelTask) else 1
 
 
 def busiest(task: Task) -> tuple[tuple[int, int], ...]:
-    """Return (first hash, busy percent of the last seconds) of busy ranges, the busiest first."""
+    """Return (first hash, busy percent) of busy ranges, the busiest first."""
     if not isinstance(task, ParallelTask):
         return ()
     at_work = [(each.setting.first_hash, each.busy_percent) for each in task.ranges]
@@ -50,7 +48,7 @@ def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
 
 
 def blocking(task: Task) -> BlockingCoroutine | None:
-    """Return the task's coroutine that blocks the shared event loop for long, if any."""
+    """Return the task's coroutine that blocks the shared event loop for long."""
     if not isinstance(task, ParallelTask):
         return None
     now_s = time.monotonic()
@@ -70,7 +68,7 @@ def _coroutine(
     node = "" if each.processing is None else each.processing.graph.at_work()
     function = watch.place(step)
     if not function:
-        return None  # it has continued meanwhile
+        return None  # it has continued
     told = BlockingCoroutine(
         function=function,
         ms=int((now_s - step.since_s) * 1000),

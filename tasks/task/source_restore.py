@@ -1,10 +1,9 @@
-"""Restores a store from the topic that it is filled from: the records go through source and operator, or processor, again.
+"""Source restore: fills a store from its source topic, through source and operator (or processor).
 
-Kafka Streams copies the bytes of such a topic into the store (`reuse.ktable.source.topics`), also those that its
-deserialisation handler had skipped (KAFKA-8037). Here the rows are those that processing made: bad records are skipped
-as the handler says, timestamps are extracted. Dead letters were written when the records were processed, so none are
-written again. The user's processor of a read-only store (KIP-813) is run again too: an object of its own, whose forwards
-and schedules come to nothing.
+Kafka Streams copies such a topic's bytes, also those of records that its deserialization handler
+skipped (`reuse.ktable.source.topics`, KAFKA-8037). Here bad records are skipped and timestamps
+extracted, as during processing. No dead letter is written a second time. The processor of a
+read-only store (KIP-813) is a new object; its forwards and schedules have no effect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,16 +29,16 @@ from tidewheel.tasks.processing.engine.source import SourceNode
 
 
 def _ignore_dropped(_node: str, _count: int, _reason: str, _first: RecordMetadata | None) -> None:
-    """Report nothing: these records were reported when they were processed."""
+    """Report nothing: processing reported these records."""
 
 
 class SourceRestore:
-    """Turns the records of one partition, in order and from the beginning or a position, into rows of a store.
+    """Turns the records of one partition, in order, into rows of a store.
 
-    It is the `NodeContext` of the table's operator, and the `ProcessorHost` of a processor. One thread calls it.
+    It is the operator's `NodeContext` or the processor's `ProcessorHost`. One thread calls it.
     """
 
-    #: The processor can't reach them: what they hold now is not what they held when the records were processed.
+    #: Empty: global stores may have changed since the records were processed.
     global_stores: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
@@ -70,7 +69,7 @@ class SourceRestore:
             source, self._corrupt, _ignore_dropped, default_timestamp_extractor
         )
         self._table = table
-        #: Made with the first record: most starts have nothing to restore.
+        #: Created with the first record: most starts restore nothing.
         self._operator: Operator | None = None
 
     def _made(self) -> Operator:
@@ -86,17 +85,16 @@ class SourceRestore:
         return operator
 
     def close(self) -> None:
-        """Close the operator or processor, if there was anything to restore."""
         if self._operator is not None:
             self._operator.close()
 
     @property
     def extracts(self) -> bool:
-        """Return whether timestamps depend on the records before: then a restore begins at the beginning."""
+        """Return True if timestamps depend on earlier records: then a restore reads all."""
         return self._source.extracts
 
     def rows(self, records: SourceRecords) -> Sequence[tuple[bytes, bytes | None]]:
-        """Return the rows that some records change, to be written before the next call."""
+        """Return the changed rows; the caller writes them before the next call."""
         batch = self._source.decode(records, self._partition_time_ms)
         if len(batch):
             self._partition_time_ms = max(self._partition_time_ms, *batch.timestamps)
@@ -110,57 +108,54 @@ class SourceRestore:
         buffer.applied()
         return rows
 
-    # -- what the operator asks ------------------------------------------------------------------------------------
+    # -- NodeContext --
 
     def now_ms(self) -> int:
-        """Return the wall clock; rows should not depend on it."""
         return self._now_ms()
 
     def internal_topic(self, name: str) -> str:
-        """Return the name as it is: a table's source writes to no topic."""
+        """Return the name unchanged: a table source writes to no topic."""
         return name
 
     def store(self, name: str) -> Any:
-        """Return the store that is restored."""
         assert name == self._store.name, "a table's source has one store"
         return self._store
 
     def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
-        """Count nothing: the record was counted when it was processed."""
+        """Count nothing: processing counted the record."""
 
     def expired(self, reason: str, batch: RecordBatch, index: int) -> None:
-        """Report nothing, for the same reason."""
+        """Report nothing: processing reported the record."""
 
     @property
     def late_letter(self) -> None:
-        """Return nothing: what came too late was kept when it was processed."""
+        """Return None: processing kept late records."""
         return None
 
     def failed(self, batch: RecordBatch, index: int, error: Exception) -> None:
-        """Ask the processing handler again; returns if the record is skipped."""
+        """Ask the processing handler again; return if it skips the record."""
         context, record = node_failure(batch, index, node=self.node_name, task_id=self.task_id)
         raw = (context.raw_key, context.raw_value)
         self._policy.apply(context, record, error, raw=raw)
 
-    # -- what the processor asks -----------------------------------------------------------------------------------
+    # -- ProcessorHost --
 
     @property
     def stream_time_ms(self) -> int:
-        """Return the largest timestamp so far."""
         return self._partition_time_ms
 
     def metrics(self) -> dict[str, float]:
-        """Return nothing: the task does not run yet."""
+        """Return no metrics: the task does not run yet."""
         return {}
 
     def request_commit(self) -> None:
-        """Do nothing: what is restored was committed."""
+        """Ignore it: restored rows are committed."""
 
     def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None:
-        """Forget it: nothing is called while a store is restored."""
+        """Ignore it: a restore calls no punctuator."""
 
     def at_record(self, timestamp: int) -> None:
-        """Do nothing: rows carry no time but that of their values."""
+        """Ignore it: rows only have the time in their values."""
 
     def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
         node = self._source.spec.name
@@ -169,4 +164,4 @@ class SourceRestore:
 
 
 def _nowhere(_batch: RecordBatch, _child: str | None) -> None:
-    """Forward to nobody: it was done when the records were processed."""
+    """Discard the output: processing forwarded it."""

@@ -10,7 +10,7 @@ from tidewheel.tasks.task.task_parts import TaskParts
 
 
 class SourceRestores:
-    """The source restores of one task, open until the task starts or closes."""
+    """Source restores of one task, open until it starts or closes."""
 
     def __init__(self, parts: TaskParts, inputs: TaskInputs) -> None:
         self._parts = parts
@@ -25,7 +25,6 @@ class SourceRestores:
         return {partition: sources[partition] for partition in inputs if partition in sources}
 
     def open(self, partition: TopicPartition) -> SourceRestore:
-        """Return the restore of an input's store."""
         parts, store = self._parts, self.stores[partition]
         source = self._inputs.sources[partition.topic].spec
         table = next(
@@ -52,7 +51,6 @@ class SourceRestores:
         return restore
 
     def close(self) -> None:
-        """Close all of them, even if one fails."""
         with ExitStack() as closing:
             for restore in self._open:
                 closing.callback(restore.close)

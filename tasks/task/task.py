@@ -1,4 +1,4 @@
-"""The `Task` protocol: one sub-topology on one partition, as the worker loop, commits and restores see it."""
+"""The `Task` protocol: one sub-topology on one partition."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -23,14 +23,11 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """Implemented by `ActiveTask` (the loop's thread) and `ParallelTask` (key ranges in a thread pool).
-
-    Calls that only one of them needs are not here: a caller checks the class.
+    """Protocol of `ActiveTask` (loop's thread) and `ParallelTask` (key ranges in a pool).
 
     Attributes:
-        next_offsets: Next offset to process, per input partition. A commit commits it.
-        partition_times_ms: Largest timestamp per input partition, -1 before the first record.
-        group: The input buffers.
+        next_offsets: Next offset to process per input; a commit commits it.
+        partition_times_ms: Largest timestamp per input, -1 before the first record.
     """
 
     task_id: TaskId
@@ -52,7 +49,7 @@ class Task(Protocol):
         """Change the state; raise RuntimeError if the move is illegal."""
 
     def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
-        """Read one more partition, of a topic that a pattern matches."""
+        """Add an input, of a topic that a pattern matches."""
 
     def start(
         self,
@@ -61,42 +58,41 @@ class Task(Protocol):
         operator_times_ms: tuple[int, ...] = (),
         old_maps: Mapping[TopicPartition, OldMap] = ...,
     ) -> None:
-        """Start processing at committed offsets; the stores are restored.
+        """Start at committed offsets, with restored stores.
 
-        `operator_times_ms` is () if the commit did not carry it. `old_maps` has the progress of
-        each key range at that commit, for inputs where it is known.
+        `operator_times_ms` is () if the commit has none. `old_maps` has each key range's progress
+        at that commit.
         """
 
     def retire(self) -> None:
-        """Close the processors but keep the stores open, for a copy or for a later close."""
+        """Close the processors, but not the stores."""
 
     def close(self) -> None:
-        """Close processors and stores, and discard uncommitted changes."""
+        """Close processors and stores; uncommitted changes are discarded."""
 
-    def ready(self, now_ms: int) -> bool:
-        """Return True if `process` has records to work on now."""
+    def ready(self, now_ms: int) -> bool: ...
 
     def process(self, limit: int, late: Callable[[], bool] = ...) -> int:
-        """Process at most `limit` records; return their number, 0 if nothing is buffered."""
+        """Process at most `limit` records; return their number."""
 
     @property
     def calls_batches(self) -> bool:
         """Return True if an operator calls users' functions with many values."""
 
     def punctuate_wall_clock(self, now_ms: int) -> bool:
-        """Run callbacks that are due on the wall clock; return True if any was."""
+        """Run due wall-clock callbacks; return True if there were any."""
 
     def next_wall_clock_ms(self) -> int | None: ...
 
     def erase(self, erasure: Erasure) -> None:
-        """Delete a key's rows from a store. Key ranges complete the erasure in their threads."""
+        """Delete a key's rows from a store; with key ranges, their thread does so later."""
 
     def answer(self, question: Question) -> None:
-        """Answer a query of uncommitted rows. Key ranges answer in their threads."""
+        """Answer a query of uncommitted rows; with key ranges, their threads do so later."""
 
     @property
     def caches(self) -> "TaskGraph | None":
-        """Return the graph whose record caches the loop flushes; None if key ranges flush theirs."""
+        """Return the graph whose caches the loop flushes; None if key ranges flush theirs."""
 
     @property
     def counters(self) -> TaskCounters: ...
@@ -109,37 +105,36 @@ class Task(Protocol):
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Return the approximate memory of uncommitted changes (and outputs, of key ranges)."""
+        """Return the approximate memory of uncommitted changes (key ranges: and outputs)."""
 
     @property
     def busy(self) -> bool:
-        """Return True if records are buffered or in progress (or uncommitted, of key ranges)."""
+        """Return True if records are buffered (key ranges: or in progress, or uncommitted)."""
 
     @property
     def may_be_ahead(self) -> bool:
-        """Return True if processing may continue during a commit (see `StateManager.may_be_ahead`)."""
+        """Return True if processing may continue during a commit."""
 
     def drain(self) -> dict[str, Drained]:
-        """Return the changes of every store since the last commit."""
+        """Return the changes of each store since the last commit."""
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
         """Return the lowest unprocessed offset.
 
-        `position` is the consumer's: it is past control records, too (H32).
+        The consumer's `position` is past control records (H32).
         """
 
     def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:
         """Return the progress of each key range; `offset` is from `offset_to_commit`."""
 
     def committed_time_ms(self, partition: TopicPartition) -> int:
-        """Return the largest timestamp before the offset that `offset_to_commit` returned."""
+        """Return the largest timestamp before the offset to commit."""
 
     def operator_times_ms(self) -> tuple[int, ...]:
         """Return the stream times of operators and stores for this commit."""
 
     @property
-    def stream_time_ms(self) -> int:
-        """Return the largest timestamp, -1 before the first record."""
+    def stream_time_ms(self) -> int: ...
 
     def record_timestamp(self) -> int:
         """Return the timestamp of changelog records of plain key-value stores."""

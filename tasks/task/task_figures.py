@@ -9,12 +9,11 @@ from tidewheel.tasks.processing.engine.task_processing import TaskCounters
 from tidewheel.tasks.task.partition_group import PartitionGroup
 from tidewheel.tasks.task.task_parts import TaskParts
 
-#: Drop reason of a processor's put into a windowed store.
 _EXPIRED_PUT: Final = "put with a time that its store does not keep any more"
 
 
 class TaskFigures:
-    """Counts of one task. `counters` and `expired_puts` return the totals of all its graphs."""
+    """Counts of one task. `counters` and `expired_puts` return totals of all its graphs."""
 
     def __init__(
         self,
@@ -28,21 +27,21 @@ class TaskFigures:
         self._group = group
         self._counters = counters
         self._expired_puts = expired_puts
-        #: Expired puts at the last report, and the number of them that processors made.
+        #: Expired puts at the last report: all, and those of processors.
         self._expired_reported = self._expired_of_processors = 0
 
     @property
     def dropped(self) -> int:
-        """Return the number of dropped records, and of puts that a store dropped as expired."""
+        """Return the number of dropped records and expired puts."""
         return self._counters().dropped + self._expired_puts()
 
     @property
     def skipped(self) -> int:
-        """Return the number of records that exception handlers skipped, outputs included."""
+        """Return the number of records and outputs that exception handlers skipped."""
         return self._counters().skipped + self._policy.skipped_outputs[self._task_id]
 
     def report_expired_puts(self) -> None:
-        """Report processors' puts that stores dropped since the last call; operators report theirs."""
+        """Report processors' expired puts since the last call; operators report theirs."""
         expired = self._expired_puts()
         if expired == self._expired_reported:
             return

@@ -14,9 +14,9 @@ from tidewheel.tasks.processing.engine.source import SourceNode
 from tidewheel.tasks.task.partition_group import PartitionGroup
 from tidewheel.tasks.task.task_parts import TaskParts
 
-#: Handles a record that can't be deserialized; raises to fail the task.
+#: Handles an undeserializable record; raises to fail the task.
 Corrupt = Callable[[SourceRecords, int, Exception], None]
-#: Counts records that a source drops: node, count, reason, first record.
+#: Counts dropped records: node, count, reason, first record.
 Dropped = Callable[[str, int, str, RecordMetadata | None], None]
 
 
@@ -24,7 +24,7 @@ class TaskInputs:
     """Input partitions of one task.
 
     Attributes:
-        next_offsets: Next offset to process; the dictionary stays the same object.
+        next_offsets: Next offset to process; stays the same object.
         partition_times_ms: Largest timestamp, -1 before the first; stays the same object.
         old_maps: Progress of earlier key ranges beyond the committed offset.
     """
@@ -46,12 +46,11 @@ class TaskInputs:
         self._order()
 
     def _make_source(self, source: SourceSpec) -> SourceNode:
-        # Records of internal topics carry timestamps that were extracted from the inputs.
+        # Records of internal topics carry extracted timestamps already.
         default = None if source.internal else self._parts.default_timestamp_extractor
         return SourceNode(source, self._corrupt, self._dropped, default)
 
     def _order(self) -> None:
-        """Merge several inputs by extracted timestamps; a single input is not decoded ahead."""
         if len(self.partitions) > 1:
             for partition, buffer in self.group.buffers.items():
                 if self.sources[partition.topic].extracts:
@@ -77,7 +76,7 @@ class TaskInputs:
         partition_times_ms: Mapping[TopicPartition, int],
         old_maps: Mapping[TopicPartition, OldMap],
     ) -> int:
-        """Set the positions of all inputs; return the largest timestamp, -1 if none is known."""
+        """Set the positions of all inputs; return the largest timestamp, or -1."""
         assert set(offsets) == set(self.partitions), "every input has an offset"
         self.next_offsets.update(offsets)
         self.partition_times_ms.update(
@@ -101,7 +100,7 @@ class TaskInputs:
         return batch if len(left) == len(batch) else batch.take(left)
 
     def is_processed(self, records: SourceRecords, row: int) -> bool:
-        """Return True if an earlier key range has processed the record and asked its handlers."""
+        """Return True if an earlier key range has processed the record."""
         old = self.old_maps.get(TopicPartition(records.topic, records.partition))
         offset = records.offsets[row]
         return old is not None and not old.to_do(
@@ -111,7 +110,7 @@ class TaskInputs:
     def refuse(
         self, policy: ErrorPolicy, records: SourceRecords, row: int, error: Exception
     ) -> None:
-        """Give a record that can't be deserialized to its handler; return if it is skipped."""
+        """Pass an undeserializable record to its handler; return if it is skipped."""
         node = self.sources[records.topic].spec.name
         task_id = str(self._parts.task_id)
         context, record = input_failure(records, row, node=node, task_id=task_id)

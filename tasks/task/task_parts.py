@@ -16,8 +16,6 @@ from tidewheel.tasks.task.state_manager import StateManager
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskParts:
-    """Constructor argument of `ActiveTask` and `ParallelTask`."""
-
     task_id: TaskId
     plan: SubtopologyPlan
     stores: StateManager
