@@ -1,4 +1,4 @@
-"""What a worker reads: one source for the buffers of all running tasks, with back-pressure and lag."""
+"""Worker input: one source for the buffers of all running tasks, with back-pressure and lag."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -59,7 +59,6 @@ class WorkerInput:
         source.assign({})
 
     def add(self, task: Task, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read a task's inputs as well."""
         self.owners.update(dict.fromkeys(task.inputs, task))
         self.source.add(offsets)
 
@@ -70,11 +69,10 @@ class WorkerInput:
         )
 
     def remove(self, task: Task) -> None:
-        """Read a task's inputs no more; the others' go on."""
         self._drop(each for each in task.inputs if self.owners.get(each) is task)
 
     def forget(self, topic: str) -> None:
-        """Read a topic no more, which is gone: its offsets can't be committed either."""
+        """Stop reading a deleted topic; its offsets can no longer be committed."""
         self._drop(each for each in self.owners if each.topic == topic)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
@@ -141,7 +139,7 @@ class WorkerInput:
             self.source.resume(drained)
 
     def update_lags(self, tasks: Collection[Task]) -> None:
-        """Tell tasks that may have to wait for an input how much of it is on the brokers, as the client knows it."""
+        """Pass the known lags to tasks that may have to wait for an input."""
         waiting = [task for task in tasks if task.group.waits]
         if waiting:
             # Waiting for what is undecided could take for ever: Kafka Streams doesn't, either.
@@ -159,7 +157,7 @@ class WorkerInput:
         return offsets
 
     def lags(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return per partition how far the end of its log is from these offsets, where the client knows it."""
+        """Return the known lag of each partition behind the end of its log."""
         ends = self.source.end_offsets()
         return {
             each: max(ends[each] - offset, 0) for each, offset in offsets.items() if each in ends
