@@ -20,8 +20,8 @@ from tidewheel.streams.operators.joins.foreign_key_join import (
     ForeignKeyTopics,
     ResponseJoin,
     SubscriptionSend,
+    hash_row,
 )
-from tidewheel.streams.operators.joins.murmur3 import hash128
 from tidewheel.streams.operators.joins.subscription import Instruction, Response, Subscription
 from tidewheel.streams.operators.tables.table_view import BoundView, Failed, Rows, TableView
 from tidewheel.streams.user_functions import adapt
@@ -83,7 +83,7 @@ def sent(
     messages: list[Subscription] = output.values
     for message, row in zip(messages, output.rows, strict=True):
         new = rows[row - 1][2]
-        assert message.hash == (None if new is None else hash128(new.encode()))
+        assert message.hash == (None if new is None else hash_row(new.encode()))
         assert message.primary_partition == 2
     return [
         (key, message.instruction, message.primary_key.decode())
@@ -182,7 +182,7 @@ def test_only_answers_to_the_row_as_it_is_count(
         join = ResponseJoin(TOPICS, OneRow(row), joiner, left_join, STRING, STRING)
         context = Context()
         join.init(context)
-        row_hash = None if answered is None else hash128(answered.encode())
+        row_hash = None if answered is None else hash_row(answered.encode())
         output = join.process(batch_of([("k", None, Response(row_hash, foreign))]))
         if expected == "dropped":
             assert output is None
@@ -203,7 +203,7 @@ def test_an_answer_that_fails_is_handled_and_the_others_go_on() -> None:
     )
     context = Context()
     join.init(context)
-    mine, other = hash128(b"l"), hash128(b"other")
+    mine, other = hash_row(b"l"), hash_row(b"other")
     answers = [(mine, b"1"), (mine, b"\xff"), (other, b"2"), (mine, b"bad"), (mine, b"3")]
     output = join.process(batch_of([("k", None, Response(*answer)) for answer in answers]))
     assert isinstance(output, RecordBatch)
