@@ -1,1 +1,1 @@
-"""Commits: when they happen, what they hold, and in which order they become durable."""
+"""Commits: schedule, contents and order of their parts."""

@@ -1,4 +1,4 @@
-"""Running the broker calls of a commit: in a thread of their own, or at the call."""
+"""Runners for the broker calls of a commit: in a new thread, or in the caller's thread."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def run_in_thread(work: Callable[[], T]) -> Future[T]:
-    """Start `work` in a new thread; return the future of its result or exception.
+    """Start `work` in a new thread.
 
     >>> run_in_thread(lambda: 6 * 7).result()
     42
@@ -21,7 +21,7 @@ def run_in_thread(work: Callable[[], T]) -> Future[T]:
 
 
 def run_now(work: Callable[[], T]) -> Future[T]:
-    """Run `work` in this thread; return the finished future of its result or exception.
+    """Run `work` in this thread.
 
     >>> run_now(lambda: 6 * 7).result()
     42
@@ -34,7 +34,6 @@ def run_now(work: Callable[[], T]) -> Future[T]:
 def waking(
     background: Callable[[Callable[[], T]], Future[T]], wake: Callable[[], None]
 ) -> Callable[[Callable[[], T]], Future[T]]:
-    """Return a function that runs work in `background` and calls `wake` at its end."""
 
     def run(work: Callable[[], T]) -> Future[T]:
         future = background(work)

@@ -27,7 +27,7 @@ from tidewheel.tasks.worker_settings import WorkerSettings
 
 #: Period of rewriting the positions of quiet stores.
 _REFRESH_S: Final = 3_600.0
-#: Wait of a commit for key ranges in the middle of a unit of work, by the machine's clock.
+#: Wait for key ranges to seal their work, by the machine's clock.
 _SEAL_S: Final = 0.02
 #: Wait of a clean stop for the markers of its last transaction, and its polling period.
 _MARKERS_S: Final = 5.0
@@ -37,8 +37,8 @@ _MARKERS_POLL_S: Final = 0.01
 class CommitSequence:
     """Number of the last commit; outlives restarts of the tasks.
 
-    No two commits of a partition have the same metadata, also across workers. So the committed
-    offsets show if a transaction of unknown outcome has committed.
+    It makes the metadata of each commit unique, also across workers. So the committed offsets show
+    if a transaction of unknown outcome has committed.
     """
 
     def __init__(self) -> None:
@@ -47,8 +47,6 @@ class CommitSequence:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work of all running tasks, taken from them for one commit."""
-
     tasks: Sequence[Task]
     drained: Mapping[TaskId, Mapping[str, Drained]]
     outputs: list[OutputColumns]
@@ -58,7 +56,6 @@ class Work:
     size_bytes: int
 
     def count_keys(self, stores: Mapping[TaskId, Collection[str]]) -> int:
-        """Return how many keys of these stores changed."""
         return sum(
             len(drained.keys)
             for task_id, names in stores.items()
@@ -67,7 +64,6 @@ class Work:
         )
 
     def merge(self, more: "Work") -> "Work":
-        """Return this work with later work of the same commit."""
         drained: dict[TaskId, Mapping[str, Drained]] = {}
         for task_id, later in more.drained.items():
             parts = (self.drained.get(task_id, {}), later)
@@ -81,30 +77,22 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The commit in progress."""
-
     work: Work
     commit: Commit
-    #: True until an early commit is extended.
     is_early: bool
 
 
 class CommitRound:
-    """The commits of one worker's running tasks. Its loop calls it.
+    """Commits of one worker's running tasks.
 
     Attributes:
-        committer: Sends the commits.
-        collector: Outputs of the tasks.
-        committed: Last committed offset of each partition of a running task.
-        epochs: Epoch under which each task is owned; 0 under fixed assignment.
-        topic_ids: Ids of the input topics.
+        epochs: Epoch of each task's ownership; 0 under fixed assignment.
         offsets: Position of each partition when work was last collected.
-        reached: Position of each changelog after these commits.
-        written: Number of records in the last commit, for each changelog that it changed.
-        unknown: Changelogs whose position after the last commit the cluster has not reported.
+        reached: Position of each changelog after the last commit.
+        written: Number of records in the last commit, for each changelog.
+        unknown: Changelogs whose position the cluster has not reported.
         forwarded: Number of keys of cached stores in the last extended commit.
-        twice: Number of those keys that changed in both of its parts.
-        sequence: Number of the last commit.
+        twice: Number of those keys that changed in both parts.
     """
 
     def __init__(
@@ -128,10 +116,8 @@ class CommitRound:
         self.written: dict[TopicPartition, int] = {}
         self.unknown: set[TopicPartition] = set()
         self.forwarded, self.twice = 0, 0
-        #: Progress of the key ranges of each partition at the last commit.
         self._progress: dict[TopicPartition, tuple[RangeProgress, ...]] = {}
         self._former: dict[TaskId, set[str]] = {}
-        #: Encoded `CommitFacts` of each input.
         self._facts: dict[TopicPartition, bytes] = {}
         self._operators = {
             "operators": encode_operators(settings.operators),
@@ -156,7 +142,6 @@ class CommitRound:
         starts: Mapping[TopicPartition, StartPosition],
         topic_ids: Mapping[str, bytes],
     ) -> None:
-        """Store what the commits of a task that starts need."""
         self.epochs[task.task_id] = epoch
         self.unknown.difference_update(task.stores.changelogs)  # restored to their ends
         self.topic_ids.update(topic_ids)
@@ -172,11 +157,10 @@ class CommitRound:
         self.sequence.number = max([self.sequence.number, *earlier])
 
     def former_ids(self, task: Task) -> set[str]:
-        """Return the transactional ids that committed for a task before it started; "" if unknown."""
+        """Return the transactional ids that committed for a task before; "" if unknown."""
         return self._former[task.task_id]
 
     def remove_task(self, task: Task) -> dict[TopicPartition, int]:
-        """Forget a task that no longer runs; return its committed offsets."""
         del self.epochs[task.task_id], self._former[task.task_id]
         offsets = self.offsets_of(task)
         for partition in offsets:
@@ -184,7 +168,6 @@ class CommitRound:
         return offsets
 
     def offsets_of(self, task: Task) -> dict[TopicPartition, int]:
-        """Return the last committed offset of each input of a task."""
         return {
             partition: self.committed[partition].offset
             for partition in task.inputs
@@ -199,11 +182,10 @@ class CommitRound:
 
     @property
     def is_early(self) -> bool:
-        """Return True if the commit in progress was prepared early and not extended."""
         return self._prepared is not None and self._prepared.is_early
 
     def collect(self, tasks: Sequence[Task], *, force: bool = False) -> Work | None:
-        """Take the work of all running tasks since the last call; None if there is nothing to commit."""
+        """Drain the work of all running tasks; None if there is nothing to commit."""
         start_s = self._clock.monotonic_s()
         recommits = start_s >= self._next_recommit_s
         if recommits:
@@ -236,17 +218,13 @@ class CommitRound:
         return Work(tasks, drained, outputs, offsets, progress, start_s, size_bytes)
 
     def _await_seals(self, tasks: Iterable[Task]) -> None:
-        """Wait a moment until key ranges seal their work."""
         seals = [task.request_seals() for task in tasks if isinstance(task, ParallelTask)]
         until_s = time.monotonic() + _SEAL_S
         for seal in seals:
             seal.wait(until_s - time.monotonic())
 
     def prepare(self, work: Work, background: Background = run_now, *, opens: bool = False) -> None:
-        """Send work as a commit; the tasks may process on before `complete`.
-
-        With `opens`, `extend` may add later work. Raises what `Committer.prepare` raises.
-        """
+        """Send work as a commit; with `opens`, `extend` may add later work."""
         assert self._prepared is None, "complete the commit in progress first"
         commit = self._commit_of(work)
         self.committer.prepare(commit, background, opens=opens)
@@ -257,10 +235,7 @@ class CommitRound:
                     task.stores.stage(work.drained[task.task_id])
 
     def extend(self, more: Work) -> bool:
-        """Add later work to the early commit; return False if it is closed already.
-
-        Raises what `Committer.extend` raises.
-        """
+        """Add later work to the early commit; return False if it is closed already."""
         prepared = self._prepared
         assert prepared is not None, "no commit is in progress"
         if not self.committer.extend(self._commit_of(more)):
@@ -278,17 +253,14 @@ class CommitRound:
                     with task.stores.trusted():
                         task.stores.stage(whole.drained[task.task_id], joins=joins)
         except BaseException:
-            # The rows of the first part must not be written with the positions of both.
+            # Never write rows of one part with positions of both.
             self._prepared = None
             self.committer.abandon(find_out=False)
             raise
         return True
 
     def complete(self) -> float:
-        """Wait until the commit is durable and write it to the databases; return its seconds.
-
-        Raises what `Committer.complete` raises.
-        """
+        """Wait until the commit is durable, write it to the databases, return its seconds."""
         prepared, self._prepared = self._prepared, None
         assert prepared is not None, "prepare a commit before completing it"
         self._write(prepared, self.committer.complete())
@@ -296,11 +268,7 @@ class CommitRound:
         return self._clock.monotonic_s() - prepared.work.start_s
 
     def abandon(self, *, find_out: bool) -> None:
-        """Wait for the commit in progress without a retry, and write it if it is durable.
-
-        With `find_out` the tasks restart here, so the outcome must be certain. Raises what
-        `Committer.abandon` raises.
-        """
+        """Wait for the commit in progress without a retry, and write it if it is durable."""
         prepared, self._prepared = self._prepared, None
         if prepared is None:
             return
@@ -309,7 +277,6 @@ class CommitRound:
             self._write(prepared, positions)
 
     def uncommitted_bytes(self, tasks: Iterable[Task]) -> int:
-        """Return the approximate memory of work that is not durable yet."""
         prepared = self._prepared
         return (0 if prepared is None else prepared.work.size_bytes) + self._new_bytes(tasks)
 
@@ -352,7 +319,6 @@ class CommitRound:
         ).encode()
 
     def _write(self, prepared: _Prepared, positions: Positions) -> None:
-        """Record a durable commit, and write it to the databases."""
         work, commit = prepared.work, prepared.commit
         self.reached.update(positions)
         self.written = {
@@ -375,7 +341,7 @@ class CommitRound:
     def _refresh(self, tasks: Iterable[Task], start_s: float) -> None:
         """Rewrite the positions of quiet stores, else they are too old to be trusted after a crash.
 
-        This worker could commit, so no other one has written: the positions still hold.
+        This worker could commit, so no other worker has written: the positions are still valid.
         """
         if start_s >= self._next_refresh_s:
             self._next_refresh_s = start_s + _REFRESH_S
@@ -390,8 +356,8 @@ class CommitRound:
         ends = self._settled_ends(tasks, admin)
         if not ends:
             return
-        # If this commit succeeds, no other worker had written when `ends` was read. So the
-        # positions may pass our own transaction markers, and the next start reads nothing.
+        # If this commit succeeds, no other worker had written before `ends` was read. So the
+        # positions may pass our own transaction markers, and the next start restores nothing.
         self._commit(tasks, force=True)
         for task in tasks:
             positions = {partition: ends[partition] for partition in task.stores.changelogs}
@@ -406,8 +372,8 @@ class CommitRound:
     def _settled_ends(self, tasks: Iterable[Task], admin: Admin) -> dict[TopicPartition, int]:
         """Return the stable offset of each changelog, past the marker of our last transaction.
 
-        Brokers write the marker shortly after they answer the commit. While another program has a
-        transaction open there, the positions stay: its records must not be skipped.
+        Brokers write the marker shortly after they answer the commit. While another program has an open
+        transaction there, the positions stay: its records must not be skipped.
         """
         reached: dict[TopicPartition, int] = {}
         for task in tasks:
@@ -418,13 +384,12 @@ class CommitRound:
             if all(ends[partition] >= offset for partition, offset in reached.items()):
                 return ends
             if self._clock.monotonic_s() >= give_up_s:
-                break  # the next start reads the rest again, which costs only time
+                break
             threading.Event().wait(_MARKERS_POLL_S)
         return reached
 
 
 def changelog_positions(task: Task) -> dict[TopicPartition, int]:
-    """Return the position of each changelog of a task, from its stores."""
     return {
         partition: 0 if (position := task.stores.position(store)) is None else position.offset
         for partition, store in task.stores.changelogs.items()
@@ -432,7 +397,6 @@ def changelog_positions(task: Task) -> dict[TopicPartition, int]:
 
 
 def _serialize_rows(drained: Iterable[Mapping[str, Drained]]) -> None:
-    """Serialise the rows for the databases, while the brokers work on the same changes."""
     for stores in drained:
         for changes in stores.values():
             _ = changes.stored
@@ -445,5 +409,4 @@ def _plain(
 
 
 def _plain_of(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, CommittedOffset]:
-    """Return offsets without metadata, for a comparison."""
     return {partition: CommittedOffset(offset, "") for partition, offset in offsets.items()}

@@ -8,16 +8,16 @@ from typing import Final, Protocol
 _EARLY: Final = 0.25
 #: Largest first part of an early commit: its rows are merged with those of the extension.
 _EARLY_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Shortest time for which the loop may process during a commit; else it is the interval.
+#: Minimum time for which the loop may process during a commit; else the interval.
 _AHEAD_S: Final = 0.1
 #: A commit shorter than this share of the interval does not delay the next deadline.
 _SHORT: Final = 0.5
-#: Nor does a start of a commit that is late by at most this time.
+#: Delay of a start that does not delay the next deadline either.
 _LATE_S: Final = 0.005
-#: Share of a commit's keys that caches may forward twice, of at least so many keys.
+#: Share of keys that caches may forward twice, and smallest number of keys to judge by.
 _TWICE: Final = 0.05
 _KEYS_MIN: Final = 100
-#: Commit intervals without early commits, after caches forwarded more keys than that twice.
+#: Commit intervals of a pause.
 _PAUSE_COMMITS: Final = 100
 
 
@@ -36,8 +36,6 @@ class CommitState(Enum):
 
 
 class Step(Enum):
-    """Next step of a commit."""
-
     WAIT = "wait"
     PREPARE = "prepare"
     PREPARE_EARLY = "prepare early"
@@ -46,39 +44,30 @@ class Step(Enum):
 
 
 class PendingWork(Protocol):
-    """Uncommitted work of the running tasks, as far as the schedule depends on it."""
-
     @property
     def must_commit(self) -> bool:
         """Return True if a processor requested a commit, or too much memory is uncommitted."""
         ...
 
     @property
-    def can_run_ahead(self) -> bool:
-        """Return True if all tasks may process records during a commit."""
-        ...
+    def can_run_ahead(self) -> bool: ...
 
     @property
     def keeps_up(self) -> bool:
-        """Return True if the tasks wait for input, rather than input for them."""
+        """Return True if the tasks wait for input."""
         ...
 
     @property
-    def cached_bytes(self) -> int:
-        """Return the bytes in record caches; a commit forwards them."""
-        ...
+    def cached_bytes(self) -> int: ...
 
     @property
-    def uncommitted_bytes(self) -> int:
-        """Return the memory of changes and outputs that are not committed."""
-        ...
+    def uncommitted_bytes(self) -> int: ...
 
 
 class EarlyCommitLimit:
-    """Pauses early commits where record caches would forward too many keys twice.
+    """Limit of keys that record caches forward twice; pauses early commits above it.
 
-    A key that changes in both parts of an early commit is forwarded twice. A cache exists to
-    forward frequent keys rarely.
+    A key that changes in both parts of an early commit is forwarded twice.
 
     >>> limit = EarlyCommitLimit(interval_s=0.1)
     >>> limit.record(keys=1_000, twice=2, now_s=5.0)
@@ -98,7 +87,6 @@ class EarlyCommitLimit:
         return now_s >= self._paused_until_s
 
     def record(self, *, keys: int, twice: int, now_s: float) -> None:
-        """Count the keys that caches forwarded in an extended commit, and those of both parts."""
         self._keys += keys
         self._twice += twice
         if self._twice > _TWICE * max(self._keys, _KEYS_MIN):
@@ -107,13 +95,12 @@ class EarlyCommitLimit:
             self._keys, self._twice = 0, 0
 
     def pause(self, now_s: float) -> None:
-        """Pause early commits: an early commit ended alone, so the next one forwards its keys again."""
+        """Pause: an early commit completed alone, so the next commit forwards its keys again."""
         self._paused_until_s = now_s + _PAUSE_COMMITS * self._interval_s
         self._keys, self._twice = 0, 0
 
 
 def early_start_s(early_ms: int, interval_ms: int) -> float:
-    """Return the seconds before a deadline at which an early commit starts."""
     return min(early_ms, interval_ms * _EARLY) / 1000
 
 
@@ -121,10 +108,9 @@ class CommitSchedule:
     """Deadlines of one worker's commits, and the table of steps. Outlives restarts of the tasks.
 
     Attributes:
-        due_s: Deadline of the next commit; infinite while a whole commit is in progress, unless
-            another one was requested meanwhile.
-        ahead_until_s: Time from which the loop waits for the commit in progress. Without this
-            limit each commit of a busy worker is longer than the one before.
+        due_s: Deadline of the next commit; infinite during a whole commit, unless another is requested.
+        ahead_until_s: Time from which the loop waits for the commit in progress. Without it, each
+            commit of a busy worker is longer than the one before.
     """
 
     def __init__(self, interval_ms: int) -> None:
@@ -132,20 +118,17 @@ class CommitSchedule:
         self._limit = EarlyCommitLimit(self._interval_s)
         self.due_s = 0.0
         self.ahead_until_s = math.inf
-        #: Deadline of the commit in progress.
         self._started_due_s = 0.0
         #: Seconds before the deadline at which an early commit starts; 0: none.
         self._early_s = 0.0
-        #: Deadline for which an early commit was already tried: there may be nothing to commit.
+        #: Deadline for which an early commit was already attempted.
         self._early_tried_s = math.inf
 
     def restart(self, now_s: float, *, early_s: float) -> None:
-        """Set the first deadline of tasks that start."""
         self.due_s, self.ahead_until_s = now_s + self._interval_s, math.inf
         self._early_s = early_s
 
     def request(self) -> None:
-        """Make a commit due now, or as soon as the one in progress is complete."""
         self.due_s = 0.0
 
     def decide(  # noqa: PLR0911 - one row of the table each
@@ -194,7 +177,6 @@ class CommitSchedule:
         )
 
     def record_prepare(self, start_s: float, now_s: float, *, is_empty: bool) -> None:
-        """Record that a commit was prepared from `start_s` to now, or that it would be empty."""
         self._record_start(start_s)
         if is_empty:
             self.due_s = now_s + self._interval_s
@@ -202,12 +184,10 @@ class CommitSchedule:
             self.due_s, self.ahead_until_s = math.inf, self._ahead_end_s(start_s)
 
     def record_early(self, start_s: float) -> None:
-        """Record that an early commit was tried; its deadline stays."""
         self._record_start(start_s)
         self._early_tried_s, self.ahead_until_s = self.due_s, self._ahead_end_s(start_s)
 
     def record_extend(self, start_s: float, now_s: float, *, keys: int, twice: int) -> None:
-        """Record an extension, and how many keys of caches the whole commit and both parts have."""
         self._record_start(start_s)
         self.due_s, self.ahead_until_s = math.inf, self._ahead_end_s(now_s)
         self._limit.record(keys=keys, twice=twice, now_s=now_s)
@@ -217,9 +197,8 @@ class CommitSchedule:
     ) -> None:
         """Record a complete commit; `was_early` if it was prepared early and never extended.
 
-        The next interval starts at the deadline of this commit, so that results come as often as
-        configured. After a long commit of a busy worker it starts now: else such a worker would
-        do little but commit.
+        The next interval starts at the deadline of this commit, so results come as often as configured.
+        After a long commit of a busy worker it starts now: else the worker would do little but commit.
         """
         if was_early:
             self._limit.pause(now_s)

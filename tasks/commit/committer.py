@@ -1,19 +1,17 @@
-"""What a commit is, and in which order its parts become durable.
+"""Commit execution: sends the parts of a commit in a safe order.
 
-    sinks flushed (at_least_once) -> outputs, changelog and offsets sent -> all of them answered -> transaction committed
-        -> databases written, positions last
+    sinks flushed (at_least_once) -> outputs, changelog and offsets sent -> all acknowledged
+        -> transaction committed -> databases written, positions last
 
-Everything before "transaction committed" may fail and be sent again, nothing of it is visible; everything after it may
-be lost in a crash and is replayed from the changelog. So disk lags the changelog and never leads it, and outputs,
-changelog and offsets stand or fall together.
+Before "transaction committed" everything may fail and be sent again; none of it is visible. After
+it, a crash loses only database writes, which the changelog restores. So the disk never leads the
+changelog, and outputs, changelog and offsets are committed atomically.
 
-A commit has two halves: `begin` hands everything to the client, `end` has it written or raises. In between only waiting is
-left, which somebody else may do (`tidewheel.tasks.commit.background`) while the loop processes what comes next. Whatever goes wrong meanwhile is
-dealt with in `end`, by the loop's thread.
+`prepare` hands a commit to the client. Background threads wait for the brokers while the loop
+processes. `complete` handles all errors in the loop's thread.
 
-A commit may be begun open: what is done until it is due can `join` it then, so that little is left to send when it counts. It
-is whole without that, its offsets are sent at once, and whoever waits for the brokers closes it when nothing has joined it for a
-tenth of a second: user code runs meanwhile, and no transaction waits longer for that.
+`extend` may add work to an early commit. Its offsets are already sent, and the background thread
+commits without an extension after 0.1 s: no transaction stays open for slow user code.
 """
 
 import logging
@@ -48,19 +46,17 @@ from tidewheel.tasks.processing.engine.output import OutputColumns, headers_of_c
 
 _log = logging.getLogger(__name__)
 
-#: How long an aborted transaction is sent again, and one of unknown outcome asked after, before the worker gives up:
-#: as long as Kafka Streams' `task.timeout.ms`.
+#: Retry limit of an aborted or unknown transaction: Kafka Streams' `task.timeout.ms`.
 _RETRY_LIMIT_S = 300.0
 _PAUSE_S = 0.1
 
-#: How often whoever waits for a commit is told that it still waits, and after how long the client counts as stuck: each of its
-#: calls has a limit, and all together take 30 s, half as long for offsets sent ahead, and 30 s again if they end in an abort.
+#: Period of `on_wait` during a commit.
 _TICK_S = 0.5
+#: Client calls take 30 s together, 15 s for early offsets, and 30 s for an abort; then it is stuck.
 _STUCK_S = 90.0
 
-#: How long an open commit can be extended.
 _OPEN_S = 0.1
-#: How long the loop keeps away from the interpreter while what has joined a commit is sent, and waits for who sends before that.
+#: Wait of the loop for the sending thread: without it, that thread waits for the interpreter lock.
 _SENDING_S = 0.004
 
 Answer = TypeVar("Answer")
@@ -68,29 +64,26 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True, kw_only=True)
 class Commit:
-    """Everything that one commit makes durable.
+    """Contents of one commit.
 
     Attributes:
-        outputs: Records for transactional outputs, in order; handed to the client BEFORE `offsets` are sent.
-        changelogs: Changes per changelog partition, in the order in which they were drained; produced with the outputs, written
-            to disk AFTER the commit.
-        offsets: What is committed for the group, with its metadata; sent beside the records, which are all answered BEFORE the
-            transaction is committed.
+        outputs: Records for transactional outputs, in order.
+        changelogs: Changes per changelog partition, in the order in which they were drained.
+        offsets: Offsets for the group; sent concurrently with the records.
     """
 
     outputs: list[OutputColumns]
     changelogs: dict[TopicPartition, list[Drained]]
     offsets: dict[TopicPartition, CommittedOffset]
-    #: Work that needs no broker, done while the brokers take what was produced; may be called more than once.
+    #: Local work during the broker calls; may be called more than once.
     meanwhile: Callable[[], None] = lambda: None
 
     @property
     def empty(self) -> bool:
-        """Return whether there is nothing to commit."""
         return not (self.outputs or self.changelogs or self.offsets)
 
     def add(self, more: "Commit") -> None:
-        """Hold what came after this as well; the later offsets are those to commit."""
+        """Append later work; its offsets replace those of this commit."""
         self.outputs.extend(more.outputs)
         for partition, changes in more.changelogs.items():
             self.changelogs.setdefault(partition, []).extend(changes)
@@ -98,33 +91,29 @@ class Commit:
 
 
 class RolledBackError(Exception):
-    """A transaction of unknown outcome turned out not to have committed: tasks start again from what is committed."""
+    """A transaction of unknown outcome had not committed: restart from the committed offsets."""
 
 
 class _InFlight:
-    """A commit that was prepared and is not complete."""
-
     __slots__ = ("attempt", "commit", "failure", "give_up_s", "is_open", "lock", "whole")
 
     def __init__(self, commit: Commit, give_up_s: float, *, is_open: bool) -> None:
         self.commit = commit
         self.give_up_s = give_up_s
-        #: The broker calls in the background.
         self.attempt: Future[Positions] = Future()
-        #: Of an open commit: its holder may use the producer.
+        #: Guards the producer of an open commit.
         self.lock = threading.Lock()
         self.is_open = is_open
-        #: Set when the background thread has nothing more to wait for.
+        #: Set when no extension can follow.
         self.whole = threading.Event()
-        #: Error while an extension was handed to the client.
         self.failure: BaseException | None = None
 
 
 class Committer:
-    """Carries commits out. Only the worker's loop thread calls it.
+    """Sender of a worker's commits. Only the worker's loop thread calls it.
 
     Attributes:
-        producer: The present one. While a commit is under way nobody else may use it.
+        producer: Must have no other user during a commit.
     """
 
     def __init__(
@@ -151,14 +140,13 @@ class Committer:
         self.producer: TransactionalProducer = make_producer()
 
     def use(self, collector: OutputCollector) -> None:
-        """Serve another collector: the tasks begin anew, and what they left half done is given up."""
+        """Replace the collector when the tasks restart, and abort their open transaction."""
         assert self._in_flight is None, "complete or abandon the commit first"
         self._collector = collector
         self.producer.abort()
 
     @property
     def state(self) -> CommitState:
-        """Return the state of the commit in progress."""
         in_flight = self._in_flight
         if in_flight is None:
             return CommitState.NONE
@@ -173,14 +161,14 @@ class Committer:
     ) -> None:
         """Hand a commit to the client; `background` runs the calls that wait for brokers.
 
-        With `opens`, `extend` may add to it for a while. Raises `RecordFailedError` (a handler
-        answered "fail") or `StreamsError`; then no commit is in progress.
+        With `opens`, `extend` may add to it for 0.1 s. Raises `RecordFailedError` (a handler answered
+        "fail") or `StreamsError`; then no commit is in progress.
         """
         assert self._in_flight is None, "complete the commit in progress first"
         in_flight = _InFlight(commit, self._clock.monotonic_s() + _RETRY_LIMIT_S, is_open=opens)
         if self._collector.sink_producer is not None:
-            commit.meanwhile()  # the brokers have the sinks' records already
-        # Before the transaction begins: a sink record may be sent again for longer than a transaction may last.
+            commit.meanwhile()
+        # Before the transaction: sink retries may outlast its time-out.
         self._flush_sinks(in_flight.give_up_s)
         try:
             self._produce(commit)
@@ -203,8 +191,8 @@ class Committer:
     def _await_extension(self, in_flight: _InFlight) -> None:
         """Send the offsets so far, and wait for an extension.
 
-        Later offsets in the same transaction replace them. By then the transaction has registered
-        the group, so the second request is cheaper.
+        Later offsets replace them. The transaction has then registered the group, so the second request
+        is cheaper.
         """
         with in_flight.lock:
             if in_flight.is_open:
@@ -239,7 +227,6 @@ class Committer:
                 in_flight.whole.set()
         finally:
             in_flight.lock.release()
-        # Otherwise the background thread would wait for the interpreter lock, twice.
         wait([in_flight.attempt], _SENDING_S)
         return True
 
@@ -273,9 +260,8 @@ class Committer:
     def abandon(self, *, find_out: bool) -> Positions | None:
         """Wait for the commit in progress, without a retry; None if it is not known to be durable.
 
-        With `find_out` the tasks restart here, so an unknown outcome is read back. Without it the
-        outcome is irrelevant: the producer is discarded, and the next owner of the tasks reads the
-        committed offsets. Raises `FencedError` or `StreamsError`.
+        `find_out` reads an unknown outcome back, because the tasks restart here. Otherwise the next owner
+        reads the committed offsets. Raises `FencedError` or `StreamsError`.
         """
         in_flight, self._in_flight = self._in_flight, None
         if in_flight is None:
@@ -310,8 +296,8 @@ class Committer:
     def _check_time(self, give_up_s: float, error: TransactionAbortedError) -> None:
         if self._clock.monotonic_s() > give_up_s:
             raise StreamsError(
-                f"a transaction of {self.producer.transactional_id} was aborted again and again for "
-                f"{_RETRY_LIMIT_S:.0f} s: {error}; look at the brokers' health and logs"
+                f"a transaction of {self.producer.transactional_id} was aborted repeatedly for "
+                f"{_RETRY_LIMIT_S:.0f} s: {error}; check the brokers' health and logs"
             ) from error
 
     def _transact(self, commit: Commit) -> Positions:
@@ -339,9 +325,9 @@ class Committer:
                 )
 
     def _after_abort(self, commit: Commit, error: TransactionAbortedError) -> None:
-        """Find the records that the broker refuses, if that was the reason; give them to the handler, take them out."""
+        """Find refused records, pass them to the handler, and remove those it skips."""
         _log.warning("transaction aborted, sending it again: %s", error)
-        self._check_changelogs(commit, error)  # a search would wait for one that is gone
+        self._check_changelogs(commit, error)
         changelogs = _changelogs(commit)
         outputs = [columns for columns in commit.outputs if len(columns)]
         rows = [columns for _, columns in changelogs]
@@ -351,7 +337,7 @@ class Committer:
         by_columns: dict[int, list[FailedDelivery]] = {}
         for failure in refused:
             by_columns.setdefault(id(failure.columns), []).append(failure)
-        # What was processed since this commit began belongs to the next one.
+        # Outputs staged since `prepare` belong to the next commit.
         with self._collector.apart() as dead_letters:
             for failures in by_columns.values():
                 columns = failures[0].columns
@@ -365,7 +351,7 @@ class Committer:
     def _fail_changelog(
         self, commit: Commit, changelog: TopicPartition, failure: FailedDelivery
     ) -> NoReturn:
-        """Raise for a row of a store that its changelog refuses: skipped, it would be lost at the next restore."""
+        """Raise for a refused changelog row: skipped, it would be lost at the next restore."""
         origin = self._origin_of(changelog)
         partitions = [
             each
@@ -388,15 +374,15 @@ class Committer:
         return {each: found.offset for each, found in committed.items()}
 
     def _check_changelogs(self, commit: Commit, error: TransactionAbortedError) -> None:
-        """Raise if a changelog is gone: a client that has heard of it holds the records back and says no more than that it waits."""
+        """Raise if a changelog is gone: the client only reports a time-out then."""
         topics = sorted({partition.topic for partition in commit.changelogs})
         try:
             missing = set(topics).difference(self._admin.describe_topics(topics))
         except StreamsError:
-            return  # nobody can tell now, and it is asked again before the retries are over
+            return  # checked again at the next retry
         if missing:
             raise StreamsError(
-                f"changelog {', '.join(sorted(missing))} does not exist any more, and nothing is committed without it: {error}. "
+                f"changelog {', '.join(sorted(missing))} does not exist any more, and the worker cannot commit without it: {error}. "
                 "Bring the topic back, or run `tidewheel reset` to process the input again"
             ) from error
 
@@ -419,14 +405,14 @@ class Committer:
             lambda: self._admin.committed(self._group_id, partitions, stable=True), give_up_s
         )
         if any(stored.get(partition) != sent for partition, sent in commit.offsets.items()):
-            _log.info("the transaction had not committed; going back to what is")
+            _log.info("the transaction had not committed; restarting from the committed offsets")
             raise RolledBackError(str(error)) from error
         _log.info("the transaction had committed")
-        # It could only commit once all its records were acknowledged. An end that is asked for now may be another's.
+        # All its records were acknowledged. Current end offsets may be another worker's.
         return {each: at for each, at in acknowledged.items() if each in commit.changelogs}
 
     def _answered(self, ask: Callable[[], Answer], give_up_s: float) -> Answer:
-        """Return what `ask` returns; brokers may be away, and once back take their time to end a transaction."""
+        """Retry `ask` until brokers are back and have ended the transaction."""
         while True:
             try:
                 return ask()
@@ -437,7 +423,7 @@ class Committer:
                 self._wait(_PAUSE_S)
 
     def _flush_sinks(self, give_up_s: float) -> None:
-        """Wait until all records for sinks are answered; those that time-outs kept back are sent again for a while."""
+        """Wait for all sink records; records that timed out are sent again until `give_up_s`."""
         sinks = self._collector.sink_producer
         if sinks is None:
             return
@@ -448,19 +434,17 @@ class Committer:
                     sinks.produce(_one(failure.columns, failure.index))
 
     def _skips(self, failure: FailedDelivery) -> bool:
-        """Ask the production handler; return whether the record is left out (else it is sent again), or raise."""
+        """Return True if the production handler skips the record."""
         answer = self._collector.refuse(
             failure.columns, failure.index, failure.error, retriable=failure.retriable
         )
         return answer == "continue"
 
     def close(self) -> None:
-        """Close the producer."""
         self.producer.close()
 
 
 def _changelogs(commit: Commit) -> list[tuple[TopicPartition, OutputColumns]]:
-    """Return the changes of the stores as records."""
     return [
         (
             partition,
@@ -505,7 +489,6 @@ def _one(columns: OutputColumns, index: int) -> OutputColumns:
 def changed_offsets(
     before: Mapping[TopicPartition, CommittedOffset], now: Mapping[TopicPartition, CommittedOffset]
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return the offsets that differ from what was committed last. Pure."""
     return {
         partition: offset for partition, offset in now.items() if before.get(partition) != offset
     }

@@ -1,4 +1,4 @@
-"""Reads input records again: those behind outputs and rows that failed, whose raw bytes nobody has kept."""
+"""Input reread: fetches the raw input records behind failed outputs and rows."""
 
 import logging
 import time
@@ -14,32 +14,25 @@ from tidewheel.tasks.processing.engine.record_batch import SourceRecords
 
 _log = logging.getLogger(__name__)
 
-#: A record is waited for in so many polls of this length: 5 s, far less than a worker may stand still.
+#: Polls for a record: 5 s together, far less than `worker_hang_timeout_ms`.
 _POLLS: Final = 50
 _POLL_S: Final = 0.1
 
-#: What arrives with a record is kept until the next read: records that fail together mostly stand together.
+#: Records per poll, cached: records that fail together are mostly neighbours.
 _RECORDS: Final = 1_000
 
-#: For how long nothing is read after the cluster gave no answer, so that many failing records don't wait one by one.
+#: Pause after a time-out, because many failing records would each wait.
 _REST_S: Final = 60.0
 
 
 class InputRecord(NamedTuple):
-    """An input record as it stands in its topic."""
-
     key: bytes | None
     value: bytes | None
     headers: Headers
 
 
 class InputAgain:
-    """Finds input records by their place. The client is made when it is needed first; one thread calls it.
-
-    Args:
-        make: Makes the client.
-        monotonic_s: A clock that never jumps, in seconds.
-    """
+    """Reader of consumed input records; creates its client when first needed."""
 
     def __init__(
         self, make: Callable[[], RecordSource], *, monotonic_s: Callable[[], float] = time.monotonic
@@ -47,15 +40,13 @@ class InputAgain:
         self._make = make
         self._monotonic_s = monotonic_s
         self._reader: RecordSource | None = None
-        #: What arrived with the last record.
         self._runs: Sequence[SourceRecords] = ()
-        #: Where the reader stands behind that.
         self._next = 0
         self._known: set[str] = set()
         self._rests_until_s = monotonic_s()
 
     def find(self, partition: TopicPartition, offset: int) -> InputRecord | None:
-        """Return the record at an offset that was consumed; None, with a warning, if it can't be read (any more)."""
+        """Return a consumed record; None, with a warning, if it can't be read."""
         found = _found(self._runs, partition, offset)
         if found is not None or self._monotonic_s() < self._rests_until_s:
             return found
@@ -83,9 +74,9 @@ class InputAgain:
     def find_last(
         self, partition: TopicPartition, keys: Collection[bytes], start: int, end: int
     ) -> int | None:
-        """Return the offset of the last record with one of some keys, from `start` and before `end`.
+        """Return the offset of the last record with one of these keys in [`start`, `end`).
 
-        None if there is none, or it can't be told: the log has lost the records, or gives no more in time.
+        None if there is none, the log has lost the records, or the cluster does not answer in time.
         """
         last: int | None = None
         try:
@@ -100,16 +91,15 @@ class InputAgain:
                         last = found[-1] if found else last
                 start = self._next
         except (OffsetOutOfRangeError, StreamsError) as error:
-            _log.warning("can't look for the input of a row in %s again: %s", partition, error)
+            _log.warning("can't search the input of a row in %s again: %s", partition, error)
             self._drop()
         return last
 
     def close(self) -> None:
-        """Close the client, if there is one; idempotent."""
         self._drop()
 
     def _read(self, partition: TopicPartition, offset: int) -> bool:
-        """Take what arrives from an offset on; return whether the record must be in it, if it is still there."""
+        """Fetch records from an offset; return False at a time-out."""
         self._runs = ()
         if self._reader is None:
             self._reader = self._make()
@@ -123,7 +113,7 @@ class InputAgain:
             self._runs = reader.poll(_RECORDS, _POLL_S)
             self._next = reader.positions()[partition]
             if self._runs or self._next > offset:
-                reader.assign({})  # nothing is fetched ahead for nobody
+                reader.assign({})  # stops prefetching
                 return True
         return False
 

@@ -1,8 +1,8 @@
-"""Outputs of a worker's tasks between processing and commit.
+"""Output collection: stages the outputs of a worker's tasks until the commit.
 
-In exactly_once everything is staged here until the commit. In at_least_once records for sinks and dead letters go to
-the sink producer at once; what stays inside the application (repartition topics) is staged, because it is transactional
-in both guarantees. Sizes are checked here, since a broker refuses a whole request for one record that is too large.
+Under at_least_once, records for sinks and dead letters go to the sink producer immediately.
+Repartition records are transactional under both guarantees, hence always staged. Sizes are checked
+here, since a broker refuses a whole request for one record that is too large.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -22,39 +22,32 @@ from tidewheel.tasks.processing.api.record import Headers, Record
 from tidewheel.tasks.processing.engine.error_policy import ErrorPolicy
 from tidewheel.tasks.processing.engine.output import OutputColumns
 
-#: Upper bound of what a record takes in a batch beside key, value and headers (varints, batch header; KIP-98).
+#: Upper bound of a record's overhead bytes in a batch (varints, batch header; KIP-98).
 RECORD_OVERHEAD_BYTES = 96
 
-#: What a staged record costs in memory beside its bytes.
+#: Memory overhead of a staged record.
 _STAGED_OVERHEAD_BYTES = 150
 
-
-#: How long a worker that ends because a record failed waits for the record's dead letter.
+#: Wait for the dead letter of a record that ends the worker.
 _LETTER_S: Final = 10.0
 
 
 class TopicInfo(Protocol):
-    """What the collector asks about topics; answers are cached by the implementation."""
+    """Cached facts of topics."""
 
     def partition_count(self, topic: str) -> int:
-        """Return the partition count; raises `MissingOutputTopicError` naming a topic that does not exist."""
+        """Raise `MissingOutputTopicError` if the topic does not exist."""
         ...
 
-    def message_bytes_max(self, topic: str) -> int:
-        """Return the largest record batch the topic accepts."""
-        ...
+    def message_bytes_max(self, topic: str) -> int: ...
 
     def message_bytes_max_now(self, topic: str) -> int:
-        """Return the same, asked anew (at most about once a second)."""
+        """Return a fresh value (read at most about once a second)."""
         ...
 
 
 class OutputCollector:
-    """Stages and sends the outputs of one worker. Only the worker's loop thread calls it.
-
-    `make_input_reader` makes the client that finds the input record behind an output that failed, if one does; without it
-    none is looked for.
-    """
+    """Outputs of one worker. Only the worker's loop thread calls it."""
 
     def __init__(
         self,
@@ -69,17 +62,16 @@ class OutputCollector:
         self.staged: list[OutputColumns] = []
         self.staged_bytes = 0
         self.produced = 0
-        #: Set right after construction: policy and collector need each other.
         self.policy: ErrorPolicy | None = None
 
     def add(self, columns: OutputColumns, *, internal: bool) -> None:
-        """Stage or send records; those too large go to the production handler first."""
+        """Stage or send records; the production handler receives those that are too large."""
         columns.internal = internal
         size = self._checked(columns)
         if not len(columns):
             return
         self.produced += len(columns)
-        # A sink producer keeps its records until the flush, so they count as well.
+        # A sink producer buffers its records until the flush.
         self.staged_bytes += size + len(columns) * _STAGED_OVERHEAD_BYTES
         if internal or self.sink_producer is None:
             self.staged.append(columns)
@@ -87,17 +79,15 @@ class OutputCollector:
             self.sink_producer.produce(columns)
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
         return self._topics.partition_count(topic)
 
     def take_staged(self) -> list[OutputColumns]:
-        """Remove and return what is staged, in order."""
         staged, self.staged, self.staged_bytes = self.staged, [], 0
         return staged
 
     @contextmanager
     def apart(self) -> Generator[Callable[[], list[OutputColumns]]]:
-        """Keep what is staged in the block apart from what was staged before; yields what takes it."""
+        """Stage the block's outputs separately; yields a function that drains them."""
         before, size = self.staged, self.staged_bytes
         self.staged, self.staged_bytes = [], 0
         try:
@@ -107,11 +97,11 @@ class OutputCollector:
             self.staged_bytes += size
 
     def _checked(self, columns: OutputColumns) -> int:
-        """Return the bytes of the records, without those that are too large."""
+        """Return the bytes of the records, after removing those that are too large."""
         limit = self._topics.message_bytes_max(columns.topic)
         if columns.headers is None:
             size = column_bytes(columns.keys) + column_bytes(columns.values)
-            if size + RECORD_OVERHEAD_BYTES <= limit:  # all together are not too large, so none is
+            if size + RECORD_OVERHEAD_BYTES <= limit:
                 return size
             largest = max(map(len, filter(None, columns.keys)), default=0) + max(
                 map(len, filter(None, columns.values)), default=0
@@ -138,10 +128,10 @@ class OutputCollector:
     def refuse(
         self, columns: OutputColumns, index: int, error: Exception, *, retriable: bool = False
     ) -> str:
-        """Give one output record to the production handler, with the raw input record behind it.
+        """Pass one output record to the production handler, with its raw input record.
 
-        Where that is not known or can't be read again, a dead letter has the output's own key and value. Returns
-        "continue", or "retry" if the record is `retriable`, or raises.
+        Without the input record, a dead letter has the output's own key and value. Returns "continue", or
+        "retry" if the record is `retriable`, or raises.
         """
         assert self.policy is not None
         key, value = columns.keys[index], columns.values[index]
@@ -177,11 +167,9 @@ class OutputCollector:
     def find_last(
         self, partition: TopicPartition, keys: Collection[bytes], start: int, end: int
     ) -> int | None:
-        """Return the offset of the last input record with one of some keys; see `InputAgain.find_last`."""
         return None if self._inputs is None else self._inputs.find_last(partition, keys, start, end)
 
     def _input_of(self, columns: OutputColumns, index: int) -> InputRecord | None:
-        """Return the input record behind an output, if somebody looks at it and it can be had."""
         topic, partition, offset = columns.input_of(index)
         if self._inputs is None or topic is None or partition is None or offset is None:
             return None
@@ -191,13 +179,12 @@ class OutputCollector:
         return self._inputs.find(TopicPartition(topic, partition), offset)
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Close its clients. What a record that failed leaves, its dead letter, is waited for: nobody sends it again."""
+        """Close the clients; wait for the dead letter of a failed record, which is sent once."""
         if self.policy is not None:
             self.policy.drops.report(at_end=True)
         if self._inputs is not None:
@@ -207,7 +194,7 @@ class OutputCollector:
 
 
 def record_bytes(columns: OutputColumns, index: int) -> int:
-    """Return an upper estimate of what one record takes in a produce request."""
+    """Return an upper estimate of a record's bytes in a produce request."""
     key, value = columns.keys[index], columns.values[index]
     size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
     if columns.headers is not None:
@@ -218,7 +205,7 @@ def record_bytes(columns: OutputColumns, index: int) -> int:
 
 
 def batch_ends(columns: OutputColumns, batch_bytes: int) -> Iterator[int]:
-    """Yield the ends of runs of records that are no larger than a batch; a larger record is a run of its own."""
+    """Yield the ends of runs that fit a batch; a larger record is its own run."""
     size = 0
     for index in range(len(columns)):
         more = record_bytes(columns, index)
@@ -231,7 +218,6 @@ def batch_ends(columns: OutputColumns, batch_bytes: int) -> Iterator[int]:
 
 
 def drop(columns: OutputColumns, indices: Sequence[int]) -> None:
-    """Remove records from columns in place."""
     left_out = set(indices)
     kept = [index for index in range(len(columns)) if index not in left_out]
     columns.keys = [columns.keys[i] for i in kept]
@@ -248,5 +234,5 @@ def drop(columns: OutputColumns, indices: Sequence[int]) -> None:
         columns.inputs = lambda index: inputs(kept[index])
 
 
-#: Stages a dead letter; made by the worker from `OutputCollector.add`.
+#: Stages a dead letter.
 Emit = Callable[[OutputColumns], None]

@@ -1,7 +1,7 @@
 """Errors for refused changelog rows: finds the store, its writers and the input record.
 
-A store keeps the last row of each key and no origin. So the input of the commit is read again for
-the last record with the row's key.
+A row does not store its origin. So the input of the commit is read again for the last record with
+the row's key.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,18 +14,12 @@ from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic
 from tidewheel.tasks.ports import FailedDelivery
 from tidewheel.tasks.processing.api.topology_spec import ProcessorSpec
 
-#: Bytes behind the record's key in a row's key: none, time and number (windows), two times (sessions).
+#: Bytes after the record's key in a row's key: none, time and number (windows), times (sessions).
 _SUFFIX_BYTES = (0, 12, 16)
 
 
 class RowOrigin(NamedTuple):
-    """Possible origins of the rows of one changelog partition.
-
-    Attributes:
-        store: The store.
-        writers: Processors that are connected to the store and may write it.
-        inputs: Input partitions of their task.
-    """
+    """Possible origins of the rows of one changelog partition."""
 
     store: str
     writers: tuple[str, ...]
@@ -33,19 +27,14 @@ class RowOrigin(NamedTuple):
 
 
 class KeyFinder(Protocol):
-    """Reads input again."""
-
     def find_last(
         self, partition: TopicPartition, keys: Collection[bytes], start: int, end: int
-    ) -> int | None:
-        """Return the offset of the last record with one of some keys, from `start` and before `end`; None without one."""
-        ...
+    ) -> int | None: ...
 
 
 def origin_of(
     plan: ApplicationPlan, application_id: str, changelog: TopicPartition
 ) -> RowOrigin | None:
-    """Return the origin of a changelog partition's rows; None if the plan has no such store."""
     for subtopology in plan.subtopologies.values():
         for store in subtopology.spec.stores:
             if changelog_topic(application_id, store.name) == changelog.topic:
@@ -82,7 +71,10 @@ def refused_row(
     ranges: Mapping[TopicPartition, tuple[int, int]],
     finder: KeyFinder,
 ) -> RecordFailedError:
-    """Return the error for a row that its changelog refuses; `ranges` has the input offsets of its commit, without the ends."""
+    """Return the error for a row that its changelog refuses.
+
+    `ranges` has the input offsets of its commit, ends excluded.
+    """
     columns, index = failure.columns, failure.index
     key, value = columns.keys[index] or b"", columns.values[index] or b""
     places = _only(ranges) or _found(record_keys(key), ranges, finder)
@@ -100,7 +92,6 @@ def refused_row(
 
 
 def _only(ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[tuple[TopicPartition, int]]:
-    """Return the one input record of a commit, if it has just one."""
     alone = [(partition, start) for partition, (start, end) in ranges.items() if end == start + 1]
     return alone if len(ranges) == 1 else []
 
@@ -108,7 +99,6 @@ def _only(ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[tuple[TopicP
 def _found(
     keys: Collection[bytes], ranges: Mapping[TopicPartition, tuple[int, int]], finder: KeyFinder
 ) -> list[tuple[TopicPartition, int]]:
-    """Return the last record of each input that has one of some keys."""
     offsets = {
         partition: finder.find_last(partition, keys, start, end)
         for partition, (start, end) in ranges.items()

@@ -161,7 +161,7 @@ def test_a_transaction_that_is_always_aborted_ends_in_an_error() -> None:
     stage = Stage()
     stage.broker.commit_fates.extend([CommitFate.ABORTS] * 5_000)
     staged(stage, b"1")
-    with pytest.raises(StreamsError, match=r"app-1 was aborted again and again for 300 s"):
+    with pytest.raises(StreamsError, match=r"app-1 was aborted repeatedly for 300 s"):
         stage.carry_out()
     stage.assert_nothing_visible()
 
