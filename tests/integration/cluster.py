@@ -1,4 +1,4 @@
-"""A cluster as integration tests see it: topics made, filled and read back with a client of the tests' own."""
+"""Client of a test's cluster: creates, fills and reads topics."""
 
 import threading
 import time
@@ -22,20 +22,17 @@ from tidewheel.tasks.ports import NewTopic
 from tidewheel.tasks.processing.api.record import Headers
 from tidewheel.tasks.processing.engine.output import ANY_PARTITION, OutputColumns
 
-#: Far beyond what anything here takes; a test that reaches it has failed.
+#: Far longer than any wait here needs. A test that reaches it has failed.
 PATIENCE_S = 120.0
 
-#: Conditions are looked at so often; those that take long after so many times what they take, but no later than that.
+#: The pause grows with the time already waited, up to the maximum.
 _PAUSE_S = 0.02
 _PAUSES = 10
 _PAUSE_MOST_S = 0.2
 
 
 def until(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Wait until a condition holds; `what` is the message of the failure if it never does.
-
-    One that asks the broker is asked less often: waiting shall not take the processor from what is waited for.
-    """
+    """Wait until a condition holds; long waits poll less often, to leave the processor free."""
     asked_s = time.monotonic()
     deadline = asked_s + timeout_s
     while not condition():
@@ -47,8 +44,6 @@ def until(condition: Callable[[], object], what: str, timeout_s: float = PATIENC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A committed record as it was read back."""
-
     partition: int
     offset: int
     key: bytes
@@ -58,8 +53,6 @@ class Received:
 
 
 class Cluster:
-    """One broker with the questions and orders that tests have."""
-
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
         self.clients = KafkaClients(
@@ -71,8 +64,7 @@ class Cluster:
         self.admin.close()
 
     def create(self, partitions: Mapping[str, int], **config: str) -> None:
-        """Create topics; dots in names of settings are written as underscores."""
-        # Timestamps of tests are of 1970: a broker would delete such records after half a minute.
+        # Records of tests date from 1970. A broker would delete them after half a minute.
         settings = {"retention.ms": "-1"}
         settings |= {name.replace("_", "."): value for name, value in config.items()}
         self.admin.create_topics(
@@ -91,7 +83,7 @@ class Cluster:
         first_timestamp: int = 1_000,
         headers: Headers | None = None,
     ) -> None:
-        """Write records, each a millisecond of event time after the one before; returns once they are there."""
+        """Write records 1 ms of event time apart; return after their acknowledgement."""
         with Feed(self, topic) as feed:
             feed.send(
                 list(records),
@@ -101,15 +93,13 @@ class Cluster:
             )
 
     def read(self, topic: str) -> list[Received]:
-        """Return every committed record of a topic: by partition, then offset."""
         records = [_received(message) for message in self._messages(topic)]
         return sorted(records, key=lambda each: (each.partition, each.offset))
 
     def _messages(self, topic: str) -> Iterator[Message]:
-        """Yield the committed records of a topic, in order within each partition.
+        """Yield committed records by partition and offset, after open transactions have ended.
 
-        Those of transactions that are open at the beginning are waited for: a commit is answered, and its offsets can be
-        read, a moment before its records can.
+        A broker acknowledges a commit before consumers can read its records.
         """
         ends = self.log_ends(topic)
         consumer = Consumer(
@@ -129,14 +119,13 @@ class Cluster:
             consumer.close()
 
     def values_by_key(self, topic: str) -> dict[bytes, list[bytes | None]]:
-        """Return the committed values of each key, in order."""
         values: defaultdict[Any, list[Any]] = defaultdict(list)
         for message in self._messages(topic):
             values[message.key()].append(message.value())
         return dict(values)
 
     def folded(self, topic: str) -> dict[bytes, tuple[bytes, int]]:
-        """Return what a changelog says: the last value and timestamp of each key that is not deleted."""
+        """Return the last value and timestamp of each live key of a changelog."""
         last: dict[Any, Message] = {message.key(): message for message in self._messages(topic)}
         return {
             key: (value, message.timestamp()[1])
@@ -145,7 +134,7 @@ class Cluster:
         }
 
     def committed(self, application_id: str) -> dict[TopicPartition, int]:
-        """Return the application's committed offsets, once pending ones are decided."""
+        """Return the committed offsets, after pending transactions have ended."""
         found = self.admin.committed(application_id, None, stable=True)
         return {partition: committed.offset for partition, committed in found.items()}
 
@@ -154,15 +143,13 @@ class Cluster:
         return self.admin.stable_offsets(self.partitions(topic))
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic."""
         count = self.admin.describe_topics([topic])[topic].partitions
         return [TopicPartition(topic, number) for number in range(count)]
 
     def is_consumed(self, application_id: str, *topics: str) -> bool:
-        """Return whether an application has committed everything that stands in these topics.
+        """Return True if an application has committed its whole input.
 
-        Also what is not seen yet: a transaction's offsets may be decided a moment before its records in a repartition
-        topic are. And everything at one moment: the ends are read after the offsets.
+        The order of reads matters: an offset can be visible before its transaction's records are.
         """
         committed = self.committed(application_id)
         wanted = [each for topic in topics for each in self.partitions(topic)]
@@ -178,7 +165,6 @@ class Cluster:
     def wait_until_consumed(
         self, application_id: str, *topics: str, timeout_s: float = PATIENCE_S
     ) -> None:
-        """Wait until an application has committed everything that stands in these topics."""
         until(
             lambda: self.is_consumed(application_id, *topics),
             f"{application_id} consumes {topics}",
@@ -187,8 +173,6 @@ class Cluster:
 
 
 class Feed:
-    """A producer of input for one topic. One thread uses it."""
-
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._topic = topic
         self._producer = cluster.clients.sink_producer()
@@ -201,7 +185,6 @@ class Feed:
         first_timestamp: int,
         headers: Headers | None = None,
     ) -> None:
-        """Write records, each a millisecond of event time after the one before."""
         self._producer.produce(
             OutputColumns(
                 topic=self._topic,
@@ -223,10 +206,7 @@ class Feed:
 
 
 class SteadyFeed(threading.Thread):
-    """Writes records at a rate until told to stop, and keeps what it wrote.
-
-    `make(n)` returns the n-th record.
-    """
+    """Writes records at a rate until `stop`, and keeps them; `make(n)` returns the n-th record."""
 
     _made: ClassVar["WeakSet[SteadyFeed]"] = WeakSet()
 
@@ -263,12 +243,10 @@ class SteadyFeed(threading.Thread):
 
     @classmethod
     def stop_all(cls) -> None:
-        """Have those stop that a test left running, because it failed."""
         for feed in cls._made:
             feed._done.set()
 
     def stop(self) -> None:
-        """Stop; everything is written when this returns."""
         self._done.set()
         self.join(PATIENCE_S)
         assert not self.is_alive(), "the feed has stopped"

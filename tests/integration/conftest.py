@@ -1,4 +1,4 @@
-"""What integration tests share: one broker for all of them, applications and workers that end with their test."""
+"""Shared fixtures: one broker, and applications and workers that end with their test."""
 
 import secrets
 import sys
@@ -14,18 +14,15 @@ from tidewheel import KafkaStreams, StreamsBuilder, StreamsConfig, Topology
 from tidewheel.streams.broker import RunningBroker
 from tidewheel.streams.worker.application.run_options import RunOptions
 
-#: As text: thousands of paths are looked at, in each process.
+#: A string: each process compares thousands of paths with it.
 _HERE = str(Path(__file__).parent) + "/"
 
-#: Starts a topology in this process and returns it, by default once it is RUNNING.
 StartApp = Callable[..., KafkaStreams]
 
-#: Starts a worker's process of this name, by default of `programs.worker`, which then waits for orders.
 StartWorker = Callable[..., WorkerProcess]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs a broker and takes its time."""
     for item in items:
         if str(item.path).startswith(_HERE):
             item.add_marker(pytest.mark.broker)
@@ -34,7 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
-    """The session's broker."""
     made = Cluster(kafka_broker.bootstrap_servers)
     yield made
     made.close()
@@ -42,20 +38,17 @@ def cluster(kafka_broker: RunningBroker) -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def _feeds_end() -> Iterator[None]:
-    """No feed outlives its test."""
     yield
     SteadyFeed.stop_all()
 
 
 @pytest.fixture
 def unique() -> str:
-    """A word that no other test and no earlier run has used for its topics and applications."""
     return secrets.token_hex(4)
 
 
 @pytest.fixture
 def config(cluster: Cluster, unique: str, tmp_path: Path) -> dict[str, Any]:
-    """Settings of an application of its own, as keywords or as orders of a worker."""
     return {
         "application_id": f"app-{unique}",
         "bootstrap_servers": cluster.bootstrap_servers,
@@ -67,7 +60,6 @@ def config(cluster: Cluster, unique: str, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def start_app() -> Iterator[StartApp]:
-    """Runs applications in this process and closes them after the test."""
     apps: list[KafkaStreams] = []
 
     def start(
@@ -78,7 +70,7 @@ def start_app() -> Iterator[StartApp]:
         prepare: Callable[[KafkaStreams], None] | None = None,
         wait: bool = True,
     ) -> KafkaStreams:
-        # Alone and at once, unless a test is about groups.
+        # Fixed assignment starts without a group's delays.
         options = options or RunOptions(fixed=True)
         settings = StreamsConfig(**config)
         if isinstance(topology, StreamsBuilder):
@@ -99,7 +91,6 @@ def start_app() -> Iterator[StartApp]:
 
 @pytest.fixture
 def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
-    """Starts workers' processes and ends them after the test."""
     workers: list[WorkerProcess] = []
 
     def start(name: str, program: str = WORKER) -> WorkerProcess:
@@ -110,5 +101,5 @@ def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
     yield start
     for worker in workers:
         worker.close()
-        # Shown by a test that has failed, and by no other.
+        # pytest shows this for failed tests only.
         sys.stdout.write(f"--- {worker.name}, the end of its log ---\n{worker.log[-8_000:]}\n")

@@ -1,14 +1,12 @@
-"""One application under a steady feed whose worker is killed by SIGKILL again and again, and what was counted.
+"""An application under a steady feed whose worker is killed by SIGKILL many times.
 
-How kills are counted, honestly:
+Each kill is classified by the dead worker's scoreboard in shared memory, which the worker writes
+after each slice of records and at both ends of each commit.
 
-- Where a kill fell is read from the dead worker's scoreboard: shared memory, written after every slice of records and
-  at both ends of every commit.
-- "Between two commits, with records uncommitted": it was RUNNING and in no commit when it died, and in some input
-  partition the next worker that got that far began (at the committed offset) below the position the dead one had
-  processed to. So these records were processed and lost, and are processed again.
-- "Replays a tail": the next worker restored at least one changelog record into a store that it found on disk with a
-  position of its own, beyond the start of the changelog.
+- "Between two commits, with records uncommitted": the worker was RUNNING and in no commit,
+  and a later worker started below its position. So records were lost and processed again.
+- "Replays a tail": the next worker found a store with a position on disk, and restored at
+  least one changelog record into it.
 """
 
 import logging
@@ -32,15 +30,15 @@ FEED_S: Final = 40.5
 KILLS: Final = 20
 KILLS_BETWEEN_COMMITS: Final = 15
 TAILS_REPLAYED: Final = 5
-#: A run that has not got what it needs by then never will.
+#: A run without enough hits by then never gets them.
 _KILLS_MOST: Final = 60
-#: Four workers on two cores would be in a commit half of their time at the default of 0.1 s.
+#: At the default of 0.1 s, four workers on two cores spend half their time in commits.
 COMMIT_INTERVAL_S: Final = 0.2
-#: A worker is killed after at most so many commits.
+#: A worker is killed after at most this many commits.
 _COMMITS_MOST: Final = 4
-#: About as long as a start takes.
+#: Seconds: about the duration of a start.
 _START_S: Final = 0.7
-#: One kill in so many falls at any moment of a start, the others while records are processed.
+#: One kill in this many hits a start; the others hit the processing of records.
 _EARLY_ONE_IN: Final = 7
 
 _RUNNING: Final = next(number for state, number in STATE_NUMBERS.items() if state == "RUNNING")
@@ -48,8 +46,6 @@ _RUNNING: Final = next(number for state, number in STATE_NUMBERS.items() if stat
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """What the kills of a run hit."""
-
     kills: int = 0
     between_commits: int = 0
     in_commit: int = 0
@@ -60,7 +56,6 @@ class Counts:
 
     @property
     def enough(self) -> bool:
-        """Return whether the run has seen all it is for."""
         return (
             self.kills >= KILLS
             and self.between_commits >= KILLS_BETWEEN_COMMITS
@@ -70,13 +65,7 @@ class Counts:
 
 @dataclass(slots=True)
 class CrashRun:
-    """One run, made by `start` and ended by `finish`.
-
-    Attributes:
-        records: What was fed.
-        counts: What the kills hit.
-        exit_code: How the last worker ended, which was not killed.
-    """
+    """One run; `exit_code` belongs to the last worker, which is not killed."""
 
     cluster: Cluster
     job: str
@@ -108,7 +97,6 @@ class CrashRun:
         return f"{self.application_id}-{STORE}-changelog"
 
     def in_each_partition(self) -> dict[TopicPartition, int]:
-        """Return how much stands in each partition that a task reads."""
         topics = [self.source]
         if self.job == "word_count":
             topics.append(f"{self.application_id}-{STORE}-repartition")
@@ -116,14 +104,12 @@ class CrashRun:
         return self.cluster.admin.stable_offsets(partitions)
 
     def start(self) -> None:
-        """Make the topics and begin, in a thread of its own."""
         self.folder.mkdir()
         self.cluster.create({self.source: 2, self.sink: 2})
         self._thread = Thread(target=self._run, name=self.application_id, daemon=True)
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait for the end; raises what went wrong."""
         assert self._thread is not None, "start comes first"
         self._thread.join()
         if self._error is not None:
@@ -135,7 +121,7 @@ class CrashRun:
             self.cluster, self.source, lambda _: self._record(chance), rate=RECORDS_PER_S
         )
         feed.start()
-        # The next worker waits with everything imported, so that little of the run is spent on that.
+        # The next worker has imported everything before it is needed; this shortens the run.
         worker, ready = self._worker(), self._worker()
         try:
             self._go(worker)
@@ -162,7 +148,7 @@ class CrashRun:
 
     def _record(self, chance: random.Random) -> tuple[bytes, bytes]:
         if self.job == "word_count":
-            # Squared, so that some words are frequent and most are rare.
+            # Squared: some words are frequent and most are rare.
             words = (int(chance.random() ** 2 * 3_000) for _ in range(chance.randint(1, 3)))
             text = " ".join(f"word-{word:04}" for word in words).encode()
             return b"line-%03d" % chance.randrange(1_000), text
@@ -175,11 +161,10 @@ class CrashRun:
         worker.go(self.job, self.source, self.sink, self.config)
 
     def _kill(self, worker: WorkerProcess, waits: random.Random) -> None:
-        """Kill at a random moment: of the start, or while records are processed."""
         if waits.randrange(_EARLY_ONE_IN):
             self._wait_until_processing(worker)
-            # Told in commits that change state, not in seconds: a machine that is slow would otherwise never get anywhere,
-            # or only ever as far as the repartition topic.
+            # Counted in commits that change state, not in seconds: a slow machine would otherwise
+            # never get beyond the repartition topic.
             changes = waits.randint(1, _COMMITS_MOST)
             until(
                 lambda: worker.numbers().get("changes", 0) >= changes or worker.has_ended,
@@ -208,7 +193,6 @@ class CrashRun:
         self._unjudged = []
 
     def _judge(self, dead: dict[str, int], successors: list[dict[str, int]]) -> None:
-        """Count a kill by what the dead worker left and where its successors began."""
         lost = _lost(dead, successors)
         if dead.get("state") != _RUNNING:
             self.counts.while_starting += 1
@@ -232,7 +216,7 @@ class CrashRun:
     def _catch_up(self, worker: WorkerProcess) -> None:
         topics = [self.source]
         if self.job == "word_count":
-            # In this order: what is committed in the source stands in the repartition topic.
+            # In this order: records committed in the source are then in the repartition topic.
             topics.append(f"{self.application_id}-{STORE}-repartition")
         for topic in topics:
             self.cluster.wait_until_consumed(self.application_id, topic)
@@ -240,7 +224,6 @@ class CrashRun:
 
 
 def _processed(numbers: dict[str, int]) -> int:
-    """Return how many offsets a worker has gone on from where it began."""
     return sum(
         numbers["position:" + name.removeprefix("start:")] - start
         for name, start in numbers.items()
@@ -249,7 +232,6 @@ def _processed(numbers: dict[str, int]) -> int:
 
 
 def _lost(dead: dict[str, int], successors: list[dict[str, int]]) -> int:
-    """Return how many offsets a dead worker had processed that the next one to get that far began with again."""
     lost = 0
     for name, position in dead.items():
         if name.startswith("position:"):

@@ -1,4 +1,4 @@
-"""Processes by fork, instead of a new interpreter that imports everything for each: that takes a second of processor every time."""
+"""Forked processes: a new interpreter with all imports costs a second of processor time."""
 
 import atexit
 import os
@@ -17,7 +17,7 @@ _NURSERY: Final = "tests.integration.programs.nursery"
 
 
 class _Nursery:
-    """The process that forks those of a program, one for all tests of this process; started when it is first needed."""
+    """Parent of the forked children of one program, started on first use."""
 
     def __init__(self, program: str) -> None:
         self._program = program
@@ -25,7 +25,6 @@ class _Nursery:
         self._socket: socket.socket | None = None
 
     def fork(self, orders: int, log: int, told: int) -> None:
-        """Have a process forked; the files are its input, its log, and where its number and its end are told."""
         with self._lock:
             if self._socket is None:
                 self._socket = self._start()
@@ -42,7 +41,7 @@ class _Nursery:
                 stdout=subprocess.DEVNULL,
             )
         atexit.register(process.wait)
-        atexit.register(ours.close)  # goes first, and is what ends it
+        atexit.register(ours.close)  # exits first, which ends the child
         return ours
 
 
@@ -50,13 +49,7 @@ _nurseries: Final[dict[str, _Nursery]] = {}
 
 
 class ForkedProcess:
-    """A process of a program, a module with a `main`: what tests use of `subprocess.Popen`.
-
-    Attributes:
-        pid: The process.
-        stdin: A pipe to its standard input.
-        returncode: How it has ended, once that is known.
-    """
+    """A process of a module with a `main`, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, program: str, log: int) -> None:
         orders, to_orders = os.pipe()
@@ -75,17 +68,15 @@ class ForkedProcess:
             self._told.close()
             raise RuntimeError(f"{program} could not be imported; standard error says why")
         self.pid = int(number)
-        self._end = select.poll()  # unlike `select.select`, however many files are open
+        self._end = select.poll()  # unlike `select.select`, works with any number of open files
         self._end.register(self._told, select.POLLIN)
 
     def poll(self) -> int | None:
-        """Return how it has ended, None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float) -> int:
-        """Wait for its end; return its exit code, negative for a signal."""
         if self.returncode is None:
             if not self._end.poll(timeout * 1000):
                 raise subprocess.TimeoutExpired(_NURSERY, timeout)
@@ -94,11 +85,9 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # its end is about to be told
+            with suppress(ProcessLookupError):  # its exit is about to be reported
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
         self.send_signal(signal.SIGKILL)

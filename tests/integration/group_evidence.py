@@ -1,4 +1,4 @@
-"""What a group's day leaves behind, read by its tests: windows in which tasks worked, grants and READY, the changelog."""
+"""Evidence of a group run: windows with work, grants with READY, and the changelog."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ _LOOK_S: Final = 0.02
 
 
 class FedWindows(threading.Thread):
-    """Notes in which windows of 250 ms a feed has written something in both halves: only those tell anything of a task."""
+    """Records the 250 ms windows in which the feed wrote in both halves; only these judge a task."""
 
     def __init__(self, feeder: Feeder) -> None:
         super().__init__(name="fed-windows", daemon=True)
@@ -28,7 +28,6 @@ class FedWindows(threading.Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
-        """Look until stopped."""
         sent = self._feeder.sent
         while not self._ending.wait(_LOOK_S):
             half = int(time.monotonic() * WINDOWS_PER_S * 2)
@@ -38,18 +37,15 @@ class FedWindows(threading.Thread):
             sent = now_sent
 
     def stop(self) -> None:
-        """Look no more."""
         self._ending.set()
         self.join()
 
     def between(self, from_s: float, until_s: float) -> list[int]:
-        """Return the fed windows that lie between two times."""
         windows = range(int(from_s * WINDOWS_PER_S) + 1, int(until_s * WINDOWS_PER_S))
         return [each for each in windows if {2 * each, 2 * each + 1} <= self._halves]
 
 
 def worked_windows(folder: Path, partition: int) -> set[int]:
-    """Return the windows in which any member processed a record of a partition."""
     found: set[int] = set()
     for path in folder.glob(f"*-0_{partition}.windows"):
         found.update(map(int, path.read_text().split()))
@@ -57,7 +53,7 @@ def worked_windows(folder: Path, partition: int) -> set[int]:
 
 
 def longest_row(windows: Iterable[int]) -> int:
-    """Return how many windows follow each other, at most.
+    """Return the longest run of consecutive windows.
 
     >>> longest_row([3, 5, 6, 9])
     2
@@ -72,13 +68,10 @@ def longest_row(windows: Iterable[int]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A grant, and what was said of it.
+    """A grant with its answers.
 
-    Attributes:
-        record: As it is in the log.
-        is_planned: The owner before gave the task up for this member.
-        granted: The owner's word that it processes, None if it did not come.
-        ready: The last READY of the owner's copy before that.
+    `is_planned`: the former owner revoked the task for this member. `ready`: the last READY of the
+    owner's copy before it.
     """
 
     record: TaskRecord
@@ -87,7 +80,6 @@ class Grant:
     ready: Ready | None
 
     def restored_too_much(self, place: str) -> int:
-        """Return how many records were restored after the grant beyond those written after READY; `place`: the changelog."""
         assert self.granted is not None
         assert self.ready is not None
         after = self.record.changelog_end[place] - self.ready.positions[place]
@@ -95,9 +87,9 @@ class Grant:
 
 
 def grants(records: Iterable[AnyRecord], messages: list[AnyMessage]) -> list[Grant]:
-    """Return every grant there ever was, once: a snapshot says the newest ones again."""
+    """Return every grant once; snapshots repeat the newest ones."""
     found: dict[tuple[str, int], Grant] = {}
-    #: Whom each task was revoked for since its last grant, if its owner acknowledged that.
+    #: Member that each task was revoked for since its last grant, if the owner acknowledged it.
     revoked_for: dict[str, str | None] = {}
     released_for: dict[str, str | None] = {}
     for record in records:
@@ -118,7 +110,6 @@ def grants(records: Iterable[AnyRecord], messages: list[AnyMessage]) -> list[Gra
 
 
 def _answer(grant: TaskRecord, messages: list[AnyMessage]) -> tuple[GrantedOk | None, Ready | None]:
-    """Return the owner's answer to a grant, and the last READY of its copy before that."""
     ready: Ready | None = None
     for each in messages:
         if getattr(each, "task", None) != grant.task or each.incarnation != grant.owner:
@@ -131,8 +122,6 @@ def _answer(grant: TaskRecord, messages: list[AnyMessage]) -> tuple[GrantedOk | 
 
 
 class ChangelogReader:
-    """Follows a changelog of counts: the last value of each key, as anybody would read it who restores."""
-
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.counts: dict[bytes, int] = {}
         self._consumer = Consumer(
@@ -150,7 +139,6 @@ class ChangelogReader:
         self._ends = dict.fromkeys(range(partitions), 0)
 
     def read(self, ends: Mapping[int, int]) -> None:
-        """Read up to these ends."""
         left = {each: end for each, end in ends.items() if end > self._ends[each]}
         deadline = time.monotonic() + PATIENCE_S
         while left:
@@ -170,5 +158,4 @@ class ChangelogReader:
         self._ends.update(ends)
 
     def close(self) -> None:
-        """Read no more."""
         self._consumer.close()

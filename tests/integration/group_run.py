@@ -1,4 +1,4 @@
-"""A group of member processes under a steady feed, and what is asked of each operation: who moved, who noticed, is it exact."""
+"""A group of member processes under a steady feed, with checks around each operation."""
 
 import logging
 import signal
@@ -34,20 +34,18 @@ from tidewheel.rebalance.protocol.records import AnyRecord, decode_record
 _log: Final = logging.getLogger(__name__)
 
 _PROGRAM: Final = "tests.integration.programs.member"
-#: A partition whose owner works writes at least this often.
+#: A partition with a working owner has new records at least this often.
 _ALIVE_S: Final = 1.5
 _SETTLED_S: Final = 1.0
-#: Results that are still to come have stopped coming if there was none for so long.
+#: Missing results will not come after this long without a new one.
 _STUCK_S: Final = 60.0
 
 
 class MemberProcess:
-    """One life of a member: a worker and its watchdog."""
-
     def __init__(self, run: "GroupRun", name: str, instance: str, config: dict[str, Any]) -> None:
         self.name, self.instance = name, instance
         self.log_path = run.folder / f"{instance}.log"
-        # Forked: a newcomer on this machine shall not take the processor from the others by importing everything.
+        # Forked: imports of a new interpreter would take the processor from the other members.
         with self.log_path.open("wb") as log:
             self.process = ForkedProcess(_PROGRAM, log.fileno())
         orders = Orders(
@@ -62,32 +60,25 @@ class MemberProcess:
 
     @property
     def log(self) -> str:
-        """Return what it logged."""
         return self.log_path.read_text(errors="replace")
 
     def helpers(self) -> list[psutil.Process]:
-        """Return the processes it started: its watchdog."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def check(self) -> None:
-        """Fail if it has ended by itself."""
         assert self.process.poll() is None, f"{self.instance} ended:\n{self.log[-4000:]}"
 
     def terminate(self) -> None:
-        """Ask it to drain and leave."""
         self.process.send_signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float = 60.0) -> int:
-        """Wait for its end; its exit code."""
         return self.process.wait(timeout_s)
 
     def kill(self) -> None:
-        """End the worker by SIGKILL."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
 
     def destroy(self) -> None:
-        """End all that is left of it."""
         try:
             left = [*self.helpers(), psutil.Process(self.process.pid)]
         except psutil.NoSuchProcess:
@@ -103,11 +94,10 @@ class MemberProcess:
 
 @dataclass(slots=True, kw_only=True)
 class GroupRun:
-    """The whole run. `operation(...)` brackets what is done to the group, and judges what became of everybody and everything.
+    """The whole run; `operation(...)` judges the group during one change.
 
-    Attributes:
-        standstill_max: Windows of 250 ms in a row in which a task that did not move may have processed nothing.
-        expected: How often each key was written.
+    `standstill_max`: consecutive 250 ms windows without a record that an unmoved task may have.
+    `expected`: number of records written per key.
     """
 
     cluster: Cluster
@@ -139,7 +129,7 @@ class GroupRun:
         return f"{self.application_id}-{STORE}-changelog"
 
     def begin(self) -> None:
-        """Make the topics, write every key once, and start looking at the output."""
+        """Create the topics, write every key once, and start to read the output."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.cluster.create({self.source: self.partitions, self.sink: self.partitions})
         self.observer = Observer(self.cluster.bootstrap_servers, self.sink, self.partitions)
@@ -147,13 +137,11 @@ class GroupRun:
         self.sweep()
 
     def sweep(self) -> None:
-        """Write every key once."""
         preload(self.cluster.bootstrap_servers, self.source, self.keys)
         self.expected.update(map(key_bytes, range(self.keys)))
         self._written += self.keys
 
     def start(self, name: str, **config: Any) -> MemberProcess:
-        """Start a member; one that was there before gets its old directory."""
         self._lives += 1
         given = {
             **self.config,
@@ -167,14 +155,12 @@ class GroupRun:
         return member
 
     def stop(self, *names: str) -> None:
-        """Ask members to drain and leave, all at once; fail if one ends otherwise."""
         ended = [self.members.pop(name) for name in names]
         for each in ended:
             each.terminate()
         assert [each.wait() for each in ended] == [0] * len(ended)
 
     def check(self) -> None:
-        """Fail if a member ended by itself or feed or observer failed."""
         for member in self.members.values():
             member.check()
         for thread in (self._feeder, self.observer):
@@ -182,14 +168,13 @@ class GroupRun:
                 raise thread.error
 
     def writers(self) -> list[str | None]:
-        """Return the name of the member that writes each partition now; None where an earlier life of it, or nobody, does."""
+        """Return the writing member of each partition; None for an earlier life or no member."""
         lives = {member.instance: name for name, member in self.members.items()}
         return [
             None if each is None else lives.get(each) for each in self.observer.writers(_ALIVE_S)
         ]
 
     def until_shared_by(self, shares: Iterable[int], names: Iterable[str], limit_s: float) -> None:
-        """Wait until these members, and only these, write so many partitions each, for a while."""
         wanted = dict(zip(names, shares, strict=True))
         assert sum(wanted.values()) == self.partitions
 
@@ -201,7 +186,6 @@ class GroupRun:
         self.until_lasting(reached, f"shares {wanted}", limit_s)
 
     def until_lasting(self, reached: Callable[[], bool], what: str, limit_s: float) -> None:
-        """Wait until something has been true for a while."""
         since: list[float] = []
 
         def lasting() -> bool:
@@ -213,15 +197,13 @@ class GroupRun:
 
         until(lasting, f"{what}; now {self.writers()}", timeout_s=limit_s)
 
-    # -- operations ------------------------------------------------------------------------------------------------
-
     @contextmanager
     def operation(self, name: str, *, unmoved: int, promoted: int) -> Iterator[None]:
-        """Feed steadily while something is done to the group; then judge it.
+        """Feed steadily during a change of the group; then judge it.
 
-        So many partitions stay with the life of the member that had them, and process something in every fed window from
-        beginning to end. So many tasks are handed over by owners that could go on, each to a copy that had said READY and
-        restored nothing after the grant but what was written after that. Output and state are exact.
+        `unmoved` partitions stay with the same life of their member, and process a record in every
+        fed window. `promoted` tasks move to copies that were READY, and these restore only records
+        written after READY. Output and state are exact.
         """
         with self.feeding() as feeder:
             until(lambda: None not in self.writers(), "every partition is written")
@@ -249,7 +231,6 @@ class GroupRun:
         until_s: float,
         wanted: int,
     ) -> str:
-        """Judge the partitions that stayed with one life of a member; return what was counted."""
         stayed = [
             partition
             for partition, (then, now) in enumerate(zip(before, after, strict=True))
@@ -257,7 +238,7 @@ class GroupRun:
         ]
         assert len(stayed) == wanted, f"partitions {stayed} did not move: {before} -> {after}"
         judged = fed.between(from_s, until_s)
-        # Otherwise the feed, not the group, was judged.
+        # With fewer windows the feed would be judged instead of the group.
         assert len(judged) >= (until_s - from_s) * 2, f"fed in {len(judged)} windows only"
         missed = {
             partition: set(judged) - worked_windows(self.folder, partition) for partition in stayed
@@ -271,8 +252,6 @@ class GroupRun:
         return told
 
     def _promoted(self, known: int, wanted: int) -> str:
-        """Judge the planned grants since so many grants; return what was counted."""
-
         def planned() -> list[Grant]:
             return [each for each in self.grants()[known:] if each.is_planned]
 
@@ -291,11 +270,8 @@ class GroupRun:
             f"{len(found)} promoted, restored after the grant: {restored}, all written after READY"
         )
 
-    # -- exactness -------------------------------------------------------------------------------------------------
-
     @contextmanager
     def feeding(self) -> Iterator[Feeder]:
-        """Feed at the rate, with keys drawn at random."""
         servers = self.cluster.bootstrap_servers
         feeder = self._feeder = Feeder(
             servers, self.source, keys=self.keys, records_per_s=self.rate, seed=self._written
@@ -310,10 +286,6 @@ class GroupRun:
             self._written += feeder.sent
 
     def check_exact(self, touched: list[bytes]) -> str:
-        """Write these keys once more; then each key must have each count once, in order, and the changelog the last ones.
-
-        Whoever owns a key's state now must go on from the right number.
-        """
         producer = Producer(
             {
                 "bootstrap.servers": self.cluster.bootstrap_servers,
@@ -340,7 +312,7 @@ class GroupRun:
         return f"{self._written} records exact"
 
     def until_counted(self) -> None:
-        """Wait until there are as many results as records, however long it takes if only they keep coming."""
+        """Wait until each record has a result, as long as results keep coming."""
         last, since_s = -1, time.monotonic()
         while (now := self.observer.results) < self._written:
             self.check()
@@ -349,15 +321,11 @@ class GroupRun:
             assert time.monotonic() - since_s < _STUCK_S, f"{now} of {self._written} results"
             time.sleep(0.1)
 
-    # -- the group's own topics ------------------------------------------------------------------------------------
-
     def records(self) -> list[AnyRecord]:
-        """Return what the group log holds."""
         data = self.cluster.read(f"{self.application_id}-group-state")
         return [record for each in data if (record := decode_record(each.value)) is not None]
 
     def messages(self) -> list[AnyMessage]:
-        """Return what was said."""
         data = self.cluster.read(f"{self.application_id}-group-inbox")
         return [
             message
@@ -366,17 +334,14 @@ class GroupRun:
         ]
 
     def grants(self) -> list[Grant]:
-        """Return every grant there ever was."""
         return grants(self.records(), self.messages())
 
     def changelog_key(self, partition: int) -> str:
-        """Return how the changelog partition is called in messages."""
         return position_key(TopicPartition(self.changelog_topic, partition))
 
     def close(self) -> None:
-        """End everything, whatever went wrong before."""
         for thread in (self._feeder, self.observer):
-            with suppress(Exception):  # it was looked at by `check`, or the test has failed already
+            with suppress(Exception):  # `check` has read the error, or the test has already failed
                 if thread is not None:
                     thread.stop()
         for member in self.members.values():

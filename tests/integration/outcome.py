@@ -1,4 +1,4 @@
-"""What must hold of a counting job in the end, whatever happened to it on the way."""
+"""Final checks of counting jobs: exact changelog, and output by guarantee."""
 
 import struct
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ def assert_counted(
     sink: str,
     expected: Mapping[bytes, int],
 ) -> None:
-    """Check changelog and output of a job that forwards every update against the right counts.
+    """Check changelog and output of a job that forwards every update.
 
-    The changelog has exactly these counts. The output has for each key 1, 2, … n in this order in exactly_once, and in
-    at_least_once each of them at least once and nothing else.
+    The changelog has exactly these counts. Under exactly_once the output of each key is 1, 2, … n
+    in order. Under at_least_once it has each of these at least once and no others.
     """
     changelog = cluster.folded(f"{application_id}-{STORE}-changelog")
     assert {key: number_of(value) for key, (value, _) in changelog.items()} == expected
@@ -35,13 +35,13 @@ def assert_counted(
 
 
 def number_of(data: bytes) -> int:
-    """Return a number as Kafka's serde for longs writes it."""
+    """Decode a number of Kafka's LongSerializer."""
     (number,) = struct.unpack(">q", data)
     return int(number)
 
 
 def wait_for_counts(app: KafkaStreams, store: str, total: int) -> dict[str, ValueAndTimestamp[int]]:
-    """Return a store's content once its counts sum up to `total`: the brokers know of a commit a moment before the store has it."""
+    """Return the store once its counts add up to `total`; offsets are visible before its rows."""
     content: dict[str, ValueAndTimestamp[int]] = {}
 
     def are_there() -> bool:

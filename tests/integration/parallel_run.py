@@ -1,7 +1,7 @@
-"""Workers whose function takes its time, one life after the other, and what their journals and commits say.
+"""Consecutive workers with a slow function, and checks of their journals and commits.
 
-A *call* is one run of the user's function for one record. Whether a record was done for good is read from what the group
-committed: the metadata has the next offset of every key range, by the hash of the key.
+A *call* is one run of the user's function for one record. A record is done if its offset is below
+the next offset of its key's range in the commit metadata.
 """
 
 import os
@@ -29,13 +29,12 @@ Place = tuple[int, int]
 
 
 def now_ms() -> int:
-    """Return the wall clock, which broker and workers share with the test."""
     return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call; `ended_ms` is None if the worker died in it."""
+    """One call; `ended_ms` is None if the worker died during it."""
 
     place: Place
     key_hash: int
@@ -44,21 +43,17 @@ class Call:
 
 
 def ranges_of(commit: CommitRecord) -> tuple[RangeProgress, ...]:
-    """Return the key ranges of a commit."""
     progress = Progress.decode(commit.metadata, committed_offset=commit.offset)
     assert progress is not None, f"the commit has our metadata: {commit}"
     return progress.ranges
 
 
 def range_of(commit: CommitRecord, key_hash: int) -> RangeProgress:
-    """Return the range of a commit that a key belongs to."""
     ranges = ranges_of(commit)
     return ranges[bisect_right(ranges, key_hash, key=lambda each: each.first_hash) - 1]
 
 
 class Life:
-    """One life of a worker."""
-
     def __init__(self, run: "ParallelRun", number: int, orders: Orders) -> None:
         self.journal = Path(orders.journal)
         self.log_path = run.folder / f"life-{number}.log"
@@ -76,11 +71,9 @@ class Life:
 
     @property
     def log(self) -> str:
-        """Return what it logged."""
         return self.log_path.read_text(errors="replace")
 
     def until_begun(self, count: int) -> None:
-        """Wait until so many calls have begun."""
         until(
             lambda: self.has_ended or sum(line[0] == "b" for line in self._lines()) >= count,
             f"{count} calls begin; the log:\n{self.log[-2000:]}",
@@ -89,26 +82,21 @@ class Life:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether its process has ended."""
         return self.process.poll() is not None
 
     def check(self) -> None:
-        """Fail if it has ended by itself."""
         assert not self.has_ended, f"it ended:\n{self.log[-4000:]}"
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
         self.check()
         self.process.kill()
         self.process.wait(PATIENCE_S)
 
     def stop(self) -> int:
-        """End it by SIGTERM; its exit code."""
         self.process.terminate()
         return self.process.wait(PATIENCE_S)
 
     def calls(self) -> list[Call]:
-        """Return its calls in the order in which they began."""
         begun: dict[Place, Call] = {}
         for event, partition, offset, key_hash, at_ms in self._lines():
             place = int(partition), int(offset)
@@ -129,8 +117,6 @@ class Life:
 
 @dataclass(slots=True, kw_only=True)
 class ParallelRun:
-    """One application: its topics, its lives, its commits."""
-
     cluster: Cluster
     folder: Path
     config: dict[str, Any]
@@ -150,11 +136,9 @@ class ParallelRun:
         return f"{self.application_id}-out"
 
     def create_topics(self) -> None:
-        """Make the topics."""
         self.cluster.create({self.source: self.partitions, self.sink: self.partitions})
 
     def start(self, config: dict[str, Any] | None = None, **orders: Any) -> Life:
-        """Begin the next life."""
         number = len(self.lives)
         life = Life(
             self,
@@ -171,11 +155,9 @@ class ParallelRun:
         return life
 
     def commits(self) -> list[CommitRecord]:
-        """Return everything that was committed, in the order of the log."""
         return read_commits(self.cluster.bootstrap_servers, self.application_id, self.source)
 
     def until_consumed(self, life: Life) -> None:
-        """Wait until everything is committed."""
         until(
             lambda: life.has_ended or self.cluster.is_consumed(self.application_id, self.source),
             f"all is consumed; the log:\n{life.log[-2000:]}",
@@ -183,10 +165,6 @@ class ParallelRun:
         life.check()
 
     def assert_exact(self, records: Iterable[tuple[bytes, bytes]], guarantee: str) -> None:
-        """Check output and changelog: the nth record of each key gave count n, in this order.
-
-        In at_least_once each output was there at least once, and no other.
-        """
         expected: dict[bytes, list[bytes]] = {}
         for key, value in records:
             counts = expected.setdefault(key, [])
@@ -204,39 +182,34 @@ class ParallelRun:
         }
 
     def close(self) -> None:
-        """End what is left of it."""
         for life in self.lives:
             life.process.kill()
             life.process.wait(PATIENCE_S)
 
 
 def last_commits(commits: Iterable[CommitRecord], *, before_ms: int) -> dict[int, CommitRecord]:
-    """Return the last commit of each partition before a time."""
     return {each.partition: each for each in commits if each.at_ms < before_ms}
 
 
 def is_done(call: Call, last: dict[int, CommitRecord]) -> bool:
-    """Return whether a call's record was committed as done."""
     commit = last.get(call.place[0])
     return commit is not None and call.place[1] < range_of(commit, call.key_hash).offset
 
 
 def most_at_once(calls: Iterable[Call]) -> int:
-    """Return how many calls were in hand at the same time, at most."""
     events: list[tuple[int, int]] = []
     for call in calls:
         events.append((call.begun_ms, 1))
         if call.ended_ms is not None:
             events.append((call.ended_ms, -1))
     most = at_once = 0
-    for _, change in sorted(events):  # at the same millisecond those that end come first
+    for _, change in sorted(events):  # within one millisecond ends sort before starts
         at_once += change
         most = max(most, at_once)
     return most
 
 
 def assert_in_order(calls: Iterable[Call]) -> None:
-    """Check that calls of one life and key came by offset, each after the end of the one before it."""
     last: dict[tuple[int, int], Call] = {}
     for call in calls:
         place = call.place[0], call.key_hash

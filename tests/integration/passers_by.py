@@ -1,7 +1,7 @@
-"""Members that join a group and vanish a moment later: every other one a process of its own, the others played here.
+"""Members that join a group and vanish soon after: alternately a process and a simulated one.
 
-A process restores copies, says READY, and is killed: with its watchdog, so that nobody says a word, or alone. One that is
-played has no worker; a runtime of this process, which everybody else takes for a host program, speaks for it.
+A process restores copies, sends READY and is killed. Half of them die with their watchdog, so no
+farewell message follows. A simulated member has no worker, only a runtime in this process.
 """
 
 import os
@@ -29,14 +29,12 @@ JOINS_PER_S: Final = 100 / 120
 LIFE_MIN_S: Final = 1.0
 LIFE_MAX_S: Final = 5.0
 _HEARTBEAT_MS: Final = 500
-#: One that is not taken in before its time is over stays until it is, but not for longer than this.
+#: A member not accepted in its time stays until it is, for at most this long.
 _PATIENCE_S: Final = 30.0
 _TURN_S: Final = 0.05
 
 
 class _Line:
-    """The way to a worker that isn't there."""
-
     def __init__(self) -> None:
         self.welcomed = False
         self._progress = 0
@@ -57,15 +55,6 @@ class _Line:
 
 @dataclass(slots=True, kw_only=True)
 class _Visit:
-    """One member's stay.
-
-    Attributes:
-        begun_s: Since when it is there.
-        end_s: When it is to vanish.
-        is_in: Whether it was taken in.
-        vanish: Has it vanish.
-    """
-
     begun_s: float
     end_s: float
     is_in: Callable[[], bool]
@@ -73,20 +62,7 @@ class _Visit:
 
 
 class PassersBy(threading.Thread):
-    """Has members come and go until the time is over and all have gone.
-
-    Args:
-        app: The application's id.
-        bootstrap_servers: Its broker.
-        records: Its group log, in which somebody runs the program that they run.
-        start: Starts a member's process of this name.
-        for_s: How long members come.
-
-    Attributes:
-        started: How many have come.
-        lives_s: How long each of them was there.
-        error: What went wrong.
-    """
+    """Makes members join and vanish; `lives_s` has the seconds each one stayed."""
 
     def __init__(
         self,
@@ -112,7 +88,6 @@ class PassersBy(threading.Thread):
         )
 
     def run(self) -> None:
-        """Have them come and go."""
         speaking = threading.Thread(target=self._runtime.run, daemon=True)
         speaking.start()
         try:
@@ -123,7 +98,6 @@ class PassersBy(threading.Thread):
         speaking.join(10.0)
 
     def finish(self, timeout_s: float) -> None:
-        """Wait until all have come and gone; raises what went wrong."""
         self.join(timeout_s)
         assert not self.is_alive(), "passers-by are still there"
         if self.error is not None:
@@ -161,7 +135,6 @@ class PassersBy(threading.Thread):
                 worker.kill_watchdog()
             worker.kill()
 
-        # It takes its time to start, and shall have copies that are ready when it vanishes.
         end_s = now_s + LIFE_MAX_S
         return _Visit(begun_s=now_s, end_s=end_s, is_in=lambda: worker.is_running, vanish=vanish)
 
@@ -189,7 +162,6 @@ class PassersBy(threading.Thread):
 
 
 def _join_like(app: str, records: Sequence[AnyRecord]) -> JoinGroup:
-    """Return the join of a member that runs the group's program."""
     one = [each for each in records if isinstance(each, MemberRecord)][-1]
     folded = replay(records)
     return JoinGroup(

@@ -1,4 +1,4 @@
-"""Workers in processes of their own, as tests start, kill and question them."""
+"""Worker processes that tests start, query and kill."""
 
 import os
 import signal
@@ -19,14 +19,11 @@ from tests.integration.programs.worker import Orders
 from tidewheel.streams.worker.application.application_state import KafkaStreamsState
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-#: The program that most workers run.
 WORKER: Final = "tests.integration.programs.worker"
 _RUNNING: Final = STATE_NUMBERS[KafkaStreamsState.RUNNING]
 
 
 class WorkerProcess:
-    """One life of a worker, from its start to its end; `program` is the module that it runs."""
-
     def __init__(self, folder: Path, name: str, program: str = WORKER) -> None:
         self.name = name
         self._board_path = folder / f"{name}.board"
@@ -38,7 +35,6 @@ class WorkerProcess:
             )
 
     def go(self, job: str, source: str, sink: str, config: Mapping[str, Any], **more: Any) -> None:
-        """Tell it what to do; see `programs.worker.Orders`."""
         orders = Orders(
             job=job,
             source=source,
@@ -53,58 +49,46 @@ class WorkerProcess:
 
     @property
     def log(self) -> str:
-        """Return what it has logged."""
         return self.log_path.read_text(errors="replace")
 
     def numbers(self) -> dict[str, int]:
-        """Return its scoreboard, also after its end."""
         return self.board.read()
 
     def wait_until_running(self) -> None:
-        """Wait until it is RUNNING."""
         until(lambda: self.is_running or self.has_ended, f"{self.name} is RUNNING")
         assert self.is_running, f"{self.name} ended:\n{self.log[-4000:]}"
 
     @property
     def is_running(self) -> bool:
-        """Return whether it lives and is RUNNING."""
         return not self.has_ended and self.numbers().get("state") == _RUNNING
 
     @property
     def has_ended(self) -> bool:
-        """Return whether its process has ended."""
         return self.process.poll() is not None
 
     def kill_watchdog(self) -> None:
-        """End its watchdog by SIGKILL; it starts another."""
         for each in psutil.Process(self.process.pid).children(recursive=True):
             each.kill()
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether a signal has stopped its process."""
         return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """End it by SIGKILL and wait for its end."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
 
     def wait(self) -> int:
-        """Wait for its end; returns its exit code, negative for a signal."""
         return self.process.wait(PATIENCE_S)
 
     def stop(self) -> int:
-        """End it by SIGTERM; returns its exit code."""
         self.send(signal.SIGTERM)
         return self.wait()
 
     def close(self) -> None:
-        """End it if it still lives, and let go of its pipe and scoreboard."""
         self.process.kill()
         self.process.wait(PATIENCE_S)
         if self.process.stdin is not None:

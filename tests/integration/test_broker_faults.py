@@ -1,4 +1,4 @@
-"""A broker that stops, crashes or is not there yet. These tests have a broker of their own, one after the other."""
+"""Broker faults: brokers that stop, crash or start late. These tests use their own broker."""
 
 import signal
 import socket
@@ -24,9 +24,8 @@ from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.clients import KafkaClients
 from tidewheel.streams.kafka.producers.transactional_producer import KafkaTransactionalProducer
 
-#: A call waits for 30 s, and a worker whose brokers were away may need several, one after the other.
+#: A call waits 30 s. A worker may need several calls in a row after an outage.
 RECOVERY_S = 200.0
-#: Stops of the broker in the test under load: one in order, one by SIGKILL.
 _OUTAGES = 2
 
 pytestmark = pytest.mark.timeout(900)
@@ -34,20 +33,17 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def kept_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker that keeps its data and its port."""
     with KafkaBroker(data_dir=tmp_path_factory.mktemp("broker") / "data") as made:
         yield made
 
 
 @pytest.fixture
 def broker(kept_broker: KafkaBroker) -> KafkaBroker:
-    """It runs, also after a test that has failed without it."""
     return kept_broker if kept_broker.is_running else kept_broker.start()
 
 
 @pytest.fixture
 def cluster(broker: KafkaBroker) -> Iterator[Cluster]:
-    """The broker that no other module uses."""
     made = Cluster(broker.bootstrap_servers)
     yield made
     made.close()
@@ -107,8 +103,8 @@ class _RestartedWorker:
     """A worker that is restarted after a known crash of the Kafka client, as a supervisor does.
 
     librdkafka 2.16 reads uninitialised memory while a starting broker knows the leaders of only
-    some partitions (confluentinc/librdkafka#5280): a segmentation fault in about one of ten runs on
-    a busy machine. Any other end of the process fails the test, and so does a third crash.
+    some partitions (confluentinc/librdkafka#5280). On a busy machine about one of ten runs ends in
+    a segmentation fault. Any other exit fails the test, and so does a third crash.
     """
 
     def __init__(self, start: StartWorker, name: str, *orders: Any) -> None:
@@ -123,17 +119,13 @@ class _RestartedWorker:
 
     @property
     def process(self) -> WorkerProcess:
-        """The latest process."""
         return self._processes[-1]
 
     @property
     def commits(self) -> int:
-        """The number of finished commits of all its processes."""
         return sum(process.numbers().get("commits", 0) for process in self._processes)
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition, and restart the worker after the known crash."""
-
         def restart_and_check() -> bool:
             if self.process.has_ended:
                 code, log = self.process.wait(), self.process.log
@@ -166,7 +158,7 @@ def test_brokers_that_stay_away_for_longer_than_a_call_waits_end_no_worker(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # Thirty seconds in earnest, for each call.
+    # The product waits 30 s for each call.
     defaults: Any = KafkaClients.transactional_producer.__kwdefaults__
     monkeypatch.setitem(defaults, "call_timeout_s", 2.0)
     source, sink, application_id = f"in-{unique}", f"out-{unique}", config["application_id"]
@@ -174,7 +166,7 @@ def test_brokers_that_stay_away_for_longer_than_a_call_waits_end_no_worker(
     commit, commits = KafkaTransactionalProducer.commit, count(1)
 
     def commit_without_brokers(producer: KafkaTransactionalProducer, *given: Any) -> Any:
-        if next(commits) == 10:  # while it holds records of an open transaction
+        if next(commits) == 10:  # records of an open transaction are cached
             broker.stop()
         return commit(producer, *given)
 
@@ -239,7 +231,7 @@ def test_worker_waits_for_a_broker_that_is_not_there_yet(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A slow machine needs more than the usual half minute for a broker's start.
+    # A slow machine needs more than the usual 30 s for a broker's start.
     defaults: Any = KafkaClients.admin.__kwdefaults__
     monkeypatch.setitem(defaults, "timeout_s", RECOVERY_S)
     cluster.create({f"in-{unique}": 1, f"out-{unique}": 1})
@@ -258,7 +250,6 @@ def test_worker_waits_for_a_broker_that_is_not_there_yet(
 def test_broker_that_never_comes_is_an_error_that_names_it(
     start_app: StartApp, tmp_path: Path, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Thirty seconds in earnest.
     defaults: Any = KafkaClients.admin.__kwdefaults__
     monkeypatch.setitem(defaults, "timeout_s", 2.0)
     with socket.socket() as taken:  # keeps the port from other processes
@@ -294,7 +285,7 @@ def test_while_the_broker_is_away_questions_wait_quietly(
             admin.describe_topics([topic])
         return time.process_time() - before
 
-    busy()  # the first one finds out
+    busy()  # the first call notices the outage
     spent = min(busy() for _ in range(3))
     broker.start()
     assert topic in admin.describe_topics([topic])

@@ -1,4 +1,4 @@
-"""A worker that dies between two steps of a commit, for every pair of steps (failpoints K1 to K5)."""
+"""Worker crashes between all steps of a commit (failpoints K1 to K5)."""
 
 import signal
 from collections import Counter
@@ -16,7 +16,7 @@ from tests.integration.programs.probes import STEPS
 
 pytestmark = pytest.mark.timeout(240)
 
-#: Steps at which the transaction had not committed, so that its records are processed again.
+#: Steps before the transaction's commit: its records are processed again.
 _UNCOMMITTED = frozenset(
     {
         "before_produce",
@@ -28,14 +28,12 @@ _UNCOMMITTED = frozenset(
         "offsets_sent_ahead",
     }
 )
-#: Steps at which it had, and the database had not heard of it.
+#: Steps after the commit and before the database has it.
 _UNAPPLIED = frozenset({"after_commit", "ahead_of_apply", "before_apply"})
 _NTH = 3
 
 
 class _Job(NamedTuple):
-    """What runs, and what it is fed."""
-
     name: str
     record: Callable[[int], tuple[bytes, bytes]]
 
@@ -44,7 +42,7 @@ class _Job(NamedTuple):
     ("guarantee", "steps"),
     [
         ("exactly_once", STEPS),
-        # Only sinks are sent in another way here, before all these steps.
+        # Before these steps, at_least_once differs only in sending sink records.
         ("at_least_once", ("before_produce", "before_commit", "ahead_of_apply", "before_apply")),
     ],
     ids=["exactly_once", "at_least_once"],
@@ -86,7 +84,6 @@ def _lives_end_at(
     config: dict[str, Any],
     topics: tuple[str, str],
 ) -> SteadyFeed:
-    """Run one worker after the other, each to its step, and a last one to the end; return what they were fed."""
     (source, sink), application_id = topics, config["application_id"]
     cluster.create({source: 2, sink: 2})
     feed = SteadyFeed(cluster, source, job.record, rate=2_000)

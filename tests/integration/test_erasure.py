@@ -1,4 +1,4 @@
-"""Erasure of a key: gone from its owner, its standby, the changelog and a worker that restores from it; nothing else is."""
+"""Erasure of a key: it is removed from owner, standby, changelog and restores; others stay."""
 
 import json
 import shutil
@@ -26,7 +26,6 @@ ALICE = "alice"
 
 
 def counts(app: KafkaStreams) -> dict[str, int]:
-    """Return what a member has: of its own tasks, and of those it keeps a copy of."""
     try:
         return {key: row.value for key, row in app.store(STORE, stale=True).all()}
     except InvalidStateStoreError:  # it has no task yet

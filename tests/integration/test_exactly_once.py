@@ -1,8 +1,4 @@
-"""A worker that is killed again and again: exactly once, and at least once with exact state.
-
-All four runs (two guarantees, two jobs) go on at the same time, each with a feed of its own. See `crash_run` for how
-kills are counted.
-"""
+"""Workers killed many times: exact output under exactly_once, exact state under both guarantees."""
 
 import shutil
 import struct
@@ -27,7 +23,7 @@ from tests.integration.outcome import number_of
 from tests.integration.programs.jobs import JOBS, STORE
 from tidewheel import ValueAndTimestamp
 
-#: The four runs take a little over a minute, and several on a machine that has other things to do.
+#: The four runs take about a minute, and several minutes on a busy machine.
 pytestmark = [pytest.mark.timeout(420), pytest.mark.alone]
 
 Runs = dict[tuple[str, str], CrashRun]
@@ -41,7 +37,6 @@ _RUNS: Final = [
 
 @pytest.fixture(scope="module")
 def runs(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """The four runs, when all of them have ended."""
     folder = tmp_path_factory.mktemp("crash-runs")
     made = {
         (guarantee, job): CrashRun(
@@ -68,8 +63,8 @@ def _config(cluster: Cluster, folder: Path, application_id: str, guarantee: str)
         "processing_guarantee": guarantee,
         "statestore_cache_max_bytes": 0,
         "commit_interval_ms": int(COMMIT_INTERVAL_S * 1000),
-        # Small, so that RocksDB flushes by itself all the time: a kill then falls between flushes of different
-        # stores, and what it loses is a tail and not everything since the first start.
+        # Small buffers: RocksDB flushes often, so kills fall between flushes of different stores. A
+        # kill then loses a tail, not everything since the first start.
         "rocksdb": {"write_buffer_bytes": 128 << 10, "family_write_buffer_bytes": 64 << 10},
     }
 
@@ -105,7 +100,7 @@ def test_state_equals_direct_computation(
     assert app.metrics()["restore-total"] == 0, "a clean stop leaves nothing to restore"
     assert dict(app.store(STORE).all()) == rows
 
-    # Once more from a changelog that is full of aborted transactions.
+    # Restore once more, from a changelog full of aborted transactions.
     assert app.close(timeout=30_000)
     shutil.rmtree(Path(run.config["state_dir"]) / run.application_id)
     app = start_app(JOBS[run.job](run.source, run.sink), run.config)
@@ -144,7 +139,6 @@ def test_N10_at_least_once_output_has_every_update_and_no_other(
 
 
 def _expected(run: CrashRun) -> dict[bytes, tuple[int, int]]:
-    """Return count and largest timestamp per key, computed from the input alone."""
     counts: Counter[bytes] = Counter()
     latest: dict[bytes, int] = {}
     for index, (key, value) in enumerate(run.records):

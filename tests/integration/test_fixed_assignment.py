@@ -1,4 +1,4 @@
-"""Fixed assignment (N13): who runs what is said at the start, and producers fence whoever came before them."""
+"""Fixed assignment (N13): settings name the owner, and a new producer fences the former one."""
 
 import signal
 import socket
@@ -22,7 +22,6 @@ from tidewheel.streams.worker.incarnation import WorkerLife
 
 @pytest.fixture
 def topics(cluster: Cluster, unique: str) -> tuple[str, str]:
-    """An input and an output topic of four partitions."""
     cluster.create({f"in-{unique}": 4, f"out-{unique}": 4})
     return f"in-{unique}", f"out-{unique}"
 
@@ -36,7 +35,6 @@ def _records(count: int) -> list[tuple[bytes, bytes]]:
 
 
 def _updates(records: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
-    """Return the output of a count by key that is exactly once."""
     return {
         key: [struct.pack(">q", number) for number in range(1, count + 1)]
         for key, count in Counter(key for key, _ in records).items()
@@ -205,8 +203,8 @@ def test_two_programs_on_one_state_directory_never_share_files(
         assert "slot 0" in str(second.error)
         assert first.error is None
     else:
-        # Each runs all tasks, so only one of them can go on: the one that came last. The other finds out when it
-        # has something to commit.
+        # Each runs all tasks, so only the last one can continue. The other notices at its next
+        # commit.
         cluster.send(source, _records(50))
         until(lambda: first.error is not None, "the first is fenced")
         assert isinstance(first.error, FencedError)
@@ -266,7 +264,7 @@ def test_N13_earlier_producers_are_fenced_before_the_first_record(
     assert {key: value for key, (value, _) in changelog.items()} == {
         key: values[-1] for key, values in expected.items()
     }
-    # Nothing of the frozen transaction counted: its records were processed again.
+    # The frozen transaction was aborted: its records were processed again.
     assert any(
         frozen.numbers()["position:" + name.removeprefix("start:")] > offset
         for name, offset in begun.items()
@@ -338,9 +336,10 @@ def test_of_two_that_start_together_one_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     late: str,
 ) -> None:
-    """One has looked for the other and is not yet at work, for as long as its global stores take, say; then the other comes.
+    """One worker has checked for others but does not process yet; then the other starts.
 
-    A worker with a fixed assignment is seen by then. A member is not, so it sees the other itself before it takes a task.
+    Global stores can make that time long. A worker with fixed assignment is visible by then. A
+    group member is not: it checks for the other itself before it accepts a task.
     """
     source, sink = topics
     looked, go_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""A join on a foreign key between topics of three and two partitions, on a real broker, through a restart."""
+"""A foreign-key join between topics of three and two partitions, through a restart."""
 
 import shutil
 from pathlib import Path
@@ -14,23 +14,19 @@ STRING = Serdes.string()
 SERDES: dict[str, Any] = {"key_serde": STRING, "value_serde": STRING}
 RESULTS = Materialized("results", value_serde=STRING)
 
-#: Left rows by key; what they point to stands behind "|".
 LEFT = {f"order{number}": f"{number}|customer{number % 7}" for number in range(60)}
 RIGHT = {f"customer{number}": f"name{number}" for number in range(5)}
 
 
 def expected(left: dict[str, str], right: dict[str, str]) -> dict[str, str]:
-    """Return the left join of two tables."""
     return {key: f"{row}={right.get(row.partition('|')[2])}" for key, row in left.items()}
 
 
 def encoded(rows: dict[str, str | None]) -> list[tuple[bytes, bytes | None]]:
-    """Return rows as records."""
     return [(key.encode(), None if row is None else row.encode()) for key, row in rows.items()]
 
 
 def found(app: KafkaStreams) -> dict[str, str]:
-    """Return the rows of the result."""
     return {key: row.value for key, row in app.store("results").all()}
 
 

@@ -1,4 +1,4 @@
-"""Global tables on a real broker: whole before the first record is joined, followed, and as good as new after a restart."""
+"""Global tables: loaded before the first join, followed, and complete after a restart."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,6 @@ _STRING = Serdes.string()
 
 @pytest.fixture
 def topics(cluster: Cluster, unique: str) -> tuple[str, str, str]:
-    """Stream, table and output; the table has more partitions than the stream has."""
     cluster.create({f"in-{unique}": 2, f"out-{unique}": 1})
     cluster.create({f"table-{unique}": 5}, cleanup_policy="compact")
     return f"in-{unique}", f"table-{unique}", f"out-{unique}"
@@ -75,7 +74,7 @@ def test_the_table_is_whole_before_the_first_record_is_joined(
     cluster.send(table, [(b"k1", b"new"), (b"k2", None)])
     until(lambda: getattr(store.get("k1"), "value", None) == "new", "the update is there")
     until(lambda: store.get("k2") is None, "the row is deleted")
-    # Rows are counted when they are written, a moment after they can be read.
+    # Rows are counted at the write, shortly after they are readable.
     until(lambda: app.metrics()["global-stores"]["update-total"] >= 2_002, "both are counted")
     assert app.metrics()["global-stores"]["update-total"] == 2_002
     assert not cluster.admin.describe_topics([f"{config['application_id']}-rows-changelog"])
@@ -134,7 +133,7 @@ def test_every_worker_has_the_whole_table(
 def test_damage_is_repaired_by_the_topic(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], topics: tuple[str, str, str]
 ) -> None:
-    """A damaged file is found at the start; the store is wiped and read again (KAFKA-21034 is a crash loop)."""
+    """A start finds the damaged file, wipes the store and reads the topic (KAFKA-21034 loops)."""
     _, table, _ = topics
     cluster.send(table, _rows(100))
     app = start_app(_joined(topics), config)

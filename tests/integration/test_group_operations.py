@@ -1,11 +1,9 @@
-"""A day of a group, on a real Kafka with real processes: it grows, shrinks, is bounced, killed, frozen and drained, under load.
+"""Group operations under load: growth, shrinking, restarts, kills, a freeze and drains.
 
-One run, exactly_once. Of each operation is counted and judged (see `GroupRun.operation`): the tasks that did not move have
-processed records in every 250 ms in which there was something to process, planned moves went to learners that had nothing
-left to restore, and every result of every key is there once, the state equal to the direct computation. Run by
-`TIDEWHEEL_TEST_GROUP_KEYS=50000 pytest tests/integration/test_group_operations.py`, not by `make test`: it needs the machine
-for itself. From 1000000 keys on no window may be without a record; below that four in a row may, so that it can be tried
-beside other things.
+One run under exactly_once; `GroupRun.operation` lists the checks. It runs by
+`TIDEWHEEL_TEST_GROUP_KEYS=50000 pytest tests/integration/test_group_operations.py`, not by `make
+test`, because it needs the whole machine. From 1000000 keys on, an unmoved task must process a
+record in every window. Below that, four windows in a row may pass without one.
 """
 
 import os
@@ -39,7 +37,6 @@ FROZEN_S: Final = 20.0
 
 @pytest.fixture(scope="module")
 def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GroupRun]:
-    """The group, after its one member has counted every key once."""
     run = GroupRun(
         cluster=cluster,
         folder=tmp_path_factory.mktemp("group"),
@@ -52,7 +49,7 @@ def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             "processing_guarantee": "exactly_once",
             "statestore_cache_max_bytes": 0,
             "settling_ms": 0,
-            # Two seconds of a partition's load: whoever is READY has nearly all of the state.
+            # Two seconds of a partition's load: a READY copy has nearly all state.
             "acceptable_recovery_lag": RATE // PARTITIONS * 2,
             "worker_hang_timeout_ms": 5_000,
             "drain_timeout_ms": 60_000,
@@ -81,7 +78,6 @@ def test_L3_N1_scale_out_and_in_moves_only_what_has_to_move(run: GroupRun) -> No
 
 
 def _become(run: GroupRun, *names: str) -> None:
-    """Have these members share the tasks, if a test before failed and left others behind."""
     if run.members.keys() != set(names):
         run.stop(*(run.members.keys() - set(names)))
         for name in set(names) - run.members.keys():
@@ -105,10 +101,7 @@ def test_killed_worker_is_replaced(run: GroupRun) -> None:
 
 
 def test_frozen_worker_is_fenced_and_comes_back_as_another(run: GroupRun) -> None:
-    """SIGSTOP for 20 s at a hang time-out of 5 s: others take over, the zombie writes nothing and joins anew.
-
-    What the others do is judged from the first moment of the freeze to its last, and again while it comes back.
-    """
+    """SIGSTOP for 20 s at a hang time-out of 5 s: others own the tasks, the zombie writes nothing."""
     _grow_to_two(run)
     frozen = run.members["b"].process
     with ExitStack() as afterwards:
@@ -139,7 +132,7 @@ def test_killed_leader_is_replaced_and_nobody_moves(run: GroupRun) -> None:
 
 
 def _leading(run: GroupRun, claim: LeaderClaim) -> MemberProcess:
-    """Return the member whose watchdog leads; its members name it, and a worker's log names its incarnation."""
+    """Return the leader: a claim names its watchdog, and a worker's log its incarnation."""
     hosted = {
         each.incarnation
         for each in run.records()
@@ -152,7 +145,7 @@ def _leading(run: GroupRun, claim: LeaderClaim) -> MemberProcess:
 
 def test_S2_S1_rolling_bounce_of_static_members_moves_nothing(run: GroupRun) -> None:
     _become(run, "a", "b")
-    # The whole group stops and starts anew under static names.
+    # The whole group stops and restarts under static names.
     run.stop("a", "b")
     for name in ("a", "b"):
         run.start(name, group_instance_id=name)

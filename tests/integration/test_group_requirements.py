@@ -1,6 +1,6 @@
-"""What groups promise, each promise on a real Kafka: moves are paced, passers-by disturb nobody, the log remembers.
+"""Group requirements: paced moves, undisturbed owners, and a complete group log.
 
-`TIDEWHEEL_TEST_EPHEMERAL_S` makes the passers-by come for longer (120 is the requirement's two minutes, in which a hundred come).
+`TIDEWHEEL_TEST_EPHEMERAL_S` sets the seconds of short-lived members; 120 is the requirement.
 """
 
 import itertools
@@ -27,14 +27,13 @@ _log_figures: Final = logging.getLogger(__name__)
 
 _EPHEMERAL_S: Final = float(os.environ.get("TIDEWHEEL_TEST_EPHEMERAL_S", "12"))
 _PACE_MS: Final = 2_000
-#: Two clocks, the broker's and the leader's, each in whole milliseconds.
+#: Broker and leader each have a clock of whole milliseconds.
 _CLOCKS_MS: Final = 5
-#: Records that are fed in about half a second.
+#: Records of about half a second of feed.
 _LAG_MAX: Final = 250
 
 
 def _log(group: Group) -> list[tuple[int, Any]]:
-    """Return the group log: timestamp (ms) and record."""
     topic = f"{group.config['application_id']}-group-state"
     return [
         (each.timestamp, record)
@@ -44,7 +43,7 @@ def _log(group: Group) -> list[tuple[int, Any]]:
 
 
 def _grants(group: Group) -> list[tuple[int, TaskRecord]]:
-    """Return each grant once, with the time it was first written: a new leader writes the state of every task again."""
+    """Return each grant with its first time; a new leader repeats all task states."""
     grants: dict[tuple[str, int], tuple[int, TaskRecord]] = {}
     for at_ms, record in _log(group):
         if isinstance(record, TaskRecord) and record.event == "GRANT":
@@ -53,9 +52,9 @@ def _grants(group: Group) -> list[tuple[int, TaskRecord]]:
 
 
 def test_N3_grants_to_a_newcomer_are_paced(group: Group) -> None:
-    """With task_move_interval_ms of 2 s, a newcomer's grants are at least 2 s apart in the log, however busy the machine.
+    """Grants to a newcomer are at least task_move_interval_ms (2 s) apart in the log.
 
-    The broker stamps what it appends, and the leader counts from when it heard that a grant is there.
+    The broker stamps each append, and the leader counts from its acknowledgement.
     """
     group.start("first", task_move_interval_ms=_PACE_MS).wait_until_running()
     until(lambda: len(_grants(group)) == PARTITIONS, "every task is granted")
@@ -63,7 +62,7 @@ def test_N3_grants_to_a_newcomer_are_paced(group: Group) -> None:
     newcomers = [group.start(name, task_move_interval_ms=_PACE_MS) for name in ("b", "c", "d")]
     until(lambda: all(len(owned(each)) == 1 for each in newcomers), "each has its share")
     group.check()
-    # One pace for the whole group: three newcomers wait for each other as one would for itself.
+    # One pace for the whole group: three newcomers share the interval.
     times = [at_ms for at_ms, grant in _grants(group) if grant.owner != first]
     assert len(times) == len(newcomers)
     assert all(
@@ -87,12 +86,11 @@ def test_N10_a_clean_hand_off_repeats_nothing(group: Group, guarantee: str) -> N
 
 @pytest.mark.alone
 def test_N11_ephemeral_members_disturb_nobody(group: Group, tmp_path: Path) -> None:
-    """Members that join and vanish within five seconds take no stateful task, and the rate falls by less than a tenth.
+    """Members that vanish within 5 s own no stateful task; the rate drops by under a tenth.
 
-    Owners are those of the log and of what the two workers that stay say at every look. The rate is judged by the feed's own
-    progress: the share of what was fed meanwhile that they have processed, beside passers-by and in a quiet stretch before.
-    From a minute on (`TIDEWHEEL_TEST_EPHEMERAL_S`, alone on the machine) it is also judged by how often a worker that was
-    fed has stood still for 250 ms, which is what it would lose under full load; and passers-by had copies that were READY.
+    Owners come from the log and from both remaining workers. The rate is the processed share of the
+    feed, compared with a quiet stretch before. From a minute on (alone on the machine), fed workers
+    must not pause for 250 ms, and short-lived members must have had READY copies.
     """
     group.config["settling_ms"] = 6_000
     workers = [group.start("first"), group.start("second")]
@@ -135,7 +133,6 @@ def test_N11_ephemeral_members_disturb_nobody(group: Group, tmp_path: Path) -> N
 
 
 def _ownership(group: Group) -> set[tuple[str, int, str]]:
-    """Return what happened to tasks, once each: a new leader's snapshot says the last of it again."""
     return {
         (record.task, record.task_epoch, record.event)
         for _, record in _log(group)
@@ -144,7 +141,6 @@ def _ownership(group: Group) -> set[tuple[str, int, str]]:
 
 
 def _strangers_that_were_ready(group: Group, workers: list[WorkerProcess]) -> set[str]:
-    """Return the incarnations, but for those of these workers, that have said READY of a copy."""
     inbox = group.cluster.read(f"{group.config['application_id']}-group-inbox")
     said = [decode_message(each.value) for each in inbox if each.value is not None]
     ready = {each.incarnation for each in said if isinstance(each, Ready)}
@@ -159,21 +155,13 @@ def _owners(workers: list[WorkerProcess]) -> Owners:
 
 
 class _Watch:
-    """Looks at two workers and their feed, every 250 ms.
-
-    Attributes:
-        owners: Who had which partitions, all there was.
-    """
-
     def __init__(self, group: Group, workers: list[WorkerProcess]) -> None:
         self.owners: set[Owners] = set()
         self._group, self._workers = group, workers
-        #: Fed in all; processed by each.
         self._looks: list[tuple[int, tuple[int, ...]]] = []
         self._look()
 
     def look_for(self, for_s: float) -> None:
-        """Look again and again for so long."""
         end_s = time.monotonic() + for_s
         while time.monotonic() < end_s:
             time.sleep(0.25)
@@ -185,9 +173,9 @@ class _Watch:
         self.owners.add(_owners(self._workers))
 
     def share(self) -> float:
-        """Return how much of what was fed since the first look was processed: at the best of the last looks, a third of them.
+        """Return the best processed share of the feed in the last third of the polls.
 
-        At one of them the machine may do something else for a moment.
+        The machine may be busy during a single one.
         """
         fed, processed = self._looks[0]
         return max(
@@ -196,7 +184,6 @@ class _Watch:
         )
 
     def standing(self) -> float:
-        """Return how often, by share of all looks, one of them had processed nothing since the last look though it was fed."""
         pairs = [
             (earlier[worker], later[worker], later_fed - fed)
             for (fed, earlier), (later_fed, later) in itertools.pairwise(self._looks)
@@ -206,10 +193,7 @@ class _Watch:
 
 
 def _lag(group: Group, workers: list[WorkerProcess]) -> int:
-    """Return the number of records that are fed and not processed.
-
-    Committed offsets would not do: on a busy broker a commit takes longer than a second.
-    """
+    """Return the unprocessed records; commits take over a second on a busy broker."""
     return len(group.feed.records) - sum(_processed(worker) for worker in workers)
 
 
@@ -218,7 +202,6 @@ def _processed(worker: WorkerProcess) -> int:
 
 
 def _alone(group: Group) -> WorkerProcess:
-    """Start a group's first member; return it when it has all tasks."""
     first = group.start("first")
     first.wait_until_running()
     until(lambda: len(_grants(group)) == PARTITIONS, "every task is granted")

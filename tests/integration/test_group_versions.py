@@ -1,6 +1,6 @@
-"""N14 on a real Kafka: workers of this version of the group protocol and of the next lead each other, and roll to and fro.
+"""Protocol versions (N14): workers of this and the next version lead each other, up and down.
 
-The next version is `programs.next_version`: a field more in beats and members, a kind of message more, a kind of record more.
+`programs.next_version` adds a field to beats and members, a kind of message and of record.
 """
 
 import json
@@ -16,15 +16,14 @@ from tidewheel.streams.exit_codes import ExitCode
 
 __all__ = ["group", "topics"]
 
-#: Ten workers are started, one after the other.
+#: Ten workers start one after another.
 pytestmark = pytest.mark.timeout(300)
 
-#: A watchdog that is killed is replaced, and may be elected again; so often is another one killed.
+#: A killed watchdog is replaced and may win again; then another is killed.
 _TRIES = 5
 
 
 def _rows(group: Group, topic: str) -> list[dict[str, Any]]:
-    """Return what stands in a topic of the group, as it is written, without what was taken back."""
     found = group.cluster.read(f"{group.config['application_id']}-group-{topic}")
     return [json.loads(each.value) for each in found if each.value is not None]
 
@@ -34,17 +33,14 @@ def _of(rows: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def _version(row: dict[str, Any]) -> int:
-    """Return the version in which something is written."""
     return int(row.get("v", 1))
 
 
 def _there_and_back(versions: list[int]) -> None:
-    """Check that something began in this version, was in the next one, and ended in this one."""
     assert (versions[0], NEXT in versions, versions[-1]) == (1, True, 1), versions
 
 
 def _leads(group: Group, workers: list[WorkerProcess]) -> WorkerProcess:
-    """Return the worker whose watchdog has claimed the leadership last."""
     rows = _rows(group, "state")
     program = _program_of(_of(rows, "LEADER_CLAIM")[-1]["leader"])
     hosted = {
@@ -56,12 +52,11 @@ def _leads(group: Group, workers: list[WorkerProcess]) -> WorkerProcess:
 
 
 def _program_of(process_id: str) -> str:
-    """Return the host program of a watchdog, whose id has a part of its own behind it."""
+    """Return the host program of a watchdog, whose id has an extra part at the end."""
     return process_id.rpartition("-")[0]
 
 
 def _have_lead(group: Group, version: int, workers: list[WorkerProcess]) -> None:
-    """Kill leading watchdogs until one of a version leads."""
     for _ in range(_TRIES):
         claim = _of(_rows(group, "state"), "LEADER_CLAIM")[-1]
         if _version(claim) == version:
@@ -91,7 +86,7 @@ def test_N14_neighbouring_versions_work_in_one_group_and_lead_each_other(group: 
     _have_lead(group, NEXT - 1, workers)
     for leaving in (new, others[1]):
         assert leaving.stop() == ExitCode.OK, leaving.log[-4000:]
-    group.until_shared(old, others[0])  # this version leads what the next one has left
+    group.until_shared(old, others[0])  # this version leads from the state of the next one
     group.check()
 
     log, inbox = _rows(group, "state"), _rows(group, "inbox")
@@ -108,7 +103,6 @@ def test_N14_neighbouring_versions_work_in_one_group_and_lead_each_other(group: 
 
 
 def _said_more(inbox: list[dict[str, Any]]) -> None:
-    """Check that members of both versions were heard, each in its own."""
     beats = _of(inbox, "BEAT")
     assert {_version(row) for row in beats if "mood" in row} == {NEXT}
     assert {_version(row) for row in beats if "mood" not in row} == {1}
@@ -148,7 +142,6 @@ def test_N14_a_group_rolls_to_the_next_version_and_back(group: Group) -> None:
 
 
 def _snapshots(log: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return what stands between the begin and the end of each snapshot, both included."""
     begins = [index for index, row in enumerate(log) if row["kind"] == "SNAP_BEGIN"]
     ends = [index for index, row in enumerate(log) if row["kind"] == "SNAP_END"]
     return [log[begin : end + 1] for begin, end in zip(begins, ends, strict=True)]

@@ -1,4 +1,4 @@
-"""Groups on a real Kafka: tasks move to newcomers behind learners, away from who leaves, and to others when one dies."""
+"""Groups: tasks move to newcomers, away from leaving members, and after a death."""
 
 import signal
 import struct
@@ -30,7 +30,7 @@ from tidewheel.streams.worker.metrics import TaskInfo
 from tidewheel.tasks.internal_topics import changelog_topic
 from tidewheel.tasks.restore.state_updater import RestoreEvent
 
-#: Members settle at once, so that moves begin as soon as they may.
+#: Members settle immediately: moves begin without delay.
 QUICK = {"settling_ms": 0}
 GROUPED = RunOptions()
 PARTITIONS = 4
@@ -38,7 +38,6 @@ PARTITIONS = 4
 
 @pytest.fixture
 def topics(cluster: Cluster, unique: str) -> tuple[str, str]:
-    """An input and an output topic of four partitions."""
     cluster.create({f"in-{unique}": PARTITIONS, f"out-{unique}": PARTITIONS})
     return f"in-{unique}", f"out-{unique}"
 
@@ -48,7 +47,6 @@ def _record(number: int) -> tuple[bytes, bytes]:
 
 
 def _updates(records: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
-    """Return the output of a count by key that is exactly once."""
     return {
         key: [struct.pack(">q", number) for number in range(1, count + 1)]
         for key, count in Counter(key for key, _ in records).items()
@@ -56,7 +54,6 @@ def _updates(records: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
 
 
 def _numbered(worker: WorkerProcess, what: str) -> dict[int, int]:
-    """Return the numbers that a worker has per partition."""
     return {
         int(name.rpartition("-")[2]): number
         for name, number in worker.numbers().items()
@@ -65,7 +62,6 @@ def _numbered(worker: WorkerProcess, what: str) -> dict[int, int]:
 
 
 def owned(worker: WorkerProcess) -> set[int]:
-    """Return the partitions that a worker processes now."""
     return {partition for partition, owned in _numbered(worker, "owns").items() if owned}
 
 
@@ -74,8 +70,6 @@ def _roles(tasks: list[TaskInfo], role: str, state: str | None = None) -> set[st
 
 
 class Group:
-    """Workers in processes of their own that count by key, under a steady load."""
-
     def __init__(
         self, cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start: StartWorker
     ) -> None:
@@ -89,14 +83,13 @@ class Group:
     def start(
         self, name: str, program: str = WORKER, *, fixed: bool = False, **settings: Any
     ) -> WorkerProcess:
-        """Start a worker; returns at once."""
         worker = self._start(name, program)
         config = self.config | settings
         worker.go("count_by_key", self.source, self.sink, config, fixed=fixed)
         return worker
 
     def until_shared(self, *workers: WorkerProcess, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until these workers have equal shares, no partition has two owners, and all are RUNNING."""
+        """Wait until these workers are RUNNING with equal shares, and each partition has one owner."""
 
         def shared() -> bool:
             shares = [owned(worker) for worker in workers]
@@ -109,12 +102,10 @@ class Group:
         until(shared, "every worker has its share", timeout_s)
 
     def stop_feeding(self) -> None:
-        """Stop the feed and wait until all of it is committed."""
         self.feed.stop()
         self.cluster.wait_until_consumed(self.config["application_id"], self.source)
 
     def check(self) -> None:
-        """Stop the feed and compare all output with all input."""
         self.stop_feeding()
         assert self.cluster.values_by_key(self.sink) == _updates(self.feed.records)
 
@@ -123,7 +114,6 @@ class Group:
 def group(
     cluster: Cluster, config: dict[str, Any], topics: tuple[str, str], start_worker: StartWorker
 ) -> Group:
-    """A group that nobody has joined yet."""
     return Group(cluster, config, topics, start_worker)
 
 

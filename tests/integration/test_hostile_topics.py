@@ -1,4 +1,4 @@
-"""A group in whose topics somebody else writes, on a real Kafka: it goes on, also after restarts, and its commands work."""
+"""Foreign writers in a group's topics: the group survives them, also after restarts."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ from tidewheel.tasks.ports import CommittedOffset
 
 __all__ = ["group", "topics"]
 
-#: A producer of another application, whose id begins with the id of no application here.
+#: A foreign producer's id; no application here has its prefix as id.
 FOREIGN = "payments-prod-0"
 
 
@@ -38,7 +38,7 @@ def _epoch(group: Group, app: str) -> int:
 
 
 def _forged_log(epoch: int) -> list[tuple[str, bytes]]:
-    """Return records under the epoch of the leader of now, each with the key of a real one."""
+    """Return records under the leader's epoch with the keys of real ones."""
     task = {
         "kind": "TASK",
         "leader_epoch": epoch,
@@ -105,7 +105,7 @@ def _forged_inbox(app: str) -> list[bytes]:
 
 
 def _valid_lie(epoch: int) -> tuple[str, bytes]:
-    """Return a record that every reader takes in: the group runs an assignor of the attacker's."""
+    """Return a record that every reader accepts; it selects a foreign assignor."""
     row = {
         "kind": "GROUP",
         "leader_epoch": epoch,
@@ -116,7 +116,7 @@ def _valid_lie(epoch: int) -> tuple[str, bytes]:
 
 
 def _contradictions(group: Group, app: str, survivor: set[int]) -> list[tuple[str, bytes]]:
-    """Return records of the right form: another incarnation of the survivor, and owners that are not in the group."""
+    """Return well-formed false records: a second incarnation, and owners outside the group."""
     state = _state(group, app)
     epoch = state.leader_epoch
     own, *_ = sorted(survivor)
@@ -165,7 +165,7 @@ def _status(group: Group, app: str, capsys: pytest.CaptureFixture[str]) -> dict[
 
 
 def _leading(group: Group, app: str, workers: list[WorkerProcess]) -> WorkerProcess:
-    """Return the worker whose watchdog leads: the one that has the tasks of the leader's member."""
+    """Return the worker whose watchdog leads: it has the tasks of the leader's member."""
     state = _state(group, app)
     (leader,) = [each for each in state.live().values() if each.process_id == state.leader]
     tasks = {task.partition for task in state.owned(leader.incarnation)}
@@ -174,7 +174,7 @@ def _leading(group: Group, app: str, workers: list[WorkerProcess]) -> WorkerProc
 
 
 def _commit_in_the_name_of(foreign: str, group: Group, clients: KafkaClients, app: str) -> None:
-    """Commit the same offsets once more, with metadata that names a producer of another application."""
+    """Commit the same offsets with metadata that names a foreign application's producer."""
     committed = group.cluster.admin.committed(app, None, stable=True)
     forged: dict[TopicPartition, CommittedOffset] = {}
     for partition, (offset, metadata) in committed.items():
@@ -209,7 +209,7 @@ def test_a_group_goes_on_whatever_is_written_into_its_topics(
     for command in (["group", "history", app], ["top", app, "--count", "1"]):
         assert main([*command, "--bootstrap-servers", servers]) == ExitCode.OK
 
-    # Valid, and a lie; the leader dies right after it, so that the next one begins from it.
+    # Well-formed and false. The leader dies right after it, so its successor starts from it.
     leading = _leading(group, app, workers)
     (survivor,) = [each for each in workers if each is not leading]
     lies = _contradictions(group, app, owned(survivor))
@@ -220,7 +220,7 @@ def test_a_group_goes_on_whatever_is_written_into_its_topics(
     _attack(group, app)
     assert survivor.stop() == ExitCode.OK, survivor.log[-4000:]
 
-    # Nobody is left who read the log before, and the forged records are its last ones.
+    # No reader of the earlier log is left, and the forged records are the last ones.
     _attack(group, app)
     again = group.start("again")
     group.until_shared(again)
@@ -239,7 +239,7 @@ def test_a_producer_that_metadata_names_is_fenced_only_if_it_is_the_applications
     foreign = clients.transactional_producer(FOREIGN, 60_000)
     foreign.init()
     for number, fixed in enumerate((True, True, False)):
-        # Offsets that bear a strange name are refused otherwise.
+        # Workers refuse offsets with a foreign name otherwise.
         worker = group.start(f"worker-{number}", fixed=fixed, accept_offsets=True)
         worker.wait_until_running()
         if not number:

@@ -1,4 +1,4 @@
-"""The built wheel in a folder whose own modules have the names of our four folders."""
+"""The built wheel in a folder whose modules share the names of our four folders."""
 
 import os
 import signal
@@ -76,7 +76,6 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds the wheel's content and no link to the repository."""
     built = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
@@ -88,7 +87,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(installed: Path, tmp_path: Path, unique: str) -> Path:
-    """A user's folder with modules of these names, a program and its test."""
     topics = {name: f"{name}-{unique}" for name in ("changes", "orders", "priced")}
     files = OWN | {"shop.py": PROGRAM.format(**topics), "test_shop.py": TEST.format(**topics)}
     for name, text in files.items():
@@ -109,8 +107,6 @@ def environment(installed: Path, cluster: Cluster) -> dict[str, str]:
 
 @pytest.fixture
 def run(folder: Path, environment: dict[str, str]) -> Run:
-    """Runs a module of Python in the user's folder."""
-
     def run(*command: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [sys.executable, "-m", *command],

@@ -1,4 +1,4 @@
-"""Topics written by another partitioner, on a real Kafka: found by name, and joined rightly once that is said."""
+"""Topics of another partitioner: reported by name, and joined correctly once configured."""
 
 import logging
 from pathlib import Path
@@ -21,7 +21,6 @@ KEYS = [f"key-{number}" for number in range(40)]
 
 
 def _builder(unique: str) -> StreamsBuilder:
-    """Return a join of a repartitioned stream with a table."""
     builder = StreamsBuilder()
     users = builder.table(f"users-{unique}", key_serde=str, value_serde=str)
     stream = builder.stream(f"orders-{unique}", key_serde=str, value_serde=str)

@@ -1,4 +1,4 @@
-"""A running application from outside: states, signals, pausing, metrics, and reading its stores."""
+"""Lifecycle of an application: states, signals, pausing, metrics, and store queries."""
 
 import signal
 from pathlib import Path
@@ -32,7 +32,6 @@ _HOUR_MS: Final = 3_600_000
 
 @pytest.fixture
 def source(cluster: Cluster, unique: str) -> str:
-    """An empty input topic of two partitions; an output topic stands beside it."""
     cluster.create({f"in-{unique}": 2, f"out-{unique}": 1})
     return f"in-{unique}"
 
@@ -113,8 +112,6 @@ def test_states_of_a_good_life(
 
 
 def _failing(source: str, fails: list[Exception]) -> StreamsBuilder:
-    """Make a topology whose function raises the given errors, one each time it is called."""
-
     def work(value: bytes) -> bytes:
         if fails:
             raise fails.pop()
@@ -128,8 +125,6 @@ def _failing(source: str, fails: list[Exception]) -> StreamsBuilder:
 
 
 def _failing_at(source: str, bad: bytes) -> StreamsBuilder:
-    """Make a topology whose function fails at one value."""
-
     def work(value: bytes) -> bytes:
         if value == bad:
             raise ValueError("as told")
@@ -245,7 +240,7 @@ def test_pause_and_resume(
 
 
 class _CommitOnRequest(Processor[str, bytes, str, bytes]):
-    """Asks for a commit when a record says so."""
+    """Requests a commit when a record asks for it."""
 
     def init(self, context: ProcessorContext[str, bytes]) -> None:
         self._context = context
@@ -264,7 +259,7 @@ def test_store_shows_committed_values_only(
     stream.process(_CommitOnRequest)
     app = start_app(builder, config | {"commit_interval_ms": _HOUR_MS})
     store = app.store(STORE)
-    # The first commit comes early and says whose these partitions are.
+    # The first commit comes early and records the application's name.
     cluster.send(source, [(b"key", b"x")] * 5, partition=0)
     until(lambda: app.metrics()["process-total"] == 5, "five are processed")
     before = store.get("key")

@@ -1,4 +1,4 @@
-"""Long calls of user code on a real Kafka: a worker in one is slow, not dead."""
+"""Long calls of user code: the worker counts as slow, not as dead."""
 
 from typing import Any
 
@@ -8,20 +8,19 @@ from tests.integration.cluster import Cluster, until
 from tests.integration.conftest import StartWorker
 from tests.integration.test_groups_basic import owned
 
-#: The worker hangs after a second; its calls take some times that.
+#: The hang time-out is one second; calls last several seconds.
 HANG_MS = 1_000
 NAP = "4"
 QUICK = {
     "settling_ms": 0, "worker_hang_timeout_ms": HANG_MS, "session_timeout_ms": 900, "heartbeat_interval_ms": 100,
     "client_tags": {"nap_s": NAP},
 }  # fmt: skip
-#: What a fenced worker logs.
+#: Log line of a fenced worker.
 FENCED = "joining the group again"
 
 
 @pytest.fixture
 def topics(cluster: Cluster, unique: str) -> tuple[str, str]:
-    """An input and an output topic of three partitions."""
     cluster.create({f"in-{unique}": 3, f"out-{unique}": 3})
     return f"in-{unique}", f"out-{unique}"
 

@@ -1,4 +1,4 @@
-"""Starts on committed offsets that this application did not commit, that are gone, or that were never there."""
+"""Starts on committed offsets that are foreign, deleted, or out of range."""
 
 import re
 import struct
@@ -13,7 +13,6 @@ from tidewheel import KafkaStreams, StreamsBuilder, StreamsError
 from tidewheel.rebalance.model import TopicPartition
 from tidewheel.streams.worker.application.run_options import RunOptions
 
-#: Small records of 10 keys.
 RECORDS = [(b"key-%d" % (index % 10), b"x") for index in range(60)]
 
 
@@ -24,7 +23,6 @@ def topics(cluster: Cluster, unique: str) -> tuple[str, str]:
 
 
 def _refused(app: KafkaStreams) -> str:
-    """Wait until an application has ended with a refusal; return its text."""
     assert app.wait(timeout_s=PATIENCE_S)
     assert isinstance(app.error, StreamsError), app.error
     return str(app.error)

@@ -1,6 +1,6 @@
-"""Brokers of earlier versions: a group that counts exactly once, a worker killed, the broker restarted.
+"""Earlier broker versions: exactly-once counts through a worker kill and a broker restart.
 
-`TIDEWHEEL_TEST_OLDER_BROKERS=1` runs it; each version's jars (45 MB) are fetched once.
+`TIDEWHEEL_TEST_OLDER_BROKERS=1` runs it. Each version's jars (45 MB) are downloaded once.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from tidewheel.streams.broker import KafkaBroker
 #: The oldest supported version, and one release of each later line before the default.
 VERSIONS: Final = ("4.0.0", "4.1.1", "4.2.0", "4.3.1")
 
-#: Brokers 4.0 take half a minute to come back, and all of it may run on a busy machine.
+#: Brokers 4.0 need 30 s for a restart, and the machine may be busy.
 _PATIENCE_S: Final = 240
 _WORDS: Final = [(b"key-%d" % (index % 7), b"word-%d" % (index % 11)) for index in range(1_500)]
 
@@ -57,7 +57,7 @@ def test_a_group_counts_exactly_once_on_an_older_broker(
         )
         broker.kill()
         broker.start()
-        join_group("third")  # the first one may have ended while the broker was away
+        join_group("third")  # the first one may have ended during the outage
         cluster.send("in", _WORDS[1_000:])
 
         expected = Counter(word for _, word in _WORDS)

@@ -1,4 +1,4 @@
-"""State beside a transaction of another program that is open in its changelog: nothing is lost, restores wait and say so."""
+"""A foreign open transaction in a changelog: restores wait and report it, state stays complete."""
 
 import secrets
 import shutil
@@ -22,8 +22,6 @@ _PARTITIONS = 2
 
 
 class ForeignTransaction:
-    """A transaction that another program has open in some partitions."""
-
     def __init__(self, cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
         self.transactional_id = f"foreign-{secrets.token_hex(4)}"
         self._producer = Producer(
@@ -41,15 +39,12 @@ class ForeignTransaction:
         assert self._producer.flush(PATIENCE_S) == 0, "its records are in the log"
 
     def abort(self) -> None:
-        """End it, if it is open."""
         if self._open:
             self._open = False
             self._producer.abort_transaction(PATIENCE_S)
 
 
 class Counting:
-    """A job that counts by key, and what it should have written by now."""
-
     def __init__(self, cluster: Cluster, config: dict[str, Any], unique: str) -> None:
         self.cluster, self.config = cluster, config
         self.source, self.sink = f"in-{unique}", f"out-{unique}"
@@ -59,7 +54,6 @@ class Counting:
         self._foreign: list[ForeignTransaction] = []
 
     def send(self, count: int = 100) -> None:
-        """Send records, the next ones."""
         keys = [b"key-%d" % (number % _KEYS) for number in range(count)]
         self.cluster.send(
             self.source, [(key, b"x") for key in keys], first_timestamp=1_000 + len(self._sent)
@@ -67,17 +61,14 @@ class Counting:
         self._sent += keys
 
     def wait(self) -> None:
-        """Wait until all that was sent is committed."""
         self.cluster.wait_until_consumed(self.config["application_id"], self.source)
 
     def disturb(self) -> ForeignTransaction:
-        """Open a transaction in each partition of the changelog."""
         foreign = ForeignTransaction(self.cluster, self.cluster.partitions(self.changelog))
         self._foreign.append(foreign)
         return foreign
 
     def check(self) -> None:
-        """Compare all output with all input."""
         assert self.cluster.values_by_key(self.sink) == {
             key: [struct.pack(">q", number) for number in range(1, count + 1)]
             for key, count in Counter(self._sent).items()
@@ -90,14 +81,12 @@ class Counting:
 
 @pytest.fixture
 def counting(cluster: Cluster, config: dict[str, Any], unique: str) -> Iterator[Counting]:
-    """Topics of a job that counts."""
     made = Counting(cluster, config, unique)
     yield made
     made.close()
 
 
 def _names(foreign: ForeignTransaction, counting: Counting, worker: WorkerProcess) -> bool:
-    """Return whether a worker says which transaction it waits for, and how to end it."""
     log = worker.log
     return foreign.transactional_id in log and f"abort --topic {counting.changelog}" in log
 
@@ -168,7 +157,6 @@ def test_F1_a_standby_takes_over_behind_a_foreign_transaction_and_loses_nothing(
 
 
 def _owns(worker: WorkerProcess) -> int:
-    """Return how many tasks a worker runs."""
     return sum(number for name, number in worker.numbers().items() if name.startswith("owns:"))
 
 

@@ -1,7 +1,8 @@
-"""Key ranges on a real Kafka: a call that never returns, and workers that are killed with many calls in hand.
+"""Key ranges: a call that never returns, and workers killed during many calls.
 
-`TIDEWHEEL_TEST_STUCK_S=60` lets the call hang for a minute, `TIDEWHEEL_TEST_PARALLEL_KILLS=30` kills more often,
-`TIDEWHEEL_TEST_PARALLEL_IN_FULL=1` does so for both guarantees and for coroutines as well.
+`TIDEWHEEL_TEST_STUCK_S=60` keeps the call stuck for a minute. `TIDEWHEEL_TEST_PARALLEL_KILLS=30`
+kills more often. `TIDEWHEEL_TEST_PARALLEL_IN_FULL=1` does so for both guarantees and for
+coroutines.
 """
 
 import json
@@ -46,21 +47,20 @@ pytestmark = [pytest.mark.timeout(240 + int(STUCK_S) + 20 * KILLS), pytest.mark.
 
 COMMIT_INTERVAL_MS: Final = 200
 RATE: Final = 400
-#: A key in so many records, so that each range has many.
+#: Enough keys to give each range many.
 KEYS: Final = 400
-#: The worker counts as hung after this time without a sign of life: the stuck call is no such.
+#: Hang time-out (ms); a stuck call alone must not trigger it.
 HANG_MS: Final = 5_000
-#: Which record is the stuck one: by then all ranges have work, and commits have their pace.
+#: Number of the stuck record: by then all ranges have work and commits are regular.
 STUCK_RECORD: Final = 1_000
-#: A range hands over what it has done this often, the time for that included.
+#: A range publishes its finished records at least this often (ms), with the time this takes.
 HANDED_OVER_EACH_MS: Final = 200
-#: Two threads of two processors and a broker share the machine: a commit may come late.
+#: Two threads and a broker share two processors: a commit may be this late.
 LATE_MS: Final = 5_000
 
 
 @pytest.fixture
 def run(cluster: Cluster, config: dict[str, Any], tmp_path: Path) -> Iterator[ParallelRun]:
-    """An application of two partitions that has not begun."""
     config |= {"commit_interval_ms": COMMIT_INTERVAL_MS, "parallelising_factor": 16}
     made = ParallelRun(cluster=cluster, folder=tmp_path, config=config)
     made.create_topics()
@@ -74,9 +74,6 @@ def _numbered(index: int) -> tuple[bytes, bytes]:
 
 def _numbered_with_stuck(index: int) -> tuple[bytes, bytes]:
     return (STUCK, b"%d" % index) if index == STUCK_RECORD else _numbered(index)
-
-
-# -- a call that never returns -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -122,12 +119,10 @@ def test_K6_stuck_call_holds_up_its_own_range_only(
     assert_in_order(second.calls())
     run.assert_exact(
         feed.records, "exactly_once"
-    )  # nothing is done twice here, so in both guarantees
+    )  # no record runs twice here, so it holds for both guarantees
 
 
 def _until_stuck(life: Life) -> Call:
-    """Wait until it is the stuck key's turn; the call."""
-
     def found() -> list[Call]:
         return [each for each in life.calls() if each.key_hash == zlib.crc32(STUCK)]
 
@@ -137,7 +132,6 @@ def _until_stuck(life: Life) -> Call:
 
 
 def _until_others_are_done(run: ParallelRun, life: Life, stuck: Call) -> None:
-    """Wait until every range but the stuck one has committed all there is."""
     ends = {each.partition: end for each, end in run.cluster.ends(run.source).items()}
 
     def done() -> bool:
@@ -154,16 +148,16 @@ def _until_others_are_done(run: ParallelRun, life: Life, stuck: Call) -> None:
 
 
 def _assert_committed_meanwhile(commits: list[CommitRecord], stuck: Call, until_ms: int) -> None:
-    """Each partition was committed as often as before, and in the stuck one all ranges but one went on."""
+    """Commits stay as frequent as before, and all other ranges progress."""
     begin_ms = min(each.at_ms for each in commits if each.offset)
     calm_s = (stuck.begun_ms - begin_ms) / 1000
-    # One interval later what was in hand before has been committed.
+    # One interval later, calls that ran before the stuck one are committed.
     from_ms = stuck.begun_ms + COMMIT_INTERVAL_MS
     for partition in (0, 1):
         times = [each.at_ms for each in commits if each.partition == partition]
         before = [each for each in times if begin_ms <= each <= stuck.begun_ms]
         found = [each for each in times if from_ms < each <= until_ms]
-        # Against the time before, for all it is worth on a machine that is slow today.
+        # Compared with the time before, since the machine may be slow today.
         told = f"partition {partition}: {len(before)} commits in {calm_s:.0f} s, then {len(found)} in {STUCK_S:.0f} s"
         _log.info(told)
         assert len(found) / STUCK_S >= 0.5 * len(before) / calm_s, told
@@ -174,11 +168,11 @@ def _assert_committed_meanwhile(commits: list[CommitRecord], stuck: Call, until_
         for each in commits
         if each.partition == stuck.place[0] and from_ms < each.at_ms <= until_ms
     ]
-    # Where the stuck range stands: at the stuck record, or at one before it that was done in the same breath and could
-    # not be handed over any more (`_assert_handed_over` says how long before).
+    # The stuck range's offset: the stuck record, or one that ended just before the call and could
+    # not be published any more (`_assert_handed_over` checks how long before).
     stands = range_of(later[-1], stuck.key_hash).offset
     assert stands <= stuck.place[1]
-    # On a slow machine what other ranges had in hand when the call began may be in the first of these commits, too.
+    # On a slow machine the first of these commits may include earlier calls of other ranges.
     held = list(dropwhile(lambda each: each.offset < stands, later))
     assert held[0].at_ms < from_ms + LATE_MS, f"held only {held[0].at_ms - from_ms} ms later"
     assert {each.offset for each in held} == {stands}, "the lowest offset is the stuck range's"
@@ -193,7 +187,7 @@ def _assert_committed_meanwhile(commits: list[CommitRecord], stuck: Call, until_
 def _assert_only_the_stuck_range_ran_again(
     first: Life, second: Life, stuck: Call, commits: list[CommitRecord]
 ) -> None:
-    """The second life did what was behind the stuck call, in its range, and nothing that had been handed over."""
+    """The second life runs only unpublished records of the stuck range, behind the stuck call."""
     last = last_commits(commits, before_ms=second.started_ms)
     held = range_of(last[stuck.place[0]], stuck.key_hash)
     _assert_handed_over(first, second, stuck, commits, last)
@@ -209,10 +203,7 @@ def _assert_handed_over(
     commits: list[CommitRecord],
     last: dict[int, CommitRecord],
 ) -> None:
-    """Of what had ended, only the stuck range's own records ran again, and only those that ended just before.
-
-    Just before is what no commit but the last could ask for: on a slow machine that is longer.
-    """
+    """Of finished records, only those that ended after the last commit but one run again."""
     asked_ms = [
         each.at_ms
         for each in commits
@@ -230,7 +221,6 @@ def _assert_handed_over(
 
 
 def _assert_named(run: ParallelRun, stuck: Call) -> None:
-    """`status` and `top` name the record that is stuck: its key's hash, its offset, and for how long it has been so."""
     for told in (
         json.loads(_output("status", run)),
         json.loads(_output("top", run, "--json", "--count", "1")),
@@ -239,13 +229,12 @@ def _assert_named(run: ParallelRun, stuck: Call) -> None:
         slowest = task["ranges"][0]
         assert (slowest["key_hash"], slowest["offset"]) == (stuck.key_hash, stuck.place[1])
         assert slowest["age_ms"] >= (STUCK_S - 3) * 1000
-    # Not on a terminal `status` is JSON, and `top` is text.
+    # Without a terminal, `status` prints JSON and `top` prints text.
     named = f"key hash {stuck.key_hash:08x}, offset {stuck.place[1]}"
     assert named in _output("top", run, "--count", "1")
 
 
 def _assert_map_is_shown(run: ParallelRun, stuck: Call) -> None:
-    """`status` and `top` show every range with its bounds and offset: the stuck one is the slowest, others are ahead."""
     partition, offset = stuck.place
     for told in (
         json.loads(_output("status", run)),
@@ -271,7 +260,6 @@ def _assert_map_is_shown(run: ParallelRun, stuck: Call) -> None:
 
 
 def _range_shown(shown: dict[str, Any], key_hash: int) -> dict[str, Any]:
-    """Return the range of what is shown of a partition that a key belongs to."""
     return next(
         each
         for each in shown["ranges"]
@@ -300,9 +288,9 @@ def _output(command: str, run: ParallelRun, *arguments: str) -> str:
 def test_K6_clean_stop_leaves_a_stuck_call_behind(
     run: ParallelRun, cluster: Cluster, awaits: bool
 ) -> None:
-    """SIGTERM waits for calls in hand, then commits what is done and goes; the others' records do not run again.
+    """SIGTERM waits for running calls, then commits; only the stuck range's last records repeat.
 
-    Of the stuck range's own, those may that ended just before: a range hands over what it has done every 100 ms.
+    A range publishes its finished records every 100 ms.
     """
     feed = SteadyFeed(cluster, run.source, _numbered_with_stuck, rate=RATE)
     feed.start()
@@ -323,9 +311,6 @@ def test_K6_clean_stop_leaves_a_stuck_call_behind(
     run.assert_exact(feed.records, "exactly_once")
 
 
-# -- killed with many calls in hand ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("guarantee", "awaits", "factors"),
     [
@@ -341,7 +326,7 @@ def test_K6_K7_killed_workers_repeat_what_was_in_hand_and_no_more(
 ) -> None:
     run.config["processing_guarantee"] = guarantee
     chance = random.Random(f"{guarantee} {awaits} {factors}")
-    # Slower for many lives: what comes while workers start is left for the last one.
+    # Slower with many lives: the last one processes the input that comes during starts.
     feed = SteadyFeed(cluster, run.source, _numbered, rate=max(3 * RATE // KILLS, 100))
     feed.start()
     for number in range(KILLS):
@@ -369,10 +354,9 @@ def _factor(lives: list[Life], life: Life, factors: tuple[int, ...]) -> int:
 
 
 def _count_repeated(dead: Life, successor: Life, commits: list[CommitRecord]) -> int:
-    """Return how many records ran again, after checking that each of them was in hand when the worker was killed.
+    """Count repeated records; each must have been running at the kill.
 
-    In hand is what the last commit does not say is done. And no more was in hand than had to be: what had ended before
-    the last commit but one was in the last one.
+    A record that ended before the last commit but one must be in the last one.
     """
     last = last_commits(commits, before_ms=successor.started_ms)
     calls = {each.place: each for each in dead.calls()}

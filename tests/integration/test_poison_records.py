@@ -1,4 +1,4 @@
-"""Records that can't be read, processed or written: the handler's choice is respected, each offset passes once."""
+"""Records that fail to deserialize, process or produce: handlers decide, and each offset counts."""
 
 import json
 from typing import Any, Final
@@ -21,10 +21,9 @@ from tidewheel.rebalance.model import TopicPartition
 
 _GUARANTEES: Final = ["exactly_once", "at_least_once"]
 
-#: What the small output topic accepts (bytes); the other one has Kafka's default of about 1 MB.
+#: Size limit of the small output topic (bytes); the other one has Kafka's default, about 1 MB.
 _SMALL: Final = 20_000
 
-#: How each kind of poison looks in the input, and at which stage it fails.
 _POISON: Final = {
     "bad JSON": (b"{no json", "deserialization"),
     "failing function": (b'{"do": "raise"}', "processing"),
@@ -41,7 +40,7 @@ _HANDLERS: Final = (
 
 
 class _Unserialisable:
-    """No serde knows it."""
+    """A type without a serde."""
 
 
 def _work(value: dict[str, Any]) -> Any:
@@ -53,7 +52,6 @@ def _work(value: dict[str, Any]) -> Any:
 
 
 def _topology(unique: str) -> StreamsBuilder:
-    """Count the records that can be read, and write a result for each."""
     builder = StreamsBuilder()
     stream = builder.stream(f"in-{unique}", key_serde=Serdes.string(), value_serde=Serdes.json())
     stream.group_by_key().count(store="read")
@@ -67,7 +65,7 @@ def _topology(unique: str) -> StreamsBuilder:
 
 @pytest.fixture
 def source(cluster: Cluster, unique: str) -> TopicPartition:
-    """An input of one partition, outputs of one, and a dead-letter topic with the broker's defaults."""
+    """One input partition, outputs of one, and a dead-letter topic with the broker's defaults."""
     cluster.create({f"in-{unique}": 1, f"default-{unique}": 1, f"dead-{unique}": 1})
     cluster.create({f"small-{unique}": 1}, max_message_bytes=str(_SMALL))
     return TopicPartition(f"in-{unique}", 0)
@@ -82,7 +80,6 @@ def _numbers(cluster: Cluster, topic: str) -> list[int]:
 
 
 def _assert_read(app: KafkaStreams, count: int) -> None:
-    """Check how many records were read, no more and no less; the brokers know of a commit a moment before the store has it."""
     assert {key: row.value for key, row in wait_for_counts(app, "read", count).items()} == {
         "key": count
     }
@@ -92,7 +89,7 @@ def _assert_read(app: KafkaStreams, count: int) -> None:
     ("guarantee", "poison"),
     [
         *(("exactly_once", poison) for poison in _POISON),
-        # What differs there is only when a sink's record is sent.
+        # at_least_once differs only in the time of sending sink records.
         ("at_least_once", "failing function"),
         ("at_least_once", "larger than the topic accepts"),
     ],
@@ -125,7 +122,7 @@ def test_fail_stops_at_the_record_and_a_restart_goes_on_there(
     assert "grow" not in str(error), "the record itself is not shown"
     assert 20 <= cluster.committed(application_id)[source] <= 25
     app.close()
-    # In a transaction it goes where its record's work goes.
+    # The transaction carries the dead letter together with the record's other output.
     letters = [letter.value for letter in cluster.read(f"dead-{unique}")]
     assert letters == ([] if guarantee == "exactly_once" else [data])
 
@@ -137,7 +134,7 @@ def test_fail_stops_at_the_record_and_a_restart_goes_on_there(
     if guarantee == "exactly_once":
         assert output == list(range(30))
     else:
-        # What went out before the worker failed is there twice.
+        # Output sent before the worker failed appears twice.
         assert sorted(set(output)) == list(range(30))
     assert cluster.read(f"default-{unique}") == []
 
@@ -151,7 +148,7 @@ def test_continue_with_dead_letters_passes_each_offset_once(
     source: TopicPartition,
     guarantee: str,
 ) -> None:
-    """Good records arrive, each bad one has one dead letter with Kafka Streams' headers, also across a restart."""
+    """Good records arrive; each bad one has one dead letter with Kafka Streams' headers."""
     config |= dict.fromkeys(_HANDLERS, "continue")
     config |= {"processing_guarantee": guarantee, "dead_letter_queue_topic": f"dead-{unique}"}
     kinds = [data for data, _ in _POISON.values()]
@@ -171,7 +168,7 @@ def test_continue_with_dead_letters_passes_each_offset_once(
     assert _numbers(cluster, f"small-{unique}") == list(range(15))
     assert cluster.read(f"default-{unique}") == []
     _assert_read(app, len(sent) - 1)
-    # Which operator fails first is free, so letters of one batch come in any order.
+    # Operators fail in any order, so letters of one batch come in any order.
     letters = sorted(cluster.read(f"dead-{unique}"), key=_offset)
     assert [_offset(letter) for letter in letters] == [3, 7, 11, 15, 19]
     for letter in letters:
@@ -190,7 +187,7 @@ def test_continue_with_dead_letters_passes_each_offset_once(
         assert headers["__streams.errors.partition"] == b"0"
         assert headers["__streams.errors.message"]
         assert letter.key == b"key"
-    # The input's own bytes, also of an output that no topic with the broker's defaults takes.
+    # The input's own bytes, also for an output beyond the broker's default limit.
     assert [letter.value for letter in letters] == kinds
     assert dict(letters[1].headers)["__streams.errors.exception"] == b"ValueError"
     assert b"_work" in (dict(letters[1].headers)["__streams.errors.stacktrace"] or b"")
@@ -278,9 +275,9 @@ def test_topic_that_shrank_its_limit_loses_no_other_record(
     source: TopicPartition,
     guarantee: str,
 ) -> None:
-    """A record that only the broker refuses, in the middle of a batch, is found and skipped alone.
+    """A record that only the broker refuses, in the middle of a batch, is skipped alone.
 
-    Under at_least_once later records of its key may come twice, and the last one stays the last.
+    Under at_least_once later records of its key may repeat, and the last one stays last.
     """
     from confluent_kafka.admin import (  # noqa: PLC0415 - only here
         AdminClient,
@@ -292,7 +289,7 @@ def test_topic_that_shrank_its_limit_loses_no_other_record(
     config |= dict.fromkeys(_HANDLERS, "continue")
     config |= {"processing_guarantee": guarantee, "dead_letter_queue_topic": f"dead-{unique}"}
     cluster.send(source.topic, _good(range(5)))
-    app = start_app(_topology(unique), config)  # has asked for the topic's limit by the time ...
+    app = start_app(_topology(unique), config)  # it has read the topic's limit by the time ...
     cluster.wait_until_consumed(config["application_id"], source.topic)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     entry = ConfigEntry("max.message.bytes", "3000", incremental_operation=AlterConfigOpType.SET)

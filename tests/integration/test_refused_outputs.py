@@ -1,4 +1,4 @@
-"""Outputs that the broker refuses: exactly those are missing, whatever batches they were sent in."""
+"""Outputs that the broker refuses: exactly those are missing, in any batch."""
 
 import json
 import random
@@ -23,13 +23,12 @@ from tidewheel.rebalance.model import TopicPartition
 _GUARANTEES: Final = ["exactly_once", "at_least_once"]
 _DAY_MS: Final = 86_400_000
 
-#: How a refused record looks in the input: (key, age of the record in days, size), by output topic.
+#: Input of a refused record: (key, age of the record in days, size), by output topic.
 _BAD: Final = {"keyed": (None, 0, 1), "dated": (b"k", 30, 1), "small": (b"k", 0, 20_000)}
 
 
 @pytest.fixture
 def source(cluster: Cluster, unique: str) -> TopicPartition:
-    """An input of one partition, and outputs that refuse some records each for another reason."""
     cluster.create({f"in-{unique}": 1, f"dead-{unique}": 1})
     cluster.create({f"keyed-{unique}": 2}, cleanup_policy="compact")
     cluster.create({f"dated-{unique}": 2}, message_timestamp_before_max_ms=str(_DAY_MS))
@@ -38,7 +37,6 @@ def source(cluster: Cluster, unique: str) -> TopicPartition:
 
 
 def _topology(unique: str) -> StreamsBuilder:
-    """Send each record to the topic that it names."""
     builder = StreamsBuilder()
     builder.stream(
         f"in-{unique}",
@@ -52,7 +50,6 @@ def _topology(unique: str) -> StreamsBuilder:
 def _records(
     rnd: random.Random, count: int, bad: int, kinds: list[str]
 ) -> tuple[list[tuple[bytes | None, bytes]], list[int]]:
-    """Return records for the outputs, and the places of those that are refused."""
     now_ms = time.time_ns() // 1_000_000
     places = sorted(rnd.sample(range(count), bad))
     records: list[tuple[bytes | None, bytes]] = []
@@ -73,7 +70,6 @@ def _written(cluster: Cluster, unique: str) -> Counter[int]:
 
 
 def _in_order(cluster: Cluster, unique: str) -> bool:
-    """Return whether the last record of each key is the last that was written of it."""
     for name in _BAD:
         for values in cluster.values_by_key(f"{name}-{unique}").values():
             numbers = [json.loads(value or b"")["n"] for value in values]
@@ -97,7 +93,7 @@ def test_only_the_refused_records_are_missing(
         "production_exception_handler": "continue",
         "dead_letter_queue_topic": f"dead-{unique}",
     }
-    # Alone in its batch, as the only one of many, and many together.
+    # Alone in its batch, one of many, and many together.
     first = [_records(rnd, 4, 1, ["keyed"]), _records(rnd, 500, 1, ["dated"])]
     records, places = _records(rnd, 1_500, 25, ["keyed", "dated", "small"])
     for sent, _ in first:

@@ -1,4 +1,4 @@
-"""Starting again: after a clean stop, without local state, on damaged files, and on changelogs that are not the same."""
+"""Restarts: after a clean stop, without local state, on damaged files, on changed changelogs."""
 
 import logging
 import shutil
@@ -31,7 +31,6 @@ _RECORDS = [(b"key-%03d" % (index * 7 % 400), b"x" * 50) for index in range(3_00
 
 @pytest.fixture
 def source(cluster: Cluster, unique: str) -> str:
-    """An input topic of two partitions with records, and an empty output topic."""
     cluster.create({f"in-{unique}": 2, f"out-{unique}": 2})
     cluster.send(f"in-{unique}", _RECORDS)
     return f"in-{unique}"
@@ -41,8 +40,6 @@ def source(cluster: Cluster, unique: str) -> str:
 def run(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], source: str, unique: str
 ) -> Callable[..., dict[str, ValueAndTimestamp[int]]]:
-    """Runs a counting job until it has consumed its input, closes it and returns its store's content."""
-
     def run_once(
         job: str = "count_by_key",
         events: list[RestoreEvent] | None = None,
@@ -73,7 +70,7 @@ def _databases(config: dict[str, Any]) -> Path:
 
 
 def _damage_stores(config: dict[str, Any]) -> None:
-    """Damage a block of each store's data; its index and the file of positions stay sound, so it opens."""
+    """Damage a data block of each store; index and positions stay valid, so it opens."""
     for task in ("0_0", "0_1"):
         files = (_databases(config) / task).glob("*.sst")
         largest = max(files, key=lambda file: file.stat().st_size)
@@ -161,8 +158,6 @@ def test_block_found_damaged_while_running_is_restored(
 
 
 class _Counting(Processor[str, bytes, str, int]):
-    """Counts in a store of its own; its errors go to the processing handler."""
-
     def init(self, context: ProcessorContext[str, int]) -> None:
         self._context = context
         self._store: KeyValueStore[str, int] = context.get_state_store("own")
@@ -260,7 +255,7 @@ def test_changelog_deleted_under_a_running_application_ends_it(
 ) -> None:
     app = start_app(JOBS["count_by_key"](source, f"out-{unique}"), config)
     cluster.wait_until_consumed(config["application_id"], source)
-    # Whether the client has heard of it yet is chance. If so, it holds the records as long as one call may take.
+    # The client may or may not have noticed yet. If so, it keeps the records for one call's limit.
     worker = app._threads[0].worker
     assert worker is not None
     producer: Any = worker._loop.commits.round.committer.producer

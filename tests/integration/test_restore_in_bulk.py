@@ -1,4 +1,4 @@
-"""Restoring from sorted runs and snapshots on a real cluster: killed in the midst, and still every key is right."""
+"""Restores from sorted runs and snapshots, killed in between: every key is right."""
 
 import logging
 import os
@@ -21,12 +21,12 @@ from tidewheel.streams.kafka.clients import KafkaClients
 from tidewheel.streams.worker.application import wiring
 from tidewheel.tasks.restore.state_updater import RestoreEvent
 
-#: Already so many offsets are built into runs here, by a process of its own; users have to have ten times as many.
+#: Gap (records) for sorted runs; the product's is ten times it.
 _RUNS_FROM = 10_000
-#: More than that per partition.
+#: Above the gap in each partition.
 _KEYS = 22_000
 _TAIL = 500
-#: A tail that is built into runs as well; before it there is something.
+#: A tail that is also built into runs, after a snapshot.
 _LONG_TAIL = 10_200
 
 Content = dict[str, ValueAndTimestamp[int]]
@@ -34,13 +34,11 @@ Content = dict[str, ValueAndTimestamp[int]]
 
 @pytest.fixture(autouse=True)
 def _runs_pay_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have applications of this process build runs of changelogs that are not long."""
     monkeypatch.setattr(wiring, "RunSettings", runs_from(_RUNS_FROM))
 
 
 @pytest.fixture
 def filled(cluster: Cluster, unique: str, config: dict[str, Any]) -> str:
-    """An input topic of two partitions, and an empty output topic."""
     cluster.create({f"in-{unique}": 2, f"out-{unique}": 2})
     config["commit_interval_ms"] = 1_000
     config["statestore_cache_max_bytes"] = 100 << 20
@@ -48,7 +46,6 @@ def filled(cluster: Cluster, unique: str, config: dict[str, Any]) -> str:
 
 
 def send(cluster: Cluster, topic: str, keys: range) -> None:
-    """Send a record of each key."""
     cluster.send(topic, [(b"key-%07d" % number, b"x") for number in keys])
 
 
@@ -56,8 +53,6 @@ def send(cluster: Cluster, topic: str, keys: range) -> None:
 def run(
     cluster: Cluster, start_app: StartApp, config: dict[str, Any], filled: str, unique: str
 ) -> Callable[..., Content]:
-    """Runs the job until it has consumed its input, closes it and returns its store's content."""
-
     def run_once(events: list[RestoreEvent] | None = None, **settings: Any) -> Content:
         app = start_app(
             JOBS["count_by_key"](filled, f"out-{unique}"),
@@ -81,14 +76,12 @@ def run(
 
 
 def forget_state(config: dict[str, Any]) -> None:
-    """Lose the disk."""
     shutil.rmtree(Path(config["state_dir"]) / config["application_id"])
 
 
 def take_snapshot(
     cluster: Cluster, config: dict[str, Any], job: Any, location: Path, *, tail: int = 0
 ) -> None:
-    """Publish a snapshot of the job's store, as of so many offsets before the ends of its changelog."""
     settings = StreamsConfig(**config)
     clients = KafkaClients(
         bootstrap_servers=settings.bootstrap_servers, application_id=settings.application_id
@@ -127,7 +120,8 @@ def test_runs_and_snapshots_restore_every_key_whoever_is_killed(
     expected = run()
     assert len(expected) == _KEYS
 
-    # Killed in the middle of an ingest, whose runs a helper has made; the next life finds nothing usable and begins anew.
+    # Killed during an ingest of runs that a helper built. The next life finds no valid state and
+    # restores again.
     for step in ("before_ingest", "after_ingest"):
         forget_state(config)
         worker = start_worker(step)
@@ -147,7 +141,7 @@ def test_runs_and_snapshots_restore_every_key_whoever_is_killed(
     assert {event.kind for event in events} == {"start", "batch", "end"}
     assert sum(event.restored for event in events if event.kind == "end") <= _KEYS
 
-    # From an old snapshot, whose tail is so long that it is built into runs, which go on top of the snapshot's.
+    # From an old snapshot whose tail is long enough for runs; they lie above the snapshot.
     job = JOBS["count_by_key"](filled, sink)
     location = Path(config["state_dir"]).with_name("snapshots")
     take_snapshot(cluster, config, job, location, tail=_LONG_TAIL)
@@ -170,7 +164,7 @@ def test_runs_and_snapshots_restore_every_key_whoever_is_killed(
     assert caplog.text.count("restoring from snapshot") == 2
     assert "restoring from changelog" not in caplog.text
 
-    # A file of it is damaged: it is refused, and the changelog used.
+    # A damaged file: the snapshot is refused, and the changelog is used.
     for file in location.rglob("*.sst"):
         file.write_bytes(file.read_bytes()[:-100])
     forget_state(config)
@@ -195,7 +189,7 @@ def test_a_helper_that_is_killed_is_replaced(
     app = start_app(
         JOBS["count_by_key"](filled, f"out-{unique}"), config, prepare=lambda _: None, wait=False
     )
-    helpers = app._restore_helpers  # no method of users tells of these processes
+    helpers = app._restore_helpers  # no public method lists these processes
     until(helpers.pids, "a helper is started")
     for pid in helpers.pids():
         for name in ("cmdline", "environ"):

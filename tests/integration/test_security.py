@@ -1,4 +1,4 @@
-"""Every client of an application speaks SASL_SSL with SCRAM, on a broker whose other door is only the tests' own."""
+"""Every client of an application uses SASL_SSL with SCRAM; the plain listener is the test's."""
 
 import logging
 import shutil
@@ -30,8 +30,6 @@ _USER = "counter"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secured:
-    """A broker with two doors: a plain one for the test, and one that asks for TLS and a password."""
-
     plain: Cluster
     address: str
     client: dict[str, Any]
@@ -48,7 +46,7 @@ def _ports(count: int) -> list[int]:
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:
-    """Return a key store of a certificate for 127.0.0.1, and the certificate as PEM; made by Java's own tool."""
+    """Return key store and PEM of a certificate for 127.0.0.1, made by keytool."""
     keytool = find_java().executable.with_name("keytool")
     if not keytool.exists():
         pytest.skip("this Java has no keytool to make a certificate with")
@@ -72,7 +70,6 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """The broker and its user."""
     store, pem = _certificate(tmp_path_factory.mktemp("certificate"))
     plain, secure, controller = _ports(3)
     doors = {"BROKER": plain, "SECURE": secure, "CONTROLLER": controller}
@@ -115,7 +112,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture
 def settings(secured: Secured, unique: str, tmp_path: Path) -> dict[str, Any]:
-    """Settings of an application behind the guarded door."""
     return {
         "application_id": f"app-{unique}",
         "bootstrap_servers": secured.address,
@@ -148,7 +144,8 @@ def test_every_client_logs_in(
             expected[word] = expected.get(word, 0) + 10
         app = start_app(JOBS["word_count"](source, sink), settings)
         secured.plain.wait_until_consumed(settings["application_id"], source)
-        # Not by the end of the repartition topic: the markers of its records may come after those of the offsets.
+        # Not by the end of the repartition topic: its transaction markers may follow those of
+        # offsets.
         until(
             lambda app=app: {key: row.value for key, row in app.store(STORE).all()} == expected,  # type: ignore[misc]
             "all is counted",

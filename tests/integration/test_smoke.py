@@ -1,7 +1,7 @@
-"""Kafka Streams' SmokeTest (golden case `smoke_test_invariants`): workers killed under load, results exact.
+"""Kafka Streams' SmokeTest (golden case `smoke_test_invariants`): workers killed under load.
 
-Every integer of a range comes once per key, nearly in order. What windows, joins and the regrouped table end at follows
-from the range alone.
+Every integer of a range comes once per key, nearly in order. The range alone determines the results
+of windows, joins and the regrouped table.
 """
 
 import random
@@ -31,13 +31,13 @@ PARTITIONS: Final = 2
 WORKERS: Final = 2
 KILLS: Final = 8
 _DAY_MS: Final = 86_400_000
-#: The records' times are their values after this one (the case has 0 here): the beginning of a one-day and of a two-day
-#: window that have both ended, because no broker takes a record from the future to end them.
+#: Record times are values plus this (0 in the case). It starts a one-day and a two-day window that
+#: have both ended: a broker refuses records from the future, which would end them.
 BASE_MS: Final = (SystemClock().now_ms() // (2 * _DAY_MS) - 1) * 2 * _DAY_MS
 
 
 def shuffled(chance: random.Random, first: int) -> list[int]:
-    """Return the values of a key, each at most ten places from where it belongs."""
+    """Return a key's values, each at most ten places from its sorted position."""
     values = list(range(first, first + PER_KEY))
     for index in range(len(values)):
         other = index + chance.randrange(min(len(values) - index, 10))
@@ -46,7 +46,7 @@ def shuffled(chance: random.Random, first: int) -> list[int]:
 
 
 def interleaved(chance: random.Random) -> Iterator[tuple[str, int]]:
-    """Yield (key, value) of all keys, in the order in which they are written."""
+    """Yield (key, value) of all keys, in the order of writing."""
     left = {f"{first}-{first + PER_KEY - 1}": shuffled(chance, first) for first in range(KEYS)}
     while left:
         key = chance.choice(list(left))
@@ -56,8 +56,6 @@ def interleaved(chance: random.Random) -> Iterator[tuple[str, int]]:
 
 
 class SmokeRun:
-    """One run: a feed, workers that are killed, and what came out."""
-
     def __init__(self, cluster: Cluster, folder: Path, guarantee: str, unique: str) -> None:
         self.cluster = cluster
         self.folder = folder
@@ -76,7 +74,6 @@ class SmokeRun:
         cluster.create(topics)
 
     def run(self) -> Self:
-        """Feed everything, kill workers meanwhile, and wait until all is processed."""
         chance = random.Random(1071)
         workers = [self._worker(slot) for slot in range(WORKERS)]
         try:
@@ -95,7 +92,7 @@ class SmokeRun:
                     first_timestamp=BASE_MS + 2 * _DAY_MS,
                 )
             application_id = str(self.config["application_id"])
-            self.cluster.wait_until_consumed(  # all at one moment: topics feed each other
+            self.cluster.wait_until_consumed(  # in one call: topics feed each other
                 application_id,
                 self.source,
                 *(f"{self.sink}-{name}" for name in ("min", "max", "sum", "cnt")),
@@ -133,14 +130,12 @@ class SmokeRun:
         workers[slot] = self._worker(slot)
 
     def last(self, name: str, form: str) -> dict[str, Any]:
-        """Return the last value per key of an output."""
         values = self.cluster.values_by_key(f"{self.sink}-{name}")
         return {
             key.decode(): struct.unpack(form, each[-1] or b"")[0] for key, each in values.items()
         }
 
     def per_key(self, name: str) -> Counter[str]:
-        """Return how many results each key has."""
         values = self.cluster.values_by_key(f"{self.sink}-{name}")
         return Counter({key.decode(): len(each) for key, each in values.items()})
 
@@ -149,7 +144,6 @@ class SmokeRun:
 def runs(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[SmokeRun]]]:
-    """The runs of both guarantees, at the same time."""
     made = [
         SmokeRun(cluster, tmp_path_factory.mktemp(guarantee), guarantee, secrets.token_hex(4))
         for guarantee in GUARANTEES

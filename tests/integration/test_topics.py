@@ -1,4 +1,4 @@
-"""Topics: missing ones, those the application makes itself, and those that are deleted under it."""
+"""Topics: missing ones, internal ones, and topics deleted during a run."""
 
 import time
 from functools import partial
@@ -31,7 +31,6 @@ def _ends_with_error(app: Any) -> BaseException:
 
 
 def _is_purged(cluster: Cluster, committed: dict[TopicPartition, int]) -> bool:
-    """Return whether no record before these offsets is left."""
     beginnings = cluster.admin.beginning_offsets(list(committed))
     return all(start >= committed[partition] for partition, start in beginnings.items())
 

@@ -1,4 +1,4 @@
-"""Topics that appear or grow while an application runs: new tasks are given out, tasks gain inputs in place (N8, N12)."""
+"""Topics that appear or grow during a run: new tasks, and new inputs of tasks (N8, N12)."""
 
 import re
 import secrets
@@ -25,7 +25,7 @@ from tidewheel.streams.cli.group_access import access_to
 from tidewheel.streams.exit_codes import ExitCode
 from tidewheel.streams.kafka.admin.group_log import inbox_topic, state_topic
 
-#: Looks for changes three times a second, and gives tasks to newcomers at once.
+#: Polls metadata three times a second, and assigns tasks to newcomers immediately.
 QUICK = {"settling_ms": 0, "consumer": {"topic.metadata.refresh.interval.ms": "300"}}
 
 PLACES = [
@@ -155,7 +155,7 @@ def test_H24_a_group_that_lost_its_topics_before_its_first_commit_is_recovered(
     source.group_by_key().count(store=Materialized("counts"))
     app = start_app(builder, config | QUICK, options=RunOptions())
     _lose_control_topics(cluster, app_id)
-    file = tmp_path / f"program_{secrets.token_hex(4)}.py"  # a module is loaded once per name
+    file = tmp_path / f"program_{secrets.token_hex(4)}.py"  # Python loads a module once per name
     file.write_text(PATTERN.format(word=word), encoding="utf-8")
     servers = ("--bootstrap-servers", cluster.bootstrap_servers)
     target = (f"{file}:topology", "--application-id", app_id)

@@ -1,4 +1,4 @@
-"""Key ranges on a real Kafka that are further apart in stream time than a window store keeps its windows, and a kill -9."""
+"""Key ranges further apart in stream time than a window store's retention, with a kill -9."""
 
 import shutil
 import subprocess
@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.timeout(240)]
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
-#: Some hours ago: brokers delete what is older than a day from a window's changelog, by their clock.
+#: Some hours ago: brokers delete records older than a day from a window's changelog.
 BEGIN_MS = (time.time_ns() // 1_000_000 - 6 * HOUR) // WINDOW_MS * WINDOW_MS
-#: For so long others go on; much longer than the store keeps a window, which is about as long as that is open.
+#: Minutes that other ranges run ahead: far longer than the retention, about one window.
 APART_MINUTES = 300
 FACTOR = 4
 SLOW = "slow"
@@ -34,7 +34,7 @@ SLOW = "slow"
 #: (key, minutes since the beginning, value) of a record.
 Row = tuple[str, float, str]
 
-#: What the slow key has counted before one of its records is held, and what others count far behind it.
+#: Counts of the slow key before its blocked record, and counts of others far behind it.
 BEFORE: list[Row] = [(SLOW, 0, "v"), ("a", 1, "v"), (SLOW, 2, "v"), (SLOW, 8, "v"), ("b", 8, "v")]
 APART: list[Row] = [
     (SLOW, 9, HELD),
@@ -46,8 +46,6 @@ BEHIND: list[Row] = [(SLOW, APART_MINUTES + 2, "v"), ("a", APART_MINUTES + 3, "v
 
 
 class _Run:
-    """One application of one input partition: its lives, one after the other."""
-
     def __init__(self, cluster: Cluster, config: dict[str, Any], folder: Path) -> None:
         self.cluster, self.config, self.folder = cluster, config, folder
         self.application_id = str(config["application_id"])
@@ -56,13 +54,11 @@ class _Run:
         cluster.create({self.source: 1, self.sink: 1})
 
     def send(self, rows: list[Row]) -> None:
-        """Write input."""
         with Feed(self.cluster, self.source) as feed:
             for key, minutes, value in rows:
                 feed.send([(key.encode(), value.encode())], first_timestamp=_time_ms(minutes))
 
     def start(self, *, factor: int, holds: bool = False) -> subprocess.Popen[bytes]:
-        """Begin the next life."""
         orders = Orders(
             source=self.source,
             sink=self.sink,
@@ -86,16 +82,13 @@ class _Run:
         return self.folder / "lives.log"
 
     def until(self, condition: Any, what: str) -> None:
-        """Wait for something while the last life goes on."""
         until(lambda: self.lives[-1].poll() is not None or condition(), what)
         assert self.lives[-1].poll() is None, self.log_path.read_text(errors="replace")[-4000:]
 
     def until_consumed(self) -> None:
-        """Wait until everything is committed."""
         self.until(lambda: self.cluster.is_consumed(self.application_id, self.source), "all is consumed")  # fmt: skip
 
     def ranges(self) -> tuple[RangeProgress, ...]:
-        """Return how far the key ranges are, as committed."""
         found = self.cluster.admin.committed(self.application_id, None, stable=True)
         committed = found.get(TopicPartition(self.source, 0))
         if committed is None:
@@ -104,7 +97,7 @@ class _Run:
         return () if progress is None else progress.ranges
 
     def are_ahead(self) -> bool:
-        """Return whether all ranges but the slow key's have committed all there is, and that one nothing of it."""
+        """Return True if only the slow key's range has committed nothing, and others everything."""
         ranges = self.ranges()
         mine = [each for each in ranges if each.first_hash <= zlib.crc32(SLOW.encode())][-1:]
         others = {each.offset for each in ranges if each not in mine}
@@ -112,14 +105,12 @@ class _Run:
         return others == ends and [each.offset for each in mine] == [len(BEFORE)]
 
     def found(self) -> dict[str, list[int]]:
-        """Return the counts of each window, in order."""
         values = self.cluster.values_by_key(self.sink)
         return {
             key.decode(): [int(value or b"") for value in counts] for key, counts in values.items()
         }
 
     def close(self) -> None:
-        """End what is left of it."""
         for life in self.lives:
             life.kill()
             life.wait(PATIENCE_S)
@@ -127,7 +118,6 @@ class _Run:
 
 @pytest.fixture
 def run(cluster: Cluster, config: dict[str, Any], tmp_path: Path) -> Iterator[_Run]:
-    """An application that has not begun."""
     made = _Run(cluster, config, tmp_path)
     yield made
     made.close()
@@ -138,7 +128,7 @@ def _time_ms(minutes: float) -> int:
 
 
 def _counted(rows: list[Row]) -> dict[str, list[int]]:
-    """Return what each window counts. No record is late: what is held is on time by its place in the partition."""
+    """Return the counts of each window; no record is late, since partition order decides."""
     times = [(key, _time_ms(minutes)) for key, minutes, _ in rows]
     windows = Counter(f"{key} {time_ms - time_ms % WINDOW_MS}" for key, time_ms in times)
     return {window: list(range(1, count + 1)) for window, count in windows.items()}

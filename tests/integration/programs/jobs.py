@@ -1,4 +1,4 @@
-"""The topologies that integration tests run, here and in processes of their own. Each is made from its topics."""
+"""Topologies of integration tests, built from topic names."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,12 +7,10 @@ from tests.integration.programs import slow_calls
 from tests.integration.programs.smoke import smoke
 from tidewheel import Materialized, Serdes, StreamsBuilder
 
-#: Name of the store of every job that has one.
 STORE: Final = "counts"
 
 
 def count_by_key(source: str, sink: str) -> StreamsBuilder:
-    """Count records by key; every update goes to the sink."""
     builder = StreamsBuilder()
     (
         builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.bytes())
@@ -25,7 +23,6 @@ def count_by_key(source: str, sink: str) -> StreamsBuilder:
 
 
 def word_count(source: str, sink: str) -> StreamsBuilder:
-    """Count the words of lines: words become keys, so there is a repartition before the count."""
     builder = StreamsBuilder()
     (
         builder.stream(source, key_serde=Serdes.bytes(), value_serde=Serdes.string())
@@ -39,7 +36,6 @@ def word_count(source: str, sink: str) -> StreamsBuilder:
 
 
 def count_in_memory(source: str, sink: str) -> StreamsBuilder:
-    """Count records by key in a store that lives in memory."""
     builder = StreamsBuilder()
     (
         builder.stream(source, key_serde=Serdes.string(), value_serde=Serdes.bytes())
@@ -52,7 +48,6 @@ def count_in_memory(source: str, sink: str) -> StreamsBuilder:
 
 
 def copy(source: str, sink: str) -> StreamsBuilder:
-    """Pass records on as they are."""
     builder = StreamsBuilder()
     (
         builder.stream(source, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()).to(

@@ -1,8 +1,7 @@
-"""A member of a group for tests: counts per key, says in each result who wrote it, and notes when each task worked.
+"""A group member for tests: counts per key, signs each result, and records when tasks worked.
 
-Its orders are a line of JSON on standard input. For each task it appends the number of each
-window of 250 ms in which it processed a record to `<folder>/<instance>-<task>.windows` (CLOCK_MONOTONIC, so that the
-test's process has the same numbers).
+Each task appends to `<folder>/<instance>-<task>.windows` the number of each 250 ms window of
+CLOCK_MONOTONIC in which it processed a record.
 """
 
 import logging
@@ -30,8 +29,6 @@ STORE: Final = "counts"
 
 
 class Tap(FixedKeyProcessor[bytes, bytes, bytes]):
-    """Passes records on and notes that its task works."""
-
     def __init__(self, folder: Path, instance: str) -> None:
         self._folder, self._instance = folder, instance
         self._last = -1
@@ -55,7 +52,6 @@ class Tap(FixedKeyProcessor[bytes, bytes, bytes]):
 
 
 def topology(source: str, sink: str, folder: Path, instance: str) -> Topology:
-    """Return the job."""
     builder = StreamsBuilder()
     (
         builder.stream(source, key_serde=Serdes.bytes(), value_serde=Serdes.bytes())
@@ -70,15 +66,6 @@ def topology(source: str, sink: str, folder: Path, instance: str) -> Topology:
 
 
 class Orders(msgspec.Struct, kw_only=True):
-    """What a member is to do.
-
-    Attributes:
-        folder: Where it notes its windows.
-        instance: What it calls itself in its results.
-        source: Its input topic, `sink` its output topic.
-        config: Settings, as `StreamsConfig` takes them.
-    """
-
     folder: str
     instance: str
     source: str
@@ -87,7 +74,6 @@ class Orders(msgspec.Struct, kw_only=True):
 
 
 def main() -> None:
-    """Run until SIGTERM."""
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s.%(msecs)03d %(name)s %(message)s",

@@ -1,9 +1,15 @@
-"""A worker that speaks the next version of the group protocol: `python -m tests.integration.programs.next_version`.
+"""A worker with the next version of the group protocol.
 
-It is `programs.worker` with a watchdog of its own (`... next_version watchdog`), and both pretend to be one version ahead:
-beats and members have a field more, members gossip in the inbox (a kind of message more), and each transaction of its leader
-ends with a forecast (a kind of record more, behind a snapshot and not counted by it). The product knows nothing of it: what is
-replaced is what `tidewheel.streams.kafka.admin.group_log` calls to write and to read. What it understood of the next version is logged.
+It is `programs.worker` with its own watchdog (`... next_version watchdog`). Both claim to be one
+version ahead:
+
+- Beats and members have one more field.
+- Members send one more kind of message to the inbox (gossip).
+- Each transaction of the leader ends with one more kind of record (forecast), after a
+  snapshot and not counted by it.
+
+This module replaces the functions by which `tidewheel.streams.kafka.admin.group_log` writes and
+reads. It logs each message and record of the next version that it could read.
 """
 
 import functools
@@ -45,33 +51,23 @@ NEXT: Final = PROTOCOL_MAX + 1
 
 
 class Mood(msgspec.Struct, frozen=True, kw_only=True):
-    """What the next version says of a member, with some depth."""
-
     colour: str
     since: tuple[int, ...] = ()
 
 
 class NextBeat(Beat, frozen=True, kw_only=True, tag="BEAT"):
-    """A beat with a field more."""
-
     mood: Mood
 
 
 class NextMember(MemberRecord, frozen=True, kw_only=True, tag="MEMBER"):
-    """A member with a field more."""
-
     mood: Mood
 
 
 class Gossip(Message, frozen=True, kw_only=True, tag="GOSSIP"):
-    """A kind of message more."""
-
     about: str
 
 
 class Forecast(LogRecord, frozen=True, kw_only=True, tag="FORECAST"):
-    """A kind of record more."""
-
     weather: str
 
 
@@ -86,13 +82,10 @@ _RECORDS: Final = msgspec.json.Decoder[Any](
 
 
 class NextWire:
-    """How the next version writes and reads; what it calls is what this version has."""
-
     def __init__(self) -> None:
         self._understood: set[str] = set()
 
     def install(self) -> None:
-        """Have this process write and read so."""
         patches: dict[str, Any] = {
             "encode_message": self.encode_message,
             "read_message": self.read_message,
@@ -126,13 +119,11 @@ class NextWire:
         KafkaGroupLog.append = append_more  # type: ignore[method-assign,assignment] # the same
 
     def encode_message(self, message: AnyMessage | Gossip) -> bytes:
-        """Return a message in the next version."""
         if isinstance(message, Beat):
             message = NextBeat(**{**msgspec.structs.asdict(message), "mood": _MOOD})
         return _ENCODER.encode(msgspec.structs.replace(message, v=NEXT))
 
     def read_message(self, data: bytes | None) -> AnyMessage | Rejection | None:
-        """Return a message of either version."""
         message = read_message(data)
         if data is None or b'"v":%d' % NEXT not in data:
             return message
@@ -146,13 +137,11 @@ class NextWire:
         return newer  # type: ignore[no-any-return] # one of the kinds there are, or its child
 
     def encode_record(self, record: AnyRecord | Forecast) -> bytes:
-        """Return a record in the next version."""
         if isinstance(record, MemberRecord):
             record = NextMember(**{**msgspec.structs.asdict(record), "mood": _MOOD})
         return _ENCODER.encode(msgspec.structs.replace(record, v=NEXT))
 
     def read_record(self, data: bytes | None) -> AnyRecord | Rejection | None:
-        """Return a record of either version."""
         record = read_record(data)
         if data is None or b'"v":%d' % NEXT not in data:
             return record
@@ -165,7 +154,7 @@ class NextWire:
         return newer  # type: ignore[no-any-return] # one of the kinds there are, or its child
 
     def keys(self, records: Sequence[AnyRecord]) -> list[bytes]:
-        """Return the records' keys; the last one of a transaction is the forecast."""
+        """Return the records' keys; the last record of a transaction is the forecast."""
         epoch = records[-1].leader_epoch
         return [*record_keys(records[:-1]), f"{epoch}/forecast".encode()]
 
@@ -177,7 +166,6 @@ class NextWire:
 
 
 def main(arguments: list[str]) -> int:
-    """Be a worker of the next version, or its watchdog."""
     NextWire().install()
     if arguments[:1] == ["watchdog"]:
         return watch(arguments[1:])

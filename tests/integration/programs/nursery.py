@@ -1,7 +1,7 @@
-"""Forks processes of a program that have everything imported: `python -m tests.integration.programs.nursery MODULE`.
+"""Forks processes that have a program's imports: `python -m … nursery MODULE`.
 
-The module has a `main`. Standard input is a socket. With each byte come three files: a process's standard input, its standard
-error, and a pipe on which its number is told, and how it ended when it has. Ends with the socket.
+Standard input is a socket. Each byte carries three files: the child's standard input, its standard
+error, and a pipe for its pid and exit code.
 """
 
 import contextlib
@@ -17,7 +17,6 @@ _FILES: Final = 3
 
 
 def main() -> int:
-    """Fork until the socket is closed; returns an exit code, in a process that was forked that of the program."""
     program = importlib.import_module(sys.argv[1]).main
     requests = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, _reap)
@@ -40,7 +39,6 @@ def _reap(*_: object) -> None:
 
 
 def _keep(program: Callable[[], int | None], orders: int, log: int, told: int) -> int:
-    """Fork a process and tell of its end, as only a parent can; returns in that process only."""
     number = os.fork()
     if not number:
         os.dup2(orders, 0)
@@ -49,7 +47,7 @@ def _keep(program: Callable[[], int | None], orders: int, log: int, told: int) -
             os.close(each)
         return program() or 0
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(BrokenPipeError):  # the test is gone
+    with contextlib.suppress(BrokenPipeError):  # the test has ended
         os.write(told, b"%d\n" % number)
         os.close(orders)
         os.close(log)

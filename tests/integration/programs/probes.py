@@ -1,6 +1,6 @@
-"""What a test's worker does besides working: it counts on a scoreboard, or ends itself at a chosen step of a commit.
+"""Probes of a test's worker, wrapped around the product's methods.
 
-The product has no hooks for this: its classes are wrapped here, at the seams between the steps.
+They count on a scoreboard, or end the process at a step of a commit.
 """
 
 import functools
@@ -24,7 +24,6 @@ from tidewheel.tasks.task.parallel_task import ParallelTask
 from tidewheel.tasks.task.state_manager import StateManager
 from tidewheel.tasks.task.task import Task
 
-#: Every step of a commit at which a worker can meet its fate, in their order.
 STEPS: Final = (
     "before_produce",
     "before_flush",
@@ -38,23 +37,23 @@ STEPS: Final = (
     "after_apply",
 )
 
-#: How long a commit waits for records to be processed meanwhile: as long as the loop goes on beside it. If nothing was there to be
-#: processed, or the loop waits for this commit, the next one is tried, up to so many times.
+#: A commit waits at most this long for the loop to process more records meanwhile. Without such
+#: records the next commit is tried, up to this many times.
 _AHEAD_S: Final = 0.1
 _AHEAD_TRIES: Final = 300
 
-#: Numbers of the states on a scoreboard.
 STATE_NUMBERS: Final = {state: number for number, state in enumerate(KafkaStreamsState)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """A signal that a worker sends to itself at the `nth` time it comes to a step of a commit that changes state.
+    """A signal that a worker sends itself at the `nth` time a commit with changes reaches a step.
 
-    Steps, in their order: `before_produce`, `before_flush` (K1), `before_offsets` (K2), `before_commit` (K3),
-    `during_commit` (K4: at any moment of it), `after_commit` and `before_apply` (K5), `after_apply`. `ahead_of_commit` and
-    `ahead_of_apply` are before and after K4, with records of the next commit processed meanwhile. And of a restore from sorted
-    runs: `before_ingest`, `after_ingest`. And around what joins an open commit: `before_join`, `after_join`.
+    Steps in order: `before_produce`, `before_flush` (K1), `before_offsets` (K2), `before_commit`
+    (K3), `during_commit` (K4, at a random moment), `after_commit` and `before_apply` (K5),
+    `after_apply`. `ahead_of_commit` and `ahead_of_apply` come before and after K4, after records of
+    the next commit were processed. Restores from sorted runs have `before_ingest` and
+    `after_ingest`; additions to an open commit have `before_join` and `after_join`.
     """
 
     step: str
@@ -62,7 +61,9 @@ class Fate:
     signal: str = "SIGKILL"
 
     def strike(self) -> None:
-        """Send the signal, to this very thread: SIGSTOP sent to the process lets the thread go on until another one has taken it."""
+        """Signal this thread: after SIGSTOP to the process, it could run until another thread
+        stops.
+        """
         signal.pthread_kill(threading.get_ident(), getattr(signal, self.signal))
 
 
@@ -71,13 +72,12 @@ def _wrapped(wrapper: Callable[..., None], method: Callable[..., None]) -> Calla
 
 
 def count_on(board: Scoreboard) -> Callable[[RestoreEvent], None]:
-    """Have this process's tasks and commits counted on a scoreboard; returns a restore listener that counts too.
+    """Count tasks and commits on a scoreboard; return a restore listener that counts too.
 
-    `start:P` is the committed offset from which partition P was begun, `begun:P` how often, `owns:P` whether it is still
-    processed here, `position:P` the next offset to be processed,
-    brought up to date after every slice of records, before anything else can happen to them; `committing` is 1 while
-    a commit is under way; `commits` counts them, `changes` those that change state; `restored:P` and `restore-from:P` tell of
-    changelogs.
+    `start:P` is the committed offset at which partition P began, `begun:P` the number of begins,
+    `owns:P` is 1 while it is processed here. `position:P`, the next offset, changes after every
+    slice of records. `committing` is 1 during a commit; `commits` counts all commits, `changes`
+    those that change state. `restored:P` and `restore-from:P` describe changelogs.
     """
     process = ActiveTask.process
 
@@ -136,12 +136,10 @@ def _count_commits(board: Scoreboard) -> None:
 
 
 def runs_from(records: int) -> Callable[..., RunSettings]:
-    """Return what makes `wiring`'s settings of restores so that gaps of more than so many records are built into runs."""
     return functools.partial(RunSettings, from_records=records)
 
 
 def meet(fate: Fate) -> None:
-    """Have this process meet its fate at the nth commit with changes that comes to its step."""
     counted = _Count(fate.nth)
     match fate.step:
         case "before_offsets":
@@ -162,7 +160,7 @@ def meet(fate: Fate) -> None:
 
 
 def _around_ingest(fate: Fate) -> None:
-    """Strike before or after sorted files are taken in: with the old position gone, and before the new one is written."""
+    """Strike around an ingest of sorted files, while the store has no position."""
     ingest = TaskDatabase.ingest
     left = [fate.nth]
 
@@ -178,8 +176,6 @@ def _around_ingest(fate: Fate) -> None:
 
 
 class _Count:
-    """Counts the commits that change state; on a busy machine there are others, of records on their way to another task."""
-
     def __init__(self, nth: int) -> None:
         self._left = nth
         self._changing = False
@@ -225,7 +221,6 @@ def _after(owner: type, name: str, fate: Fate, count: _Count) -> None:
     setattr(owner, name, wrapped)
 
 
-#: The steps before or after a call of ours.
 _CALLS: Final[Mapping[str, tuple[Callable[[type, str, Fate, _Count], None], type, str]]] = {
     "before_produce": (_before, KafkaTransactionalProducer, "begin"),
     "before_flush": (_before, KafkaTransactionalProducer, "commit"),
@@ -236,7 +231,6 @@ _CALLS: Final[Mapping[str, tuple[Callable[[type, str, Fate, _Count], None], type
 
 
 def _around_call(operation_name: str, fate: Fate, count: _Count, *, after: bool) -> None:
-    """Strike before or after one operation of the client, which knows nothing of ours."""
     call = ProducerClient.call_until
 
     def wrapped(
@@ -260,7 +254,6 @@ def _during_commit(fate: Fate, count: _Count) -> None:
     call = ProducerClient.call_until
 
     def strike_soon() -> None:
-        # Commits take some ms here; where in them it strikes is left to chance, both outcomes are legal.
         time.sleep(0.001)
         fate.strike()
 
@@ -279,7 +272,7 @@ def _during_commit(fate: Fate, count: _Count) -> None:
 
 
 def _ahead(fate: Fate, count: _Count) -> None:
-    """Strike while a commit is under way and the loop has processed more; the commit waits for that, or has happened."""
+    """Strike during or after a commit, once the loop has processed more records."""
     commit, process = KafkaTransactionalProducer.commit, ActiveTask.process
     under_way, ahead = threading.Event(), threading.Event()
     tries = 0
@@ -291,7 +284,7 @@ def _ahead(fate: Fate, count: _Count) -> None:
         tries += 1
         assert tries <= _AHEAD_TRIES, "nothing is processed while a commit is under way"
         positions = commit(self, *arguments) if fate.step == "ahead_of_apply" else None
-        ahead.clear()  # it may have come too late for the try before
+        ahead.clear()  # it may be left from the previous try
         under_way.set()
         if ahead.wait(_AHEAD_S):
             fate.strike()
@@ -317,7 +310,7 @@ def _around_apply(fate: Fate, count: _Count, *, after: bool) -> None:
             fate.strike()
         apply(self, drained, positions, now_ms=now_ms)
         if now and after:
-            # As far from the next durable point as it can be: the write is in RocksDB's memory only.
+            # The write is in RocksDB's memory only: as far as possible from the next durable point.
             fate.strike()
 
     StateManager.apply = wrapped  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
-"""Numbers that a process leaves behind however it ends: a file that both sides map into memory.
+"""Numbers in a memory-mapped file that survive the writer's death by SIGKILL.
 
-What a process wrote into a shared mapping is in the kernel's page cache at once, so SIGKILL loses nothing of it. A
-number is written before its name, and eight aligned bytes are written at once, so nothing is ever read in halves.
+The number is written before its name, and its eight aligned bytes in one step. So readers never see
+half a number.
 """
 
 import mmap
@@ -15,7 +15,7 @@ _CELL_WORDS: Final = _CELL_BYTES // 8
 
 
 class Scoreboard:
-    """Named whole numbers, written by one thread of one process, read by anybody."""
+    """Named integers, written by one thread of one process, read by any process."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -38,13 +38,11 @@ class Scoreboard:
         self._words[cell * _CELL_WORDS + _NAME_BYTES // 8] = value
 
     def add(self, name: str, value: int = 1) -> None:
-        """Add to a number of this writer's own."""
         cell = self._index.get(name)
         before = 0 if cell is None else self._words[cell * _CELL_WORDS + _NAME_BYTES // 8]
         self[name] = before + value
 
     def read(self) -> dict[str, int]:
-        """Return all numbers as they are now."""
         numbers: dict[str, int] = {}
         for cell in range(_CELLS):
             begin = cell * _CELL_BYTES
@@ -55,6 +53,5 @@ class Scoreboard:
         return numbers
 
     def close(self) -> None:
-        """Let go of the mapping."""
         self._words.release()
         self._map.close()

@@ -1,4 +1,4 @@
-"""Jobs whose user code takes as long as a record says (seconds, as text), or as a tag of the process says for `init()`."""
+"""Jobs whose user code sleeps for the seconds in the record, or in a tag for `init()`."""
 
 import asyncio
 import ctypes
@@ -16,31 +16,26 @@ from tidewheel import (
     StreamsBuilder,
 )
 
-#: Its functions keep the interpreter's lock.
+#: Functions of a PyDLL keep the interpreter lock.
 _HOLDING = ctypes.PyDLL(None)
 
 
 def nap(value: bytes) -> bytes:
-    """Sleep for as long as the value says."""
     time.sleep(float(value))
     return value
 
 
 async def await_nap(value: bytes) -> bytes:
-    """Do so, and let others go on."""
     await asyncio.sleep(float(value))
     return value
 
 
 def hold(value: bytes) -> bytes:
-    """Do so, and keep the interpreter's lock."""
     _HOLDING.usleep(int(float(value) * 1_000_000))
     return value
 
 
 class Napping(FixedKeyProcessor[bytes, bytes, bytes]):
-    """Sleeps in `init`, for as long as the tag `nap_s` says."""
-
     def init(self, context: Any) -> None:
         super().init(context)
         time.sleep(float(context.app_configs()["client_tags.nap_s"]))
@@ -50,8 +45,6 @@ class Napping(FixedKeyProcessor[bytes, bytes, bytes]):
 
 
 class NappingLater(Processor[bytes, bytes, bytes, bytes]):
-    """Sleeps in a punctuation, for as long as the last record says."""
-
     def init(self, context: Any) -> None:
         super().init(context)
         self._waiting: list[Record[bytes, bytes]] = []
@@ -77,27 +70,22 @@ def _copy(source: str, sink: str, function: Any, serde: Any = None) -> StreamsBu
 
 
 def slow_call(source: str, sink: str) -> StreamsBuilder:
-    """Sleep in a mapper."""
     return _copy(source, sink, nap)
 
 
 def slow_async(source: str, sink: str) -> StreamsBuilder:
-    """Sleep in a coroutine."""
     return _copy(source, sink, await_nap)
 
 
 def slow_holding(source: str, sink: str) -> StreamsBuilder:
-    """Sleep in a mapper that keeps the interpreter's lock."""
     return _copy(source, sink, hold)
 
 
 def slow_serde(source: str, sink: str) -> StreamsBuilder:
-    """Sleep in a deserialiser."""
     return _copy(source, sink, None, Serde(lambda _, value: value, lambda _, data: nap(data)))
 
 
 def slow_init(source: str, sink: str) -> StreamsBuilder:
-    """Sleep in `init()`."""
     builder = StreamsBuilder()
     builder.stream(source, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()).process_values(
         Napping
@@ -106,7 +94,6 @@ def slow_init(source: str, sink: str) -> StreamsBuilder:
 
 
 def slow_punctuation(source: str, sink: str) -> StreamsBuilder:
-    """Sleep in a punctuation."""
     builder = StreamsBuilder()
     builder.stream(source, key_serde=Serdes.bytes(), value_serde=Serdes.bytes()).process(
         NappingLater

@@ -1,7 +1,7 @@
-"""A worker for tests whose function takes its time: it counts per key, and notes each call's begin and end in a file.
+"""A worker with a slow function: counts per key, and journals the begin and end of each call.
 
-It takes one argument, the JSON of `Orders`. The file is written by one system call a line, so what was noted outlives a
-SIGKILL; lines are `b` (begun) or `e` (ended), partition, offset, the key's crc32 and the wall clock in ms.
+One system call writes each line, so lines survive a SIGKILL. A line has `b` (begin) or `e` (end),
+partition, offset, crc32 of the key, and the wall clock in ms.
 """
 
 import asyncio
@@ -33,16 +33,10 @@ STUCK: Final = b"stuck"
 
 
 class Orders(msgspec.Struct, kw_only=True):
-    """What a worker is to do.
+    """Orders of a worker.
 
-    Attributes:
-        source: Its input topic, `sink` its output topic.
-        config: Settings, as `StreamsConfig` takes them.
-        journal: The file of calls.
-        awaits: Whether the function is a coroutine.
-        longest_us: The longest call takes so many microseconds, the shortest none.
-        sticks: Whether a call for the key `STUCK` never returns.
-        fixed: As in `RunOptions`.
+    `longest_us`: calls take between 0 and this many microseconds. `sticks`: a call for the key
+    `STUCK` never returns.
     """
 
     source: str
@@ -56,13 +50,10 @@ class Orders(msgspec.Struct, kw_only=True):
 
 
 class Journal:
-    """Notes when calls begin and end."""
-
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def note(self, event: str, context: ProcessorContext[Any, Any], key: bytes) -> None:
-        """Write one line."""
         place = context.record_metadata
         assert place is not None, "a record is being processed"
         now_ms = time.time_ns() // 1_000_000
@@ -71,8 +62,6 @@ class Journal:
 
 
 class Slow(Processor[bytes, bytes, bytes, bytes]):
-    """Reads the key's count, takes its time, writes the count, and forwards it with the record's value."""
-
     keyed: ClassVar = True
 
     def __init__(self, orders: Orders, journal: Journal) -> None:
@@ -105,8 +94,6 @@ class Slow(Processor[bytes, bytes, bytes, bytes]):
 
 
 class SlowCoroutine(Slow):
-    """The same as a coroutine."""
-
     async def process(self, record: Record[bytes, bytes]) -> None:  # type: ignore[override] # a processor may be either
         seen = self._begin(record)
         if self._orders.sticks and record.key == STUCK:
@@ -116,7 +103,6 @@ class SlowCoroutine(Slow):
 
 
 def topology(orders: Orders) -> Topology:
-    """Return the job."""
     journal = Journal(orders.journal)
     processor = SlowCoroutine if orders.awaits else Slow
     builder = StreamsBuilder()
@@ -132,7 +118,6 @@ def topology(orders: Orders) -> Topology:
 
 
 def main(text: str) -> None:
-    """Run until SIGTERM."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", stream=sys.stderr
     )

@@ -1,7 +1,4 @@
-"""A worker for tests that counts in windows, and whose function returns for some values only when it may.
-
-It takes one argument, the JSON of `Orders`.
-"""
+"""A worker that counts in windows, and whose function blocks for the value `HELD`."""
 
 import logging
 import sys
@@ -27,14 +24,6 @@ HELD: Final = "held"
 
 
 class Orders(msgspec.Struct, kw_only=True):
-    """What a worker is to do.
-
-    Attributes:
-        source: Its input topic, `sink` its output topic.
-        config: Settings, as `StreamsConfig` takes them.
-        holds: Whether a call for the value `HELD` never returns.
-    """
-
     source: str
     sink: str
     config: dict[str, Any]
@@ -42,7 +31,7 @@ class Orders(msgspec.Struct, kw_only=True):
 
 
 def topology(orders: Orders) -> Topology:
-    """Count per key and tumbling window without grace, which are kept no longer than they are open."""
+    """Count per key and tumbling window, without grace and with the shortest retention."""
 
     def passed(value: str) -> str:
         if orders.holds and value == HELD:
@@ -61,7 +50,6 @@ def topology(orders: Orders) -> Topology:
 
 
 def main(text: str) -> None:
-    """Run until SIGTERM."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", stream=sys.stderr
     )

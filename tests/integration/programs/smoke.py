@@ -1,4 +1,4 @@
-"""Kafka Streams' SmokeTestClient: windows, suppress, tables, joins and a regrouped table in one application."""
+"""Kafka Streams' SmokeTestClient: windows, suppress, tables, joins and a regrouped table."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -17,22 +17,22 @@ from tidewheel import (
 
 INT, LONG, DOUBLE, STRING = Serdes.int32(), Serdes.int64(), Serdes.float64(), Serdes.string()
 
-#: The topics it writes, after the prefix; it reads the first four of them again.
+#: Output topics, after the prefix; the job reads the first four back.
 OUTPUTS: Final = (
     "min", "max", "sum", "cnt", "dif", "avg", "tagg", "echo",
     "min-raw", "min-suppressed", "sws-raw", "sws-suppressed",
 )  # fmt: skip
 
-#: Records of the run are some days old, and a broker deletes from a window's changelog what is older than its retention
-#: and a day.
+#: The run's records are days old. A broker deletes records of a window's changelog that are older
+#: than the retention plus a day.
 RETENTION: Final = timedelta(days=30)
 
-#: Key of the records that end the windows of all others.
+#: Key of the records that close the windows of all other keys.
 FLUSH: Final = "flush"
 
 
 def smoke(source: str, sink: str) -> StreamsBuilder:
-    """Read `source`; every output topic begins with `sink`."""
+    """Build the job; every output topic begins with `sink`."""
     builder = StreamsBuilder()
     data = builder.stream(source, key_serde=STRING, value_serde=INT)
     data.filter_not(lambda key, value: key == FLUSH).to(f"{sink}-echo")

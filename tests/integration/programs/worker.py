@@ -1,8 +1,7 @@
-"""A worker in a process of its own: `python -m tests.integration.programs.worker`.
+"""A worker process: `python -m tests.integration.programs.worker`.
 
-It imports everything, says so, and waits for its orders, one line of JSON on standard input; so a test can have the
-next worker ready when it kills one. It runs a job with `KafkaStreams.run()` and leaves with the exit code of what
-ended it. When standard input ends (the test is gone), it stops.
+It imports everything, reports that, and waits for its orders: one line of JSON on standard input.
+So a test can prepare the next worker before a kill. It stops when standard input ends.
 """
 
 import logging
@@ -27,16 +26,10 @@ from tidewheel.streams.worker.application.run_options import RunOptions
 
 
 class Orders(msgspec.Struct, kw_only=True):
-    """What a worker is to do.
+    """Orders of a worker.
 
-    Attributes:
-        job: Name of the job in `jobs.JOBS`.
-        source: Its input topic, `sink` its output topic.
-        config: Settings, as `StreamsConfig` takes them.
-        board: Path of the scoreboard.
-        slot: As in `RunOptions`, `workers`, `fixed` and `tasks` likewise.
-        fate: What becomes of it, see `probes.Fate`.
-        runs_from: A longer gap of a changelog is built into runs; None: as for users.
+    `board` is the path of the scoreboard. `runs_from`: restore gaps above this many records are
+    built into sorted runs; None keeps the product's limit.
     """
 
     job: str
@@ -53,7 +46,6 @@ class Orders(msgspec.Struct, kw_only=True):
 
 
 def main() -> int:
-    """Run one worker; the process's exit code."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", stream=sys.stderr
     )
@@ -93,8 +85,7 @@ def main() -> int:
 
 
 def read_line() -> bytes:
-    """Return one line of standard input, b"" if that ends before."""
-    # Not by sys.stdin: its lock would be held by the thread that reads it when the interpreter ends.
+    # Not by sys.stdin: its reading thread would hold the lock when the interpreter ends.
     line = b""
     while not line.endswith(b"\n"):
         data = os.read(0, 65_536)
