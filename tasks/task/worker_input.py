@@ -12,31 +12,24 @@ from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.worker_settings import InputCheck, WorkerSettings
 
 _log = logging.getLogger(__name__)
-#: So long after the client said that a topic is gone, a plan without it has to be there, and how often it is asked for.
-_GIVE_UP_S: Final = 60.0
-_ASK_S: Final = 1.0
+#: Seconds until a plan without a deleted topic must arrive, and between requests for it.
+_PLAN_TIMEOUT_S: Final = 60.0
+_REQUEST_INTERVAL_S: Final = 1.0
 
-
-#: Few records that have come are given this long to become more, where nobody sees a result before a commit: what is done once for
-#: a fetch and a slice then serves more of them, and what it would have cost is left to the brokers, whom the commit waits for.
+#: Seconds that a fetch waits for more after one of fewer than `_FEW_RECORDS` records.
+#: The fixed costs of a fetch and a slice then serve more records, and the brokers get the CPU.
+#: Only where results appear with the commit: then no result is later for it.
 _GATHER_S: Final = 0.01
-_FEW: Final = 500
+_FEW_RECORDS: Final = 500
 
 
 class WorkerInput:
-    """The input of a worker. Its loop calls it.
-
-    Args:
-        source: The consumer.
-        settings: The worker's.
-        clock: Time.
-        gathers: Whether few records may wait for more.
+    """Input of a worker, for the thread of its loop.
 
     Attributes:
-        check: Looks at the first records of each partition.
-        source: The consumer.
-        owners: The running task of each partition that is read.
-        keeps_up: Whether tasks had few records after the last fetch, so that they wait for input and not input for them.
+        check: Samples the first records of each partition.
+        owners: Running task of each partition.
+        keeps_up: True if tasks had few records after the last fetch: they wait for input.
     """
 
     def __init__(
@@ -63,17 +56,17 @@ class WorkerInput:
         self.source.add(offsets)
 
     def findings(self, task: Task) -> str:
-        """Return what is wrong with the keys of a task's inputs, empty if nothing was found."""
-        return (
-            "" if self.check is None else self.check.findings({each.topic for each in task.inputs})
-        )
+        """Return the problems with the keys of a task's inputs, or an empty string."""
+        if self.check is None:
+            return ""
+        return self.check.findings({partition.topic for partition in task.inputs})
 
     def remove(self, task: Task) -> None:
-        self._drop(each for each in task.inputs if self.owners.get(each) is task)
+        self._drop(partition for partition in task.inputs if self.owners.get(partition) is task)
 
     def forget(self, topic: str) -> None:
         """Stop reading a deleted topic; its offsets can no longer be committed."""
-        self._drop(each for each in self.owners if each.topic == topic)
+        self._drop(partition for partition in self.owners if partition.topic == topic)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         dropped = sorted(partitions)
@@ -83,15 +76,15 @@ class WorkerInput:
         self.source.remove(dropped)
 
     def gather_s(self, ready: Iterable[Task]) -> float:
-        """Return for how many seconds the next fetch should wait for more to come; these tasks may have something to do."""
+        """Return the seconds that the next fetch should wait for more records."""
         left_s = self._gather_until_s - self._clock.monotonic_s()
         return 0.0 if left_s <= 0 or any(task.group.records for task in ready) else left_s
 
     def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
-        """Take what has arrived, into the tasks' buffers; return how many records.
+        """Move arrived records to the tasks' buffers; return their number.
 
-        Waits for `idle_s()` seconds if none of the tasks has something to do. Records that wait for those of another
-        input are no reason not to fetch: that would wait for ever.
+        Waits up to `idle_s()` seconds if no ready task has records. Records of tasks that wait for
+        another input do not prevent a fetch: that wait would be endless.
         """
         buffered = sum(task.group.records for task in ready)
         if buffered >= self._settings.max_poll_records:
@@ -103,13 +96,13 @@ class WorkerInput:
             partition = TopicPartition(chunk.topic, chunk.partition)
             task = self.owners.get(partition)
             if task is None:
-                continue  # prefetched for a task that is gone
+                continue  # prefetched for a revoked task
             if self.check is not None and partition in self.check.waiting:
                 self.check.sample(chunk)
             task.group.add(chunk)
             consumed += len(chunk)
             self._throttle(partition, task)
-        self.keeps_up = buffered + consumed < min(_FEW, self._settings.max_poll_records)
+        self.keeps_up = buffered + consumed < min(_FEW_RECORDS, self._settings.max_poll_records)
         gathers = self._gathers and self.keeps_up and consumed > 0
         self._gather_until_s = self._clock.monotonic_s() + _GATHER_S if gathers else 0.0
         self._release()
@@ -139,17 +132,19 @@ class WorkerInput:
             self.source.resume(drained)
 
     def update_lags(self, tasks: Collection[Task]) -> None:
-        """Pass the known lags to tasks that may have to wait for an input."""
+        """Pass the known lags to tasks that may wait for an input."""
         waiting = [task for task in tasks if task.group.waits]
         if waiting:
-            # Waiting for what is undecided could take for ever: Kafka Streams doesn't, either.
+            # Stable offsets, as in Kafka Streams: an open transaction may never end.
             positions, ends = self.source.positions(), self.source.stable_offsets()
-            lags = {each: max(end - positions[each], 0) for each, end in ends.items()}
+            lags = {
+                partition: max(end - positions[partition], 0) for partition, end in ends.items()
+            }
             for task in waiting:
                 task.group.update_lags(lags)
 
     def offsets(self) -> dict[TopicPartition, int]:
-        """Return what each running partition commits: past control records where everything was processed (H32)."""
+        """Return the offset to commit per partition, past trailing control records (H32)."""
         positions = self.source.positions() if self.owners else {}
         offsets: dict[TopicPartition, int] = {}
         for partition, task in self.owners.items():
@@ -157,58 +152,62 @@ class WorkerInput:
         return offsets
 
     def lags(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the known lag of each partition behind the end of its log."""
+        """Return the lag of each partition with a known log end."""
         ends = self.source.end_offsets()
         return {
-            each: max(ends[each] - offset, 0) for each, offset in offsets.items() if each in ends
+            partition: max(ends[partition] - offset, 0)
+            for partition, offset in offsets.items()
+            if partition in ends
         }
 
 
 class GoneTopics:
-    """The input of a worker, whose topics may vanish. Its loop calls it; with a plan without them it begins anew.
+    """Deleted topics of a worker's input: reads on without them until a new plan arrives.
 
-    Args:
-        work: The input.
-        plan: By which the tasks run.
-        clock: The worker's.
-        look: Has the cluster's topics looked at soon.
+    `check_topics` requests a new plan.
     """
 
     def __init__(
-        self, work: WorkerInput, plan: ApplicationPlan, clock: Clock, look: Callable[[], None]
+        self,
+        work: WorkerInput,
+        plan: ApplicationPlan,
+        clock: Clock,
+        check_topics: Callable[[], None],
     ) -> None:
         self._work = work
         self._plan = plan
         self._clock = clock
-        self._look = look
+        self._check_topics = check_topics
         self._error: MissingSourceTopicError | None = None
-        self._give_up_s = 0.0
-        self._next_ask_s = 0.0
+        self._deadline_s = 0.0
+        self._next_request_s = 0.0
 
     def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
-        """Do as `WorkerInput.fetch`; a topic of a pattern that is gone is read no more.
+        """Call `WorkerInput.fetch`; stop reading a deleted topic that a pattern matched.
 
-        Raises `MissingSourceTopicError` for one that the topology names.
+        Raises `MissingSourceTopicError` for a deleted topic that the topology names.
         """
         try:
             return self._work.fetch(ready, idle_s)
         except MissingSourceTopicError as error:
             if error.topic is None or not is_matched(self._plan, error.topic):
                 raise
-            _log.warning("topic %s is gone, its pattern's other topics are read on", error.topic)
+            _log.warning(
+                "topic %s is gone; the other topics of its pattern are still read", error.topic
+            )
             self._work.forget(error.topic)
             self._error = error
-            self._next_ask_s = self._clock.monotonic_s()
-            self._give_up_s = self._next_ask_s + _GIVE_UP_S
+            self._next_request_s = self._clock.monotonic_s()
+            self._deadline_s = self._next_request_s + _PLAN_TIMEOUT_S
             return 0
 
     def check(self) -> None:
-        """Ask for a plan without what is gone; raise if none comes, such as where the topic was made anew at once."""
+        """Request a plan without the topic; raise after 60 s (the topic may exist again)."""
         if self._error is None:
             return
         now_s = self._clock.monotonic_s()
-        if now_s >= self._give_up_s:
+        if now_s >= self._deadline_s:
             raise self._error
-        if now_s >= self._next_ask_s:
-            self._next_ask_s = now_s + _ASK_S
-            self._look()
+        if now_s >= self._next_request_s:
+            self._next_request_s = now_s + _REQUEST_INTERVAL_S
+            self._check_topics()
