@@ -1,1 +1,1 @@
-"""What `make check` and the Makefile's environment are made of; not part of the wheel."""
+"""Checks of `make check`, and installation for the Makefile; not part of the wheel."""

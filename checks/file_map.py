@@ -7,12 +7,11 @@ from pathlib import Path
 
 from checks.repository_files import ROOT
 
-#: In the order of the imports: each may import those after it.
+#: In import order: each may import the ones after it.
 PACKAGES = ("streams", "tasks", "state_stores", "rebalance")
 
 
 def file_map(folders: Sequence[str] = PACKAGES, root: Path = ROOT) -> Iterator[str]:
-    """Yield a line for each folder and each module below these folders."""
     for folder in sorted({path.parent for each in folders for path in (root / each).rglob("*.py")}):
         yield f"{folder.relative_to(root)}/  {_summary(folder / '__init__.py')}"
         for path in sorted(folder.glob("*.py")):

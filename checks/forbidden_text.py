@@ -1,8 +1,6 @@
-"""Refuses text that must not be committed: `python -m checks.forbidden_text`.
+"""Rejects text that must not be committed: `python -m checks.forbidden_text`.
 
-- hosts of package registries: where packages come from is the business of the machine that installs;
-- absolute paths of somebody's machine;
-- what a merge left behind.
+Package hosts are rejected because each machine configures its own package source.
 """
 
 import re
@@ -16,29 +14,24 @@ from checks.repository_files import ROOT, repository_files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forbidden:
-    """One kind of text, and what to write instead."""
-
-    what: str
+    name: str
     pattern: re.Pattern[str]
     instead: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Forbidden text in a file."""
-
     path: str
     line: int
     text: str
     rule: Forbidden
 
     def __str__(self) -> str:
-        """One line for a terminal: place, what, next step."""
-        return f"{self.path}:{self.line}: {self.rule.what}: {self.text!r}; {self.rule.instead}"
+        return f"{self.path}:{self.line}: {self.rule.name}: {self.text!r}; {self.rule.instead}"
 
 
 def _host(*labels: str) -> str:
-    # In parts, so that this file does not hold what it forbids.
+    # Joined from parts: this file must not contain a forbidden text.
     return r"\.".join(labels)
 
 
@@ -56,18 +49,18 @@ _REGISTRIES = (
 
 RULES = (
     Forbidden(
-        what="host of a package registry",
+        name="host of a package registry",
         pattern=re.compile("|".join(_REGISTRIES)),
         instead="name the package only",
     ),
     Forbidden(
-        what="path of one machine",
-        # `user` stands for anybody.
+        name="path of one machine",
+        # `user` is a placeholder.
         pattern=re.compile(r"(?<![\w.}~/])/(?:work|root|home|Users)/(?!user\b)[\w.-]+"),
         instead="write it relative to the repository or to ~",
     ),
     Forbidden(
-        what="merge marker",
+        name="merge marker",
         pattern=re.compile(r"^(?:<{7}|>{7}|\|{7})(?: |$)"),
         instead="finish the merge",
     ),
@@ -75,7 +68,6 @@ RULES = (
 
 
 def findings_in(path: str, text: str) -> Iterator[Finding]:
-    """What is forbidden in one file's text."""
     for number, line in enumerate(text.splitlines(), start=1):
         for rule in RULES:
             if match := rule.pattern.search(line):
@@ -83,19 +75,17 @@ def findings_in(path: str, text: str) -> Iterator[Finding]:
 
 
 def findings(root: Path = ROOT) -> list[Finding]:
-    """What is forbidden in the repository's text files."""
     found: list[Finding] = []
     for path in repository_files(root):
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            continue  # not a text file
+            continue
         found += findings_in(path.relative_to(root).as_posix(), text)
     return found
 
 
 def main() -> int:
-    """Print every finding; 1 if there is any."""
     found = findings()
     for finding in found:
         print(finding, file=sys.stderr)

@@ -1,7 +1,6 @@
 """Generated parts of documents and sources: `python -m checks.generated_parts [--write]`.
 
-A part is between `<!-- generated: NAME -->` and `<!-- /generated: NAME -->`, in Python files between
-`# --- generated: NAME` and `# --- /generated: NAME`. Without `--write` an outdated part is an error.
+Without `--write` an outdated part is an error.
 """
 
 import ast
@@ -43,7 +42,6 @@ _SHOWN_DEFAULTS: Final = {"state_dir": "`~/.local/state/tidewheel`"}
 
 
 def settings_table() -> str:
-    """Return a table for each section of settings."""
     lines: list[str] = []
     for option in StreamsConfig.model_fields:
         if option in SECTIONS:
@@ -77,7 +75,6 @@ def keyword_types() -> str:
 
 
 def _keyword_type(node: ast.stmt) -> tuple[str, str] | None:
-    """Return name and keyword type of `Name = Annotated[type, check]`."""
     match node:
         case ast.Assign(
             targets=[ast.Name(id=name)],
@@ -103,7 +100,6 @@ def _row(option: str) -> str:
 
 
 def _shown(option: str, value: Any) -> str:
-    """Return a default as people write it."""
     if option == "rocksdb":
         return "[below](#rocksdb)"
     value = displayed(option, value)
@@ -133,7 +129,6 @@ def _cell(text: str) -> str:
 
 
 def rocksdb_table() -> str:
-    """Return a table of RocksDB's options, from the docstring of `RocksDBOptions`."""
     descriptions = meanings()
     rows = [
         f"| `{field.name}` | {_shown(field.name, field.default)} | {_cell(descriptions[field.name])} |"
@@ -142,7 +137,6 @@ def rocksdb_table() -> str:
     return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
 
 
-#: Name of a part -> its file and generator.
 PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "settings": ("docs/configuration.md", settings_table),
     "options": ("streams/config/options.py", keyword_types),
@@ -152,7 +146,7 @@ PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
 
 
 def with_part(text: str, name: str, part: str) -> str:
-    """Return a document's text with one generated part put in.
+    """Return a document with one generated part replaced.
 
     Raises:
         ValueError: The document does not have both markers, in order, once.
@@ -171,7 +165,6 @@ def with_part(text: str, name: str, part: str) -> str:
 
 
 def outdated(root: Path = ROOT) -> Iterator[tuple[Path, str, str]]:
-    """Yield (file, part name, correct text) for every outdated part."""
     for name, (document, make) in PARTS.items():
         # Read for each part: the caller may have written another part of the same file.
         path = root / document
@@ -182,7 +175,6 @@ def outdated(root: Path = ROOT) -> Iterator[tuple[Path, str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the parts, or write them; 1 if one is out of date."""
     write = "--write" in (sys.argv[1:] if arguments is None else arguments)
     count = 0
     for path, name, wanted in outdated():

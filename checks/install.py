@@ -1,11 +1,11 @@
-"""Installs groups of the lock into this interpreter's environment, every file checked by its hash.
+"""Installs groups of the lock file, with a hash check of every file.
 
     python -m checks.install run test     the packages of these groups
-    python -m checks.install --project    this repository, editable, without fetching anything
-    python -m checks.install spark        likewise, after a word on how much that fetches
-    python -m checks.install --broker     what the development Kafka still lacks here: a Java, an Ivy
+    python -m checks.install --project    this repository, editable, without any download
+    python -m checks.install spark        likewise; first prints the download size
+    python -m checks.install --broker     missing parts of the development Kafka: a Java, an Ivy
 
-The group `build` has what builds others from source, so it goes in first.
+The group `build` comes first: it builds the others from source.
 """
 
 import argparse
@@ -25,11 +25,12 @@ SIZES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Install what the arguments name; pip's exit code."""
     parser = argparse.ArgumentParser(prog="python -m checks.install")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="groups of the lock")
     parser.add_argument("--project", action="store_true", help="this repository, editable")
-    parser.add_argument("--broker", action="store_true", help="what the development Kafka lacks")
+    parser.add_argument(
+        "--broker", action="store_true", help="missing parts of the development Kafka"
+    )
     options = parser.parse_args(arguments)
     groups: list[str] = options.groups
     if options.project:
@@ -53,22 +54,22 @@ def _install(groups: Sequence[str]) -> int:
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as requirements:
         requirements.writelines(pin.requirement() for pin in pins)
         requirements.flush()
-        # No build isolation: an isolated build would fetch build tools that no hash vouches for.
+        # No build isolation: an isolated build would fetch build tools without a hash.
         return _pip("--require-hashes", "--no-build-isolation", "--requirement", requirements.name)
 
 
 def _missing_for_broker() -> list[str]:
-    """Ask the broker itself, in an interpreter of its own: it is installed by now."""
+    """A new interpreter: its packages are installed by now."""
     asked = [sys.executable, "-m", "tidewheel.streams.broker", "--missing-extras"]
     answer = subprocess.run(asked, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return [extra for extra in answer.stdout.strip().split(",") if extra]
 
 
 def _pip(*arguments: str) -> int:
-    # pip's bar is drawn on terminals only; its list of satisfied packages helps nobody.
+    # pip draws its bar on terminals only; its list of satisfied packages is noise.
     quiet = [] if sys.stdout.isatty() else ["--quiet"]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *quiet]
-    # A user's own constraints would turn on other pins than ours.
+    # A user's constraints would conflict with our pins.
     environment = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
     return subprocess.run([*command, *arguments], check=False, env=environment).returncode
 

@@ -1,8 +1,7 @@
-"""Makes the lock anew: `make lock`, or `python -m checks.lock [--upgrade]`.
+"""Makes the lock file: `make lock`, or `python -m checks.lock [--upgrade]`.
 
-Reads the requirements of pyproject.toml (the project's own, its extras, its dependency groups), has
-uv resolve them together for every platform and Python version we support, and notes at each pin the
-groups that need it. Without `--upgrade` the versions in the present lock stay where they still fit.
+uv resolves the project's, extras' and groups' requirements together, for every supported platform
+and Python version. Without `--upgrade`, present versions stay where they fit.
 """
 
 import argparse
@@ -24,7 +23,6 @@ EXTRAS = ("avro", "java", "jsonschema", "protobuf", "spark", "web")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write constraints.txt."""
     parser = argparse.ArgumentParser(prog="python -m checks.lock")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
     upgrade: bool = parser.parse_args(arguments).upgrade
@@ -37,7 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def requirements_by_group(pyproject: str) -> dict[str, list[str]]:
-    """The requirements of each group, as pyproject.toml gives them."""
     data = tomllib.loads(pyproject)
     extras = data["project"]["optional-dependencies"]
     return {
@@ -48,7 +45,7 @@ def requirements_by_group(pyproject: str) -> dict[str, list[str]]:
 
 
 def lock(groups: Mapping[str, Sequence[str]], kept: Sequence[Pin]) -> tuple[Pin, ...]:
-    """Resolve all groups together, then ask which pins each of them needs."""
+    """Resolve all groups together, then find the pins that each group needs."""
     everything = sorted({line for lines in groups.values() for line in lines})
     pins = _compile(everything, preferred=kept)
     needed = {
@@ -72,7 +69,6 @@ def _compile(
     with tempfile.TemporaryDirectory() as folder:
         wanted, output, limits = (Path(folder) / name for name in ("in.txt", "out.txt", "c.txt"))
         wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
-        # uv prefers what its output file already holds.
         output.write_text("".join(pin.requirement() for pin in preferred), encoding="utf-8")
         limits.write_text("".join(_bare(pin) for pin in constraints), encoding="utf-8")
         command = [sys.executable, "-m", "uv", "pip", "compile", str(wanted), "--quiet"]
@@ -89,7 +85,6 @@ def _bare(pin: Pin) -> str:
 
 
 def _with_group_lines(compiled: str) -> str:
-    """Bring uv's output into our form: a `for:` line behind the last hash of each pin."""
     lines = compiled.splitlines()
     following = [*lines[1:], ""]
     out: list[str] = []

@@ -1,9 +1,8 @@
-"""The lock file, constraints.txt, as values: read, written and asked for the pins of a group.
+"""The lock file constraints.txt: reads it, writes it, and selects the pins of a group.
 
-The file is a pip requirements file with one hash for every file of a release, so it holds on every
-platform. It names no registry and no host: where files come from is the installing side's choice.
-Each pin says for which groups of pyproject.toml it is there, so that a demo need not install a type
-checker. This module uses the standard library only: it runs before anything is installed.
+A hash for every file of a release makes it hold on every platform. It names no host: the installing
+machine chooses the package source. This module runs before any installation and uses the standard
+library only.
 """
 
 import re
@@ -26,13 +25,11 @@ _GROUPS = re.compile(r"^    # for: (?P<groups>.+)$")
 
 
 class LockError(Exception):
-    """The lock file cannot be read; the text names the line and the next step."""
+    """The lock file cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """One package at one version."""
-
     name: str
     version: str
     marker: str | None
@@ -40,14 +37,12 @@ class Pin:
     groups: frozenset[str]
 
     def requirement(self) -> str:
-        """The pin as lines of a requirements file, without the groups."""
         marker = f" ; {self.marker}" if self.marker else ""
         lines = [f"{self.name}=={self.version}{marker}", *(f"    --hash={h}" for h in self.hashes)]
         return " \\\n".join(lines) + "\n"
 
 
 def render(pins: Iterable[Pin]) -> str:
-    """The text of the lock file."""
     parts = (
         f"{pin.requirement()}    # for: {', '.join(sorted(pin.groups))}\n"
         for pin in sorted(pins, key=lambda pin: (pin.name, pin.version))
@@ -56,11 +51,7 @@ def render(pins: Iterable[Pin]) -> str:
 
 
 def parse(text: str) -> tuple[Pin, ...]:
-    """The pins of a lock file's text.
-
-    Raises:
-        LockError: A line is not as `render` writes it.
-    """
+    """Return the pins; raise `LockError` for a line that `render` would not write."""
     pins: list[Pin] = []
     head: re.Match[str] | None = None
     hashes: list[str] = []
@@ -91,11 +82,7 @@ def parse(text: str) -> tuple[Pin, ...]:
 
 
 def of_groups(pins: Iterable[Pin], groups: Iterable[str]) -> tuple[Pin, ...]:
-    """The pins that any of these groups needs.
-
-    Raises:
-        LockError: A group has no pin at all, so its name is wrong or the lock is old.
-    """
+    """Raise `LockError` for a group without a pin: a wrong name or an old lock."""
     pins, wanted = tuple(pins), frozenset(groups)
     known = frozenset[str]().union(*(pin.groups for pin in pins))
     if unknown := wanted - known:

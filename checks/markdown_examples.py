@@ -1,8 +1,8 @@
 """Runs the Python examples in README.md and docs/: `python -m checks.markdown_examples [FILE ...]`.
 
-The `python` blocks of one file run in order and share their names, as a reader would type them; each
-file starts anew in an empty folder. A block below a comment `<!-- not run: REASON -->` is only
-compiled; one below `<!-- fragment: REASON -->` is not even that. The reason is for the next author.
+The `python` blocks of a file run in order and share their names; each file starts in an empty
+folder. A block below `<!-- not run: REASON -->` is compiled only. A block below `<!-- fragment:
+REASON -->` is skipped.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ from checks.repository_files import ROOT, CodeBlock, code_blocks, repository_fil
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the examples of the files named, or of all; 1 if one fails."""
     named = sys.argv[1:] if arguments is None else arguments
     files = [Path(name).resolve() for name in named] or documents()
     failed = ran = 0
@@ -33,12 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def documents(root: Path = ROOT) -> list[Path]:
-    """The Markdown files for users and contributors."""
     return [path for path in repository_files(root) if path.suffix == ".md"]
 
 
 def run_file(path: Path) -> tuple[int, str | None]:
-    """Run a file's examples in order; how many ran, and the traceback of the first that failed."""
     names: dict[str, object] = {"__name__": "__example__"}
     ran = 0
     before = Path.cwd()
@@ -50,19 +47,18 @@ def run_file(path: Path) -> tuple[int, str | None]:
             if how is None:
                 continue
             try:
-                # Empty lines in front give the traceback the document's own line numbers.
+                # Empty lines in front give the traceback the document's line numbers.
                 code = compile("\n" * (block.line - 1) + block.text, str(path), "exec")
                 if how == "run":
                     ran += 1
                     exec(code, names)  # noqa: S102 - our own documents, as a reader would run them
                     _run_tests(names)
-            except Exception:  # noqa: BLE001 - whatever an example raises is what is reported
+            except Exception:  # noqa: BLE001 - every error of an example is reported
                 return ran, f"{path}:{block.line}: this example fails\n{traceback.format_exc()}"
     return ran, None
 
 
 def _run_tests(names: dict[str, object]) -> None:
-    """Call the tests without parameters that a block has defined, once."""
     for name in [each for each in names if each.startswith("test_")]:
         test = names.pop(name)
         if callable(test) and not inspect.signature(test).parameters:
@@ -70,7 +66,6 @@ def _run_tests(names: dict[str, object]) -> None:
 
 
 def _how(block: CodeBlock) -> str | None:
-    """`run`, `compile` or nothing to do."""
     if block.language != "python":
         return None
     note, _, reason = (block.comment or "").partition(":")

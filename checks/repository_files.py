@@ -1,4 +1,4 @@
-"""The files of the repository, as a commit would hold them, and the parts of Markdown files."""
+"""Files of the repository, and parts of its Markdown files."""
 
 import re
 import subprocess
@@ -15,9 +15,9 @@ _COMMENT = re.compile(r"^\s*<!--\s*(?P<text>.*?)\s*-->\s*$")
 
 
 def repository_files(root: Path = ROOT) -> list[Path]:
-    """Every file that is in git or would be added by `git add --all`, sorted.
+    """Return all files that `git add --all` would include, sorted.
 
-    Without git (an unpacked archive) every file but what tools make.
+    Without git (an unpacked archive): all files except tools' output.
     """
     if not (root / ".git").exists():
         return sorted(path for path in root.rglob("*") if path.is_file() and _kept(root, path))
@@ -34,18 +34,15 @@ def _kept(root: Path, path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeBlock:
-    """One fenced block of a Markdown file."""
-
     language: str
     text: str
     line: int
-    """The line of the file on which the block's first line stands, from 1."""
+    """Line number of the block's first line in the file, from 1."""
     comment: str | None
     """The text of an HTML comment on the line above the fence."""
 
 
 def code_blocks(markdown: str) -> Iterator[CodeBlock]:
-    """The fenced blocks of a Markdown text, in order."""
     opened: re.Match[str] | None = None
     body: list[str] = []
     start = 0
@@ -70,7 +67,6 @@ def code_blocks(markdown: str) -> Iterator[CodeBlock]:
 
 
 def links(markdown: str) -> list[str]:
-    """The targets of a Markdown text's links, those in code blocks left out."""
     prose: list[str] = []
     inside = False
     for line in markdown.splitlines():
@@ -82,7 +78,7 @@ def links(markdown: str) -> list[str]:
 
 
 def headings(markdown: str) -> set[str]:
-    """The anchors of a Markdown text's headings, as forges make them."""
+    """Return the anchors of a Markdown text's headings, in GitHub's form."""
     found: set[str] = set()
     inside = False
     for line in markdown.splitlines():

@@ -1,8 +1,8 @@
 """Checks docs/requirements.md: `python -m checks.requirements_table`.
 
-Every requirement has a line, and every line says either where it is done (module) and what shows it
-(a test bearing its id, `test_N13_...`), or which issue will. What is said to exist does exist, and at least one test of a
-line is run by `make test`: those marked `nightly` are followed by "(nightly)" in the table.
+Each requirement has one line. The line names the module and a test with the requirement's id
+(`test_N13_...`), or the issue that will do it. Modules and tests must exist, and `make test` must
+run at least one test of a line. Tests marked `nightly` have "(nightly)" in the table.
 """
 
 import ast
@@ -28,8 +28,6 @@ _NIGHTLY_MARK = "pytest.mark.nightly("
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One requirement."""
-
     id: str
     text: str
     modules: tuple[str, ...]
@@ -39,7 +37,7 @@ class Line:
 
 
 def lines(markdown: str) -> Iterator[Line]:
-    """The table's lines; rows of other tables have no id in their first column."""
+    """Rows of other tables have no id in their first column."""
     for row in markdown.splitlines():
         cells = [cell.strip() for cell in row.strip().strip("|").split("|")]
         if not row.startswith("|") or not _ID.match(cells[0]):
@@ -56,7 +54,6 @@ def lines(markdown: str) -> Iterator[Line]:
 
 
 def problems(markdown: str, root: Path = ROOT) -> Iterator[str]:
-    """What is wrong with the table, one sentence each."""
     table = list(lines(markdown))
     ids = [line.id for line in table]
     for letter, last in LAST_NUMBER.items():
@@ -72,7 +69,7 @@ def _problems_of(line: Line, root: Path) -> Iterator[str]:
     if number > LAST_NUMBER.get(line.id[0], 0):
         yield "is not a requirement we know; add it to the checker's list"
     if not line.text:
-        yield "says nothing; write down what is asked"
+        yield "is empty; write the requirement"
     if line.issue and not _ISSUE.match(line.issue):
         yield f"{line.issue!r} is not of the form `issue N: title`"
     if not line.issue and not (line.modules and line.tests):
@@ -107,7 +104,7 @@ def _problems_of_test(
 
 
 def _functions(path: Path) -> dict[str, bool]:
-    """Return the functions of a file, and whether each is marked `nightly`, by itself or with its module."""
+    """Return the functions, with True for those marked `nightly` (also by their module)."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     whole = any(
         _NIGHTLY_MARK in ast.unparse(node)
@@ -123,7 +120,6 @@ def _functions(path: Path) -> dict[str, bool]:
 
 
 def main() -> int:
-    """Print every problem; 1 if there is any."""
     markdown = (ROOT / TABLE).read_text(encoding="utf-8")
     found = list(problems(markdown))
     for problem in found:

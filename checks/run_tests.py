@@ -1,8 +1,8 @@
-"""Runs the tests: five modules at a time, then those that need the machine for themselves (`make test`).
+"""Runs the tests for `make test`: five modules in parallel, then those marked `alone`.
 
-Arguments go to pytest, in both rounds. Five at a time keep two cores busy, because tests with a broker mostly wait for
-it, one that all of them share (`checks/shared_broker.py`). Tests marked `alone` measure how a worker behaves under kills and a steady feed; beside all the others on two cores
-they would tell how busy the machine is.
+Both rounds pass the arguments to pytest. Five keep two cores busy, because tests with a broker
+mostly wait for the one they share (`checks/shared_broker.py`). Tests marked `alone` measure a
+worker under kills and load; other tests on the same cores would change the result.
 """
 
 import os
@@ -15,12 +15,12 @@ from typing import Final
 from checks.shared_broker import SOCKET_VARIABLE, offered_broker
 from checks.spark_classes import archived_spark
 
-#: Modules go out in the order of their tests, which begins with those marked `first`.
+#: Tests marked `first` come first.
 _TOGETHER = ("-n", "5", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "without")
 _ALONE = ("-n", "2", "--dist", "loadscope", "--no-loadscope-reorder", "--alone", "only")
-#: Brokers of tests don't live long enough for Java's second compiler to pay: without it a start costs half the time.
+#: Test brokers live briefly: without Java's second compiler a start takes half the time.
 _JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-#: Hundreds of Pythons are started, and where this is set each of them compiles all that it imports, four times even the tests.
+#: With this set, each of hundreds of Pythons would compile its imports.
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 _PASSED = 0
 _NO_TESTS = 5
@@ -29,7 +29,6 @@ _TESTS: Final = _ROOT / "tests"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run both rounds; the first that fails is the last."""
     chosen = list(sys.argv[1:] if arguments is None else arguments)
     codes: list[int] = []
     for name, value in _JAVA.items():
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compile_tests() -> None:
-    """Have pytest compile all tests once, as otherwise each of its processes does it for itself: half a minute of processor time."""
+    """Otherwise each pytest process compiles all tests, for 30 s of processor time."""
     files = sorted(str(each) for each in _TESTS.rglob("test_*.py"))
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist"]
     compiling = [
@@ -58,7 +57,7 @@ def _compile_tests() -> None:
         for half in (files[::2], files[1::2])
     ]
     for each in compiling:
-        each.wait()  # what can't be collected is told by the round
+        each.wait()  # the round reports collection errors
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""One Kafka for all processes of a test run: started when the first of them asks, stopped when the run is over.
+"""One Kafka for all processes of a test run: started on first use, stopped after the run.
 
-A Kafka of each process's own costs as much as some twenty of its tests: Java starts, compiles and collects four times.
+A Kafka per process would cost as much as twenty tests: Java starts and compiles each time.
 """
 
 import socket
@@ -14,16 +14,16 @@ from typing import Final
 from tidewheel.streams.broker import KafkaBroker
 from tidewheel.streams.broker.server_config import PATIENT
 
-#: Names the socket on which the broker is asked for.
+#: Path of the socket that returns the broker's address.
 SOCKET_VARIABLE: Final = "TIDEWHEEL_TEST_SHARED_BROKER"
-#: Topics and connections of all tests at once.
+#: Enough for topics and connections of all tests together.
 _HEAP_MB: Final = 1024
 _FAILED: Final = "failed: "
 
 
 @contextmanager
 def offered_broker() -> Generator[str]:
-    """Offer a broker on a socket, whose path is given; whoever connects gets the broker's address."""
+    """Yield the socket's path; each connection gets the broker's address."""
     with (
         tempfile.TemporaryDirectory(prefix="tidewheel-tests-") as folder,
         socket.socket(socket.AF_UNIX) as server,
@@ -56,7 +56,7 @@ def _serve(server: socket.socket, running: ExitStack, over: threading.Event) -> 
                     broker = running.enter_context(
                         KafkaBroker(heap_mb=_HEAP_MB, properties=PATIENT)
                     )
-                except Exception as error:  # noqa: BLE001 - whoever asked fails with it, and so do all others
+                except Exception as error:  # noqa: BLE001 - each process that asks fails with it
                     answer = f"{_FAILED}{error}"
                 else:
                     answer = broker.bootstrap_servers
@@ -64,7 +64,7 @@ def _serve(server: socket.socket, running: ExitStack, over: threading.Event) -> 
 
 
 def ask_for_broker(path: str) -> str:
-    """Return the address of the broker that is offered at a path; raises `RuntimeError` if it did not start."""
+    """Return the broker's address; raise `RuntimeError` if it did not start."""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(path)
         with client.makefile("r", encoding="utf-8") as answers:

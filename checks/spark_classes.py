@@ -1,4 +1,4 @@
-"""Java's archive of the classes that Spark loads, for the tests: a dozen Sparks then start in half the time.
+"""Java's archive of Spark's classes: each of a dozen Sparks in tests starts in half the time.
 
 `python -m checks.spark_classes` is the program whose classes are archived.
 """
@@ -16,14 +16,14 @@ from typing import Final
 from tidewheel.streams.broker.class_archive import ClassArchive
 from tidewheel.streams.broker.java import find_java
 
-#: What Spark's start script gives to the Java it starts.
+#: Spark's start script passes it to Java.
 _VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 _TRAIN_S: Final = 300
 
 
 @contextmanager
 def archived_spark(folder: Path) -> Generator[dict[str, str]]:
-    """Have the archive made beside the block, if it is not there; what is given is the environment that uses it, after the block."""
+    """Yield the environment for the archive; a missing archive is made during the block."""
     found = find_spec("pyspark")
     assert found is not None, "make test installs it"
     assert found.origin is not None, "it is a package"
@@ -51,7 +51,10 @@ def _training(archive: ClassArchive) -> "subprocess.Popen[bytes]":
 
 
 def _ended(training: "subprocess.Popen[bytes]") -> int | None:
-    """Wait until the end of its output, which its Java has too: that one writes the archive, and ends last. Return how it ended."""
+    """Wait for the end of its output: Java shares it, writes the archive, and ends last.
+
+    Returns its exit code.
+    """
     try:
         training.communicate(timeout=_TRAIN_S)
     except subprocess.TimeoutExpired:
@@ -61,7 +64,7 @@ def _ended(training: "subprocess.Popen[bytes]") -> int | None:
 
 
 def main() -> None:
-    """Do a little of all that tests do with Spark."""
+    """Use each Spark feature of the tests once."""
     from tidewheel.state_stores.bulk_restore.spark_job import spark_session  # noqa: PLC0415 - an extra
 
     with (

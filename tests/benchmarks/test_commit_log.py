@@ -1,4 +1,4 @@
-"""Kafka's own log of commits, decoded."""
+"""Decoding of Kafka's commit log."""
 
 import struct
 
@@ -31,12 +31,12 @@ def text(value: str) -> bytes:
     ],
 )
 def test_strings_hash_as_in_java(value: str, expected: int) -> None:
-    """The values are those that Java's own String.hashCode gives."""
+    """The values come from Java's String.hashCode."""
     assert java_string_hash(value) == expected
 
 
 def test_the_smallest_hash_has_a_partition_too() -> None:
-    """Java has no positive number for its smallest one; Kafka takes partition 0."""
+    """Kafka uses partition 0: Java has no positive number for its smallest one."""
     assert group_partition("polygenelubricants", 50) == 0
 
 

@@ -1,4 +1,4 @@
-"""The suite `coordinator`: simulated groups come to rest, and what they cost stands in the table."""
+"""The suite `coordinator`: simulated groups settle, and the table shows their cost."""
 
 from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""What a record costs, and how near to a plain client it comes: what the lines say, and of which settings."""
+"""Cost per record."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a run that goes wrong costs: its own figure, not the hours before and behind it."""
+"""A failed run loses its own figure only, not the hours of other runs."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,8 +30,6 @@ REQUEST = RunRequest(
 
 
 class Written:
-    """A record, as the client hands it out."""
-
     def __init__(self, value: bytes) -> None:
         self._value = value
 
@@ -44,7 +42,7 @@ class Written:
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Systems run to their end at once; nothing is asked of a broker."""
+    """Runs end immediately, without a broker."""
     monkeypatch.setattr(input_topic, "quiet_admin", lambda *_: None)
     monkeypatch.setattr(input_topic, "create_topic", lambda *_: None)
     monkeypatch.setattr(run, "delete_run_topics", lambda *_: None)

@@ -1,4 +1,4 @@
-"""The seeded records: the same for everybody, always."""
+"""Seeded records: always the same."""
 
 from dataclasses import replace
 from itertools import chain, islice

@@ -1,4 +1,4 @@
-"""What was asked and what the rows have: the least of a goal's settings counts, and a miss is told as one."""
+"""Goals against measured rows: the lowest setting decides, and a miss is reported."""
 
 from typing import Any
 
@@ -15,7 +15,6 @@ ALL_KEYS = 64 << 20
 def setting(
     rates: dict[str, float], *, outputs: dict[str, float] | None = None, **of: Any
 ) -> list[Row]:
-    """Return the rows of several systems in one setting, of a round each."""
     written = outputs or {}
     return [
         row

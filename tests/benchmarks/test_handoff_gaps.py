@@ -1,4 +1,4 @@
-"""How gaps are read off arrivals, and how counts are checked."""
+"""Gaps computed from arrivals, and the check of counts."""
 
 from collections import Counter
 
@@ -11,7 +11,6 @@ from benchmarks.handoff.gaps import Arrivals, Stretch, event_figures, percentile
 def steady(
     until_s: float, writer: str = "a", *, every_s: float = 0.1, from_s: float = 0.0
 ) -> Arrivals:
-    """Return a partition whose results came in bursts."""
     arrivals = Arrivals()
     add_steady(arrivals, from_s, until_s, writer, every_s=every_s)
     return arrivals

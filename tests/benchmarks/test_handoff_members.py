@@ -1,4 +1,4 @@
-"""What the systems of the suite `handoff` are given, and what the broker is told of their groups."""
+"""Programs of the suite `handoff`, and its queries of groups."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -20,8 +20,6 @@ KILL = {
 
 
 class FakeAdmin:
-    """Notes what is asked of it, and answers."""
-
     def __init__(self, error: Exception | None = None) -> None:
         self.asked: list[ConfigResource] = []
         self._error = error

@@ -1,4 +1,4 @@
-"""The jobs of the suite `throughput`: our programs against the direct computation, without a broker."""
+"""Jobs of the suite `throughput`: our programs against the direct computation, without a broker."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +29,6 @@ TOPICS = {"input_topic": "in", "other_topic": "other", "output_topic": "out"}
 
 
 def small_inputs(job: Job) -> tuple[InputSpec, ...]:
-    """Few keys, so that every one comes several times."""
     return replace(job, stream=replace(job.stream, keys=20)).inputs(RECORDS)
 
 
@@ -38,7 +37,6 @@ def records(spec: InputSpec) -> list[InputRecord]:
 
 
 def in_order(inputs: tuple[InputSpec, ...]) -> Iterator[tuple[str, InputRecord]]:
-    """The records of all inputs, by their times."""
     named = [
         (topic, record)
         for topic, spec in zip(("in", "other"), inputs, strict=False)
@@ -203,7 +201,7 @@ def test_sessions_have_several_records_and_pauses() -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_job_has_its_programs_or_says_who_lacks_it(name: str) -> None:
-    """Ours and Kafka Streams' know every job, those of Python peers the ones that they run in."""
+    """Tidewheel and Kafka Streams run every job, Python peers a subset."""
     job = JOBS[name]
     java = (PEERS / "kafka_streams" / "Throughput.java").read_text()
     assert name in ours.JOBS

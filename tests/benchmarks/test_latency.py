@@ -1,4 +1,4 @@
-"""The suite `latency`: latencies count from the scheduled moment, and only of right results."""
+"""The suite `latency`: latencies of correct results, from the scheduled moment."""
 
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ KEYS = [b"a", b"b", b"a", b"b"]
 
 
 def all_there(at_s: tuple[float, ...]) -> Arrivals:
-    """Return arrivals of the four records, at these moments."""
     arrivals = Arrivals(places_by_key(KEYS), len(KEYS))
     for key, count, moment_s in zip(KEYS, (1, 1, 2, 2), at_s, strict=True):
         arrivals.add(key, count, moment_s)
@@ -83,7 +82,7 @@ def test_a_result_that_comes_twice_is_wrong_with_exactly_once_only() -> None:
 
 
 def test_lines_stand_beside_kafka_streams() -> None:
-    """What each setting has is held against what Kafka Streams has there, round by round."""
+    """Each setting is compared with Kafka Streams, round by round."""
     rows = [
         row
         for system, cache, late_ms in (

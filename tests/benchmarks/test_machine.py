@@ -1,4 +1,4 @@
-"""What a result says of the machine it was measured on."""
+"""The machine in a result."""
 
 import platform
 import sys

@@ -1,4 +1,4 @@
-"""The suite `memory`: its growing keys, its verdict and its picture."""
+"""The suite `memory`: growing keys, verdict and chart."""
 
 from collections import Counter
 from dataclasses import replace
@@ -17,7 +17,6 @@ from benchmarks.table import MEMORY_PICTURE, write_tables
 
 
 def row(system: str, *, flat: bool = True) -> list[Row]:
-    """Return a run's row."""
     return make_rows(
         {"rss_mib_max": [120.0]},
         system=system,
@@ -37,7 +36,6 @@ def row(system: str, *, flat: bool = True) -> list[Row]:
 
 
 def result(*rows: Row) -> SuiteResult:
-    """Return a result of these rows."""
     return SuiteResult(suite="memory", date="d", cpu="c", cores=2, versions={}, rows=rows)
 
 

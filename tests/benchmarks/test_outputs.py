@@ -1,4 +1,4 @@
-"""The check of a system's result, by value."""
+"""The check of results by value."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The suite `parallel`: what it runs, what its programs compute, and what its table says."""
+"""The suite `parallel`: its runs, programs and table."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the throughput suite runs, and what the command line makes of its options."""
+"""Runs of the suite `throughput`, and its command line."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ COUNTS = Selection(jobs=("count_by_key",))
 
 @pytest.fixture(autouse=True)
 def _no_broker_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command line that should be refused, and is not, fails here instead of running for hours."""
+    """A command line that should be refused fails here instead of running for hours."""
 
     def started(_bootstrap_servers: str | None) -> None:
         raise AssertionError("a broker would be started now")
@@ -30,7 +30,6 @@ def _no_broker_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command line that is refused with exit code 2, and return why, on one line."""
     with pytest.raises(SystemExit) as ended:
         program.main(arguments)
     assert ended.value.code == 2
@@ -147,7 +146,7 @@ def test_the_full_size_is_the_laid_down_one() -> None:
 
 
 def test_every_job_has_a_million_records() -> None:
-    """For us and for Kafka Streams, rows of a table that are there before not counted."""
+    """For us and for Kafka Streams; rows loaded into a table before do not count."""
     for setting in settings(Selection()):
         inputs = inputs_for(systems.SYSTEMS["kafka-streams"], setting, FULL)
         assert sum(each.records for each in setting.job.work(inputs)) >= 1_000_000
@@ -357,7 +356,7 @@ def rows_of(runs: int) -> list[results.Row]:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the rows of throughput are kept; a run has as many as it has rounds, and needs no broker."""
+    """The file of throughput rows; a run has one row per round, without a broker."""
     monkeypatch.setattr(results, "RESULTS_DIR", tmp_path)
     monkeypatch.setattr(program, "benchmark_broker", no_broker)
     monkeypatch.setattr(machine, "versions", lambda *_, **__: {})

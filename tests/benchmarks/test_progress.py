@@ -1,4 +1,4 @@
-"""The rate that is read off commits."""
+"""Rates computed from commits."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,6 @@ from benchmarks.progress import CommitRecord, progress_points, slope, staged_slo
 
 
 def together(steps: Sequence[tuple[int, int]], partitions: int = 4) -> list[CommitRecord]:
-    """Commits in which all partitions take part, each with the same share."""
     return [
         CommitRecord(at_ms=at_ms, partition=partition, offset=records // partitions)
         for at_ms, records in steps

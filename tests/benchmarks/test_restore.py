@@ -1,4 +1,4 @@
-"""The suite `restore`: what a restored store must hold, and what its table says."""
+"""The suite `restore`: expected store contents, and its table."""
 
 import io
 import zlib
@@ -29,7 +29,7 @@ CHANGELOG = Changelog(application_id="bench-restore-test", spec=SPEC, tail=25)
 
 
 class SuiteOfTold(RestoreSuite):
-    """Its programs are not run: they tell what a restored store holds, `lost` rows of it missing."""
+    """A suite with given store contents instead of programs; `lost` rows are missing."""
 
     lost = 0
 
@@ -56,7 +56,7 @@ class SuiteOfTold(RestoreSuite):
         return told | {"seconds": 2.0, "ready_s": 3.0}
 
     def _forget_counts(self, changelog: Changelog) -> None:
-        """There are none."""
+        pass
 
 
 def suite_of_told() -> SuiteOfTold:
@@ -188,7 +188,7 @@ def test_the_first_commits_are_no_pause_of_a_running_task() -> None:
 
 
 def grown() -> SuiteResult:
-    """A result of the job growth, in which everything takes a second for each 100 records."""
+    """Return a result of the job growth at 100 records per second."""
     rows = [
         row
         for point in points(800, 400)

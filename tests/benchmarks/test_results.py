@@ -1,4 +1,4 @@
-"""The result file's form, and how results of several runs come together."""
+"""The form of the result file, and merging of several runs."""
 
 import json
 from dataclasses import replace

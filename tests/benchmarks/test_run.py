@@ -1,4 +1,4 @@
-"""One run from start to figure, against a real broker, with small programs as systems."""
+"""One run from start to figure, on a real broker, with small programs as systems."""
 
 import sys
 from dataclasses import replace
@@ -39,7 +39,6 @@ def request_for(system: System, name: str, guarantee: str = "exactly_once") -> R
 
 
 def changed_copy(folder: Path, old: str, new: str) -> System:
-    """The plain client with one line of it changed."""
     text = COPY.read_text()
     assert text.count(old) == 1, "the line that is to be changed is still there"
     program = folder / "program.py"
@@ -139,8 +138,6 @@ def test_records_that_are_purged_between_two_questions_hide_none(
     consumer.close()
 
     class Purging:
-        """Asks, and then the records before the fifth are gone."""
-
         def __init__(self, asker: Any) -> None:
             self._asker = asker
 

@@ -1,4 +1,4 @@
-"""The suite `throughput` at a glance: what a line and the picture say, and what they leave out."""
+"""Summary of the suite `throughput`: lines and chart."""
 
 import re
 from dataclasses import replace
@@ -97,7 +97,6 @@ def test_what_wrote_less_is_not_compared() -> None:
 
 
 def bars(result: SuiteResult) -> dict[str, list[float]]:
-    """The bars of a picture by colour, as multiples of one."""
     text = throughput_svg(result)
     assert text is not None
     root = ET.fromstring(text)  # noqa: S314 - our own

@@ -1,4 +1,4 @@
-"""The tables: what is compared, and what is not."""
+"""Tables: compared and excluded rows."""
 
 from dataclasses import replace
 from io import StringIO

@@ -1,4 +1,4 @@
-"""A result of the suite `throughput` for tests of what is made of it."""
+"""Results of the suite `throughput` for tests."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ from benchmarks.results import Row, SuiteResult, make_rows
 
 
 def suite(*parts: list[Row]) -> SuiteResult:
-    """Return a result with these rows."""
     return SuiteResult(
         suite="throughput",
         date="2026-01-02",
@@ -28,7 +27,6 @@ def rows(
     cache: int = 0,
     **parameters: Any,
 ) -> list[Row]:
-    """Return the rows of a system in one setting, with a thousand records in each round."""
     return make_rows(
         {"records_per_s": rates, "outputs": [outputs]},
         system=system,

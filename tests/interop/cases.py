@@ -8,8 +8,6 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A topology by name, its parameters, and its records in order."""
-
     name: str
     params: dict[str, Any]
     inputs: list[dict[str, Any]]
@@ -29,9 +27,8 @@ def _windows(chance: _Chance) -> dict[str, Any]:
     return params
 
 
-#: Kafka Streams' windows expire before their results if stream time leaps, or if another input of a
-#: cogroup is ahead. Ours are kept until emitted (docs/coming-from-kafka-streams.md), so these cases
-#: have a longer retention.
+#: Kafka Streams' windows expire before their results after a leap of stream time. Ours stay until
+#: emitted (docs/coming-from-kafka-streams.md), so these cases have a longer retention.
 _LONG = {"retention_ms": 24 * 3600 * 1000}
 
 
@@ -128,7 +125,6 @@ _TWO_INPUTS = frozenset(
 
 
 def make_cases(name: str, count: int, seed: int) -> Iterator[Case]:
-    """The same for the same seed."""
     for number in range(count):
         chance = random.Random(f"{name}-{seed}-{number}")
         params = PARAMS[name](chance)

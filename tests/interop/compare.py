@@ -24,14 +24,11 @@ from tests.interop.shapes import excluded, refused, rewired
 
 _SOURCE = Path(__file__).with_name("Programs.java")
 _OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.apache.logging.log4j.level=OFF")
-#: Programs per Java process.
 _BATCH = 50
 DECLARED = "declared: "
 
 
 class Reference:
-    """A Java process that answers programs, one line each."""
-
     def __init__(self) -> None:
         java, *rest = compiled_command(_SOURCE)
         fast = Path("/dev/shm")  # noqa: S108 - its stores live for one program
@@ -47,7 +44,6 @@ class Reference:
         )
 
     def ask(self, programs: Iterable[Drawn]) -> Iterator[dict[str, Any]]:
-        """Sends all programs first, so that both sides work concurrently."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         lines = [json.dumps(program) for program in programs]
@@ -102,7 +98,6 @@ def _difference_of_errors(theirs: dict[str, Any], ours: dict[str, Any]) -> str |
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print differences as JSON lines and the counts at the end."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -111,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--found", type=Path, default=None, help="where differences are written")
     options = parser.parse_args(arguments)
     os.nice(options.nice)
-    logging.disable(logging.WARNING)  # of dropped records
+    logging.disable(logging.WARNING)
     counts: Counter[str] = Counter()
     inputs = 0
     reference = Reference()

@@ -1,4 +1,4 @@
-"""Fixtures for tests with Kafka Streams on a real broker."""
+"""Fixtures for Kafka Streams on a real broker."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,6 @@ from tidewheel.streams.broker.java import find_java
 
 @pytest.fixture(scope="session")
 def kafka_streams() -> None:
-    """Skips the test without jars and a compiler."""
     try:
         compiler = find_compiler(find_java())
         kafka_streams_jars()

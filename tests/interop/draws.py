@@ -35,7 +35,6 @@ _KEPT = frozenset(
         "table_foreign_join", "table_foreign_left_join",
     }
 )  # fmt: skip
-#: Operators whose tables always have a store.
 _ALWAYS_KEPT = frozenset({*_GROUPING, *_REGROUPING, "to_table"})
 _UNNAMED = frozenset(
     {
@@ -57,13 +56,7 @@ _DELETING = frozenset(
 
 @dataclass(frozen=True)
 class Rule:
-    """A declared difference, and a change of programs that hides it.
-
-    Attributes:
-        name: A short name.
-        reason: As declared in `docs/coming-from-kafka-streams.md`.
-        apply: Changes the program in place.
-    """
+    """A declared difference; `apply` changes a program in place to avoid it."""
 
     name: str
     reason: str

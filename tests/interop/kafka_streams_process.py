@@ -17,15 +17,11 @@ _OPTIONS = (
 )
 _END_S = 30
 
-#: Key, value, timestamp as JSON.
 Row = tuple[Any, Any, int]
-#: With headers of text or null.
 RowWithHeaders = tuple[Any, Any, int, Sequence[tuple[str, str | None]]]
 
 
 class KafkaStreamsProcess:
-    """One Java process with any number of Kafka Streams applications, by application id."""
-
     def __init__(self, bootstrap_servers: str, log_path: Path) -> None:
         java, *rest = compiled_command(_SOURCE)
         self._log_path = log_path
@@ -59,12 +55,10 @@ class KafkaStreamsProcess:
         self._carry_out("write", topic=topic, key=key, value=value, records=records)
 
     def read(self, topic: str, key: str, value: str) -> list[Row]:
-        """Committed records only."""
         answer = self._carry_out("read", topic=topic, key=key, value=value)
         return [(key, value, timestamp) for key, value, timestamp in answer["records"]]
 
     def start(self, application_id: str, name: str, **options: str) -> None:
-        """Returns once it is RUNNING."""
         self._carry_out("start", application_id=application_id, name=name, **options)
 
     def stop(self, application_id: str, *, leave_group: bool = True) -> None:

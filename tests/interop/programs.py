@@ -1,7 +1,6 @@
 """Random programs in Python, equal to those that `Programs.java` builds on Kafka Streams.
 
-A program is JSON: config, sources, steps and inputs. Keys and values are short text. Functions
-depend on all arguments, so any difference shows in the outputs.
+Functions depend on all arguments, so any difference shows in the outputs.
 """
 
 import zlib
@@ -44,7 +43,6 @@ Outputs = dict[str, list[list[Any]]]
 
 TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 _READABLE = 14
-#: Number of arguments with the key.
 _WITH_KEY = 3
 
 
@@ -70,7 +68,6 @@ def key_of(salt: int, key: object, value: object) -> str:
 
 
 def unless_deleted(deletes: bool, value: str | None) -> str | None:
-    """None for some values if the function deletes rows."""
     deleted = deletes and value is not None and digest("deleted", value) % 4 == 0
     return None if deleted else value
 
@@ -89,8 +86,6 @@ class _Transform(ValueTransformerWithKey[Any, Any, Any]):
 
 
 class _Last(Processor[Any, Any, Any, Any]):
-    """Forwards each value with its key's last one."""
-
     def __init__(self, store: str) -> None:
         self._store = store
 
@@ -103,8 +98,6 @@ class _Last(Processor[Any, Any, Any, Any]):
 
 
 class _Gathers(Processor[Any, Any, Any, Any]):
-    """Forwards the last value of each key on a timer."""
-
     def __init__(self, store: str, time: PunctuationType) -> None:
         self._store = store
         self._time = time
@@ -126,8 +119,6 @@ class _Gathers(Processor[Any, Any, Any, Any]):
 
 
 class _Stamp(FixedKeyProcessor[Any, Any, Any]):
-    """Forwards each value mixed with its timestamp."""
-
     def process(self, record: FixedKeyRecord[Any, Any]) -> None:
         self.context.forward(record.replace(value=mix(record.value, record.timestamp)))
 
@@ -243,8 +234,6 @@ def _windows(step: Step) -> Any:
 
 @dataclass
 class Pool:
-    """The streams and tables of a program so far."""
-
     builder: StreamsBuilder = field(default_factory=StreamsBuilder)
     streams: list[KStream[Any, Any]] = field(default_factory=list[KStream[Any, Any]])
     tables: list[KTable[Any, Any]] = field(default_factory=list[KTable[Any, Any]])

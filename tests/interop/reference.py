@@ -17,7 +17,6 @@ _CASE_TIMEOUT_S = 0.3
 
 
 def ask(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Return per case {"outputs": [...]} or {"error": ...}."""
     lines = "".join(json.dumps(case.as_json()) + "\n" for case in cases)
     java, *rest = compiled_command(_SOURCE)
     with tempfile.TemporaryDirectory(prefix="kafka-streams-") as state:

@@ -18,11 +18,9 @@ _STREAM_JOINS = frozenset({"stream_join", "stream_left_join", "stream_outer_join
 _INITIALIZED = frozenset(
     {"count", "aggregate", "cogroup", "windowed_count", "windowed_aggregate", "windowed_cogroup"}
 )
-#: Kafka Streams' old values are another window's, or missing.
+#: Kafka Streams' old values are missing or of another window.
 _WITHOUT_OLD_VALUES = frozenset({"sliding", "session"})
-#: Key changes that Kafka Streams' optimiser knows.
 _KEY_CHANGES = frozenset({"map", "flat_map", "select_key", "table_to_stream_by"})
-#: Changes that it does not know.
 _HIDDEN_CHANGES = frozenset(
     {"process", "timer", "clock", "process_values", "global_join", "global_left_join"}
 )
@@ -35,11 +33,7 @@ _KEEPING = frozenset(
 class Node:
     """A stream or table of a program.
 
-    Attributes:
-        rekeyed: Keys may have changed since they were partitioned.
-        repartitioned: Records went through an internal topic.
-        is_cached: A cache delays its changes.
-        odd_old_values: Kafka Streams' old values differ from the values it sent.
+    `odd_old_values`: Kafka Streams' old values differ from the values it sent.
     """
 
     parents: tuple["Node", ...] = ()
@@ -53,7 +47,6 @@ class Node:
     step: Drawn = field(default_factory=dict[str, Any])
 
     def ancestors(self) -> set["Node"]:
-        """Includes the node itself."""
         found: set[Node] = {self}
         for parent in self.parents:
             found |= parent.ancestors()
@@ -62,8 +55,6 @@ class Node:
 
 @dataclass
 class Shape:
-    """All streams and tables, numbered as in the program's pool."""
-
     program: Drawn
     subtopologies: int = 1
     streams: list[Node] = field(default_factory=list[Node])
@@ -89,7 +80,6 @@ class Shape:
         return {f"out{number}": self.streams[number] for number in numbers}
 
     def caches_above(self, node: Node) -> bool:
-        """Tables of topics have a cache, too."""
         return self.program["config"]["cache"] > 0 and any(
             above.is_cached or above.operator == "table" for above in node.ancestors()
         )
@@ -216,13 +206,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A declared difference in the outputs of some programs.
-
-    Attributes:
-        name: A short name.
-        reason: As declared in `docs/coming-from-kafka-streams.md`.
-        reaches: Returns True if it may show in an output.
-    """
+    """A declared difference; `reaches` returns True for each output that may show it."""
 
     name: str
     reason: str
@@ -273,11 +257,8 @@ EXCLUSIONS = (
 class Rewiring:
     """A declared difference of optimised topologies.
 
-    Attributes:
-        name: A short name.
-        reason: As declared in `docs/coming-from-kafka-streams.md`.
-        applies: Checks the paths from a repartition up to key changes: each path's change (None: a
-            source), and True for changes unknown to Kafka Streams in between.
+    `applies` checks the paths from a repartition up to key changes: each path's change (None: a
+    source), and True for changes unknown to Kafka Streams in between.
     """
 
     name: str
@@ -298,7 +279,6 @@ REWIRINGS = (
         lambda ways: len({change for change, _ in ways}) > 1,
     ),
 )
-#: Errors of Kafka Streams and their short names.
 REFUSALS = {
     "Found a null keyChangingChild node": "groups behind one common operator",
     'because "this.topic" is null at org.apache.kafka.streams.processor.internals.ProcessorRecordContext.serialize': (
@@ -310,7 +290,7 @@ REFUSALS = {
 def _ways_up(node: Node, *, hidden: bool = False) -> list[tuple[Node | None, bool]]:
     if node.operator in _KEY_CHANGES:
         return [(node, hidden)]
-    if node.operator.startswith("windowed_"):  # The program's map behind it.
+    if node.operator.startswith("windowed_"):
         return [(node, hidden)]
     if not node.rekeyed:
         return [(None, hidden)]
@@ -319,7 +299,6 @@ def _ways_up(node: Node, *, hidden: bool = False) -> list[tuple[Node | None, boo
 
 
 def rewired(program: Drawn) -> str | None:
-    """Return the declared difference of a topology text, or None."""
     if program["config"]["optimize"] != "all":
         return None
     ways = [_ways_up(node) for node in Shape.of(program).placed]
@@ -330,12 +309,11 @@ def rewired(program: Drawn) -> str | None:
 
 
 def refused(error: str) -> str | None:
-    """Return the declared difference behind an error of Kafka Streams, or None."""
     return next((name for text, name in REFUSALS.items() if text in error), None)
 
 
 def is_order_free(program: Drawn) -> bool:
-    """True if neither the order of topics nor the time of cache flushes matters."""
+    """Return True if neither topic order nor cache flushes change the outputs."""
     return not any(
         node.repartitioned and (node.is_cached or len(node.parents) > 1)
         for output in Shape.of(program).outputs().values()

@@ -22,7 +22,6 @@ from tidewheel import (
 
 WINDOW_MS = 10_000
 _GRACE_MS = 5_000
-#: Stores in which a processor keeps headers.
 KEEPING = ("by-key", "by-window", "by-session")
 _TEXT: dict[str, Any] = {"key_serde": str, "value_serde": str}
 
@@ -93,8 +92,6 @@ def _versions(builder: StreamsBuilder, prefix: str) -> None:
 
 
 class _Before(Processor[str, str, str, str]):
-    """Stores each record with headers in every kind of store; forwards the previous ones."""
-
     def process(self, record: Record[str, str]) -> None:
         by_key, by_window, by_session = map(self.context.get_state_store, KEEPING)
         key, start = record.key, record.timestamp // WINDOW_MS * WINDOW_MS
@@ -142,7 +139,6 @@ TOPOLOGIES: Mapping[str, Callable[[StreamsBuilder, str], None]] = {
     "versions_and_headers": _headers,
 }
 
-#: Those with two inputs.
 TWO_SIDED = frozenset(("stream_join", "table_join", "versions_and_headers"))
 
 #: Two partitions exchange records: intermediate results depend on the order.
@@ -156,7 +152,6 @@ OUTPUTS: Mapping[str, Sequence[str]] = {
     "versions_and_headers": ("out", "counts", "windows", "before"),
 }
 
-#: Changelogs with equal rows on both sides.
 STORES: Mapping[str, Sequence[str]] = {
     "counts": ("counts",),
     "windows": ("windows", "sessions"),

@@ -41,7 +41,7 @@ def test_answers_are_kafka_streams(
     compared = 0
     for case, answer in answers[name]:
         if "error" in answer:
-            continue  # Kafka Streams fails here (a null look-up key); ours is free.
+            continue  # Kafka Streams fails here (a null lookup key); our result is free.
         expected: Seen = defaultdict(list)
         for row in answer["outputs"]:
             expected[row["topic"]].append((row["after"], row["key"], row["value"], row["ts"]))

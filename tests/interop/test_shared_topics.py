@@ -66,13 +66,10 @@ _SERDES: Final[Mapping[str, tuple[Serde[Any], Sequence[Any]]]] = {
 _LIVES: Final = ("ours", "java", "ours")
 _ROWS_PER_LIFE: Final = 20
 
-#: Live rows of a changelog: partition, key, value, timestamp, headers.
 _State = list[tuple[int, bytes, bytes, int, Headers]]
 
-#: Key, value, timestamp, headers.
 _Output = tuple[bytes, bytes | None, int, Headers]
 
-#: Side, key, value, timestamp, headers.
 _Input = tuple[str, str, str | None, int, Sequence[tuple[str, str | None]]]
 
 #: Keys of these stores end with a sequence number, which restarts with each life.
@@ -98,7 +95,6 @@ def _as_json(value: Any) -> Any:
 
 
 def _comparable(name: str, row: Row) -> Row:
-    """Return doubles in one notation; Java's differs."""
     key, value, timestamp = row
     if name == "float64":
         return repr(float(key)), repr(float(value)), timestamp
@@ -107,7 +103,6 @@ def _comparable(name: str, row: Row) -> Row:
 
 @pytest.fixture(scope="module")
 def serde_topics(cluster: Cluster) -> dict[str, tuple[str, str]]:
-    """Two topics per serde: one written by Kafka's serializer, one by ours."""
     topics = {name: (f"{_unique()}-theirs", f"{_unique()}-ours") for name in _SERDES}
     cluster.create({topic: 1 for pair in topics.values() for topic in pair})
     return topics
@@ -140,8 +135,6 @@ def test_serdes_are_kafkas(
 
 
 class _Application:
-    """An application of `shared_topologies.py`, run by either side."""
-
     def __init__(
         self, cluster: Cluster, java: KafkaStreamsProcess, name: str, folder: Path
     ) -> None:
@@ -168,7 +161,6 @@ class _Application:
                 self._java.write(f"{self.id}-{side}", "string", "string", records)
 
     def live(self, who: str, life: int) -> None:
-        """Run without local state until all input is processed."""
         state_dir = str(self._folder / self.id / str(life))
         if who == "java":
             self.start_java(state_dir)
@@ -189,7 +181,6 @@ class _Application:
         )
 
     def stop_java(self) -> None:
-        """Stop after all input is processed."""
         self._wait()
         self._java.stop(self.id)
 
@@ -219,7 +210,6 @@ class _Application:
             raise app.error
 
     def _wait(self) -> None:
-        """Wait until input and internal topics are consumed."""
         internal = [
             topic
             for topic in self._cluster.admin.list_topics()
@@ -257,7 +247,7 @@ class _Application:
     def outputs(self) -> dict[str, list[_Output]]:
         """Return all records; of tables that exchange partitions, the last one per key.
 
-        Without headers of sessions: Kafka Streams has none.
+        Sessions without headers: Kafka Streams has none.
         """
         return {output: self._output(output) for output in OUTPUTS[self.name]}
 
@@ -272,10 +262,7 @@ class _Application:
 
 
 def _rows(name: str) -> list[_Input]:
-    """Three keys, a rarer side, deleted rows, and a jump of time per life.
-
-    Every fourth record has no headers; the others have two of one name, one of them null.
-    """
+    """Three keys, a rarer side, deleted rows, and a jump of time per life."""
     # Changelogs of windows drop rows that are days old.
     begin = SystemClock().now_ms() // 100_000 * 100_000
     rows: list[_Input] = []
@@ -295,10 +282,7 @@ def _rows(name: str) -> list[_Input]:
 def test_each_goes_on_where_the_other_stopped(
     cluster: Cluster, java: KafkaStreamsProcess, tmp_path: Path, name: str
 ) -> None:
-    """Alternating lives end like Kafka Streams alone.
-
-    Equal outputs, equal changelog rows with timestamps, equal names of internal topics.
-    """
+    """Alternating lives end like Kafka Streams alone: outputs, changelogs, internal topics."""
     rows = _rows(name)
     alone = _Application(cluster, java, name, tmp_path)
     alone.feed(rows)
@@ -327,7 +311,7 @@ def test_offsets_go_on_where_the_other_stopped(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each continues from the other's offsets and logs it; remaining members of Kafka Streams stop us."""
+    """Each continues from the other's offsets; live members of Kafka Streams stop us."""
     app = _Application(cluster, java, "stream_join", tmp_path)
     app.feed(_rows("stream_join"))
     app.live("java", 0)

@@ -1,4 +1,4 @@
-"""What users import explains itself."""
+"""Docstrings of the public API."""
 
 import pytest
 

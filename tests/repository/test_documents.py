@@ -1,4 +1,4 @@
-"""Documents lead where they say."""
+"""Links and references of documents."""
 
 import re
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_decisions_have_the_four_parts(page: Path) -> None:
 
 
 def test_every_operator_is_explained_with_its_parts() -> None:
-    """A section of docs/dsl.md has the operator's name in Kafka Streams, a picture, and an example that runs."""
+    """Each section of docs/dsl.md has Kafka Streams' name, a picture, and a runnable example."""
     text = (ROOT / "docs" / "dsl.md").read_text(encoding="utf-8")
     lacking: list[str] = []
     for section in text.split("\n### ")[1:]:
@@ -79,7 +79,7 @@ def test_every_operator_is_explained_with_its_parts() -> None:
     examples = "".join(block.text for block in code_blocks(text) if block.language == "python")
     kinds = (KStream, KTable, KGroupedStream, KGroupedTable, CogroupedKStream, TimeWindowedKStream)
     operators = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
-    # An outer join is called by its name as text there; the others are no operators.
+    # An outer join has a plain name there; the others are no operators.
     called_otherwise = {"outer_join", "queryable_store_name", "aggregations"}
     assert {name for name in operators if f"{name}(" not in examples} == called_otherwise
 

@@ -1,4 +1,4 @@
-"""Text that must not be committed is found, and its harmless neighbours are not."""
+"""Forbidden text is reported; similar harmless text is not."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def test_the_repository_is_clean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "what"),
+    ("line", "name"),
     [
         ("see https://{}/simple".format("pypi." + "org"), "host of a package registry"),
         ("https://files.{}/x.whl".format("pythonhosted." + "org"), "host of a package registry"),
@@ -22,10 +22,10 @@ def test_the_repository_is_clean() -> None:
         (">" * 7 + " branch", "merge marker"),
     ],
 )
-def test_forbidden_text_is_found(line: str, what: str) -> None:
+def test_forbidden_text_is_found(line: str, name: str) -> None:
     (finding,) = findings_in("a.txt", f"fine\n{line}\n")
-    assert finding.rule.what == what
-    assert str(finding).startswith(f"a.txt:2: {what}: ")
+    assert finding.rule.name == name
+    assert str(finding).startswith(f"a.txt:2: {name}: ")
 
 
 @pytest.mark.parametrize(

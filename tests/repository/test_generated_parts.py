@@ -1,4 +1,4 @@
-"""Documents say of the code what the code says of itself."""
+"""Generated parts of documents match the code."""
 
 import ast
 import re
@@ -20,7 +20,6 @@ from tidewheel.streams.config.streams_config import SECTIONS
 
 
 def attributes_read() -> set[str]:
-    """Names of all attributes that code outside of `streams/config` reads."""
     files = [
         path
         for package in PACKAGES

@@ -1,4 +1,4 @@
-"""Groups of the lock are installed with hashes, and nothing is announced that is not fetched."""
+"""Installation of lock groups: with hashes, and without needless downloads."""
 
 import subprocess
 from pathlib import Path
@@ -9,15 +9,12 @@ from checks import install
 
 
 class Commands:
-    """Records commands instead of running them; the broker's question is answered with `missing`."""
-
     def __init__(self, missing: str = "") -> None:
         self.missing = missing
         self.pip: list[list[str]] = []
         self.requirements = ""
 
     def run(self, command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        """Stand in for subprocess.run."""
         if "pip" in command:
             self.pip.append(command)
             if "--requirement" in command:
@@ -27,7 +24,6 @@ class Commands:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """No command of this test runs."""
     recorded = Commands()
     monkeypatch.setattr(subprocess, "run", recorded.run)
     return recorded
@@ -68,7 +64,7 @@ def test_spark_is_installed_for_tests_after_a_word_on_its_size(
 
 
 def test_nothing_is_installed_when_nothing_is_missing(commands: Commands) -> None:
-    """With a Java and a Maven at hand the broker needs no wheel."""
+    """With Java and Maven installed the broker needs no wheel."""
     assert install.main(["--broker"]) == 0
     assert commands.pip == []
 

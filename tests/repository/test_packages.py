@@ -1,4 +1,4 @@
-"""What holds for every file of the four packages."""
+"""Rules for every file of the four packages."""
 
 import ast
 import importlib
@@ -19,7 +19,6 @@ PYTHON_FILES = [path for path in repository_files() if path.suffix == ".py"]
 
 
 def imported_modules(source: str) -> set[str]:
-    """The top names of the modules that a file imports anywhere in it."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -91,7 +90,7 @@ def test_tests_mirror_the_packages() -> None:
     assert strangers == []
 
 
-#: What tests need beside themselves: programs they start, and texts they compare with.
+#: Test data: programs that tests start, and texts they compare with.
 _AIDS = frozenset({"programs", "scenarios", "transcripts", "wire_samples"})
 
 
@@ -103,7 +102,6 @@ def _mirrors(folder: Path) -> bool:
 
 
 def public_names() -> list[str]:
-    """What users may import from `tidewheel`."""
     tidewheel: ModuleType = importlib.import_module("tidewheel")
     return list(getattr(tidewheel, "__all__", ()))
 

@@ -1,4 +1,4 @@
-"""Pure parts are tested by laws, not by examples alone (requirement R3)."""
+"""Pure modules have property tests (requirement R3)."""
 
 import ast
 from pathlib import Path
@@ -35,7 +35,6 @@ ELSEWHERE = {"tasks/processing/engine/graph.py": "tests/tasks/processing/test_ex
 
 
 def has_property_test(path: Path) -> bool:
-    """Whether a test function of this file is given its examples by hypothesis."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return any(
         isinstance(node, ast.Name) and node.id == "given" and isinstance(node.ctx, ast.Load)
@@ -44,7 +43,6 @@ def has_property_test(path: Path) -> bool:
 
 
 def mirrors(part: str) -> list[Path]:
-    """The test files of a part: its mirror, split by behaviour or not, or its folder's."""
     if part in ELSEWHERE:
         return [ROOT / ELSEWHERE[part]]
     folder = TESTS / part

@@ -1,4 +1,4 @@
-"""The table of requirements is checked against the repository, and the checker against wrong tables."""
+"""The requirements table matches the repository; its checker rejects wrong tables."""
 
 import ast
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from checks.repository_files import ROOT
 from checks.requirements_table import LAST_NUMBER, TABLE, lines, problems
 
-#: What a `skipif` may ask; what depends on a variable of the environment is marked `nightly`.
+#: Conditions allowed in a `skipif`; tests that need an environment variable are `nightly`.
 _FACTS_OF_THE_MACHINE = ("sys.platform", "os.getuid()", "not Path(")
 
 WHOLE = "".join(
@@ -20,7 +20,6 @@ WHOLE = "".join(
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with one module and one test file."""
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "task.py").touch()
     (tmp_path / "tests").mkdir()
@@ -36,7 +35,6 @@ def root(tmp_path: Path) -> Path:
 
 
 def with_line_of_l1(rest: str) -> str:
-    """A whole table whose first line is another one."""
     return WHOLE.replace("| L1 | something | | | issue 9: Later |", f"| L1 | {rest}")
 
 
@@ -79,7 +77,7 @@ def test_only_the_marker_makes_a_test_nightly() -> None:
     [
         ("text | | | |", "has neither module and test nor an issue"),
         ("text | | | later |", "'later' is not of the form"),
-        ("| | | issue 9: Later |", "says nothing"),
+        ("| | | issue 9: Later |", "is empty"),
         ("text | `tasks/task.py` | | issue 9: Later |", "a module without a test"),
         ("text | `tasks/no.py` | `tests/test_task.py::test_L1_learns` | |", "module tasks/no.py"),
         ("text | `tasks` | `tests/test_no.py::test_L1_x` | |", "test file tests/test_no.py"),

@@ -1,4 +1,4 @@
-"""Which process of `make test` gets which tests."""
+"""Distribution of tests over the processes of `make test`."""
 
 from pathlib import Path
 

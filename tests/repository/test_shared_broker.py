@@ -1,4 +1,4 @@
-"""One Kafka for all processes of a test run: started when it is first asked for, and only once."""
+"""One Kafka for a test run, started once, on first use."""
 
 import socket
 from typing import Self
@@ -11,8 +11,6 @@ from tidewheel.streams.broker.server_config import PATIENT
 
 
 class Brokers:
-    """Stands in for `KafkaBroker`; counts."""
-
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
         self.started = 0
