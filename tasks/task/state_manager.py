@@ -1,7 +1,7 @@
-"""The stores of one task: opened together, committed together.
+"""State of one task: opens and commits its stores together.
 
-Persistent stores share one RocksDB, in-memory ones one sorted dictionary. Every change of a commit goes to a database
-in one write, the changelog positions last, so disk may lag the changelog and never lead it.
+Persistent stores share one RocksDB, in-memory stores one sorted dictionary. A commit writes each
+database once, changelog positions last: the disk may lag the changelog, but never lead it.
 """
 
 import secrets
@@ -38,17 +38,16 @@ from tidewheel.state_stores.stores.window_store import WindowStore
 from tidewheel.tasks.errors import TaskCorruptedError
 from tidewheel.tasks.internal_topics import changelog_topic
 
-#: Where the id of a database's data is kept, beside the positions.
+#: Key of the data's identity, next to the positions.
 _IDENTITY: Final = "store-uuid"
 
 
 class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What stores need to know of the application.
+    """Application settings for stores.
 
     Attributes:
-        application_id: Prefix of the changelog topics.
-        cache_enabled: Whether caching stores hold results back from downstream (`statestore_cache_max_bytes` > 0).
-        keep_bytes_per_store: Budget of clean entries kept in memory per store.
+        cache_enabled: True if `statestore_cache_max_bytes` > 0.
+        keep_bytes_per_store: Memory for committed entries of one store.
     """
 
     application_id: str
@@ -57,7 +56,14 @@ class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateManager:
-    """The stores of one task. Owned by one thread at a time: first the one that restores, then the one that processes."""
+    """Stores of one task. The restoring thread owns them first, then the processing thread.
+
+    Attributes:
+        changelogs: Store of each changelog partition.
+        sources: Store of each input that restores a store without a changelog.
+        slowest_position_ms: Stream time at the slowest key range's position; restored rows expire
+            by it. -1: not known. None: no range lags, so rows expire by their own times.
+    """
 
     def __init__(
         self,
@@ -77,13 +83,13 @@ class StateManager:
         self._open_in_memory = open_in_memory
         self._now = now
         self.directory = directory
+        #: Keys: True for persistent stores, False for in-memory stores.
         self._databases: dict[bool, Database] = {}
-        #: What stores see of the databases.
+        #: Stores read these views, which include staged changes. Keys as in `_databases`.
         self._views: dict[bool, InFlightView] = {}
-        #: Whether changes were staged that are not written yet.
-        self._staged = False
-        #: Where stores of the user's own stand.
-        self._slots: dict[str, CustomStoreHost] = {}
+        #: True between `stage` and `apply`.
+        self._is_staged = False
+        self._custom_hosts: dict[str, CustomStoreHost] = {}
         self.stores: dict[str, Store] = {}
         self.topic_ids: dict[str, bytes] = {}
         self._serde_topics = {
@@ -95,43 +101,40 @@ class StateManager:
             else None
             for spec in specs
         }
-        #: Store of each changelog partition.
         self.changelogs: Mapping[TopicPartition, str] = {
             partition: store
             for store, partition in self._changelog_of.items()
             if partition is not None
         }
-        #: Store of each input partition that a store without a changelog is restored from.
         self.sources: Mapping[TopicPartition, str] = {
             TopicPartition(spec.source_topic, task_id.partition): spec.name
             for spec in specs
             if spec.source_topic is not None
         }
-        #: By what stream time restored rows expire: that of the position of the task's slowest key range, -1 if it is not
-        #: known; None while no range is behind what is restored, so that the rows themselves tell.
         self.slowest_position_ms: int | None = None
 
     def open(self) -> None:
-        """Open the databases; raises `StoreCorruptedError` or `StoreLockedError`."""
-        if persistent := self._names_in(persistent=True):
+        """Open the databases; raise `StoreCorruptedError` or `StoreLockedError`."""
+        if persistent := self._store_names(persistent=True):
             self._databases[True] = self._open_persistent(persistent)
-        if in_memory := self._names_in(persistent=False):
+        if in_memory := self._store_names(persistent=False):
             self._databases[False] = self._open_in_memory(in_memory)
-        self._views = {each: InFlightView(database) for each, database in self._databases.items()}
+        self._views = {
+            persistent: InFlightView(database) for persistent, database in self._databases.items()
+        }
         for spec in self.specs.values():
             if spec.kind is StoreKind.CUSTOM:
-                self._slots[spec.name] = self._open_slot(spec)
-            self.stores[spec.name] = self._store(spec)
+                self._custom_hosts[spec.name] = self._open_custom_host(spec)
+            self.stores[spec.name] = self._make_store(spec)
 
-    def _names_in(self, *, persistent: bool) -> list[str]:
-        """Return the names of the stores in one of the two databases, in order."""
+    def _store_names(self, *, persistent: bool) -> list[str]:
         return sorted(name for name in self.specs if self._is_in(name, persistent=persistent))
 
     def _is_in(self, store: str, *, persistent: bool) -> bool:
         spec = self.specs[store]
         return spec.kind is not StoreKind.CUSTOM and spec.persistent is persistent
 
-    def _open_slot(self, spec: StoreSpec) -> CustomStoreHost:
+    def _open_custom_host(self, spec: StoreSpec) -> CustomStoreHost:
         return CustomStoreHost(
             spec,
             task_id=str(self.task_id),
@@ -142,32 +145,32 @@ class StateManager:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the databases are open."""
         return len(self.stores) == len(self.specs)
 
     def renew(self, now: Callable[[], int]) -> None:
-        """Begin anew over the open databases, as for a new task: what was not committed is forgotten."""
+        """Discard uncommitted changes and make new stores over the open databases."""
         self._now = now
-        self._staged = False
+        self._is_staged = False
         for view in self._views.values():
             view.hide()
         for spec in self.specs.values():
-            self.stores[spec.name] = self._store(spec)
+            self.stores[spec.name] = self._make_store(spec)
 
     def identity(self) -> str:
-        """Return an id of the data that is here: kept with it, and another one once any of it was wiped."""
-        found: list[str] = []
+        """Return a stored id of the data, which changes if any store is wiped."""
+        identities: list[str] = []
         for database in self._databases.values():
-            kept = database.position(_IDENTITY)
-            if not kept:
-                kept = secrets.token_hex(16).encode()
-                database.write({}, {_IDENTITY: kept})
-            found.append(kept.decode())
-        return "-".join([*found, *(slot.identity for slot in self._slots.values())])
+            identity = database.position(_IDENTITY)
+            if not identity:
+                identity = secrets.token_hex(16).encode()
+                database.write({}, {_IDENTITY: identity})
+            identities.append(identity.decode())
+        identities += (host.identity for host in self._custom_hosts.values())
+        return "-".join(identities)
 
-    def _store(self, spec: StoreSpec) -> Store:
+    def _make_store(self, spec: StoreSpec) -> Store:
         if spec.kind is StoreKind.CUSTOM:
-            return self._slots[spec.name].begin(self._now)
+            return self._custom_hosts[spec.name].begin(self._now)
         return make_store(
             spec,
             self._views[spec.persistent],
@@ -185,16 +188,16 @@ class StateManager:
         ranges: int,
         divided: bool,
     ) -> dict[str, Store]:
-        """Return store objects of one key range over the open databases.
+        """Return the stores of one key range over the open databases.
 
         Args:
-            over: Given a database and the names of its stores, returns what the range sees of it.
-            now: Gives the timestamp of the record that the range processes.
-            ranges: How many key ranges share the stores.
-            divided: Whether some rows on disk may be those of faster ranges, of this life or of a former one.
+            over: Returns the range's view of a database, given the names of its stores.
+            now: Returns the timestamp of the record in progress.
+            ranges: Number of ranges that share the memory budget.
+            divided: True if rows on disk may be of faster ranges, present or earlier.
         """
-        assert not self._slots, "a custom store is refused where tasks run in key ranges"
-        seen = {
+        assert not self._custom_hosts, "key ranges reject custom stores"
+        views = {
             persistent: over(
                 database, [name for name in self.specs if self._is_in(name, persistent=persistent)]
             )
@@ -203,7 +206,7 @@ class StateManager:
         return {
             spec.name: make_store(
                 spec,
-                seen[spec.persistent],
+                views[spec.persistent],
                 topic=self.serde_topic(spec.name),
                 keep_bytes=self._settings.keep_bytes_per_store // ranges,
                 now=now,
@@ -214,13 +217,12 @@ class StateManager:
         }
 
     def uncommitted(self, store: str) -> UncommittedRows:
-        """Return the uncommitted rows of a store, for the thread that owns the stores."""
         buffer = self.stores[store].buffer
         assert isinstance(buffer, CommitBuffer), "custom stores are not queried"
         return UncommittedRows(buffer, self._views[self.specs[store].persistent])
 
     def reject_unsorted_keys(self, advice: str = RESET) -> None:
-        """Raise `StoredRowError` for a store whose rows are under other bytes than their keys have now."""
+        """Raise `StoredRowError` if a store's rows have other key bytes than its serde writes."""
         for spec in self.specs.values():
             store = self.stores[spec.name]
             key_of: Callable[[bytes], bytes]
@@ -231,14 +233,14 @@ class StateManager:
             elif isinstance(store, VersionedKeyValueStore):
                 key_of = key_of_version
             else:
-                continue  # a store of the user's own
+                continue  # custom store
             reject_unsorted_keys(
                 spec, self.database(spec.name), self.serde_topic(spec.name), key_of, advice
             )
 
     @contextmanager
     def trusted(self) -> Generator[None]:
-        """Work with the stores; damage found meanwhile is raised as `TaskCorruptedError`, which names the task."""
+        """Raise store damage as `TaskCorruptedError`, which names the task."""
         try:
             yield
         except StoreCorruptedError as error:
@@ -247,84 +249,80 @@ class StateManager:
             ) from error
 
     def database(self, store: str) -> Database:
-        """Return the database a store lives in."""
         return self._databases[self.specs[store].persistent]
 
     def serde_topic(self, store: str) -> str:
-        """Return the topic that the serdes of a store are told."""
+        """Return the topic name for a store's serdes."""
         return self._serde_topics[store]
 
     def changelog(self, store: str) -> TopicPartition | None:
-        """Return the changelog partition of a store, or None if it has none."""
         return self._changelog_of[store]
 
     def slowest_ms(self, store: str) -> int | None:
-        """Return the time of a store at `slowest_position_ms`; None where that is, or for a store without expiry."""
+        """Return a store's time at `slowest_position_ms`, None without that or without expiry."""
         if self.slowest_position_ms is None:
             return None
         return slowest_time(self.specs[store], self.slowest_position_ms)
 
     def scratch_store(self, store: str) -> Any:
-        """Return a second store object over the same data, without a cache, to restore into."""
-        return self._store(replace(self.specs[store], caching=False))
+        """Return an uncached second store over the same data, for a restore."""
+        return self._make_store(replace(self.specs[store], caching=False))
 
-    def _backup(self, store: str) -> TopicPartition | None:
-        """Return what a store is restored from: its changelog or an input."""
+    def _restore_source(self, store: str) -> TopicPartition | None:
+        """Return the changelog or input that restores a store, if any."""
         source = self.specs[store].source_topic
         if source is not None:
             return TopicPartition(source, self.task_id.partition)
         return self.changelog(store)
 
     def position(self, store: str) -> Position | None:
-        """Return how far a store's data on disk has come, or None if that is not known."""
-        if store in self._slots:
-            return self._slots[store].position
-        partition = self._backup(store)
+        """Return the position of a store's data on disk, None if unknown."""
+        if store in self._custom_hosts:
+            return self._custom_hosts[store].position
+        partition = self._restore_source(store)
         if partition is None:
             return None
         return Position.decode(self.database(store).position(position_name(*partition)))
 
     def has_rows_of_its_own(self, store: str) -> bool:
-        """Return whether a store without any backup has rows on disk."""
-        if store in self._slots or self._backup(store) is not None:
+        """Return True if a store that no topic restores has rows on disk."""
+        if store in self._custom_hosts or self._restore_source(store) is not None:
             return False
         return next(self.database(store).iterate(store, None, None), None) is not None
 
     def forget(self, store: str) -> None:
-        """Empty a store that is restored from the beginning; its position goes first, so that it never leads."""
-        if store in self._slots:
-            self._slots[store].forget()
+        """Empty a store for a full restore; first its position, which must not lead the data."""
+        if store in self._custom_hosts:
+            self._custom_hosts[store].forget()
             return
-        partition = self._backup(store)
-        gone = {store_time_name(store): b"", _IDENTITY: b""}
+        partition = self._restore_source(store)
+        cleared = {store_time_name(store): b"", _IDENTITY: b""}
         if partition is not None:
-            gone[position_name(*partition)] = b""
-        self.database(store).write({}, gone)
+            cleared[position_name(*partition)] = b""
+        self.database(store).write({}, cleared)
         self.database(store).clear(store)
         self.stores[store].buffer.discard()
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Return about how much memory the uncommitted changes hold."""
+        """Return the approximate memory of uncommitted changes."""
         return sum(store.buffer.uncommitted_bytes for store in self.stores.values())
 
     @property
     def expired_puts(self) -> int:
-        """Return how many puts the stores have dropped because their time was over."""
         return sum(store.expired_puts for store in self.stores.values())
 
     def drain(self) -> dict[str, Drained]:
-        """Return the changes of every store since the last commit; unchanged stores are left out."""
+        """Return the changes since the last commit, only of changed stores."""
         return {
             name: store.buffer.drain()
             for name, store in self.stores.items()
             if store.buffer.has_changes()
         }
 
-    def _of_database(
+    def _changes_of_database(
         self, drained: Mapping[str, Drained], *, persistent: bool
     ) -> dict[str, Drained]:
-        """Return the changes of the stores in one of the two databases."""
         return {
             name: changed
             for name, changed in drained.items()
@@ -333,15 +331,15 @@ class StateManager:
 
     @property
     def may_be_ahead(self) -> bool:
-        """Return whether processing may go on between `stage` and `apply`.
+        """Return True if processing may continue between `stage` and `apply`.
 
-        A store of the user's own is told of a commit when it has happened, and takes all it was given before for committed.
+        False with custom stores: their commit covers all writes before it.
         """
-        return not self._slots
+        return not self._custom_hosts
 
     @property
     def cached_stores(self) -> frozenset[str]:
-        """Return the names of stores whose changes a record cache keeps from downstream."""
+        """Return the names of stores with a record cache."""
         return frozenset(
             name
             for name, store in self.stores.items()
@@ -349,23 +347,23 @@ class StateManager:
         )
 
     def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
-        """Have the stores go on as if drained changes were written: a commit is under way that will write them (`apply`).
+        """Show drained changes to the stores before `apply` writes them.
 
-        `joins`: they are those that are staged already and what was drained since, as one.
+        With `joins`, `drained` has the staged changes merged with later ones.
         """
-        assert self._staged == joins, "one commit at a time"
-        self._staged = True
+        assert self._is_staged == joins, "one commit at a time"
+        self._is_staged = True
         for persistent, view in self._views.items():
-            mine = self._of_database(drained, persistent=persistent)
-            buffers = {name: self.stores[name].buffer for name in mine}
+            changes = self._changes_of_database(drained, persistent=persistent)
+            buffers = {name: self.stores[name].buffer for name in changes}
             added = {
                 name: buffer.entries_added()
                 for name, buffer in buffers.items()
                 if isinstance(buffer, CommitBuffer)
             }
-            view.show(mine, added)
+            view.show(changes, added)
         for name, store in self.stores.items():
-            # Also where nothing changed: what was only read is kept within the budget at the same moment.
+            # Also for unchanged stores: this keeps cached reads within the budget.
             if name in drained or not store.buffer.dirty:
                 store.buffer.applied()
 
@@ -376,51 +374,49 @@ class StateManager:
         *,
         now_ms: int,
     ) -> None:
-        """Write committed changes with the positions they reach; called AFTER the transaction committed.
+        """Write committed changes with their positions, AFTER the transaction committed.
 
-        They may have been staged when it began. `positions` are those of changelogs, and the committed offsets of inputs that
-        stores are restored from.
+        `positions` are of changelogs, and committed offsets of inputs that restore stores.
         """
-        if not self._staged:
+        if not self._is_staged:
             self.stage(drained)
         for persistent, database in self._databases.items():
-            mine = self._of_database(drained, persistent=persistent)
-            changes = {name: changed.stored for name, changed in mine.items()}
-            stored = self._encoded(positions, now_ms, persistent=persistent)
+            database_changes = self._changes_of_database(drained, persistent=persistent)
+            changes = {name: changed.stored for name, changed in database_changes.items()}
+            stored = self._encoded_positions(positions, now_ms, persistent=persistent)
             if changes or stored:
                 write_rows(database, changes, stored, drained)
-        for name, slot in self._slots.items():
-            reached = self._reached(name, positions, now_ms)
-            if name in drained or reached is not None:
-                slot.commit(reached)
-        self._staged = False
+        for name, host in self._custom_hosts.items():
+            position = self._reached_position(name, positions, now_ms)
+            if name in drained or position is not None:
+                host.commit(position)
+        self._is_staged = False
         for view in self._views.values():
             view.hide()
 
-    def _encoded(
+    def _encoded_positions(
         self, positions: Mapping[TopicPartition, int], now_ms: int, *, persistent: bool
     ) -> dict[str, bytes]:
         if not positions:
             return {}
         changelogs = {**self.changelogs, **self.sources}
         return {
-            position_name(*partition): self._at(partition, offset, now_ms).encode()
+            position_name(*partition): self._position_at(partition, offset, now_ms).encode()
             for partition, offset in positions.items()
             if partition in changelogs and self._is_in(changelogs[partition], persistent=persistent)
         }
 
-    def _at(self, partition: TopicPartition, offset: int, now_ms: int) -> Position:
+    def _position_at(self, partition: TopicPartition, offset: int, now_ms: int) -> Position:
         topic_id = self.topic_ids[partition.topic]
         return Position(offset=offset, topic_id=topic_id, written_at_ms=now_ms)
 
-    def _reached(
+    def _reached_position(
         self, store: str, positions: Mapping[TopicPartition, int], now_ms: int
     ) -> Position | None:
-        """Return the position of a store's changelog among these, if it is."""
         partition = self.changelog(store)
         if partition is None or partition not in positions:
             return None
-        return self._at(partition, positions[partition], now_ms)
+        return self._position_at(partition, positions[partition], now_ms)
 
     def write_restored(
         self,
@@ -430,47 +426,46 @@ class StateManager:
         now_ms: int,
         times: Mapping[str, StoreTime] = MappingProxyType({}),
     ) -> None:
-        """Write restored rows and the positions they reach.
+        """Write restored rows and their positions.
 
-        `times`: how far the records behind the rows bring the time of a store, where the rows don't tell.
+        `times` are stream times of stores that the rows themselves do not contain.
         """
         for name, time in times.items():
             buffer = self.stores[name].buffer
-            assert isinstance(buffer, TimedBuffer), "only stores that know time have any"
+            assert isinstance(buffer, TimedBuffer), "only stores with stream time have any"
             buffer.observe(time.observed_ms)
         for persistent, database in self._databases.items():
-            mine = {
+            database_changes = {
                 name: rows
                 for name, rows in changes.items()
                 if self._is_in(name, persistent=persistent)
             }
-            stored = self._encoded(positions, now_ms, persistent=persistent)
-            if mine or stored:
+            stored = self._encoded_positions(positions, now_ms, persistent=persistent)
+            if database_changes or stored:
                 restored = {
                     name: self.stores[name].buffer.restored(rows, slowest_ms=self.slowest_ms(name))
-                    for name, rows in mine.items()
+                    for name, rows in database_changes.items()
                 }
-                write_rows(database, mine, stored, restored)
-        for name, slot in self._slots.items():
-            slot.restore(changes.get(name, ()))
-            reached = self._reached(name, positions, now_ms)
-            if reached is not None:
-                slot.commit(reached)
+                write_rows(database, database_changes, stored, restored)
+        for name, host in self._custom_hosts.items():
+            host.restore(changes.get(name, ()))
+            position = self._reached_position(name, positions, now_ms)
+            if position is not None:
+                host.commit(position)
 
     def ingest(
         self, store: str, runs: BuiltRuns, *, offset: int, caught_up_at_ms: int, from_nothing: bool
     ) -> None:
-        """Take sorted runs into a persistent store, and then the position that they reach.
+        """Ingest sorted runs into a persistent store, then write their position.
 
         Args:
-            store: Its name.
-            runs: The files, which are moved.
-            offset: Where the tail begins.
-            caught_up_at_ms: When that was the end of the log.
-            from_nothing: They begin at the start of the log: the store is emptied first.
+            runs: Files of the runs, which are moved.
+            offset: First offset after the runs.
+            caught_up_at_ms: Time when `offset` was the log end.
+            from_nothing: True if the runs start at the log start; the store is emptied first.
         """
         partition = self.changelog(store)
-        assert partition is not None, "runs are those of a changelog"
+        assert partition is not None, "runs come from a changelog"
         ingest_runs(
             self.database(store),
             self.specs[store],
@@ -489,22 +484,22 @@ class StateManager:
         self.stores[store].buffer.discard()
 
     def refresh_positions(self, *, now_ms: int) -> None:
-        """Write the known positions again as of now; called when it is certain that nothing newer is in the log."""
-        known = {
+        """Write the known positions again; the caller knows that they are the log ends at `now_ms`."""
+        positions = {
             partition: position.offset
             for partition, store in {**self.changelogs, **self.sources}.items()
             if (position := self.position(store)) is not None
         }
-        self.apply({}, known, now_ms=now_ms)
+        self.apply({}, positions, now_ms=now_ms)
 
     def close(self) -> None:
-        """Close the databases; what was not committed is forgotten. Idempotent."""
-        with ExitStack() as closing:  # all of them, whatever fails
+        """Close the databases and discard uncommitted changes. Idempotent."""
+        with ExitStack() as closing:  # closes all, even if one fails
             for database in self._databases.values():
                 closing.callback(database.close)
-            for slot in self._slots.values():
-                closing.callback(slot.close)
+            for host in self._custom_hosts.values():
+                closing.callback(host.close)
             self._databases = {}
             self._views = {}
-            self._slots = {}
+            self._custom_hosts = {}
             self.stores.clear()
