@@ -59,7 +59,7 @@ class RangeThreads:
         changed = resting ^ self._resting
         for task in parallel_tasks(running.values()):
             if task.task_id in changed:
-                task.rest(task.task_id in resting)
+                task.set_paused(task.task_id in resting)
         self._resting = resting
 
     def settle(self, running: Collection[Task], on_wait: Callable[[], None]) -> None:

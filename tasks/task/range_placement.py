@@ -76,7 +76,7 @@ class RangePlacement:
         self._place(tasks)
         for task in tasks:
             if task.ranges:
-                task.wish(self._cut_of(task))
+                task.request_ranges(self._cut_of(task))
 
     def _watch(self, tasks: Iterable[ParallelTask], now_s: float) -> None:
         """Log a coroutine that blocks the shared event loop, once per task."""

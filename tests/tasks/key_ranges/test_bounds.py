@@ -106,9 +106,9 @@ class Stall:
         return next(iter(self._host.worker.tasks.values()))
 
     def __call__(self) -> bool:
-        handed_out, turns = max(self.task._handed_out.values()), self._host.member.turns
-        if handed_out != self._seen[0]:
-            self._seen = (handed_out, turns)
+        offset, turns = max(self.task._distributed_offsets.values()), self._host.member.turns
+        if offset != self._seen[0]:
+            self._seen = (offset, turns)
         return turns - self._seen[1] > 100 and self.task.group.records > 0
 
 
