@@ -1,7 +1,7 @@
-"""Parallel task: key ranges process its records in a thread pool; the loop distributes and commits.
+"""Parallel task: key ranges process in a thread pool; the loop distributes and commits.
 
-The loop decodes records in their order, calls the handlers of undeserializable ones, and queues the
-others in the ranges of their keys. A commit contains the work that the ranges have sealed by then.
+The loop decodes records in order, calls error handlers, and queues the rest by key. A commit
+contains the work that the ranges have sealed by then.
 """
 
 import logging
@@ -77,7 +77,7 @@ _TICK_S: Final = 0.01
 
 
 class ParallelTask:
-    """A `Task` that processes in key ranges; `join` comes before `start`."""
+    """A `Task` with key ranges; call `join` before `start`."""
 
     def __init__(self, parts: TaskParts, *, bounds: RangeBounds) -> None:
         self.task_id = parts.task_id
@@ -105,7 +105,6 @@ class ParallelTask:
         self._pool: RangePool | None = None
         self._dealer = Dealer(KeyRanges(), None, -1)
         self._own_counters = TaskCounters()
-        #: Counters of closed ranges.
         self._closed_counters = TaskCounters()
         #: Next offset to distribute.
         self._distributed_offsets: dict[TopicPartition, int] = {}
@@ -113,7 +112,7 @@ class ParallelTask:
         self._dead_letters: dict[int, list[OutputColumns]] = {}
         self._distributed_bytes = 0
         self._runs = RunMemory(0)
-        #: Number of the last drained seal of each range, and the total size of drained seals.
+        #: Number of each range's last drained seal, and the size of all drained seals.
         self._drained_seals: list[int] = []
         self._drained_bytes = 0
         self._operator_times: tuple[int, ...] = ()
@@ -142,7 +141,6 @@ class ParallelTask:
 
     @cached_property
     def ranges_max(self) -> int:
-        """Return 1 if the sub-topology is not keyed, else the factor."""
         if self.bounds.factor == 1:
             return 1
         return self.bounds.factor if keyedness(self.plan.spec).keyed else 1
@@ -153,7 +151,7 @@ class ParallelTask:
         return runs_users_objects(self.plan.spec)
 
     def join(self, pool: RangePool, cut: KeyRanges, fitting: int) -> None:
-        """Set the pool and the key ranges; commit metadata holds the progress of `fitting` ranges."""
+        """Set pool and ranges; commit metadata holds the progress of `fitting` ranges."""
         self._pool = pool
         self._requested_ranges = cut
         self._ranges_in_metadata = fitting
@@ -195,7 +193,7 @@ class ParallelTask:
         self, cut: KeyRanges, stream_time_ms: int, operator_times_ms: tuple[int, ...]
     ) -> None:
         self._dealer = Dealer(cut, None, stream_time_ms)
-        # Operators of one range track the time themselves, but not of records processed earlier.
+        # Operators of a single range track times, but not of records processed earlier.
         self._is_divided = len(cut) > 1 or bool(self._inputs.old_maps)
         self._counted = counted(self.plan.spec) if self._is_divided else None
         self.ranges = [
@@ -248,7 +246,7 @@ class ParallelTask:
     def _make_range_parts(
         self, collector: RangeCollector, cut: KeyRanges, index: int, *, divided: bool
     ) -> tuple[TaskProcessing, Mapping[str, Store], Sequence[StagedDatabase]]:
-        """Make graph, stores and databases of a range, in its thread."""
+        """Called in the range's thread."""
         databases: list[StagedDatabase] = []
         own = None
         if len(cut) > 1 and (users := scanned_stores(self.plan.spec)):
@@ -348,7 +346,6 @@ class ParallelTask:
     # -- work ------------------------------------------------------------------------------------------------------
 
     def ready(self, now_ms: int) -> bool:
-        """Return True if records are buffered and the ranges have room."""
         if not self.group.records or not self.group.ready(now_ms) or self._repartitioning.holds:
             return False
         return self._has_room() and self._ensure_clock()
@@ -360,7 +357,6 @@ class ParallelTask:
         return not full and self._fits_into_metadata()
 
     def _queued_rows(self) -> list[int]:
-        """Return the queued and running rows of each range."""
         pairs = zip(self._ledgers, self.ranges, strict=True)
         return [
             ledger.waiting(key_range.rows_done, key_range.passes_done)
@@ -374,7 +370,6 @@ class ParallelTask:
         )
 
     def _bytes_held(self) -> int:
-        """Return the approximate memory of queued records."""
         for index, key_range in enumerate(self.ranges):
             self._runs.let_go(index, key_range.items_done)
         own = self._distributed_bytes - sum(key_range.bytes_done for key_range in self.ranges)
@@ -388,7 +383,6 @@ class ParallelTask:
         )
 
     def set_paused(self, paused: bool) -> None:
-        """Pause after the current records, or resume."""
         for key_range in self.ranges:
             if paused:
                 key_range.halt()
@@ -409,7 +403,6 @@ class ParallelTask:
         return bool(self._inputs.old_maps) or hangs
 
     def request_ranges(self, cut: KeyRanges) -> None:
-        """Request other key ranges; they change when no work is in progress."""
         self._warn_of_blocking()
         self._repartitioning.ask(None if cut == self._dealer.ranges else cut)
 
@@ -427,7 +420,6 @@ class ParallelTask:
 
     @property
     def can_repartition(self) -> bool:
-        """Return True if ranges should change and have no work in progress."""
         if self._repartitioning.wish is None:
             return False
         if self.has_fixed_ranges:
@@ -437,7 +429,7 @@ class ParallelTask:
         return self._repartitioning.is_due(self._backlogs(), quiet=quiet, now_s=time.monotonic())
 
     def repartition(self) -> None:
-        """Change the ranges as requested, if all work is committed."""
+        """Change the ranges if all work is committed."""
         quiet = all(
             key_range.is_quiet and not key_range.dirty and not key_range.seals
             for key_range in self.ranges
@@ -456,7 +448,6 @@ class ParallelTask:
     # -- distribution ----------------------------------------------------------------------------------------------
 
     def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:  # noqa: ARG002 - distribution is fast
-        """Distribute the next run of at most `limit` records; return their number."""
         waiting = sum(self._queued_rows())
         records = self.group.take(self._repartitioning.rows_max(limit, waiting, len(self.ranges)))
         if records is None:
@@ -526,7 +517,6 @@ class ParallelTask:
         self.figures.count_drop(self._own_counters, node, count, reason, first)
 
     def punctuate_wall_clock(self, now_ms: int) -> bool:
-        """Queue due wall-clock callbacks in the ranges; return True if there are any."""
         due = [
             key_range
             for key_range in self.ranges
@@ -543,13 +533,12 @@ class ParallelTask:
         return min((due for due in dues if due is not None), default=None)
 
     def check(self) -> None:
-        """Raise the error that ended a range, if any."""
+        """Raise the error of a failed range."""
         for key_range in self.ranges:
             if key_range.error is not None and not key_range.cancelled:
                 raise key_range.error
 
     def erase(self, erasure: Erasure) -> None:
-        """Queue the erasure in the key's range; its changes are sealed when the erasure ends."""
         # With several ranges, row keys are record keys.
         index = self._dealer.ranges.index_of(key_hash(erasure.key, 0))
         self.ranges[index].erase(erasure)
@@ -579,7 +568,6 @@ class ParallelTask:
             key_range.commit_requested = requested
 
     def answer(self, question: Question) -> None:
-        """Have each range answer after its current unit."""
         question.expect(len(self.ranges))
         for key_range in self.ranges:
             key_range.ask(question)
@@ -643,7 +631,7 @@ class ParallelTask:
         return False
 
     def applied(self) -> None:
-        """Notify the ranges that drained changes are in the databases."""
+        """Notify the ranges of written changes."""
         for key_range, number in zip(self.ranges, self._drained_seals, strict=True):
             key_range.applied(number)
 
@@ -665,7 +653,6 @@ class ParallelTask:
     def _merge_old_progress(
         self, partition: TopicPartition, vector: tuple[RangeProgress, ...]
     ) -> tuple[RangeProgress, ...]:
-        """Return the progress of the ranges, merged with that of earlier ranges."""
         old = self._inputs.old_maps.get(partition)
         if old is not None and min(entry.offset for entry in vector) < old.highest:
             return together(vector, old.ranges)

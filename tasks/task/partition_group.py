@@ -1,8 +1,8 @@
 """Buffered input of a task: orders the records of its partitions by timestamp.
 
-As in Kafka Streams (PartitionGroup, RecordQueue), the partition with the lowest head timestamp is
-next. Records leave in the longest runs with that order, because a run becomes a batch. With several
-inputs and extracted timestamps, the first records of an input are decoded ahead of their turn, once.
+The partition with the lowest head timestamp is next, as in Kafka Streams (PartitionGroup). Records
+leave in the longest runs with that order, because a run becomes a batch. With several inputs and
+extracted timestamps, each record is decoded before its turn, once.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from tidewheel.tasks.processing.engine.java_queue import JavaQueue
 from tidewheel.tasks.processing.engine.record_batch import SourceRecords, memory_bytes
 from tidewheel.tasks.processing.engine.source import DecodedRecords
 
-#: Decodes records before their turn and returns them in pieces (`SourceNode.decode_ahead`).
+#: Decodes records into pieces (`SourceNode.decode_ahead`).
 DecodeAhead = Callable[[SourceRecords], list[SourceRecords]]
 
 #: Value of `max_task_idle_ms` for no wait.
@@ -25,8 +25,6 @@ _AHEAD_RECORDS_MAX = 1_000
 
 
 class PartitionBuffer:
-    """Fetched, unprocessed records of one partition."""
-
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         #: Set if extracted timestamps decide the order.
@@ -107,7 +105,6 @@ class PartitionBuffer:
         return taken
 
 
-#: Non-empty buffers, the lowest head timestamp first.
 ArrivalQueue = JavaQueue[PartitionBuffer]
 
 
@@ -166,7 +163,6 @@ class PartitionGroup:
         )
 
     def update_lags(self, lags: Mapping[TopicPartition, int]) -> None:
-        """Set the known numbers of records per partition that are not fetched yet."""
         self._lags = {partition: lags[partition] for partition in self.buffers if partition in lags}
 
     def ready(self, now_ms: int) -> bool:
@@ -200,7 +196,6 @@ class PartitionGroup:
     # -- next records ----------------------------------------------------------------------------------------------
 
     def put_back(self, chunk: SourceRecords) -> None:
-        """Return unprocessed records of `take` to the front."""
         partition = TopicPartition(chunk.topic, chunk.partition)
         buffer = self.buffers[partition]
         is_empty = not buffer.records
@@ -209,9 +204,9 @@ class PartitionGroup:
             self.queue.offer(buffer)
 
     def take(self, limit: int) -> SourceRecords | None:
-        """Remove and return the next run of at most `limit` records, None without records.
+        """Remove and return the next run of at most `limit` records.
 
-        Equal head timestamps are ordered by partition name, so the order is deterministic.
+        Orders equal head timestamps by partition name, to be deterministic.
         """
         if self.queue is not None:
             return self._take_by_arrival(self.queue, limit)
@@ -229,13 +224,12 @@ class PartitionGroup:
         partition = heads[0][1]
         before_ms = None
         if len(heads) > 1:
-            # The same rule inside the run makes the order independent of run lengths.
+            # Makes the order independent of run lengths.
             next_ms, next_partition = heads[1]
             before_ms = next_ms + 1 if partition < next_partition else next_ms
         return self.buffers[partition].take(limit, before_ms)
 
     def order_by_arrival(self, queue: ArrivalQueue) -> None:
-        """Set `queue`; no record may be buffered yet."""
         self.queue = queue
 
     def _take_by_arrival(self, queue: ArrivalQueue, limit: int) -> SourceRecords | None:
@@ -252,7 +246,7 @@ class PartitionGroup:
     def take_together(self, limit: int) -> list[tuple[SourceRecords, Sequence[int]]]:
         """Remove and return, by partition, the records of several `take` calls and their order.
 
-        At most `limit` records. Stops where a partition's run ends: `ready` must decide again there.
+        Stops where a partition's run ends: `ready` must decide again there.
         """
         buffers = [
             self.buffers[partition]
@@ -274,7 +268,7 @@ class PartitionGroup:
 def _places(columns: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
     """Return the merged positions of the records per column, until one column is exhausted.
 
-    The lowest head is next. A record behind a later one of its column follows that one directly.
+    The lowest head is next; a record behind a later one of its column follows it directly.
 
     >>> _places([[5, 3, 9], [4, 5, 7]], 10), _places([[1, 2], [1, 1]], 3)
     ([[1, 2], [0, 3, 4]], [[0], [1, 2]])

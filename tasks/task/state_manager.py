@@ -1,7 +1,7 @@
 """State of one task: opens and commits its stores together.
 
 Persistent stores share one RocksDB, in-memory stores one sorted dictionary. A commit writes each
-database once, changelog positions last: the disk may lag the changelog, but never lead it.
+once, positions last: the disk may lag the changelog, but never lead it.
 """
 
 import secrets
@@ -38,7 +38,6 @@ from tidewheel.state_stores.stores.window_store import WindowStore
 from tidewheel.tasks.errors import TaskCorruptedError
 from tidewheel.tasks.internal_topics import changelog_topic
 
-#: Key of the data's identity, next to the positions.
 _IDENTITY: Final = "store-uuid"
 
 
@@ -56,13 +55,13 @@ class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateManager:
-    """Stores of one task. The restoring thread owns them first, then the processing thread.
+    """Stores of one task, owned by one thread: the restoring, then the processing one.
 
     Attributes:
         changelogs: Store of each changelog partition.
-        sources: Store of each input that restores a store without a changelog.
-        slowest_position_ms: Stream time at the slowest key range's position; restored rows expire
-            by it. -1: not known. None: no range lags, so rows expire by their own times.
+        sources: Store of each input that serves as its changelog.
+        slowest_position_ms: Expires restored rows: stream time at the slowest key range's position,
+            -1 if unknown. None if no range lags: rows expire by their own times.
     """
 
     def __init__(
@@ -83,11 +82,10 @@ class StateManager:
         self._open_in_memory = open_in_memory
         self._now = now
         self.directory = directory
-        #: Keys: True for persistent stores, False for in-memory stores.
+        #: Keys: True for persistent stores, False for in-memory ones.
         self._databases: dict[bool, Database] = {}
-        #: Stores read these views, which include staged changes. Keys as in `_databases`.
+        #: Databases with staged changes, as stores see them.
         self._views: dict[bool, InFlightView] = {}
-        #: True between `stage` and `apply`.
         self._is_staged = False
         self._custom_hosts: dict[str, CustomStoreHost] = {}
         self.stores: dict[str, Store] = {}
@@ -148,7 +146,6 @@ class StateManager:
         return len(self.stores) == len(self.specs)
 
     def renew(self, now: Callable[[], int]) -> None:
-        """Discard uncommitted changes and make new stores over the open databases."""
         self._now = now
         self._is_staged = False
         for view in self._views.values():
@@ -157,7 +154,7 @@ class StateManager:
             self.stores[spec.name] = self._make_store(spec)
 
     def identity(self) -> str:
-        """Return a stored id of the data, which changes if any store is wiped."""
+        """Return the id of the data; wiping a store changes it."""
         identities: list[str] = []
         for database in self._databases.values():
             identity = database.position(_IDENTITY)
@@ -188,12 +185,11 @@ class StateManager:
         ranges: int,
         divided: bool,
     ) -> dict[str, Store]:
-        """Return the stores of one key range over the open databases.
+        """Return the stores of one of `ranges` key ranges.
 
         Args:
-            over: Returns the range's view of a database, given the names of its stores.
+            over: Returns the range's view of a database, given store names.
             now: Returns the timestamp of the record in progress.
-            ranges: Number of ranges that share the memory budget.
             divided: True if rows on disk may be of faster ranges, present or earlier.
         """
         assert not self._custom_hosts, "key ranges reject custom stores"
@@ -222,7 +218,7 @@ class StateManager:
         return UncommittedRows(buffer, self._views[self.specs[store].persistent])
 
     def reject_unsorted_keys(self, advice: str = RESET) -> None:
-        """Raise `StoredRowError` if a store's rows have other key bytes than its serde writes."""
+        """Raise `StoredRowError` if stored keys differ from their serde's bytes."""
         for spec in self.specs.values():
             store = self.stores[spec.name]
             key_of: Callable[[bytes], bytes]
@@ -240,7 +236,6 @@ class StateManager:
 
     @contextmanager
     def trusted(self) -> Generator[None]:
-        """Raise store damage as `TaskCorruptedError`, which names the task."""
         try:
             yield
         except StoreCorruptedError as error:
@@ -252,31 +247,29 @@ class StateManager:
         return self._databases[self.specs[store].persistent]
 
     def serde_topic(self, store: str) -> str:
-        """Return the topic name for a store's serdes."""
         return self._serde_topics[store]
 
     def changelog(self, store: str) -> TopicPartition | None:
         return self._changelog_of[store]
 
     def slowest_ms(self, store: str) -> int | None:
-        """Return a store's time at `slowest_position_ms`, None without that or without expiry."""
+        """Return a store's time at `slowest_position_ms`, if it has one."""
         if self.slowest_position_ms is None:
             return None
         return slowest_time(self.specs[store], self.slowest_position_ms)
 
     def scratch_store(self, store: str) -> Any:
-        """Return an uncached second store over the same data, for a restore."""
+        """Return an uncached store over the same data, for a restore."""
         return self._make_store(replace(self.specs[store], caching=False))
 
     def _restore_source(self, store: str) -> TopicPartition | None:
-        """Return the changelog or input that restores a store, if any."""
         source = self.specs[store].source_topic
         if source is not None:
             return TopicPartition(source, self.task_id.partition)
         return self.changelog(store)
 
     def position(self, store: str) -> Position | None:
-        """Return the position of a store's data on disk, None if unknown."""
+        """Return the position of a store's data on disk, if known."""
         if store in self._custom_hosts:
             return self._custom_hosts[store].position
         partition = self._restore_source(store)
@@ -291,7 +284,7 @@ class StateManager:
         return next(self.database(store).iterate(store, None, None), None) is not None
 
     def forget(self, store: str) -> None:
-        """Empty a store for a full restore; first its position, which must not lead the data."""
+        """Empty a store for a full restore, position first: it must not lead the data."""
         if store in self._custom_hosts:
             self._custom_hosts[store].forget()
             return
@@ -305,7 +298,6 @@ class StateManager:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Return the approximate memory of uncommitted changes."""
         return sum(store.buffer.uncommitted_bytes for store in self.stores.values())
 
     @property
@@ -313,7 +305,6 @@ class StateManager:
         return sum(store.expired_puts for store in self.stores.values())
 
     def drain(self) -> dict[str, Drained]:
-        """Return the changes since the last commit, only of changed stores."""
         return {
             name: store.buffer.drain()
             for name, store in self.stores.items()
@@ -339,7 +330,6 @@ class StateManager:
 
     @property
     def cached_stores(self) -> frozenset[str]:
-        """Return the names of stores with a record cache."""
         return frozenset(
             name
             for name, store in self.stores.items()
@@ -347,9 +337,9 @@ class StateManager:
         )
 
     def stage(self, drained: Mapping[str, Drained], *, joins: bool = False) -> None:
-        """Show drained changes to the stores before `apply` writes them.
+        """Show drained changes to the stores until `apply` writes them.
 
-        With `joins`, `drained` has the staged changes merged with later ones.
+        With `joins`, `drained` merges the staged changes with later ones.
         """
         assert self._is_staged == joins, "one commit at a time"
         self._is_staged = True
@@ -363,7 +353,7 @@ class StateManager:
             }
             view.show(changes, added)
         for name, store in self.stores.items():
-            # Also for unchanged stores: this keeps cached reads within the budget.
+            # Unchanged stores too: cached reads must stay within the budget.
             if name in drained or not store.buffer.dirty:
                 store.buffer.applied()
 
@@ -374,9 +364,9 @@ class StateManager:
         *,
         now_ms: int,
     ) -> None:
-        """Write committed changes with their positions, AFTER the transaction committed.
+        """Write committed changes and positions, AFTER the transaction committed.
 
-        `positions` are of changelogs, and committed offsets of inputs that restore stores.
+        `positions` are of changelogs, and committed offsets of inputs in `sources`.
         """
         if not self._is_staged:
             self.stage(drained)
@@ -428,7 +418,7 @@ class StateManager:
     ) -> None:
         """Write restored rows and their positions.
 
-        `times` are stream times of stores that the rows themselves do not contain.
+        `times` has stream times of stores that the rows lack.
         """
         for name, time in times.items():
             buffer = self.stores[name].buffer
@@ -456,13 +446,12 @@ class StateManager:
     def ingest(
         self, store: str, runs: BuiltRuns, *, offset: int, caught_up_at_ms: int, from_nothing: bool
     ) -> None:
-        """Ingest sorted runs into a persistent store, then write their position.
+        """Ingest sorted runs into a persistent store.
 
         Args:
-            runs: Files of the runs, which are moved.
-            offset: First offset after the runs.
-            caught_up_at_ms: Time when `offset` was the log end.
-            from_nothing: True if the runs start at the log start; the store is emptied first.
+            runs: Their files are moved.
+            offset: First offset after the runs, the log end at `caught_up_at_ms`.
+            from_nothing: Empties the store first: the runs start at the log start.
         """
         partition = self.changelog(store)
         assert partition is not None, "runs come from a changelog"
@@ -484,7 +473,7 @@ class StateManager:
         self.stores[store].buffer.discard()
 
     def refresh_positions(self, *, now_ms: int) -> None:
-        """Write the known positions again; the caller knows that they are the log ends at `now_ms`."""
+        """Write the known positions again: they are the log ends at `now_ms`."""
         positions = {
             partition: position.offset
             for partition, store in {**self.changelogs, **self.sources}.items()

@@ -12,13 +12,12 @@ from tidewheel.tasks.task.task import Task
 from tidewheel.tasks.worker_settings import InputCheck, WorkerSettings
 
 _log = logging.getLogger(__name__)
-#: Seconds until a plan without a deleted topic must arrive, and between requests for it.
+#: Seconds until a plan without a deleted topic must arrive, and between requests.
 _PLAN_TIMEOUT_S: Final = 60.0
 _REQUEST_INTERVAL_S: Final = 1.0
 
-#: Seconds that a fetch waits for more after one of fewer than `_FEW_RECORDS` records.
-#: The fixed costs of a fetch and a slice then serve more records, and the brokers get the CPU.
-#: Only where results appear with the commit: then no result is later for it.
+#: Seconds that a fetch waits for more after fewer than `_FEW_RECORDS` records, where results appear
+#: only with the commit. Fixed costs then serve more records, and the brokers get the CPU.
 _GATHER_S: Final = 0.01
 _FEW_RECORDS: Final = 500
 
@@ -76,15 +75,15 @@ class WorkerInput:
         self.source.remove(dropped)
 
     def gather_s(self, ready: Iterable[Task]) -> float:
-        """Return the seconds that the next fetch should wait for more records."""
+        """Return the seconds to wait for more records."""
         left_s = self._gather_until_s - self._clock.monotonic_s()
         return 0.0 if left_s <= 0 or any(task.group.records for task in ready) else left_s
 
     def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
         """Move arrived records to the tasks' buffers; return their number.
 
-        Waits up to `idle_s()` seconds if no ready task has records. Records of tasks that wait for
-        another input do not prevent a fetch: that wait would be endless.
+        Waits up to `idle_s()` seconds if no ready task has records. Records of other tasks do not
+        count: they may wait for this fetch.
         """
         buffered = sum(task.group.records for task in ready)
         if buffered >= self._settings.max_poll_records:
@@ -132,7 +131,6 @@ class WorkerInput:
             self.source.resume(drained)
 
     def update_lags(self, tasks: Collection[Task]) -> None:
-        """Pass the known lags to tasks that may wait for an input."""
         waiting = [task for task in tasks if task.group.waits]
         if waiting:
             # Stable offsets, as in Kafka Streams: an open transaction may never end.
@@ -144,7 +142,7 @@ class WorkerInput:
                 task.group.update_lags(lags)
 
     def offsets(self) -> dict[TopicPartition, int]:
-        """Return the offset to commit per partition, past trailing control records (H32)."""
+        """Return the offsets to commit, past trailing control records (H32)."""
         positions = self.source.positions() if self.owners else {}
         offsets: dict[TopicPartition, int] = {}
         for partition, task in self.owners.items():
@@ -152,7 +150,6 @@ class WorkerInput:
         return offsets
 
     def lags(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the lag of each partition with a known log end."""
         ends = self.source.end_offsets()
         return {
             partition: max(ends[partition] - offset, 0)
@@ -183,7 +180,7 @@ class GoneTopics:
         self._next_request_s = 0.0
 
     def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
-        """Call `WorkerInput.fetch`; stop reading a deleted topic that a pattern matched.
+        """Call `WorkerInput.fetch`; stop reading a deleted topic of a pattern.
 
         Raises `MissingSourceTopicError` for a deleted topic that the topology names.
         """
