@@ -43,7 +43,7 @@ class RangeThreads:
     def start_task(self, task: Task, owned: Collection[Task]) -> None:
         """Place the key ranges of a task that starts."""
         if self._placement is not None:
-            self._placement.begins(task, owned)
+            self._placement.start_task(task, owned)
 
     def check(self, running: Collection[Task]) -> None:
         """Raise the error that has ended a key range."""
@@ -75,7 +75,7 @@ class RangeThreads:
         """Change the key ranges of tasks where that evens out the load of the threads."""
         if self._placement is None:
             return
-        self._placement.look(owned)
+        self._placement.update(owned)
         waiting = [task for task in parallel_tasks(running) if task.can_repartition]
         if waiting:
             commit()

@@ -451,7 +451,7 @@ class StateUpdater:
         task = restoring.task
         _log.warning("task %s: %s; wiping it and restoring from the changelog", task.task_id, error)
         if restoring.copy is not None:
-            self._announce(restoring.copy.begins_anew("its state is damaged"))
+            self._announce(restoring.copy.reset("its state is damaged"))
         with suppress(StateStoreError):
             task.stores.close()  # the database is deleted next
         self._wipe(task)
@@ -473,7 +473,7 @@ class StateUpdater:
         _log.warning("task %s: %s", restoring.task.task_id, error)
         self._stop_reading(restoring)
         if restoring.copy is not None:
-            self._announce(restoring.copy.begins_anew("the changelog has lost what comes next"))
+            self._announce(restoring.copy.reset("the changelog has lost what comes next"))
         store = restoring.entries[error.partition].store
         if self._guarded(restoring, partial(self._empty_store, restoring.task, store)):
             self._start_restores([restoring])
@@ -613,7 +613,7 @@ class StateUpdater:
     ) -> None:
         if restoring.copy is not None:
             self._announce(
-                restoring.copy.moves_on(restoring.progress(ends), self._clock.monotonic_s())
+                restoring.copy.advance(restoring.progress(ends), self._clock.monotonic_s())
             )
 
     def _report_stalls(self, now_s: float) -> None:

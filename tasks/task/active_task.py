@@ -39,7 +39,7 @@ class ActiveTask:
         self.stores = parts.stores
         self._parts = parts
         self._lifecycle = TaskLifecycle(str(parts.task_id))
-        self._inputs = TaskInputs(parts, self._corrupt, self._dropped)
+        self._inputs = TaskInputs(parts, self._skip_corrupt, self._count_dropped)
         self.group = self._inputs.group
         self.next_offsets = self._inputs.next_offsets
         self.partition_times_ms = self._inputs.partition_times_ms
@@ -47,8 +47,8 @@ class ActiveTask:
         self.figures = TaskFigures(
             parts, self.group, lambda: self.counters, lambda: self.stores.expired_puts
         )
-        #: True while inputs may hold records that earlier key ranges processed; operators skip them.
-        self._catches_up = False
+        #: True while inputs may have records that earlier key ranges processed; operators skip them.
+        self._is_catching_up = False
         #: Stream time at the position of those records.
         self._clock: PositionClock | None = None
 
@@ -108,14 +108,14 @@ class ActiveTask:
     ) -> None:
         self.stores.reject_unsorted_keys()
         stream_time_ms = self._inputs.start(offsets, partition_times_ms, old_maps)
-        self._catches_up = bool(self._inputs.old_maps)
+        self._is_catching_up = bool(self._inputs.old_maps)
         self.source_restores.close()
         self.processing.begin(stream_time_ms, operator_times_ms)
-        if self._catches_up:
-            self._begin_catching_up(stream_time_ms)
+        if self._is_catching_up:
+            self._start_catching_up(stream_time_ms)
         self.move_to(TaskState.RUNNING)
 
-    def _begin_catching_up(self, stream_time_ms: int) -> None:
+    def _start_catching_up(self, stream_time_ms: int) -> None:
         if len(self.processing.stream_schedules):
             _log.warning(
                 "task %s: its key ranges had different progress at the last commit and are merged into one now; until the slowest "
@@ -154,13 +154,12 @@ class ActiveTask:
     def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:
         """Process at most `limit` records; return their number.
 
-        Stops early if a processor requests a commit or, between single records, if `late()` returns
-        True. Joins the runs of several inputs if the graph allows it.
+        Stops early if a processor requests a commit or, between single records, if `late()` is True.
         """
         if (
             len(self._inputs.partitions) > 1
             and self.processing.graph.takes_joint
-            and not self._catches_up
+            and not self._is_catching_up
         ):
             return self._process_together(limit)
         records = self.group.take(limit)
@@ -178,13 +177,13 @@ class ActiveTask:
         return done
 
     def _process_together(self, limit: int) -> int:
-        taken = self.group.take_together(limit)
-        if len(taken) == 1:
-            return self.process_taken(taken[0][0])
+        runs = self.group.take_together(limit)
+        if len(runs) == 1:
+            return self.process_taken(runs[0][0])
         decoded: list[tuple[str, RecordBatch, list[int]]] = []
         sources: list[SourceRecords] = []
-        for records, places in taken:
-            name, batch = self._decoded(records)
+        for records, places in runs:
+            name, batch = self._decode(records)
             if len(batch):
                 assert batch.source is not None, "a source batch has a source"
                 # A decode ahead may have covered more records than this run.
@@ -197,14 +196,13 @@ class ActiveTask:
                 batch.rows = [row + start for row in batch.rows]
                 batch.source = joint
             self.processing.graph.run_together(decoded)
-        for records, _ in taken:
-            self._passed(records)
-        done = sum(len(records) for records, _ in taken)
+        for records, _ in runs:
+            self._advance_offset(records)
+        done = sum(len(records) for records, _ in runs)
         self.counters.processed += done
         return done
 
-    def _decoded(self, records: SourceRecords) -> tuple[str, RecordBatch]:
-        """Return (source name, batch) and update the stream times."""
+    def _decode(self, records: SourceRecords) -> tuple[str, RecordBatch]:
         partition = TopicPartition(records.topic, records.partition)
         source = self._inputs.sources[records.topic]
         batch = source.decode(records, self.partition_times_ms[partition])
@@ -215,22 +213,22 @@ class ActiveTask:
             processing.stream_time_ms = max(processing.stream_time_ms, latest)
         return source.spec.name, batch
 
-    def _passed(self, records: SourceRecords) -> None:
+    def _advance_offset(self, records: SourceRecords) -> None:
         partition = TopicPartition(records.topic, records.partition)
         self.next_offsets[partition] = records.offsets[-1] + 1
 
     def _process_run(self, records: SourceRecords) -> None:
-        name, batch = self._decoded(records)
+        name, batch = self._decode(records)
         if len(batch):
-            if self._catches_up:
+            if self._is_catching_up:
                 batch = self._catch_up(name, records, batch)
             self.processing.graph.run(name, batch)
-        self._passed(records)
+        self._advance_offset(records)
 
     def _process_singly(self, records: SourceRecords, late: Callable[[], bool]) -> int:
         processing = self.processing
         for row in range(len(records)):
-            # Decoded singly: a commit in between must not depend on handlers' answers for later records.
+            # Decoded singly: a commit in between must not depend on error handlers of later records.
             self._process_run(records.slice(row, row + 1))
             processing.punctuate_stream_time()
             if row + 1 < len(records) and (processing.commit_requested or late()):
@@ -252,22 +250,24 @@ class ActiveTask:
 
     def _catch_up(self, name: str, records: SourceRecords, batch: RecordBatch) -> RecordBatch:
         """Return the records that no key range has processed, with the times of their positions."""
-        # True for one more batch after the last old map, so that operators see the present time.
-        self._catches_up = bool(self._inputs.old_maps)
-        if self._clock is not None and not self._catches_up:
+        # True for one more batch after the last old map: operators then see the present time.
+        self._is_catching_up = bool(self._inputs.old_maps)
+        if self._clock is not None and not self._is_catching_up:
             for store in self.stores.stores.values():
                 store.unite()
         if self._clock is not None and batch.source is records:
             records.position_times = self._clock.times(name, records, batch)
         return self._inputs.unprocessed(TopicPartition(records.topic, records.partition), batch)
 
-    def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
+    def _skip_corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
         if self._inputs.is_processed(records, row):
             return
         self._inputs.refuse(self._parts.policy, records, row, error)
         self.counters.skipped += 1
 
-    def _dropped(self, node: str, count: int, reason: str, first: RecordMetadata | None) -> None:
+    def _count_dropped(
+        self, node: str, count: int, reason: str, first: RecordMetadata | None
+    ) -> None:
         self.figures.count_drop(self.counters, node, count, reason, first)
 
     # -- commits ---------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ class ActiveTask:
         return self.partition_times_ms[partition]
 
     def operator_times_ms(self) -> tuple[int, ...]:
-        if self._clock is not None and self._catches_up:
+        if self._clock is not None and self._is_catching_up:
             # Operators skipped the records of earlier key ranges.
             return self.processing.operator_times_at(self._clock.time_ms)
         return self.processing.operator_times_ms()

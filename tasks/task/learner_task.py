@@ -1,7 +1,7 @@
 """Copies of a task's state: learners become the owner, standbys stay copies.
 
-A copy is the task itself with open databases and unstarted processors: promotion closes nothing and
-reads no record twice. The thread of `tidewheel.tasks.restore.state_updater` advances it.
+A copy is the task with open databases and unstarted processors: promotion closes nothing and reads
+no record twice.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,13 @@ from tidewheel.tasks.task.task import Task
 #: Minimum seconds between announcements of a ready copy.
 _ANNOUNCE_S: Final = 0.1
 
-#: Lag of a copy with an unknown end.
-_UNKNOWN: Final = -1
+_UNKNOWN_LAG: Final = -1
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Position and end of a copy per followed partition; an end of None is unknown.
+    """Positions and ends of a copy; None is unknown.
 
-    The end is the log end, or the committed offset of an input that restores a table.
+    An end is the log end, or the committed offset of an input that restores a table.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -32,7 +31,7 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lag(self) -> int | None:
-        """Return the number of offsets left to read, None if unknown.
+        """Return the number of offsets left to read.
 
         >>> part = TopicPartition("app-counts-changelog", 0)
         >>> CopyProgress(positions={part: 5}, ends={part: 8}).lag
@@ -48,13 +47,12 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearnerTask:
-    """One copy. The updater's thread owns it; others may read its attributes.
+    """One copy. The state updater's thread owns it; others may read its attributes.
 
     Attributes:
         role: "learner" or "standby".
-        learn_epoch: Step of the group that created it, for its announcements.
+        learn_epoch: Step of the group that created it.
         store_uuid: Identity of its data.
-        progress: None before the first position is known.
         is_ready: True after its announcement.
     """
 
@@ -76,26 +74,26 @@ class LearnerTask:
         return self.task.task_id
 
     def appoint(self, role: str, learn_epoch: int) -> None:
-        """Set role and epoch, and have the copy announce itself again."""
+        """Set role and epoch; the next progress is announced."""
         if learn_epoch != self.learn_epoch:
             self.is_ready = False  # the announcement carried the old epoch
         self.role = role
         self.learn_epoch = learn_epoch
         self._announced = None
 
-    def begins_anew(self, reason: str) -> CopyNotReady | None:
-        """Reset the progress before a restore from the beginning; return the announcement."""
+    def reset(self, reason: str) -> CopyNotReady | None:
+        """Reset the progress before a full restore; return the announcement."""
         self.progress = None
-        return self._falls_back(reason)
+        return self._withdraw(reason)
 
-    def moves_on(self, progress: CopyProgress, now_s: float) -> CopyReady | CopyNotReady | None:
+    def advance(self, progress: CopyProgress, now_s: float) -> CopyReady | CopyNotReady | None:
         """Record the progress; return the announcement that is due (L2)."""
         self.progress = progress
         lag = progress.lag
         if lag is None or lag > self._acceptable_lag:
-            return self._falls_back("its lag is not known" if lag is None else f"{lag} behind")
-        again = self.is_ready and self._announced is not None
-        if again and (
+            return self._withdraw("its lag is not known" if lag is None else f"{lag} behind")
+        is_repeated = self.is_ready and self._announced is not None
+        if is_repeated and (
             now_s - self._announced_s < _ANNOUNCE_S or progress.positions == self._announced
         ):
             return None
@@ -109,14 +107,14 @@ class LearnerTask:
             ends=_keyed(progress.ends),
         )
 
-    def _falls_back(self, reason: str) -> CopyNotReady | None:
+    def _withdraw(self, reason: str) -> CopyNotReady | None:
         if not self.is_ready:
             return None
         self.is_ready = False
         return CopyNotReady(task=str(self.task_id), learn_epoch=self.learn_epoch, reason=reason)
 
     def status(self, waits: str = "") -> TaskStatus:
-        """Return the status; `waits` is the reason of a pause."""
+        """Return the status; `waits` is the reason for a pause."""
         progress = self.progress or CopyProgress(positions={}, ends={})
         lag = None if self.progress is None else progress.lag
         return TaskStatus(
@@ -126,7 +124,7 @@ class LearnerTask:
             state="READY" if self.is_ready else "RESTORING",
             changelog=_keyed(progress.positions),
             ends=_keyed(progress.ends),
-            lag=_UNKNOWN if lag is None else lag,
+            lag=_UNKNOWN_LAG if lag is None else lag,
             waits=waits,
         )
 

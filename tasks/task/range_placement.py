@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 
 #: Maximum ranges of all await-only tasks; each range has a graph and stores.
 _AWAITING_MAX: Final = 1_024
-_WATCH_S: Final = 0.25
-_LOOK_S: Final = 5.0
-_TELLING_S: Final = 0.1
+_WATCH_INTERVAL_S: Final = 0.25
+_PLACE_INTERVAL_S: Final = 5.0
+_RECORD_INTERVAL_MIN_S: Final = 0.1
 #: Loads are milliseconds of work.
 _UNITS_PER_S: Final = 1_000
 
@@ -44,35 +44,37 @@ class RangePlacement:
         self._pool = pool
         self._ranges_max = ranges_max
         self._placed: dict[TaskId, tuple[PlacedRange, ...]] | None = None
-        #: Busy seconds of each range at the last measurement.
-        self._seen: dict[RangeWorker, float] = {}
-        #: The same, with the running unit of work.
-        self._told: WeakKeyDictionary[RangeWorker, float] = WeakKeyDictionary()
-        self._known: frozenset[TaskId] = frozenset()
-        self._looked_s = time.monotonic()
-        self._next_s = self._looked_s + _LOOK_S
+        #: Busy seconds of each range when it was last placed.
+        self._busy_s: dict[RangeWorker, float] = {}
+        #: Busy seconds, with the running unit, at the last record of `busy_percent`.
+        self._recorded_busy_s: WeakKeyDictionary[RangeWorker, float] = WeakKeyDictionary()
+        self._placed_tasks: frozenset[TaskId] = frozenset()
+        self._placed_s = time.monotonic()
+        self._next_s = self._placed_s + _PLACE_INTERVAL_S
         self._watch_s = 0.0
         #: True for await-only tasks, which need no threads.
         self._awaits: WeakKeyDictionary[ParallelTask, bool] = WeakKeyDictionary()
         #: Tasks whose blocking coroutine was logged.
-        self._named: WeakSet[ParallelTask] = WeakSet()
+        self._reported_tasks: WeakSet[ParallelTask] = WeakSet()
 
-    def begins(self, task: Task, owned: Iterable[Task]) -> None:
-        assert isinstance(task, ParallelTask), "made with as many threads as the worker has"
+    def start_task(self, task: Task, owned: Iterable[Task]) -> None:
+        assert isinstance(task, ParallelTask), (
+            "a worker with several threads has only parallel tasks"
+        )
         self._place(owned)
         task.join(self._pool, self._cut_of(task), self._ranges_max)
 
-    def look(self, owned: Iterable[Task]) -> None:
-        """Request repartitioning if the load is uneven or the set of tasks changed."""
+    def update(self, owned: Iterable[Task]) -> None:
+        """Request other ranges if the load is uneven or tasks changed."""
         tasks = [task for task in owned if isinstance(task, ParallelTask)]
-        known = frozenset(task.task_id for task in tasks)
+        task_ids = frozenset(task.task_id for task in tasks)
         now_s = time.monotonic()
         if now_s >= self._watch_s:
-            self._watch_s = now_s + _WATCH_S
+            self._watch_s = now_s + _WATCH_INTERVAL_S
             self._watch(tasks, now_s)
-        if now_s < self._next_s and known == self._known:
+        if now_s < self._next_s and task_ids == self._placed_tasks:
             return
-        self._next_s, self._known = now_s + _LOOK_S, known
+        self._next_s, self._placed_tasks = now_s + _PLACE_INTERVAL_S, task_ids
         self._place(tasks)
         for task in tasks:
             if task.ranges:
@@ -82,62 +84,64 @@ class RangePlacement:
         """Log a coroutine that blocks the shared event loop, once per task."""
         self._pool.watch(now_s)
         for task in tasks:
-            found = None if task in self._named else blocking(task)
-            if found is not None:
-                self._named.add(task)
+            coroutine = None if task in self._reported_tasks else blocking(task)
+            if coroutine is not None:
+                self._reported_tasks.add(task)
                 task.has_reported_blocking = True
-                _log.warning("%s", _blocks(task.task_id, found))
+                _log.warning("%s", _blocking_message(task.task_id, coroutine))
 
     def _cut_of(self, task: ParallelTask) -> KeyRanges:
         assert self._placed is not None, "placed before"
-        return KeyRanges(tuple(each.first_hash for each in self._placed[task.task_id]))
+        return KeyRanges(tuple(placed.first_hash for placed in self._placed[task.task_id]))
 
     def _place(self, tasks: Iterable[Task]) -> None:
-        seen, self._seen = self._seen, {}
+        busy_before_s, self._busy_s = self._busy_s, {}
         now_s = time.monotonic()
-        since_s, self._looked_s = self._looked_s, now_s
+        since_s, self._placed_s = self._placed_s, now_s
         loads: list[TaskLoad] = []
         awaiting: list[TaskLoad] = []
         for task in tasks:
             if isinstance(task, ParallelTask):
-                self._note_busy(task, since_s, now_s)
-                (awaiting if self._only_awaits(task) else loads).append(self._load(task, seen))
+                self._record_busy(task, since_s, now_s)
+                (awaiting if self._only_awaits(task) else loads).append(
+                    self._load(task, busy_before_s)
+                )
         self._placed = self._assigned(loads, awaiting)
 
     def _assigned(
         self, loads: Sequence[TaskLoad], awaiting: Sequence[TaskLoad]
     ) -> dict[TaskId, tuple[PlacedRange, ...]]:
-        capacity = int(_LOOK_S * _UNITS_PER_S)
+        capacity = int(_PLACE_INTERVAL_S * _UNITS_PER_S)
         placed = assign_ranges(loads, self._pool.threads, self._placed, capacity=capacity)
-        for each in awaiting:
-            most = max(min(each.ranges_max, _AWAITING_MAX // len(awaiting)), 1)
-            placed |= assign_ranges([each], most, self._placed, capacity=capacity)
+        for load in awaiting:
+            ranges_max = max(min(load.ranges_max, _AWAITING_MAX // len(awaiting)), 1)
+            placed |= assign_ranges([load], ranges_max, self._placed, capacity=capacity)
         return placed
 
     def _only_awaits(self, task: ParallelTask) -> bool:
-        found = self._awaits.get(task)
-        if found is None:
-            found = self._awaits[task] = only_awaits(task.plan.spec)
-        return found
+        awaits = self._awaits.get(task)
+        if awaits is None:
+            awaits = self._awaits[task] = only_awaits(task.plan.spec)
+        return awaits
 
-    def _note_busy(self, task: ParallelTask, since_s: float, now_s: float) -> None:
-        """Record the busy percent of each range, unless the last measurement is too recent."""
-        if now_s - since_s < _TELLING_S:
+    def _record_busy(self, task: ParallelTask, since_s: float, now_s: float) -> None:
+        """Record the busy percent of each range, except shortly after the last time."""
+        if now_s - since_s < _RECORD_INTERVAL_MIN_S:
             return
-        for each in task.ranges:
-            began_s = each.unit_since_s
+        for key_range in task.ranges:
+            began_s = key_range.unit_since_s
             # Counts the running unit now, and not again when it ends.
-            at_work_s = each.busy_s + (0.0 if began_s is None else now_s - began_s)
-            worked_s = at_work_s - self._told.get(each, 0.0)
-            self._told[each] = at_work_s
-            each.busy_percent = max(min(round(100 * worked_s / (now_s - since_s)), 100), 0)
+            at_work_s = key_range.busy_s + (0.0 if began_s is None else now_s - began_s)
+            worked_s = at_work_s - self._recorded_busy_s.get(key_range, 0.0)
+            self._recorded_busy_s[key_range] = at_work_s
+            key_range.busy_percent = max(min(round(100 * worked_s / (now_s - since_s)), 100), 0)
 
-    def _load(self, task: ParallelTask, seen: Mapping[RangeWorker, float]) -> TaskLoad:
+    def _load(self, task: ParallelTask, busy_before_s: Mapping[RangeWorker, float]) -> TaskLoad:
         ranges: list[RangeLoad] = []
-        for each in task.ranges:
-            self._seen[each] = busy_s = each.busy_s
-            worked_s = busy_s - seen.get(each, 0.0)
-            ranges.append(RangeLoad(each.setting.first_hash, int(worked_s * _UNITS_PER_S)))
+        for key_range in task.ranges:
+            self._busy_s[key_range] = busy_s = key_range.busy_s
+            worked_s = busy_s - busy_before_s.get(key_range, 0.0)
+            ranges.append(RangeLoad(key_range.setting.first_hash, int(worked_s * _UNITS_PER_S)))
         return TaskLoad(
             task=task.task_id,
             ranges=tuple(ranges) or (RangeLoad(0),),
@@ -146,14 +150,14 @@ class RangePlacement:
         )
 
 
-def _blocks(task: TaskId, found: BlockingCoroutine) -> str:
-    record = "no record at hand"
-    if found.topic:
-        record = (
-            f"{found.topic}-{found.partition} offset {found.offset}, key hash {found.key_hash:08x}"
-        )
+def _blocking_message(task: TaskId, blocked: BlockingCoroutine) -> str:
+    record = "no record in progress"
+    if blocked.topic:
+        position = f"{blocked.topic}-{blocked.partition} offset {blocked.offset}"
+        record = f"{position}, key hash {blocked.key_hash:08x}"
     return (
-        f"task {task}: {found.function} has blocked the event loop that key ranges share for {found.ms / 1000:.1f} s, and they "
-        f"all wait for it (node {found.node or '-'}, {record}, range from {found.first_hash:08x}); await what takes long, give "
-        "it to asyncio.to_thread(), or make the function a plain one, which runs in a thread"
+        f"task {task}: {blocked.function} has blocked the event loop that key ranges share for "
+        f"{blocked.ms / 1000:.1f} s, and they all wait for it (node {blocked.node or '-'}, "
+        f"{record}, range from {blocked.first_hash:08x}); await long calls, pass them to "
+        "asyncio.to_thread(), or use a plain function, which runs in a thread"
     )

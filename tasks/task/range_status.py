@@ -14,7 +14,7 @@ from tidewheel.tasks.task.task import Task
 
 _LONG_S: Final = 1.0
 #: Limits per task: one heartbeat carries all tasks of a worker.
-_TOLD_MAX: Final = 3
+_RECORDS_MAX: Final = 3
 _BUSIEST_MAX: Final = 16
 
 
@@ -26,9 +26,12 @@ def busiest(task: Task) -> tuple[tuple[int, int], ...]:
     """Return (first hash, busy percent) of busy ranges, the busiest first."""
     if not isinstance(task, ParallelTask):
         return ()
-    at_work = [(each.setting.first_hash, each.busy_percent) for each in task.ranges]
-    told = sorted((each for each in at_work if each[1]), key=lambda each: (-each[1], each[0]))
-    return tuple(told[:_BUSIEST_MAX])
+    busy = [
+        (key_range.setting.first_hash, key_range.busy_percent)
+        for key_range in task.ranges
+        if key_range.busy_percent
+    ]
+    return tuple(sorted(busy, key=lambda pair: (-pair[1], pair[0]))[:_BUSIEST_MAX])
 
 
 def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
@@ -36,15 +39,15 @@ def long_running_records(task: Task) -> tuple[tuple[int, int, int], ...]:
     if not isinstance(task, ParallelTask):
         return ()
     now_s = time.monotonic()
-    found: list[tuple[int, int, int]] = []
-    for each in task.ranges:
-        since_s = each.unit_since_s
+    records: list[tuple[int, int, int]] = []
+    for key_range in task.ranges:
+        since_s = key_range.unit_since_s
         if since_s is None or now_s - since_s < _LONG_S:
             continue
-        record = each.at_hand()
+        record = key_range.at_hand()
         if record is not None:
-            found.append((record.key_hash, record.offset, int((now_s - since_s) * 1000)))
-    return tuple(sorted(found, key=lambda told: -told[2])[:_TOLD_MAX])
+            records.append((record.key_hash, record.offset, int((now_s - since_s) * 1000)))
+    return tuple(sorted(records, key=lambda item: -item[2])[:_RECORDS_MAX])
 
 
 def blocking(task: Task) -> BlockingCoroutine | None:
@@ -52,33 +55,33 @@ def blocking(task: Task) -> BlockingCoroutine | None:
     if not isinstance(task, ParallelTask):
         return None
     now_s = time.monotonic()
-    for each in task.ranges:
-        shared = each.waiting
+    for key_range in task.ranges:
+        shared = key_range.waiting
         if isinstance(shared, Shared):
             step = shared.turns.watch.step()
             if step is not None and now_s - step.since_s >= _LONG_S and shared.has(step.task):
-                return _coroutine(each, shared.turns.watch, step, now_s)
+                return _coroutine(key_range, shared.turns.watch, step, now_s)
     return None
 
 
 def _coroutine(
-    each: RangeWorker, watch: LoopWatch, step: Step, now_s: float
+    key_range: RangeWorker, watch: LoopWatch, step: Step, now_s: float
 ) -> BlockingCoroutine | None:
-    record = None if each.unit_since_s is None else each.at_hand()
-    node = "" if each.processing is None else each.processing.graph.at_work()
+    record = None if key_range.unit_since_s is None else key_range.at_hand()
+    node = "" if key_range.processing is None else key_range.processing.graph.at_work()
     function = watch.place(step)
     if not function:
         return None  # it has continued
-    told = BlockingCoroutine(
+    coroutine = BlockingCoroutine(
         function=function,
         ms=int((now_s - step.since_s) * 1000),
-        first_hash=each.setting.first_hash,
+        first_hash=key_range.setting.first_hash,
         node=node,
     )
     if record is None:
-        return told
+        return coroutine
     return msgspec.structs.replace(
-        told,
+        coroutine,
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,

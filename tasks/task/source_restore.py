@@ -1,9 +1,9 @@
 """Source restore: fills a store from its source topic, through source and operator (or processor).
 
-Kafka Streams copies such a topic's bytes, also those of records that its deserialization handler
-skipped (`reuse.ktable.source.topics`, KAFKA-8037). Here bad records are skipped and timestamps
-extracted, as during processing. No dead letter is written a second time. The processor of a
-read-only store (KIP-813) is a new object; its forwards and schedules have no effect.
+Kafka Streams copies the bytes, even of records that the deserialization handler skipped
+(`reuse.ktable.source.topics`, KAFKA-8037). Here bad records are skipped and timestamps extracted, as
+during processing; no dead letter is written again. The processor of a read-only store (KIP-813) is a
+new object; its forwards and schedules have no effect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,14 +29,11 @@ from tidewheel.tasks.processing.engine.source import SourceNode
 
 
 def _ignore_dropped(_node: str, _count: int, _reason: str, _first: RecordMetadata | None) -> None:
-    """Report nothing: processing reported these records."""
+    """Ignore records that processing reported already."""
 
 
 class SourceRestore:
-    """Turns the records of one partition, in order, into rows of a store.
-
-    It is the operator's `NodeContext` or the processor's `ProcessorHost`. One thread calls it.
-    """
+    """Source restore of one partition: the operator's `NodeContext` or processor's `ProcessorHost`."""
 
     #: Empty: global stores may have changed since the records were processed.
     global_stores: Mapping[str, Any] = MappingProxyType({})
@@ -66,20 +63,20 @@ class SourceRestore:
         self._policy = policy.without_dead_letters()
         self._partition_time_ms = -1
         self._source = SourceNode(
-            source, self._corrupt, _ignore_dropped, default_timestamp_extractor
+            source, self._skip_corrupt, _ignore_dropped, default_timestamp_extractor
         )
         self._table = table
-        #: Created with the first record: most starts restore nothing.
+        #: Made with the first record: most starts restore nothing.
         self._operator: Operator | None = None
 
-    def _made(self) -> Operator:
-        made = self._table.supplier()
+    def _make_operator(self) -> Operator:
+        supplied = self._table.supplier()
         operator: Operator
-        if isinstance(made, Operator):
-            operator = made
+        if isinstance(supplied, Operator):
+            operator = supplied
         else:
-            node = ProcessorNode(checked_processor(made, self._table), self, self._table.stores)
-            node.connect(_nowhere)
+            node = ProcessorNode(checked_processor(supplied, self._table), self, self._table.stores)
+            node.connect(_discard)
             operator = node
         operator.init(self)
         return operator
@@ -90,7 +87,7 @@ class SourceRestore:
 
     @property
     def extracts(self) -> bool:
-        """Return True if timestamps depend on earlier records: then a restore reads all."""
+        """Return True if timestamps depend on earlier records: then a restore reads all of them."""
         return self._source.extracts
 
     def rows(self, records: SourceRecords) -> Sequence[tuple[bytes, bytes | None]]:
@@ -99,7 +96,7 @@ class SourceRestore:
         if len(batch):
             self._partition_time_ms = max(self._partition_time_ms, *batch.timestamps)
             if self._operator is None:
-                self._operator = self._made()
+                self._operator = self._make_operator()
             self._operator.process(batch)
         buffer = self._store.buffer
         if not buffer.dirty:
@@ -114,7 +111,7 @@ class SourceRestore:
         return self._now_ms()
 
     def internal_topic(self, name: str) -> str:
-        """Return the name unchanged: a table source writes to no topic."""
+        """Return the name: a table source writes to no topic."""
         return name
 
     def store(self, name: str) -> Any:
@@ -122,10 +119,10 @@ class SourceRestore:
         return self._store
 
     def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
-        """Count nothing: processing counted the record."""
+        """Do nothing: processing counted the record."""
 
     def expired(self, reason: str, batch: RecordBatch, index: int) -> None:
-        """Report nothing: processing reported the record."""
+        """Do nothing: processing reported the record."""
 
     @property
     def late_letter(self) -> None:
@@ -145,23 +142,22 @@ class SourceRestore:
         return self._partition_time_ms
 
     def metrics(self) -> dict[str, float]:
-        """Return no metrics: the task does not run yet."""
         return {}
 
     def request_commit(self) -> None:
-        """Ignore it: restored rows are committed."""
+        """Do nothing: restored rows are committed."""
 
     def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None:
-        """Ignore it: a restore calls no punctuator."""
+        """Do nothing: a restore calls no punctuator."""
 
     def at_record(self, timestamp: int) -> None:
-        """Ignore it: rows only have the time in their values."""
+        """Do nothing: rows have their times in their values."""
 
-    def _corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
+    def _skip_corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
         node = self._source.spec.name
         context, record = input_failure(records, row, node=node, task_id=self.task_id)
         self._policy.apply(context, record, error, raw=(context.raw_key, context.raw_value))
 
 
-def _nowhere(_batch: RecordBatch, _child: str | None) -> None:
-    """Discard the output: processing forwarded it."""
+def _discard(_batch: RecordBatch, _child: str | None) -> None:
+    """Discard output that processing forwarded."""

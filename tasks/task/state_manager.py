@@ -418,7 +418,7 @@ class StateManager:
     ) -> None:
         """Write restored rows and their positions.
 
-        `times` has stream times of stores that the rows lack.
+        `times` has, by store, the stream times that the rows lack.
         """
         for name, time in times.items():
             buffer = self.stores[name].buffer

@@ -46,10 +46,10 @@ class Task(Protocol):
     def state(self) -> TaskState: ...
 
     def move_to(self, state: TaskState) -> None:
-        """Change the state; raise RuntimeError if the move is illegal."""
+        """Change the state; raise RuntimeError for an illegal move."""
 
     def add_input(self, partition: TopicPartition, source: SourceSpec) -> None:
-        """Add an input, of a topic that a pattern matches."""
+        """Add a partition of a topic that a pattern matches."""
 
     def start(
         self,
@@ -60,8 +60,7 @@ class Task(Protocol):
     ) -> None:
         """Start at committed offsets, with restored stores.
 
-        `operator_times_ms` is () if the commit has none. `old_maps` has each key range's progress
-        at that commit.
+        `old_maps` has each key range's progress at that commit.
         """
 
     def retire(self) -> None:
@@ -119,10 +118,7 @@ class Task(Protocol):
         """Return the changes of each store since the last commit."""
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
-        """Return the lowest unprocessed offset.
-
-        The consumer's `position` is past control records (H32).
-        """
+        """Return the lowest unprocessed offset; `position` is past control records (H32)."""
 
     def progress(self, partition: TopicPartition, offset: int) -> tuple[RangeProgress, ...]:
         """Return the progress of each key range; `offset` is from `offset_to_commit`."""

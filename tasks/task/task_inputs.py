@@ -43,14 +43,14 @@ class TaskInputs:
             for source in parts.plan.spec.sources
             for topic in parts.plan.source_topics[source.name]
         }
-        self._order()
+        self._decode_ahead_if_extracted()
 
     def _make_source(self, source: SourceSpec) -> SourceNode:
         # Records of internal topics carry extracted timestamps already.
         default = None if source.internal else self._parts.default_timestamp_extractor
         return SourceNode(source, self._corrupt, self._dropped, default)
 
-    def _order(self) -> None:
+    def _decode_ahead_if_extracted(self) -> None:
         if len(self.partitions) > 1:
             for partition, buffer in self.group.buffers.items():
                 if self.sources[partition.topic].extracts:
@@ -66,7 +66,7 @@ class TaskInputs:
         self.partitions |= {partition}
         self.group.add_partition(partition)
         self.sources[partition.topic] = self._make_source(source)
-        self._order()
+        self._decode_ahead_if_extracted()
         self.next_offsets.setdefault(partition, 0)
         self.partition_times_ms.setdefault(partition, -1)
 
@@ -90,7 +90,7 @@ class TaskInputs:
         return max(self.partition_times_ms.values(), default=-1)
 
     def unprocessed(self, partition: TopicPartition, batch: RecordBatch) -> RecordBatch:
-        """Return the records that no earlier key range has processed."""
+        """Return the records that no earlier key range processed."""
         old, source = self.old_maps.get(partition), batch.source
         if old is None or source is None:
             return batch
@@ -100,7 +100,7 @@ class TaskInputs:
         return batch if len(left) == len(batch) else batch.take(left)
 
     def is_processed(self, records: SourceRecords, row: int) -> bool:
-        """Return True if an earlier key range has processed the record."""
+        """Return True if an earlier key range processed the record."""
         old = self.old_maps.get(TopicPartition(records.topic, records.partition))
         offset = records.offsets[row]
         return old is not None and not old.to_do(

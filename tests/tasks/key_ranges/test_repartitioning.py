@@ -138,7 +138,7 @@ def _task(host: Host) -> Any:
 def test_K4_others_go_on_while_another_cut_waits_for_a_slow_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidewheel.tasks.task.range_placement._LOOK_S", 0.05)
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement._PLACE_INTERVAL_S", 0.05)
     hot = Hot(0.01)
     with GroupBench(hot.program(), {"in": 1, "out": 1}) as group:
         host = group.host("one", threads=4)
@@ -181,7 +181,7 @@ def _index(first_hashes: list[int], key: str) -> int:
 def test_K2_full_ranges_of_a_slow_key_are_cut_anew_without_a_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidewheel.tasks.task.range_placement._LOOK_S", 0.05)
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement._PLACE_INTERVAL_S", 0.05)
     hot = Hot(0.002)
     with GroupBench(
         hot.program(), {"in": 1, "out": 1}, buffered_records_per_partition=200

@@ -263,7 +263,7 @@ def test_K5_a_coroutine_that_blocks_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidewheel.tasks.task.parallel_task._BLOCKING_MAX_S", 0.01)
-    monkeypatch.setattr("tidewheel.tasks.task.range_placement._LOOK_S", 0.0)
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement._PLACE_INTERVAL_S", 0.0)
 
     class Block(Processor[str, str, str, str]):
         keyed = True

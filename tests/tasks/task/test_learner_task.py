@@ -56,7 +56,7 @@ def test_L2_ready_is_said_only_within_the_lag_and_not_ready_only_after_it(
     last: tuple[float, Any] | None = None
     for position, end, other, pause in steps:
         now_s += pause
-        said = learner.moves_on(at(position, end, other), now_s)
+        said = learner.advance(at(position, end, other), now_s)
         lag = None if end is None else max(end - position, 0) + 5 - other
         good = lag is not None and lag <= LAG
         if isinstance(said, CopyReady):
@@ -77,28 +77,28 @@ def test_L2_ready_is_said_only_within_the_lag_and_not_ready_only_after_it(
 
 def test_another_epoch_is_announced_anew() -> None:
     learner = copy()
-    assert learner.moves_on(at(3, 3), 0.0) is not None
-    assert learner.moves_on(at(3, 3), 9.0) is None
+    assert learner.advance(at(3, 3), 0.0) is not None
+    assert learner.advance(at(3, 3), 9.0) is None
     learner.appoint("standby", 5)
-    said = learner.moves_on(at(3, 3), 9.0)
+    said = learner.advance(at(3, 3), 9.0)
     assert isinstance(said, CopyReady)
     assert said.learn_epoch == 5
 
 
 def test_a_copy_that_is_ordered_again_announces_itself_again() -> None:
     learner = copy()
-    learner.moves_on(at(3, 3), 0.0)
+    learner.advance(at(3, 3), 0.0)
     learner.appoint("learner", 4)
     assert learner.is_ready
-    assert isinstance(learner.moves_on(at(3, 3), 0.0), CopyReady)
+    assert isinstance(learner.advance(at(3, 3), 0.0), CopyReady)
     learner.appoint("learner", 4)
-    assert isinstance(learner.moves_on(at(3, 30), 0.0), CopyNotReady)
+    assert isinstance(learner.advance(at(3, 30), 0.0), CopyNotReady)
 
 
 def test_a_copy_that_begins_anew_is_not_ready_any_more() -> None:
     learner = copy()
-    assert learner.begins_anew("damaged") is None
-    learner.moves_on(at(3, 3), 0.0)
-    said = learner.begins_anew("damaged")
+    assert learner.reset("damaged") is None
+    learner.advance(at(3, 3), 0.0)
+    said = learner.reset("damaged")
     assert isinstance(said, CopyNotReady)
     assert (learner.progress, learner.status().lag) == (None, -1)

@@ -40,7 +40,7 @@ def test_K5_uneven_load_is_cut_unevenly_and_a_range_is_never_taken_for_idle(
         return assign_ranges(tasks, *arguments, **options)
 
     monkeypatch.setattr("tidewheel.tasks.task.range_placement.assign_ranges", noted)
-    monkeypatch.setattr("tidewheel.tasks.task.range_placement._LOOK_S", 0.3)
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement._PLACE_INTERVAL_S", 0.3)
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).process(_Uneven).to("out", **TEXT)
     with GroupBench(builder.build(), {"in": 1, "out": 1}) as group:
