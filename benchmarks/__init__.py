@@ -1,1 +1,1 @@
-"""The benchmark program: one command, fixed names, results that can be compared over years."""
+"""Benchmarks: one command, fixed names, and results comparable over years."""

@@ -1,12 +1,12 @@
-"""`python -m benchmarks`: lists the suites, runs one, or makes the tables of docs/performance.md.
+"""Command line of the benchmarks: lists suites, runs one, and makes tables of documents.
 
     python -m benchmarks                                  the suites
     python -m benchmarks throughput --quick               a small run of the same shape
     python -m benchmarks throughput                       a full run; kept in benchmarks/results/
     python -m benchmarks table [--document FILE]          tables from the kept results
 
-Exit codes: 0 all ran and every result was right; 1 a run failed or a result was wrong; 2 the
-command line is wrong.
+Exit codes: 0 all results are right; 1 a run failed or a result is wrong; 2 the command line is
+wrong.
 """
 
 import argparse
@@ -42,12 +42,11 @@ from tidewheel.streams.errors import StreamsError
 
 WIDTH = 110
 _OWN_DEFAULT = "own"
-#: The least that a number may be.
+#: Minimum of each number.
 _LEAST = (("pairs", 1), ("threads", 1), ("records", 1000))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     console = Console()
@@ -120,7 +119,6 @@ def _parser() -> argparse.ArgumentParser:
 def _check_options(
     parser: argparse.ArgumentParser, options: argparse.Namespace, who: str, takes: tuple[str, ...]
 ) -> None:
-    """Refuse options that would be ignored, and numbers that are too small."""
     given = [
         f"--{name.replace('_', '-')}"
         for name, value in vars(options).items()
@@ -138,9 +136,9 @@ def _check_options(
 
 
 def _check_kept(parser: argparse.ArgumentParser, options: argparse.Namespace, suite: str) -> None:
-    """End with an error, before anything runs, where the result can't be kept as the options say."""
+    """Exit before any run if its result cannot be stored."""
     if options.keep and (options.quick or options.records is not None):
-        parser.error("--keep: rows of another size don't stand beside those of full runs")
+        parser.error("--keep: rows of another size do not mix with those of full runs")
     path: Path | None = options.json
     if path is None:
         return
@@ -149,7 +147,7 @@ def _check_kept(parser: argparse.ArgumentParser, options: argparse.Namespace, su
     try:
         there = results.load(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # it can't be read, or it is something else
+    except (OSError, ValueError) as error:  # unreadable, or another format
         parser.error(f"--json {path}: {error}; name a new file, or one with results of {suite}")
     if there is not None and there.suite != suite:
         parser.error(f"--json {path} has results of {there.suite}: name another file for {suite}")
@@ -162,7 +160,7 @@ def _names(
     known: tuple[str, ...],
     default: tuple[str, ...] | None = None,
 ) -> tuple[str, ...]:
-    """Return the names an option chooses, each once; without it the default, or all. Unknown ones are an error."""
+    """Return the names of an option, each once; without it the default, or all."""
     if value is None:
         return known if default is None else default
     chosen = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
@@ -173,7 +171,6 @@ def _names(
 
 
 def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Selection:
-    """Return what the options ask for; what they do not know is an error."""
     size = QUICK if options.quick else FULL
     intervals = size.commit_intervals_ms
     if options.commit_intervals is not None:
@@ -204,7 +201,6 @@ def _selection(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
 
 
 def _why_nothing(selection: Selection) -> str:
-    """Return why a selection leaves nothing to run, for each of its jobs."""
     told: list[str] = []
     for job in (plan.JOBS[name] for name in selection.jobs):
         able = [SYSTEMS[name] for name in selection.systems if name not in job.lacking]
@@ -439,10 +435,10 @@ def _today() -> str:
 
 
 def _paths(options: argparse.Namespace, suite: str, *, rounds: int, everything: bool) -> list[Path]:
-    """Return where the rows are kept: where somebody wants them, and those of a full run beside the others.
+    """Return the files for the rows: the one of `--json`, and the kept results of a full run.
 
-    A full run has at least the suite's rounds, everything that takes turns, and everybody's best number of threads.
-    `--keep` is for runs of fewer rounds, or not of everything: rows say how many runs they are from.
+    A full run has at least the suite's rounds, all systems, and the best number of threads.
+    `--keep` also stores smaller runs: each row has its number of runs.
     """
     full = (
         everything
@@ -476,12 +472,11 @@ def _collect(
     failures: list[str],
     console: Console,
 ) -> int:
-    """Run a suite, keep its rows after each setting, show them and what they replace; the exit code."""
     before = {path: results.load(path) for path in paths}
     try:
         for rows in found:
             result = dataclasses.replace(result, rows=(*result.rows, *rows))
-            for path in paths:  # after each setting: a run that is cut off keeps what it has
+            for path in paths:  # after each setting: an interrupted run keeps its rows
                 results.save(results.merged(before[path], result), path)
     finally:
         for path, old in before.items():
@@ -499,7 +494,7 @@ def _write_tables(document: Path, console: Console) -> int:
     kept = [results.load(results.results_path(name)) for name in SUITES]
     try:
         written = table.write_tables(document, [each for each in kept if each is not None])
-    except (OSError, ValueError) as error:  # it cannot be read or written, or lacks a marker
+    except (OSError, ValueError) as error:  # unreadable or unwritable, or a marker is missing
         console.print(f"{document}: {error}", style="red", markup=False, soft_wrap=True)
         return 1
     if not written:
@@ -528,6 +523,6 @@ def _suites_table() -> Table:
 
 
 if __name__ == "__main__":
-    # As Ctrl-C does: what was started is ended, the broker and the system that is being measured.
+    # Like Ctrl-C: it ends the broker and the measured system.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""The broker that is measured against: started here, or one that runs already."""
+"""The broker of a run: started here, or an existing one."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,30 +9,30 @@ from confluent_kafka.admin import AdminClient
 
 ANSWER_S = 10.0
 HEAP_MB = 1_024
-# The development broker is set small for laptops; what is measured runs against Kafka's defaults.
+# Kafka's defaults; the development broker is smaller, for laptops.
 KAFKAS_OWN: Mapping[str, str | int | bool] = {
     "num.network.threads": 3,
     "num.io.threads": 8,
     "log.segment.bytes": 1 << 30,
 }
 
-# How low a session of the streams protocol may be set for a group: the suite `handoff` does. Kafka's default is its least, too.
+# Allows the short sessions of the suite `handoff`; Kafka's default minimum is 45 s.
 SHORT_SESSIONS: Mapping[str, int] = {
     "group.streams.min.session.timeout.ms": 1_500,
     "group.streams.min.heartbeat.interval.ms": 250,
 }
 
-# The collector of Kafka's own start script, instead of the one that starts quickest.
+# The collector of Kafka's start script, instead of the one that starts fastest.
 COLLECTOR = ("-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 
 
 class NoBrokerError(Exception):
-    """No broker answers where one should be; the text names the address."""
+    """No broker answers at the address in the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkBroker:
-    """Where the broker listens, and its version if it was started here."""
+    """Address of the broker, and its version if it was started here."""
 
     bootstrap_servers: str
     version: str | None
@@ -40,16 +40,16 @@ class BenchmarkBroker:
 
 @contextmanager
 def benchmark_broker(bootstrap_servers: str | None) -> Iterator[BenchmarkBroker]:
-    """Yield the broker to measure against, started for the time of the block if none is named.
+    """Yield the broker; start one for the block if no address is given.
 
     Raises:
-        NoBrokerError: None answers at the address that is named.
+        NoBrokerError: No broker answers at the given address.
     """
     if bootstrap_servers is not None:
         _check_answers(bootstrap_servers)
         yield BenchmarkBroker(bootstrap_servers, None)
         return
-    # Here, so that with --bootstrap-servers nothing of the development broker is needed.
+    # Imported here: --bootstrap-servers needs no part of the development broker.
     from tidewheel.streams.broker.jars import DEFAULT_VERSION  # noqa: PLC0415
     from tidewheel.testing import KafkaBroker  # noqa: PLC0415
 
@@ -59,7 +59,7 @@ def benchmark_broker(bootstrap_servers: str | None) -> Iterator[BenchmarkBroker]
 
 
 def _check_answers(bootstrap_servers: str) -> None:
-    # Silent: what the client would log, over and over, stands in the error.
+    # Silent: the error has the text that the client would log repeatedly.
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     try:
         admin.list_topics(timeout=ANSWER_S)

@@ -1,7 +1,7 @@
-"""Reads when a consumer group committed which offset, from Kafka's own log of commits.
+"""Kafka's log of commits: offsets and times of a consumer group.
 
-Works alike for commits by a consumer and for commits inside transactions (only those that were
-committed are seen). Reads after the run; takes nothing from the system while it is measured.
+It covers commits by a consumer and inside committed transactions. It is read after the run, so it
+costs the measured system nothing.
 """
 
 import struct
@@ -11,13 +11,13 @@ from benchmarks.topic_reader import partition_count, read_to_end
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _OFFSET_KEY_VERSIONS = (0, 1)
-#: From these versions on a commit's value has the leader's epoch before its metadata, and texts as varint and bytes.
+#: From these versions on, values have the leader's epoch before the metadata, and compact texts.
 _EPOCH_FROM = 3
 _COMPACT_FROM = 4
 
 
 def java_string_hash(text: str) -> int:
-    """Return what Java's `String.hashCode` returns: Kafka places groups by it."""
+    """Return Java's `String.hashCode`, by which Kafka places groups."""
     value = 0
     encoded = text.encode("utf-16-be")
     for (unit,) in struct.iter_unpack(">H", encoded):
@@ -26,13 +26,11 @@ def java_string_hash(text: str) -> int:
 
 
 def group_partition(group: str, partitions: int) -> int:
-    """Return the partition of Kafka's commit log that holds this group."""
     value = java_string_hash(group)
     return 0 if value == -(1 << 31) else abs(value) % partitions
 
 
 def decode_commit_key(key: bytes) -> tuple[str, str, int] | None:
-    """Return group, topic and partition of a commit's key, or None for another kind of record."""
     (version,) = struct.unpack_from(">h", key, 0)
     if version not in _OFFSET_KEY_VERSIONS:
         return None
@@ -43,7 +41,7 @@ def decode_commit_key(key: bytes) -> tuple[str, str, int] | None:
 
 
 def decode_commit_offset(value: bytes) -> int:
-    """Return the offset in a commit's value: the first field in every version."""
+    """Return the offset of a commit: the first field in every version."""
     version, offset = struct.unpack_from(">hq", value, 0)
     if version < 0 or offset < 0:
         raise ValueError(f"not a commit: version {version}, offset {offset} in {OFFSETS_TOPIC}")
@@ -51,9 +49,9 @@ def decode_commit_offset(value: bytes) -> int:
 
 
 def decode_commit_metadata(value: bytes) -> str:
-    """Return the metadata in a commit's value: the second field, or the third where there is an epoch.
+    """Return the metadata of a commit: the second field, or the third after an epoch.
 
-    Python's client writes the zero byte that ends a text in C too; it is no part of the metadata.
+    Python's client also writes C's final zero byte, which is removed here.
     """
     (version,) = struct.unpack_from(">h", value, 0)
     position = 10 + (4 if version >= _EPOCH_FROM else 0)
@@ -67,17 +65,15 @@ def decode_commit_metadata(value: bytes) -> str:
         if byte < 0x80:
             break
         shift += 7
-    text = value[position : position + length - 1]  # the length is one more, 0 being null
+    text = value[position : position + length - 1]  # the stored length is one more; 0 means null
     return text.decode().removesuffix("\0")
 
 
 def read_commits(bootstrap_servers: str, group: str, topic: str) -> list[CommitRecord]:
-    """Return every commit of a group for a topic, in the order of the log."""
     return read_group_commits(bootstrap_servers, group).get(topic, [])
 
 
 def read_group_commits(bootstrap_servers: str, group: str) -> dict[str, list[CommitRecord]]:
-    """Return every commit of a group by topic, each in the order of the log."""
     place = group_partition(group, partition_count(bootstrap_servers, OFFSETS_TOPIC))
     commits: dict[str, list[CommitRecord]] = {}
     for batch in read_to_end(bootstrap_servers, OFFSETS_TOPIC, [place]):
@@ -98,7 +94,6 @@ def read_group_commits(bootstrap_servers: str, group: str) -> dict[str, list[Com
 
 
 def _string(data: bytes, position: int) -> tuple[str, int]:
-    """Return a length-prefixed string and where it ends."""
     (length,) = struct.unpack_from(">h", data, position)
     start = position + 2
     return data[start : start + length].decode(), start + length

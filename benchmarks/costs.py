@@ -1,4 +1,4 @@
-"""What a record costs in the suite `throughput`, and how near to a plain client it comes. Pure: rows in, lines out."""
+"""Cost per record in the suite `throughput`, and the share of a plain client's rate (pure)."""
 
 import statistics
 from typing import Final
@@ -19,7 +19,7 @@ from benchmarks.figures import (
 )
 from benchmarks.results import BASELINE, NONE, SuiteResult
 
-#: What the marks of the tables in a document are called.
+#: Markers of the tables in a document.
 LIMIT_MARK: Final = "throughput-limit"
 PROCESSOR_MARK: Final = "throughput-processor"
 WORKERS_MARK: Final = "throughput-workers"
@@ -47,12 +47,11 @@ _SPENT: Final = {
 PROCESSOR_HEADINGS: Final = (*SETTING_HEADINGS, *_SPENT)
 _WORKERS: Final = {"1 worker": ONE, "2 workers": TWO, "4 workers": FOUR}
 WORKERS_HEADINGS: Final = (*SETTING_HEADINGS, *_WORKERS, "2 workers ÷ 1", "4 workers ÷ 1")
-#: The headings of columns with texts, in all.
+#: Text columns of all tables.
 LEFT: Final = frozenset(SETTING_HEADINGS)
 
 
 def limit_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return a line for each setting in which a plain client ran beside us, a text for each of `LIMIT_HEADINGS`."""
     return [
         (
             *setting_cells(figures[CLIENT].rate),
@@ -65,7 +64,6 @@ def limit_lines(result: SuiteResult) -> list[tuple[str, ...]]:
 
 
 def workers_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return a line for each setting that four workers had, too, a text for each of `WORKERS_HEADINGS`."""
     return [
         (
             *setting_cells(one.rate),
@@ -78,7 +76,6 @@ def workers_lines(result: SuiteResult) -> list[tuple[str, ...]]:
 
 
 def processor_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return a line for each setting in which Kafka Streams ran beside us, a text for each of `PROCESSOR_HEADINGS`."""
     return [
         (
             *setting_cells(figures[ONE].rate),

@@ -1,6 +1,6 @@
-"""What systems did in the settings of the suite `throughput`, and which of them may be compared. Pure: rows in, figures out.
+"""Figures of systems by setting in the suite `throughput`, and their comparability (pure).
 
-A ratio is only told between systems that wrote about as many outputs: one that writes fewer has had less to do.
+Ratios compare only systems with about equal numbers of outputs: fewer outputs are less work.
 """
 
 import statistics
@@ -14,9 +14,9 @@ from benchmarks.results import COMMON_INTERVALS_MS, NONE, Row, SuiteResult
 
 OUTPUTS_TOLERANCE: Final = 0.10
 DIFFER: Final = "outputs differ"
-#: What `setting_cells` are, as tables have them.
+#: Headings of `setting_cells`.
 SETTING_HEADINGS: Final = ("job", "guarantee", "commit every", "cache")
-#: Systems that several tables name: one, two and four workers, Quix Streams, and as many plain clients as workers.
+#: Systems in several tables: one, two and four workers, Quix Streams, and plain clients.
 ONE: Final = "tidewheel"
 TWO: Final = "tidewheel-workers-2"
 FOUR: Final = "tidewheel-workers-4"
@@ -27,23 +27,20 @@ CLIENTS: Final = "raw-client-2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemFigures:
-    """What one system did in one setting."""
-
     rate: Row
     outputs: Row | None
     memory: Row | None
 
     @property
     def outputs_per_record(self) -> float | None:
-        """How many outputs there were for each record, if that was counted."""
         records = self.rate.parameters.get("records")
         return self.outputs.value / records if self.outputs and records else None
 
 
 def figures_by_setting(result: SuiteResult) -> Iterator[dict[str, SystemFigures]]:
-    """Yield the figures of each setting's systems by their names.
+    """Yield the figures of each setting's systems by name.
 
-    Settings are in a fixed order, whichever was run last; systems in the order of their turns.
+    Settings have a fixed order, systems the order of their turns.
     """
     settings: dict[tuple[Any, ...], dict[str, dict[str, Row]]] = {}
     for row in result.rows:
@@ -63,12 +60,10 @@ def figures_by_setting(result: SuiteResult) -> Iterator[dict[str, SystemFigures]
 
 
 def _order(setting: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what settings are sorted by: texts and numbers as they are, what is absent first."""
     return tuple((part is not None, part) for part in setting)
 
 
 def comparable(first: float | None, second: float | None) -> bool:
-    """Return whether two systems wrote about as much: then their rates may be compared."""
     if first is None or second is None:
         return False
     larger = max(first, second)
@@ -76,15 +71,14 @@ def comparable(first: float | None, second: float | None) -> bool:
 
 
 def ratio(figures: SystemFigures, baseline: SystemFigures) -> float:
-    """Return how many times as fast as the baseline a system was."""
     return row_ratio(figures.rate, baseline.rate)
 
 
 def row_ratio(row: Row, baseline: Row) -> float:
-    """Return a figure as a multiple of the baseline's.
+    """Return the median of the rounds' ratios to the baseline.
 
-    The median of the rounds' ratios, because what slows a round down slows down all its systems; where they have not the
-    same rounds, the ratio of the medians.
+    A slow round slows all its systems, so ratios per round are steadier. With different rounds it
+    is the ratio of the medians.
     """
     ours: list[float] = row.parameters.get("values", [])
     theirs: list[float] = baseline.parameters.get("values", [])
@@ -95,12 +89,10 @@ def row_ratio(row: Row, baseline: Row) -> float:
 
 
 def rate_text(figures: SystemFigures | None) -> str:
-    """Return a system's records a second, or that there is no such figure."""
     return NONE if figures is None else f"{figures.rate.value:,.0f}"
 
 
 def ratio_text(figures: SystemFigures, baseline: SystemFigures | None) -> str:
-    """Return how many times as fast as the baseline a system was, or why that is not said."""
     if baseline is None or baseline.rate.value == 0:
         return NONE
     if baseline is figures:
@@ -111,13 +103,11 @@ def ratio_text(figures: SystemFigures, baseline: SystemFigures | None) -> str:
 
 
 def system_text(rate: Row) -> str:
-    """Return a system's name, with its number of threads if it had a choice."""
     threads = rate.parameters.get("threads")
     return rate.system + (f" ({threads} thread{'s' if threads > 1 else ''})" if threads else "")
 
 
 def setting_cells(rate: Row) -> tuple[str, ...]:
-    """Return what a row's setting is called, a text for each of `SETTING_HEADINGS`."""
     parameters = rate.parameters
     return (
         rate.job,

@@ -1,9 +1,9 @@
-"""The seeded records every job reads: same seed, same records, whoever asks and whenever.
+"""Seeded input records of all jobs: the same seed gives the same records.
 
-A record's key is drawn from `keys` keys, uniformly or by Zipf's law; its value starts with the record's number and
-is filled with text from a seeded pool, so that no two values are equal and nothing compresses to
-nothing. A shorter input is a prefix of a longer one. The direct count of an input is taken from
-the same sequence, without Kafka, and is what results are checked against.
+A key is drawn from `keys` keys, uniformly or by Zipf's law. A value starts with the record's number
+and continues with text from a seeded pool, so values differ and compress little. A shorter input is
+a prefix of a longer one. Results are checked against direct counts of the same sequence, made
+without Kafka.
 """
 
 import random
@@ -19,16 +19,12 @@ FILLER_TEXTS = 1_024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """What an input is made of.
+    """Specification of an input.
 
     Attributes:
-        records: How many records there are.
-        keys: How many different keys they are drawn from.
-        value_bytes: The size of each value.
-        partitions: How many partitions the topic has.
-        seed: What the draws depend on, and all they depend on.
-        zipf: Exponent of the keys' shares: the nth key is drawn as often as 1 / n ** zipf says; 0: all alike.
-        content: What the values are, and whether records have times of their own: a name in `jobs.contents`.
+        seed: The only source of the draws.
+        zipf: Exponent of key shares: the nth key has the weight 1 / n ** zipf; 0: uniform.
+        content: Kind of values and timestamps, a name in `jobs.contents`.
     """
 
     records: int
@@ -41,7 +37,6 @@ class InputSpec:
 
     @property
     def topic(self) -> str:
-        """The topic's name, which says everything that decides its content."""
         return (
             f"bench-input-{self.records}-{self.keys}-{self.value_bytes}"
             f"-{self.partitions}-{self.seed}"
@@ -51,7 +46,7 @@ class InputSpec:
 
     @property
     def largest_share(self) -> float:
-        """Which part of the records the most frequent key has, on average: bounds what keys in parallel can gain.
+        """Expected share of the most frequent key; it bounds the gain of parallel keys.
 
         >>> InputSpec(records=1, keys=4).largest_share
         0.25
@@ -60,23 +55,20 @@ class InputSpec:
 
 
 def key_bytes(index: int) -> bytes:
-    """Return the key with this index: nine characters."""
     return b"k%08d" % index
 
 
 def key_blocks(spec: InputSpec) -> Iterator[list[bytes]]:
-    """Yield the keys of the input in order, a block at a time."""
     draw = random.Random(spec.seed)
     names = [key_bytes(index) for index in range(spec.keys)]
     shares = list(accumulate(_weights(spec))) if spec.zipf else None
     for start in range(0, spec.records, BLOCK_RECORDS):
-        # Blocks are drawn at full size and cut, so that a shorter input is a prefix of a longer.
+        # Blocks are drawn at full size and cut, so a shorter input is a prefix of a longer one.
         drawn = draw.choices(names, cum_weights=shares, k=BLOCK_RECORDS)
         yield drawn[: spec.records - start]
 
 
 def record_blocks(spec: InputSpec) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield the records of the input in order, a block of `(key, value)` at a time."""
     fillers = _fillers(spec)
     number = 0
     for keys in key_blocks(spec):
@@ -89,7 +81,6 @@ def record_blocks(spec: InputSpec) -> Iterator[list[tuple[bytes, bytes]]]:
 
 @cache
 def direct_counts(spec: InputSpec) -> Mapping[bytes, int]:
-    """Return how often each key occurs in the input, counted once and without any of the systems."""
     counts: Counter[bytes] = Counter()
     for keys in key_blocks(spec):
         counts.update(keys)
@@ -97,12 +88,11 @@ def direct_counts(spec: InputSpec) -> Mapping[bytes, int]:
 
 
 def _weights(spec: InputSpec) -> Iterator[float]:
-    """Yield how often each key is drawn, in relation to the first."""
     return (rank**-spec.zipf for rank in range(1, spec.keys + 1))
 
 
 def _fillers(spec: InputSpec) -> list[bytes]:
-    """Return the texts that fill the values, drawn apart from the keys so that both stay put."""
+    """Return the texts of values, drawn separately: keys stay the same when they change."""
     letters = b"abcdefghijklmnopqrstuvwxyz0123456789 "
     draw = random.Random(spec.seed + 1)
     size_bytes = spec.value_bytes - 12

@@ -1,7 +1,7 @@
-"""What was asked of the suite `throughput`, and what the kept rows have. Pure: rows in, lines out.
+"""Goals of the suite `throughput` against kept rows (pure).
 
-A goal may be for several settings; the least ratio of those that were measured counts. Where a cache holds outputs back, and
-beside a plain client, the ratio is that of the bare rates, whatever was written, because so it was asked.
+A goal may cover several settings; the lowest measured ratio counts. With a cache, and against a
+plain client, the ratio ignores the number of outputs, as the goals demand.
 """
 
 import math
@@ -50,16 +50,12 @@ _BOTH: Final = ("at least once", "exactly once")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """How fast jobs should be in some settings, called as tables call them.
+    """A goal for the speed of jobs, with settings named as in tables.
 
     Attributes:
-        jobs: The jobs.
-        guarantees: Their guarantees.
-        intervals: Their commit intervals.
-        cache: Their cache.
-        beside: What one worker is held against, and what two are.
-        least: The least ratio.
-        wished: The ratio that was wished for beyond that.
+        beside: Baselines of one worker and of two.
+        least: Required ratio.
+        wished: Desired ratio above the required one.
     """
 
     jobs: tuple[str, ...]
@@ -72,12 +68,10 @@ class Goal:
 
     @property
     def bare(self) -> bool:
-        """Whether rates are compared as they are, whatever was written."""
         return self.cache != "none" or self.shares
 
     @property
     def shares(self) -> bool:
-        """Whether it is a share of what is possible."""
         return self.beside == _CLIENTS
 
 
@@ -103,7 +97,6 @@ GOALS: Final = (
 
 
 def goal_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return a line for each goal that was measured, a text for each of `HEADINGS`."""
     settings = list(figures_by_setting(result))
     return [line for goal in GOALS if (line := _line(goal, settings)) is not None]
 
@@ -135,7 +128,6 @@ def _line(goal: Goal, settings: list[dict[str, SystemFigures]]) -> tuple[str, ..
 
 
 def _counts(goal: Goal, figures: dict[str, SystemFigures]) -> bool:
-    """Return whether a setting is one of a goal's, and all systems of its line ran there with as much to do."""
     if not {*_SYSTEMS, *goal.beside} <= figures.keys():
         return False
     ours, theirs = figures[_SYSTEMS[0]], figures[goal.beside[0]]
@@ -154,6 +146,6 @@ def _each(texts: Iterable[str]) -> str:
 
 
 def _rounded_down(value: float, *, shares: bool) -> str:
-    """Return a ratio that no rounding lifts over what was asked."""
+    """Return a ratio, rounded down: rounding must not reach the goal."""
     floor = math.floor(value * 100 + 1e-9) / 100
     return f"{floor:.0%}" if shares else f"{floor:.2f}"

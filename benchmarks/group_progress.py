@@ -1,4 +1,4 @@
-"""How far a consumer group is while it runs, asked from outside: to know when all is done, not to measure."""
+"""Progress of a running consumer group, to detect its end; not a measurement."""
 
 import time
 from types import TracebackType
@@ -11,16 +11,9 @@ LOOK_TIMEOUT_S = 5.0
 
 
 class GroupProgress:
-    """Asks for a group's commits. It is no member of the group, and commits nothing.
-
-    Args:
-        bootstrap_servers: Where the broker listens.
-        group: The group.
-    """
-
     def __init__(self, bootstrap_servers: str, group: str) -> None:
         self._group = group
-        # What a commit says is not held up by a transaction that is open; what is behind it is.
+        # Reads of offsets ignore open transactions; reads of records behind them do not.
         self._asker = _consumer(bootstrap_servers, group, "read_uncommitted")
         self._reader = _consumer(bootstrap_servers, group, "read_committed")
 
@@ -37,7 +30,7 @@ class GroupProgress:
         self._reader.close()
 
     def committed(self, places: list[TopicPartition]) -> int:
-        """Return the sum of the committed offsets; 0 while the group's coordinator is not there yet."""
+        """Return the sum of committed offsets; 0 while the group has no coordinator."""
         try:
             answer = self._asker.committed(places, timeout=ADMIN_TIMEOUT_S)
         except KafkaException:
@@ -45,10 +38,10 @@ class GroupProgress:
         return sum(max(0, place.offset) for place in answer)
 
     def own_topics_done(self) -> bool:
-        """Return whether no record waits in the group's own topics, once all of its input is committed.
+        """Return True if no record waits in the group's internal topics.
 
-        Offsets alone do not say it: behind the last record there are marks of transactions. So what is behind each
-        commit is read. A topic is looked at after those that it gets its records from.
+        Offsets alone do not prove it: transaction markers follow the last record. So the records
+        behind each commit are read, in the order of the topics.
         """
         try:
             topics = self._asker.list_topics(timeout=ADMIN_TIMEOUT_S).topics
@@ -57,10 +50,9 @@ class GroupProgress:
                 for name in own_topics(list(topics), self._group)
             )
         except KafkaException:
-            return False  # asked again at the next look
+            return False
 
     def _nothing_left(self, topic: str, partitions: int) -> bool:
-        """Return whether there is no record behind the commits for a topic."""
         places = [TopicPartition(topic, partition) for partition in range(partitions)]
         ends: dict[int, int] = {}
         behind: list[TopicPartition] = []
@@ -81,7 +73,6 @@ class GroupProgress:
             self._reader.unassign()
 
     def _only_ends(self, ends: dict[int, int]) -> bool:
-        """Return whether each partition's end comes before any record does."""
         deadline = time.monotonic() + LOOK_TIMEOUT_S
         while ends and time.monotonic() < deadline:
             message = self._reader.poll(0.5)
@@ -96,9 +87,9 @@ class GroupProgress:
 
 
 def own_topics(names: list[str], group: str) -> list[str]:
-    """Return the topics that records pass inside a group, in the order in which they pass them.
+    """Return the internal topics that records pass, in order.
 
-    These are repartition topics and the two of a foreign-key join, as Kafka Streams names them, and with it others.
+    These are repartition topics and the two of a foreign-key join, by Kafka Streams' names.
 
     >>> own_topics(["app-counts-changelog", "app-out", "app-words-repartition", "lines"], "app")
     ['app-words-repartition']
@@ -120,7 +111,7 @@ def _consumer(bootstrap_servers: str, group: str, isolation: str) -> Consumer:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": isolation,
-            # What is purged between two questions is done; the end of the topic is not where to go on.
+            # Records purged between two polls are done, so reading must not jump to the end.
             "auto.offset.reset": "earliest",
         }
     )

@@ -1,4 +1,4 @@
-"""Fills the input topic before anything is measured, with the seeded records."""
+"""Input topics, filled with seeded records before the measurement."""
 
 import time
 from typing import TYPE_CHECKING
@@ -14,20 +14,19 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 TIMEOUT_S = 30.0
-ERRORS_ONLY = 3  # syslog's numbers, as librdkafka takes them
+ERRORS_ONLY = 3  # syslog's numbers, as librdkafka has them
 
 
 class TopicError(Exception):
-    """A topic that a benchmark needs can't be had as it must be."""
+    pass
 
 
 def ensure_input(bootstrap_servers: str, spec: InputSpec) -> None:
-    """Fill the input topic, unless it is there already and full."""
     admin = quiet_admin(bootstrap_servers)
     if spec.topic in admin.list_topics(timeout=TIMEOUT_S).topics:
         if record_count(bootstrap_servers, spec.topic, spec.partitions) == spec.records:
             return
-        delete_topics(admin, [spec.topic])  # a filling that was cut off
+        delete_topics(admin, [spec.topic])  # an interrupted filling
     create_topic(admin, spec.topic, spec.partitions)
     started = time.monotonic()
     _fill(bootstrap_servers, spec)
@@ -40,12 +39,12 @@ def ensure_input(bootstrap_servers: str, spec: InputSpec) -> None:
 
 
 def quiet_admin(bootstrap_servers: str) -> AdminClient:
-    """Return an admin client that only tells of errors: the rest would stand in the progress."""
+    """Return an admin client that logs errors only: other lines would disturb the progress bar."""
     return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": ERRORS_ONLY})
 
 
 def record_count(bootstrap_servers: str, topic: str, partitions: int) -> int:
-    """Return how many offsets of a topic are taken."""
+    """Return the number of used offsets of a topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "bench-reader"})
     try:
         total = 0
@@ -61,7 +60,7 @@ def record_count(bootstrap_servers: str, topic: str, partitions: int) -> int:
 
 
 def create_topic(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Create a topic that keeps its records; wait while an old one of the name is being deleted."""
+    """Create a topic that keeps its records; wait while an old one of the name is deleted."""
     config = {"retention.ms": "-1"}
     deadline = time.monotonic() + TIMEOUT_S
     while True:
@@ -81,8 +80,7 @@ def create_topic(admin: AdminClient, topic: str, partitions: int) -> None:
 def delete_topics(admin: AdminClient, topics: list[str]) -> None:
     """Delete topics, and wait until the broker no longer lists them.
 
-    The controller answers as soon as it has noted the deletion; the broker's own metadata follow
-    when it has read that note.
+    The controller answers once it has stored the deletion; the broker's metadata follow later.
     """
     if not topics:
         return
@@ -104,7 +102,7 @@ def _fill(bootstrap_servers: str, spec: InputSpec) -> None:
         {
             "bootstrap.servers": bootstrap_servers,
             "log_level": ERRORS_ONLY,
-            "enable.idempotence": True,  # in order and once, so that every filling is the same
+            "enable.idempotence": True,  # in order and once: every filling is the same
             "partitioner": "murmur2_random",
             "linger.ms": 20,
             "batch.size": 512 * 1024,

@@ -1,7 +1,7 @@
-"""Kafka Streams' jars and the compiled peers, made once and kept in the user's cache folder.
+"""Kafka Streams' jars and the compiled peers, kept in the user's cache folder.
 
-The jars are fetched by the programs that fetch the development broker's (`tidewheel.streams.broker`), into
-a folder of their own; the peers are compiled with `javac` against exactly those jars.
+The resolvers of the development broker (`tidewheel.streams.broker`) download the jars into a
+separate folder; `javac` compiles the peers against exactly those.
 """
 
 import contextlib
@@ -34,17 +34,15 @@ _DEPENDENCIES = (
 
 @dataclass(frozen=True, slots=True)
 class KafkaStreamsResolver:
-    """Maven or Ivy as the development broker uses them, told to fetch Kafka Streams instead."""
+    """Maven or Ivy of the development broker, with Kafka Streams' dependencies."""
 
     base: Resolver
 
     @property
     def name(self) -> str:
-        """What people call the program."""
         return self.base.name
 
     def command(self, request: FetchRequest) -> list[str]:
-        """Return the program's command; its list of dependencies is exchanged for ours."""
         command = self.base.command(request)
         maven, ivy = request.folder / "pom.xml", request.folder / "ivy.xml"
         if maven.exists():
@@ -56,21 +54,19 @@ class KafkaStreamsResolver:
         return command
 
     def environment(self) -> dict[str, str]:
-        """Return the environment to run the program in."""
         return self.base.environment()
 
 
 def kafka_streams_jars() -> tuple[Path, ...]:
-    """Return the jars of Kafka Streams and all it needs, fetched if need be."""
     folder = cache_dir() / f"kafka-streams-{KAFKA_STREAMS_VERSION}-with-test-utils"
-    # Two test processes may want them at the same time.
+    # Two test processes may need them at the same time.
     with _made_by_one(folder):
         return _kept_jars(folder) or _fetched_jars(folder)
 
 
 @contextlib.contextmanager
 def _made_by_one(folder: Path) -> Iterator[None]:
-    """Wait until no other process makes this folder, and keep others waiting."""
+    """Lock a folder against other processes that would make it."""
     lock = FileLock(folder.with_name(f"{folder.name}.lock"))
     lock.acquire(timeout_ms=_MAKE_TIMEOUT_MS)
     with lock:
@@ -107,7 +103,6 @@ def _fetched_jars(folder: Path) -> tuple[Path, ...]:
 
 
 def compiled_command(source: Path) -> list[str]:
-    """Return the command that runs a peer's class, compiled if its source or jars are new."""
     java = find_java()
     jars = kafka_streams_jars()
     digest = hashlib.sha256(source.read_bytes())
@@ -127,7 +122,6 @@ def compiled_command(source: Path) -> list[str]:
 
 
 def find_compiler(java: Java) -> str | None:
-    """Return the compiler of the Java in use, or one on the PATH, or None."""
     beside = java.home / "bin" / "javac"
     return str(beside) if beside.exists() else shutil.which("javac")
 

@@ -1,4 +1,4 @@
-"""What a figure was measured with: the processor, and the versions of all that took part."""
+"""The machine of a figure: processor, and versions of all systems."""
 
 import contextlib
 import importlib.metadata
@@ -16,7 +16,7 @@ from benchmarks.systems import requirements
 from tidewheel.streams.broker.broker_errors import JavaError
 from tidewheel.streams.broker.java import find_java
 
-#: What the peers with environments of their own are called there.
+#: Package names of peers with their own environments.
 PEER_PACKAGES = {
     "quix": ("quixstreams",),
     "faust": ("faust-streaming", "aiokafka"),
@@ -25,7 +25,6 @@ PEER_PACKAGES = {
 
 
 def cpu_name() -> str:
-    """Return the processor's name as the system has it."""
     path = Path("/proc/cpuinfo")
     if path.exists():
         for line in path.read_text().splitlines():
@@ -36,21 +35,20 @@ def cpu_name() -> str:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def python_build() -> str:
-    """Return Python's version and who built it, where that says how fast it is.
+    """Return Python's version and its build, where it affects speed.
 
-    A build without the profile of a training run (`--enable-optimizations`) is slower by a tenth and more. What
-    distributions build has it, but their configuration doesn't tell.
+    A build without `--enable-optimizations` is slower by a tenth and more. Distributions' builds
+    have it, but their configuration does not show it.
     """
     version = platform.python_version()
     if sys.base_prefix == "/usr":
-        with contextlib.suppress(OSError):  # it is not said who made the system
+        with contextlib.suppress(OSError):  # the system's vendor is unknown
             return f"{version} of {platform.freedesktop_os_release()['PRETTY_NAME']}"
         return version
     if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""):
@@ -59,12 +57,7 @@ def python_build() -> str:
 
 
 def versions(systems: frozenset[str], *, kafka: str | None) -> dict[str, str]:
-    """Return the versions of what the measured systems are made of.
-
-    Args:
-        systems: The systems that are measured.
-        kafka: The broker's version, if this program started it.
-    """
+    """Return the versions of the measured systems; `kafka` is that of a broker started here."""
     found = {
         PYTHON: python_build(),
         "confluent-kafka": importlib.metadata.version("confluent-kafka"),
@@ -79,7 +72,7 @@ def versions(systems: frozenset[str], *, kafka: str | None) -> dict[str, str]:
         from benchmarks.java import KAFKA_STREAMS_VERSION  # noqa: PLC0415 - only if measured
 
         found["kafka-streams"] = KAFKA_STREAMS_VERSION
-    with contextlib.suppress(JavaError):  # a broker elsewhere and no Java peer: nothing ran on it
+    with contextlib.suppress(JavaError):  # a remote broker and no Java peer: Java was not used
         found["java"] = find_java().version
     for name, packages in PEER_PACKAGES.items():
         if name in systems:

@@ -1,4 +1,4 @@
-"""A thread that reads a system's output as anybody would (read_committed), and when each record became visible."""
+"""A thread that reads a system's output with read_committed, with arrival times."""
 
 import time
 from abc import abstractmethod
@@ -11,7 +11,7 @@ BATCH_RECORDS = 10_000
 
 
 class OutputReader(WatchedThread):
-    """Reads all partitions from their beginning until told to stop; what it reads goes to `note`."""
+    """Reads all partitions from their beginning until stopped; passes records to `note`."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int, *, name: str) -> None:
         super().__init__(name)
@@ -30,10 +30,9 @@ class OutputReader(WatchedThread):
 
     @abstractmethod
     def note(self, now_s: float, partition: int, key: bytes, value: bytes) -> None:
-        """Take one result, readable since `now_s` (`time.monotonic`) at the latest."""
+        """Accept one result, readable since `now_s` (`time.monotonic`) at the latest."""
 
     def work(self) -> None:
-        """Read until stopped."""
         try:
             while not self._ending.is_set():
                 self._read()
@@ -45,7 +44,7 @@ class OutputReader(WatchedThread):
         if first is None:
             return
         messages = [first, *self._consumer.consume(BATCH_RECORDS, 0)]
-        now_s = time.monotonic()  # all of these are readable now, and none is dated too early
+        now_s = time.monotonic()  # all are readable now; none gets too early a time
         for message in messages:
             error = message.error()
             if error is None:

@@ -1,9 +1,9 @@
-"""Checks what a system wrote, by value, before its time counts.
+"""Checks of outputs by value, before a run's time counts.
 
-The output topic is read with read_committed. For a job that counts, the last record of each key
-must be the direct count of the input, and a key's counts must never fall; for a job that copies,
-each key must have come out as often as it went in. Other jobs' outputs are read in `jobs.checks`. The number of records is the metric
-`outputs`: systems that write less often are not compared with those that write every update.
+The output topic is read with read_committed. In counting jobs the last record of each key must be
+the direct count of the input, and counts must never fall. In copying jobs each key must come out as
+often as it went in. `jobs.checks` reads other outputs. The number of records is the metric
+`outputs`: systems with fewer outputs are not compared with those that write every update.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,40 +16,31 @@ from benchmarks.peer_process import RunFailedError
 from benchmarks.topic_reader import partition_count, read_to_end
 
 EXAMPLES_SHOWN = 3
-#: What readers of outputs raise for bytes that do not have the form of the job's results.
+#: Errors of readers for bytes in another form.
 _MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 
 
 class UnreadableOutputError(RunFailedError):
-    """A record of an output that does not have the form of its job's results."""
+    pass
 
 
 class Tally(Protocol):
-    """Takes what a system wrote, and says whether it is right."""
-
     @property
-    def outputs(self) -> int:
-        """How many records there were."""
-        ...
+    def outputs(self) -> int: ...
 
-    def add(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Take records in the order of their partition."""
-        ...
+    def add(self, records: Iterable[tuple[bytes, bytes | None]]) -> None: ...
 
-    def problems(self, expected: Mapping[bytes, int]) -> list[str]:
-        """Return what is wrong, in sentences; nothing means that the time may count."""
-        ...
+    def problems(self, expected: Mapping[bytes, int]) -> list[str]: ...
 
 
 @dataclass(slots=True)
 class OutputTally:
-    """What was found in an output topic of counts, or of copies.
+    """Tally of an output topic of counts, or of copies.
 
     Attributes:
-        decode: Turns a value into a count, or None where the job only copies.
-        counts: The last count of each key, or how often the key came out.
-        outputs: How many records there were.
-        fallen: Records whose count was not above the one before: key, before, after.
+        decode: Turns a value into a count; None if the job copies.
+        counts: Last count of each key, or number of its records.
+        fallen: Records whose count did not increase: key, before, after.
     """
 
     decode: Callable[[bytes], int] | None
@@ -58,7 +49,6 @@ class OutputTally:
     fallen: list[tuple[bytes, int, int]] = field(default_factory=list[tuple[bytes, int, int]])
 
     def add(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Take records in the order of their partition."""
         counts, decode = self.counts, self.decode
         for key, value in records:
             self.outputs += 1
@@ -71,7 +61,6 @@ class OutputTally:
                 self.fallen.append((key, before, after))
 
     def problems(self, expected: Mapping[bytes, int]) -> list[str]:
-        """Return what is wrong, in sentences; nothing means that the time may count."""
         found = differences(self.counts, expected)
         if self.fallen:
             key, before, after = self.fallen[0]
@@ -83,7 +72,6 @@ class OutputTally:
 
 
 def differences(found: Mapping[bytes, int], expected: Mapping[bytes, int]) -> list[str]:
-    """Return how what a system wrote last differs from what is right, in sentences."""
     told: list[str] = []
     missing = [key for key in expected if key not in found]
     unknown = [key for key in found if key not in expected]
@@ -102,7 +90,6 @@ def differences(found: Mapping[bytes, int], expected: Mapping[bytes, int]) -> li
 
 
 def decoder(name: str) -> Callable[[bytes], int] | None:
-    """Return how a system's output values are read: `int64`, `json` or `copy`."""
     match name:
         case "int64":
             return _int64
@@ -118,7 +105,7 @@ def read_outputs(bootstrap_servers: str, topic: str, tally: Tally) -> None:
     """Read an output topic to its end into a tally.
 
     Raises:
-        UnreadableOutputError: A record does not have the form of the job's results; the text says which.
+        UnreadableOutputError: A record does not have the form of the job's results.
     """
     partitions = range(partition_count(bootstrap_servers, topic))
     for batch in read_to_end(bootstrap_servers, topic, partitions):
@@ -143,7 +130,6 @@ def _json(value: bytes) -> int:
 
 
 def _bytes(data: str | bytes | None) -> bytes:
-    """Return a key or value as the client hands it out, which is bytes; a null one is empty."""
     return data.encode() if isinstance(data, str) else data or b""
 
 

@@ -1,4 +1,4 @@
-"""A system's program that runs while something else is looked at: how it is started and ended, and what its processes take."""
+"""Process of a measured system: start, end, memory and processor time."""
 
 import os
 import shutil
@@ -20,16 +20,16 @@ LOG_TAIL_CHARACTERS = 3_000
 
 
 class RunFailedError(Exception):
-    """A run that has no figure: the system died or was too slow, or the commits were too few."""
+    """A run without a figure: the system died, was too slow, or committed too rarely."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """What a system's processes take, looked at a few times a second.
+    """Resource use of a system's processes, sampled a few times a second.
 
     Attributes:
-        rss_bytes: What they held resident at the last look; 0 if they were over.
-        rss_bytes_max: The most of all looks.
+        rss_bytes: Resident memory at the last sample; 0 after their end.
+        rss_bytes_max: Maximum of all samples.
         cpu_s: Processor time so far.
     """
 
@@ -38,7 +38,6 @@ class Usage:
     cpu_s: float = 0.0
 
     def look(self, pid: int) -> None:
-        """Add up the memory and processor time of a process and all its descendants."""
         self.rss_bytes, cpu_s = 0, 0.0
         try:
             root = psutil.Process(pid)
@@ -48,7 +47,7 @@ class Usage:
                     self.rss_bytes += process.memory_info().rss
                     cpu_s += times.user + times.system
                 except psutil.NoSuchProcess:
-                    continue  # ended between the listing and the look
+                    continue  # ended since the listing
         except psutil.NoSuchProcess:
             return
         self.rss_bytes_max = max(self.rss_bytes_max, self.rss_bytes)
@@ -57,26 +56,21 @@ class Usage:
 
 @dataclass(slots=True)
 class PeerProcess:
-    """A program that was started."""
-
     system: System
     process: subprocess.Popen[bytes]
     log_path: Path
     usage: Usage = field(default_factory=Usage)
 
     def look(self) -> Usage:
-        """Look at what its processes take."""
         self.usage.look(self.process.pid)
         return self.usage
 
     def check(self) -> None:
-        """Raise if it ended by itself."""
         code = self.process.poll()
         if code is not None:
             raise RunFailedError(f"it ended by itself with exit code {code}\n{self.log_tail()}")
 
     def stop(self) -> None:
-        """Ask it to end, and raise if it does not end in order."""
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(STOP_TIMEOUT_S)
@@ -88,7 +82,6 @@ class PeerProcess:
             raise RunFailedError(f"it ended with exit code {code} on SIGTERM\n{self.log_tail()}")
 
     def log_tail(self) -> str:
-        """Return the end of what it wrote, for a failure's text."""
         return tail_of(self.log_path)
 
 
@@ -96,7 +89,7 @@ class PeerProcess:
 def peer_process(
     system: System, program: str, arguments: Mapping[str, str]
 ) -> Generator[PeerProcess]:
-    """Start a system's program in a folder of its own; what is left of it at the end is ended."""
+    """Start a system's program in a new folder; end its remaining processes after the block."""
     folder = Path(tempfile.mkdtemp(prefix=f"{arguments['application_id']}-"))
     log_path = folder / "log"
     given = {**arguments, "state_dir": str(folder / "state")}
@@ -119,7 +112,7 @@ def started(
     out: IO[bytes],
     log: IO[bytes],
 ) -> Generator[subprocess.Popen[bytes]]:
-    """Run a command with NAME=VALUE arguments in a folder; what is left of it at the end is ended."""
+    """Run a command with NAME=VALUE arguments in a folder; end remaining processes afterwards."""
     with subprocess.Popen(
         [*command, *(f"{name}={value}" for name, value in arguments.items())],
         stdin=subprocess.DEVNULL,
@@ -127,7 +120,7 @@ def started(
         stderr=log,
         env=environment(),
         cwd=folder,
-        start_new_session=True,  # a Ctrl-C here is handled here
+        start_new_session=True,  # Ctrl-C is handled by this process
     ) as process:
         try:
             yield process
@@ -136,14 +129,13 @@ def started(
 
 
 def environment() -> dict[str, str]:
-    """Return our environment, with our packages importable from the run's folder."""
+    """Return our environment, in which the run's folder can import our packages."""
     root = str(Path(__file__).parent.parent)
     before = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{root}:{before}" if before else root}
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of a run that failed: the process and its descendants."""
     if process.poll() is not None:
         return
     try:
@@ -159,6 +151,5 @@ def end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def tail_of(path: Path) -> str:
-    """Return the end of a program's log, for a failure's text."""
     text = path.read_text(errors="replace").strip()
     return f"It wrote:\n{text[-LOG_TAIL_CHARACTERS:]}" if text else "It wrote nothing."

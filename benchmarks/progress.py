@@ -1,31 +1,27 @@
-"""How a rate is read off the times at which a system committed its input; pure.
+"""Rate of a run, computed from the times of its commits (pure).
 
-**The method, one for every system.** The input topic is full before a system starts. While it
-runs, Kafka writes each commit of its consumer group into `__consumer_offsets`, with the broker's
-own time, whoever commits and however (by the consumer or inside a transaction). After the run
-these records are read (`commit_log`): nothing is measured inside a system, nothing has to be
-asked in short intervals while it runs, and the clock is the same for all. A commit says that a
-record's output, its state and its changelog are done, so a system cannot look fast by leaving
-work for later.
+**One method for every system.** The input topic is full before a system starts. Kafka writes each
+commit of the consumer group into `__consumer_offsets` with the broker's time. This holds for
+commits by the consumer and inside a transaction. After the run `commit_log` reads these records, so
+no measurement runs inside a system and all share one clock. A commit covers a record's output,
+state and changelog: a system cannot look fast by postponing work.
 
 The figure is the slope of the committed records between two commits:
 
     start   the first commit with at least `untimed_records`: the system is warm
-    end     the last commit at least half a commit interval before the last one of all
+    end     the last commit at least half a commit interval before the very last one
 
-The very last commit does not count because between running out of input and its next commit a
-system only waits: at a commit each second that is up to a second of a ten-second run, and the
-more unfair the faster the system is. If that leaves neither half of the timed records nor
-`MINIMUM_S` seconds, the last commit is the end after all, and `window_end` says `final_commit`.
+The very last commit does not count: after its input has ended, a system only waits for it. With a
+commit each second that is up to a second of a ten-second run, and it costs fast systems more. If
+this leaves less than half of the timed records and less than `MINIMUM_S` seconds, the last commit
+is the end, and `window_end` is `final_commit`.
 
-Partitions may commit together (one thread) or at different times (several). So the total at a
-time takes a partition that commits later as having moved evenly during the commit interval
-before that commit. Where all commit together this changes nothing.
+Partitions may commit together (one thread) or at different times. The total at a time interpolates
+a later partition evenly over the commit interval before its commit.
 
-Where the work goes on behind topics of the system's own (a repartition), a record is only done when it
-is through all of them. Each topic then counts alike (`staged_slope`): the records done are the mean of
-what is done of each, as a share of all that it got. A system that reads its input first and counts
-later has no advantage by that, nor has one that does both at once.
+Work that continues behind internal topics (a repartition) is done after all of them. Each topic
+then counts alike (`staged_slope`): records done are the mean of each topic's done share. Reading
+all input first gives no advantage.
 """
 
 import statistics
@@ -36,14 +32,12 @@ from itertools import pairwise
 
 MINIMUM_S = 2.0
 PAUSE_MS = 500
-#: Above any partition's number: what tells the partitions of several topics apart.
+#: Above any partition's number: separates the partitions of several topics.
 _PARTITIONS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
-    """One partition's committed offset with its metadata, and when the broker wrote it."""
-
     at_ms: int
     partition: int
     offset: int
@@ -52,8 +46,6 @@ class CommitRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProgressPoint:
-    """At `at_ms`, `records` of the input were done, over all partitions."""
-
     at_ms: int
     records: float
 
@@ -63,13 +55,13 @@ class Slope:
     """The rate between two commits.
 
     Attributes:
-        start: The first commit at which the system was warm.
+        start: The first commit of the warm system.
         end: The last commit that counts.
-        commits: At how many different times something was committed after `start`, up to `end`.
-        window_end: `last_commit_before_end`, or `final_commit` when there were too few.
-        pauses: How many times no commit came for `PAUSE_MS` longer than the interval that was asked for.
+        commits: Number of different commit times after `start`, up to `end`.
+        window_end: `last_commit_before_end`, or `final_commit` with too few commits.
+        pauses: Gaps between commits of more than `PAUSE_MS` beyond the requested interval.
         longest_gap_ms: The longest time between two commits.
-        interval_ms: The middle one of all times between two commits of a partition: how often a system did commit.
+        interval_ms: Median time between two commits of a partition.
     """
 
     start: ProgressPoint
@@ -82,29 +74,23 @@ class Slope:
 
     @property
     def seconds(self) -> float:
-        """The time between both commits."""
         return (self.end.at_ms - self.start.at_ms) / 1000
 
     @property
     def pauses_per_million(self) -> float:
-        """How many pauses there were for a million records."""
         return self.pauses / (self.end.records - self.start.records) * 1e6
 
     @property
     def records_per_s(self) -> float:
-        """The rate between both commits."""
         return (self.end.records - self.start.records) / self.seconds
 
 
 @dataclass(slots=True)
 class PartitionTrack:
-    """The commits of one partition, in order of time."""
-
     times_ms: list[int] = field(default_factory=list[int])
     offsets: list[int] = field(default_factory=list[int])
 
     def add(self, commit: CommitRecord) -> None:
-        """Take the next commit, which must not go back."""
         before = self.offsets[-1] if self.offsets else 0
         if commit.offset < before:
             raise ValueError(
@@ -116,7 +102,7 @@ class PartitionTrack:
             self.offsets.append(commit.offset)
 
     def done_at(self, at_ms: int, commit_interval_ms: int) -> float:
-        """Return how many records were done at a time (see the module's last paragraph)."""
+        """Return the records done at a time, interpolated as in the module's docstring."""
         after = bisect_right(self.times_ms, at_ms)
         done = self.offsets[after - 1] if after else 0
         if after == len(self.times_ms):
@@ -133,22 +119,13 @@ class PartitionTrack:
 def progress_points(
     commits: Iterable[CommitRecord], *, commit_interval_ms: int
 ) -> list[ProgressPoint]:
-    """Return how much was done at each time something was committed, in order.
-
-    Args:
-        commits: The group's commits, in the order of the log.
-        commit_interval_ms: The interval the system was asked to commit in.
-
-    Raises:
-        ValueError: A partition's committed offset went back.
-    """
     return _points(partition_tracks(commits), commit_interval_ms)
 
 
 def partition_tracks(commits: Iterable[CommitRecord]) -> dict[int, PartitionTrack]:
-    """Return the commits of each partition. Raises `ValueError` if a partition's committed offset went back."""
+    """Return the commits of each partition; raise `ValueError` if an offset decreased."""
     tracks: dict[int, PartitionTrack] = {}
-    for commit in sorted(commits, key=lambda each: each.at_ms):  # stable: the log's order stays
+    for commit in sorted(commits, key=lambda each: each.at_ms):  # stable: keeps the log's order
         tracks.setdefault(commit.partition, PartitionTrack()).add(commit)
     return tracks
 
@@ -170,16 +147,10 @@ def staged_slope(
     records: int,
     commit_interval_ms: int,
 ) -> Slope:
-    """Return the rate of a run whose records pass several topics, the input being the first of them.
-
-    Args:
-        stages: The group's commits for each topic, in the order of the log.
-        untimed_records: How many records are the warm-up.
-        records: How many records the input has.
-        commit_interval_ms: The interval the system was asked to commit in.
+    """Return the rate of a run whose records pass several topics; the first is the input.
 
     Raises:
-        ValueError: The commits do not allow a figure; the text says what to change.
+        ValueError: The commits do not allow a figure; the text names the remedy.
     """
     scaled: list[CommitRecord] = []
     for number, commits in enumerate(stages):
@@ -191,7 +162,7 @@ def staged_slope(
             raise ValueError(f"the system committed {total} of {records} records")
         if not total:
             raise ValueError(f"the system committed nothing of its own topic number {number}")
-        # Their offsets also count what marks the ends of transactions, so there are more than there are records.
+        # Their offsets include transaction markers, so they exceed the number of records.
         scaled += [
             replace(
                 commit,
@@ -225,16 +196,10 @@ def slope(
     records: int,
     commit_interval_ms: int,
 ) -> Slope:
-    """Return the rate of a run (see the module's text for why these two points).
-
-    Args:
-        commits: The group's commits, in the order of the log.
-        untimed_records: How many records are the warm-up.
-        records: How many records there are.
-        commit_interval_ms: The interval the system was asked to commit in.
+    """Return the rate of a run between the module docstring's two commits.
 
     Raises:
-        ValueError: The commits do not allow a figure; the text says what to change.
+        ValueError: The commits do not allow a figure; the text names the remedy.
     """
     tracks = partition_tracks(commits)
     points = _points(tracks, commit_interval_ms)
@@ -268,10 +233,7 @@ def slope(
 
 
 def _interval_ms(tracks: Iterable[PartitionTrack], start_ms: int, end_ms: int) -> float:
-    """Return the middle one of all times between two commits of a partition, from one moment to another.
-
-    0 where no partition has two commits there.
-    """
+    """Return the median time between two commits of a partition; 0 without two commits."""
     gaps_ms = [
         after_ms - before_ms
         for track in tracks

@@ -1,4 +1,4 @@
-"""Environments for peers that are Python libraries: one each, made once, apart from ours."""
+"""Virtual environments of Python peers: one each, made once."""
 
 import hashlib
 import shutil
@@ -13,21 +13,20 @@ INSTALL_TIMEOUT_S = 600
 
 
 class PeerEnvironmentError(Exception):
-    """A peer's environment could not be made; the text says what to do by hand."""
+    """A peer's environment could not be made; the text has the manual steps."""
 
 
 def cache_dir() -> Path:
-    """Return the folder, in the user's cache, for what benchmarks need."""
     folder = jars.cache_dir() / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def prepared_python(name: str, requirements: Path) -> Path:
-    """Return the interpreter of an environment with these requirements, made if need be.
+    """Return the interpreter of an environment with these requirements; make it if missing.
 
-    The folder's name holds a hash of the requirements and of the Python that runs this, whose builds differ in speed, so
-    a changed pin or another Python makes a new environment.
+    The folder's name has a hash of the requirements and of the running Python, whose builds differ
+    in speed. So a changed pin or another Python makes a new environment.
     """
     pinned = requirements.read_bytes() + f"{sys.version}{sys.base_prefix}".encode()
     digest = hashlib.sha256(pinned).hexdigest()[:12]
@@ -36,7 +35,7 @@ def prepared_python(name: str, requirements: Path) -> Path:
     if python.exists():
         if (folder / "complete").exists():
             return python
-        shutil.rmtree(folder)  # an installation that was cut off
+        shutil.rmtree(folder)  # an interrupted installation
     print(f"making the environment for {name} (once): {folder}", flush=True)
     venv.create(folder, with_pip=True)
     done = subprocess.run(
@@ -56,7 +55,6 @@ def prepared_python(name: str, requirements: Path) -> Path:
 
 
 def installed_versions(python: Path, packages: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions of packages in an environment; those not there are left out."""
     code = (
         "import importlib.metadata as m, sys\n"
         "for name in sys.argv[1:]:\n"

@@ -1,11 +1,11 @@
-"""The result file: one per suite, its form laid down for good, so that years can be compared.
+"""Result files: one per suite, in a fixed form that stays comparable over years.
 
     {"suite", "date", "cpu", "cores", "versions": {...},
      "rows": [{"system", "job", "guarantee", "metric", "value", "unit", "range": [lo, hi], "runs",
                "parameters": {...}}]}
 
 A row is one metric of one system in one setting: the median of its runs and their range.
-`parameters` holds the setting, and the single values in the order of the rounds.
+`parameters` has the setting, and the single values in the order of the rounds.
 """
 
 import statistics
@@ -42,18 +42,18 @@ METRICS: Mapping[str, str] = {
     "beat_bytes": "bytes",
     "leader_beat_bytes": "bytes",
 }
-# Commit intervals that all systems run with; another one is somebody's own default.
+# Commit intervals of all systems; another one is a system's own default.
 COMMON_INTERVALS_MS = (100, 1_000)
 SETTING_KEYS = ("commit_interval_ms", "cache_bytes", "factor", "zipf", "members", "tasks")
-#: Suites in which each system has its run alone: cycles are the repetitions.
+#: Suites without turns: cycles are the repetitions.
 NO_TURNS = frozenset({"handoff"})
-#: The parameter of rows that were measured on another machine than their result says: which one.
+#: Parameter of rows from another machine than their result's.
 MACHINE = "machine"
-#: The parameter of rows without a figure in one of the rounds before their last: which rounds they have.
+#: Parameter of rows with gaps in their rounds: the rounds with a figure.
 ROUNDS = "rounds"
 #: The system that the others are compared with.
 BASELINE = "kafka-streams"
-#: What stands in a table where there is nothing to tell.
+#: Empty cell of a table.
 NONE = "–"  # noqa: RUF001 - an en dash
 #: The version that belongs to the machine.
 PYTHON = "python"
@@ -62,8 +62,6 @@ RESULTS_DIR = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One metric of one system in one setting."""
-
     system: str
     job: str
     guarantee: str | None
@@ -76,25 +74,22 @@ class Row:
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """What two rows must share to stand side by side."""
         return (self.job, self.guarantee, *(self.parameters.get(key) for key in SETTING_KEYS))
 
     @property
     def rounds(self) -> list[int]:
-        """The rounds that its values are of: all from the first on, unless it says others."""
+        """Rounds of its values: from the first on, unless a parameter lists them."""
         others: list[int] | None = self.parameters.get(ROUNDS)
         return list(range(1, self.runs + 1)) if others is None else others
 
     def of_machine(self, machine: str | None) -> "Row":
-        """Return the row with the machine that it was measured on, if that is not its result's."""
+        """Return the row with its machine, if that differs from its result's."""
         others = {name: value for name, value in self.parameters.items() if name != MACHINE}
         return replace(self, parameters=others if machine is None else {**others, MACHINE: machine})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteResult:
-    """All rows of a suite, and the machine and versions they were measured with."""
-
     suite: str
     date: str
     cpu: str
@@ -104,18 +99,17 @@ class SuiteResult:
 
     @property
     def machine(self) -> str:
-        """The machine of all rows that don't name another one, and the Python on it: builds differ in speed, too."""
+        """Machine of rows without one of their own, with its Python: builds differ in speed."""
         python = f"Python {self.versions[PYTHON]}, " if PYTHON in self.versions else ""
         return f"{self.cpu}, {python}{self.cores} cores"
 
     def machine_of(self, row: Row) -> str:
-        """Return the machine that a row was measured on."""
         machine: str = row.parameters.get(MACHINE, self.machine)
         return machine
 
 
 def rounds_parameter(rounds: Iterable[int]) -> dict[str, list[int]]:
-    """Return the parameter that says which rounds there were a figure in, nothing if it is all from the first on.
+    """Return the parameter of rounds with gaps; none for all rounds from the first on.
 
     >>> rounds_parameter([1, 2, 3]), rounds_parameter([1, 3])
     ({}, {'rounds': [1, 3]})
@@ -133,7 +127,6 @@ def make_row(  # a row's fields are fixed by the file's form
     metric: str,
     parameters: Mapping[str, Any],
 ) -> Row:
-    """Return the row for the values of one or more runs, in the order of their rounds."""
     if not values:
         raise ValueError(f"{system}, {job}, {metric}: a row needs at least one run")
     if metric not in METRICS:
@@ -159,7 +152,6 @@ def make_rows(
     guarantee: str | None,
     parameters: Mapping[str, Any],
 ) -> list[Row]:
-    """Return a row for each metric of one system in one setting."""
     return [
         make_row(
             values,
@@ -174,10 +166,10 @@ def make_rows(
 
 
 def merged(old: SuiteResult | None, new: SuiteResult) -> SuiteResult:
-    """Return the new result, with the old one's rows for settings the new one did not run.
+    """Return the new result, with the old rows of settings that it lacks.
 
-    Rows of one setting are only ever taken from one of them, because they were run in turns: they stand beside each
-    other. Suites without turns give way system by system. Rows that were measured on another machine say so.
+    All rows of one setting come from one result, because they ran in turns. Suites without turns
+    are replaced by system. Rows from another machine name it.
     """
     if old is None:
         return new
@@ -191,7 +183,7 @@ def merged(old: SuiteResult | None, new: SuiteResult) -> SuiteResult:
 
 
 def fewer_runs(old: SuiteResult | None, new: SuiteResult) -> list[str]:
-    """Return where rows of fewer runs, or none, take the place of rows of more: a line for each setting and system."""
+    """Return a line per setting and system whose new rows have fewer runs than the old ones."""
     if old is None:
         return []
     now, run = _runs(new), _places(new)
@@ -203,12 +195,10 @@ def fewer_runs(old: SuiteResult | None, new: SuiteResult) -> list[str]:
 
 
 def encode(result: SuiteResult) -> bytes:
-    """Return the result file's bytes."""
     return msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
 
 
 def decode(data: bytes) -> SuiteResult:
-    """Return the result in a file's bytes; wrong forms name the field."""
     result = msgspec.json.decode(data, type=SuiteResult)
     for row in result.rows:
         if row.metric not in METRICS:
@@ -221,12 +211,10 @@ def decode(data: bytes) -> SuiteResult:
 
 
 def load(path: Path) -> SuiteResult | None:
-    """Return the result in a file, or None where there is no file."""
     return decode(path.read_bytes()) if path.exists() else None
 
 
 def save(result: SuiteResult, path: Path) -> None:
-    """Write a result file whole: a reader sees the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_bytes(encode(result))
@@ -234,12 +222,11 @@ def save(result: SuiteResult, path: Path) -> None:
 
 
 def results_path(suite: str) -> Path:
-    """Return where the last full run of a suite is kept."""
     return RESULTS_DIR / f"{suite}.json"
 
 
 def _place(suite: str, setting: tuple[Any, ...], system: str) -> tuple[Any, ...]:
-    """Return what rows share that only stay together: their setting, where there are no turns their system, too."""
+    """Return the key of rows that stay together: setting, and system without turns."""
     return (setting, system) if suite in NO_TURNS else (setting,)
 
 
@@ -248,7 +235,6 @@ def _places(result: SuiteResult) -> set[tuple[Any, ...]]:
 
 
 def _runs(result: SuiteResult) -> dict[tuple[tuple[Any, ...], str], int]:
-    """Return how many runs, or cycles of one, the rows of each setting and system are from."""
     found: dict[tuple[tuple[Any, ...], str], int] = {}
     for row in result.rows:
         runs = max(row.runs, row.parameters.get("events", 0))
@@ -262,5 +248,4 @@ def _setting_text(setting: tuple[Any, ...]) -> str:
 
 
 def _rounded(value: float) -> float:
-    """Return the value without digits that no run could repeat."""
     return round(value, 3) if abs(value) < 100 else round(value)

@@ -1,4 +1,4 @@
-"""One run of one system: start it, wait until all input is committed, stop it, check, measure."""
+"""One run of one system: start, wait for committed input, stop, check, measure."""
 
 import time
 from collections.abc import Mapping
@@ -22,28 +22,24 @@ ADMIN_TIMEOUT_S = 30.0
 
 
 class WrongResultError(RunFailedError):
-    """A run whose output is wrong: nobody's figure of that round counts."""
+    """A run with wrong output; it voids the whole round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What to run.
+    """Parameters of a run.
 
     Attributes:
-        system: Which system.
-        job: Which job.
-        run_name: Names the run's topics and group; never used twice on one broker.
-        guarantee: `at_least_once` or `exactly_once`.
-        commit_interval_ms: How often the system is asked to commit.
-        cache_bytes: How much it may hold back from its output; 0: every update is an output.
-        threads: How many threads, for systems that have a choice; else None.
-        source: The input, already filled.
-        second_source: A second input whose records are work too, already filled.
-        repartitions: Whether records are only done when they are through the system's own topics.
-        tally: Reads the output; by default it is counts, or copies, as the system writes them.
-        untimed_records: How many records are the warm-up.
-        extra: Arguments of the suite's own, for the system's program.
-        slowest_records_per_s: A run that is slower than this is given up.
+        run_name: Name of the run's topics and group; unique on a broker.
+        cache_bytes: Output cache; 0: every update is an output.
+        threads: Threads of systems with a choice; else None.
+        source: The filled input.
+        second_source: A filled second input whose records are work too.
+        repartitions: Records are done only after the system's internal topics.
+        tally: Reader of the output; by default counts or copies.
+        untimed_records: Number of records in the warm-up.
+        extra: The suite's arguments of the system's program.
+        slowest_records_per_s: Slower runs are stopped.
     """
 
     system: System
@@ -63,19 +59,15 @@ class RunRequest:
 
     @property
     def work(self) -> tuple[InputSpec, ...]:
-        """The inputs whose records count as work."""
         return (self.source,) if self.second_source is None else (self.source, self.second_source)
 
     @property
     def records(self) -> int:
-        """How many records of work there are."""
         return sum(each.records for each in self.work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What a run with a right result showed."""
-
     slope: Slope
     outputs: int
     rss_mib_max: float
@@ -85,11 +77,11 @@ class RunResult:
 def run_once(
     bootstrap_servers: str, request: RunRequest, expected: Mapping[bytes, int]
 ) -> RunResult:
-    """Run a system over the whole input and return its figures, if its result is right.
+    """Run a system over the whole input and return its figures.
 
     Raises:
-        WrongResultError: The output is not the direct count of the input.
-        RunFailedError: The run has no figure for another reason; the text says which.
+        WrongResultError: The output differs from the direct computation.
+        RunFailedError: The run has no figure for another reason.
     """
     try:
         return _checked_run(bootstrap_servers, request, expected)
@@ -133,7 +125,6 @@ def _checked_run(
 
 
 def _stages(bootstrap_servers: str, request: RunRequest) -> list[list[CommitRecord]]:
-    """Return the group's commits, for the input and for each topic that the work goes on behind."""
     commits = read_group_commits(bootstrap_servers, request.run_name)
     first = [
         replace(commit, partition=commit.partition + number * source.partitions)
@@ -147,7 +138,6 @@ def _stages(bootstrap_servers: str, request: RunRequest) -> list[list[CommitReco
 
 
 def _run_process(bootstrap_servers: str, request: RunRequest, output_topic: str) -> Usage:
-    """Start the system, wait until it has committed all input, and stop it."""
     arguments = {
         "bootstrap_servers": bootstrap_servers,
         "application_id": request.run_name,
@@ -198,6 +188,5 @@ def _await_all_committed(bootstrap_servers: str, request: RunRequest, peer: Peer
 
 
 def delete_run_topics(admin: AdminClient, run_name: str) -> None:
-    """Delete the run's output and whatever internal topics the system made for its group."""
     names = [name for name in admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics if run_name in name]
     input_topic.delete_topics(admin, sorted(names))

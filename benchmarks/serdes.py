@@ -1,8 +1,9 @@
-"""What checks of serdes cost beside the bare encoder and decoder: one process, rounds in turns, no broker.
+"""Cost of the checks in serdes against the bare codecs: one process, no broker.
 
     python -m benchmarks.serdes [--rounds 200]
 
-Each line has nanoseconds of processor time for one value (the median of all rounds, and the least) and their ratio.
+Each line has nanoseconds of processor time per value (median and minimum of all rounds, in turns)
+and their ratio.
 """
 
 import argparse
@@ -38,7 +39,7 @@ class Order(msgspec.Struct):
 
 @dataclass
 class DataOrder:
-    """The same as a dataclass."""
+    """`Order` as a dataclass."""
 
     id: int
     name: str
@@ -48,7 +49,7 @@ class DataOrder:
 
 
 class ModelOrder(BaseModel):
-    """The same as a pydantic model."""
+    """`Order` as a pydantic model."""
 
     id: int
     name: str
@@ -58,8 +59,6 @@ class ModelOrder(BaseModel):
 
 
 class Item(msgspec.Struct):
-    """A part of a basket."""
-
     sku: str
     count: int
 
@@ -78,7 +77,6 @@ Case = tuple[Callable[[], object], Callable[[], object]]
 
 
 def cases() -> dict[str, Case]:
-    """Return for each line the bare library's work and the serde's."""
     fields: list[dict[str, Any]] = [
         {"id": n, "name": f"name-{n}", "cents": n * 100, "weight": n + 0.5, "paid": (True, None)[n % 2]}
         for n in range(_VALUES)
@@ -130,7 +128,6 @@ def _write(serde: Any, values: Sequence[Any]) -> Callable[[], object]:
 
 
 def measure(case: Case, rounds: int) -> list[list[float]]:
-    """Return nanoseconds for one value of each round, for both sides, which take turns."""
     taken: list[list[float]] = [[], []]
     for _ in range(rounds):
         for times, work in zip(taken, case, strict=True):
@@ -139,7 +136,6 @@ def measure(case: Case, rounds: int) -> list[list[float]]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     rounds = parser.parse_args().rounds

@@ -1,7 +1,7 @@
-"""A steady input, on schedule whatever the system does: an open loop (suites `latency` and `memory`).
+"""Steady input on a fixed schedule: an open loop (suites `latency` and `memory`).
 
-Each record has a moment at which it is due. A feeder that is late sends what is due at once and does not move the schedule:
-what a slow system or a slow feeder costs stays in the figures (no coordinated omission).
+A late feeder sends due records immediately and keeps the schedule. So delays of a slow system or
+feeder stay in the figures (no coordinated omission).
 """
 
 import time
@@ -18,7 +18,7 @@ QUEUE_RECORDS = 500_000
 
 
 def feeding_producer(bootstrap_servers: str) -> Producer:
-    """Return a producer that sends at once and places keys as Kafka's own clients do."""
+    """Return a producer without linger and with Kafka's partitioner."""
     return Producer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -32,12 +32,12 @@ def feeding_producer(bootstrap_servers: str) -> Producer:
 
 
 class SteadyFeeder(WatchedThread):
-    """Writes given records at a steady rate until they are all out.
+    """Writes given records at a steady rate.
 
     Attributes:
-        begin_s: The monotonic moment at which the first record was due; None before the start.
-        sent: How many were handed to the client.
-        late_ms: How far behind its schedule the feeder was with each record.
+        begin_s: Monotonic due time of the first record; None before the start.
+        sent: Number of records passed to the client.
+        late_ms: The feeder's delay of each record.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SteadyFeeder(WatchedThread):
         self._producer = feeding_producer(bootstrap_servers)
 
     def work(self) -> None:
-        """Write until all records are out, or until stopped; wait until what was sent is delivered."""
+        """Write until all records are sent, or until stopped; wait for their delivery."""
         self.begin_s = begin_s = time.monotonic()
         records = self._records
         for number, (key, value) in enumerate(records):

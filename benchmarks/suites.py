@@ -1,4 +1,4 @@
-"""The suites by name: which jobs they have, and whether this version can run them."""
+"""Suites by name, with their jobs and options."""
 
 from dataclasses import dataclass
 
@@ -16,11 +16,9 @@ class Suite:
     """One suite.
 
     Attributes:
-        name: As given on the command line and in the result file.
-        summary: What it answers.
-        jobs: Its jobs that can be run.
-        later_jobs: Its jobs that are laid down but not built yet.
-        options: What it takes on the command line beside `COMMON_OPTIONS`.
+        summary: The question it answers.
+        later_jobs: Planned jobs that are not built yet.
+        options: Its options besides `COMMON_OPTIONS`.
     """
 
     name: str
@@ -31,11 +29,10 @@ class Suite:
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Every option that it takes."""
         return COMMON_OPTIONS + self.options
 
 
-#: What every suite takes, also where there is only one job or one system to choose.
+#: Options of every suite, even with one job or one system.
 COMMON_OPTIONS = ("--quick", "--jobs", "--systems", "--pairs", "--json", "--keep")
 
 _SUITES = (
@@ -84,7 +81,7 @@ _SUITES = (
     ),
     Suite(
         name="coordinator",
-        summary="what leading a group costs, up to 200 members and 1,000 tasks",
+        summary="the cost of leading a group, up to 200 members and 1,000 tasks",
         jobs=coordinator.JOBS,
     ),
 )

@@ -1,4 +1,4 @@
-"""The suite `throughput` at a glance: a line for each setting, and a picture of all jobs. Pure: rows in, texts out."""
+"""Summary of the suite `throughput`: a line per setting, and a chart of all jobs (pure)."""
 
 from collections.abc import Iterator, Mapping
 from string import ascii_lowercase
@@ -33,14 +33,12 @@ HEADINGS: Final = (
     "2 workers × Kafka Streams",  # noqa: RUF001 - the same
     "machine",
 )
-#: The headings of columns with texts.
 LEFT: Final = frozenset({*SETTING_HEADINGS, "machine"})
-#: What a reader of the table has to know.
 NOTES: Final = (
     f"Records a second, medians; ratios are medians of the rounds' ratios. `{DIFFER}`: one system's cache let through over a tenth fewer"
     " outputs than the other's, so it had less to do, and no ratio is given."
 )
-#: The setting that is drawn: all jobs have it.
+#: The drawn setting: all jobs have it.
 _DRAWN: Final = ("exactly once", "100 ms", "none")
 _LOOKS: Final = {ONE: "#7dbfa3", TWO: "#0b6e4f", QUIX: "#888888"}
 _NAMES: Final = {ONE: "Tidewheel, 1 worker", TWO: "Tidewheel, 2 workers", QUIX: "Quix Streams"}
@@ -52,7 +50,6 @@ _GAP: Final = 14
 
 
 def summary_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return a line for each setting in which Kafka Streams ran beside us, a text for each of `HEADINGS`."""
     lines: list[tuple[str, ...]] = []
     letters = _letters(result)
     for figures in _compared(result):
@@ -68,7 +65,6 @@ def summary_lines(result: SuiteResult) -> list[tuple[str, ...]]:
 
 
 def machines_text(result: SuiteResult) -> str:
-    """Return what the letters of the last column stand for: machine, Python and days."""
     days: dict[str, set[str]] = {}
     for figures in _compared(result):
         rate = figures[BASELINE].rate
@@ -82,20 +78,18 @@ def machines_text(result: SuiteResult) -> str:
 
 
 def _compared(result: SuiteResult) -> Iterator[Mapping[str, SystemFigures]]:
-    """Yield the figures of settings in which Kafka Streams ran beside us."""
     for figures in figures_by_setting(result):
         if BASELINE in figures and {ONE, TWO} & figures.keys():
             yield figures
 
 
 def _letters(result: SuiteResult) -> Mapping[str, str]:
-    """Return a letter for each machine, in the order of the lines."""
     machines = dict.fromkeys(result.machine_of(each[BASELINE].rate) for each in _compared(result))
     return dict(zip(machines, ascii_lowercase, strict=False))
 
 
 def throughput_svg(result: SuiteResult) -> str | None:
-    """Return the picture: for each job how many times as fast as Kafka Streams each system was; None without a job."""
+    """Return the SVG: each system's ratio to Kafka Streams by job; None without a job."""
     jobs = _drawn(result)
     if not jobs:
         return None
@@ -144,7 +138,6 @@ def throughput_svg(result: SuiteResult) -> str | None:
 
 
 def _drawn(result: SuiteResult) -> Mapping[str, Mapping[str, float]]:
-    """Return each job's bars: its systems that may be compared with Kafka Streams, and their ratios."""
     jobs: dict[str, Mapping[str, float]] = {}
     for figures in _compared(result):
         baseline = figures[BASELINE]

@@ -1,9 +1,9 @@
-"""The measured systems: how each is made ready, started, and what it can be asked.
+"""The measured systems: preparation, start and options.
 
-Every peer is a program that takes NAME=VALUE arguments, runs until SIGTERM and then closes
-cleanly. The arguments are the same for all: `bootstrap_servers`, `application_id` (the consumer
-group), `input_topic`, `output_topic`, `state_dir`, `guarantee`, `commit_interval_ms`,
-`cache_bytes`, `threads`; and of the suite: `job`, and `other_topic` where a job has two inputs.
+Every peer is a program with NAME=VALUE arguments that runs until SIGTERM and then closes cleanly.
+All get `bootstrap_servers`, `application_id` (the consumer group), `input_topic`, `output_topic`,
+`state_dir`, `guarantee`, `commit_interval_ms`, `cache_bytes` and `threads`; and from the suite
+`job`, with `other_topic` for a second input.
 """
 
 import sys
@@ -15,7 +15,7 @@ from benchmarks import java, python_environment
 from benchmarks.results import GUARANTEES
 
 PEERS = Path(__file__).parent / "peers"
-# Java ends a program that a SIGTERM closed with 128 + 15, even if it closed cleanly.
+# Java exits with 128 + 15 after SIGTERM, even after a clean close.
 JAVA_STOPPED = 143
 
 
@@ -24,17 +24,14 @@ class System:
     """One measured system.
 
     Attributes:
-        name: As it stands in the result file.
-        command: Makes the system ready for a job and returns the command that starts it.
-        guarantees: Which guarantees it can give.
-        output_format: How its counts are written: `int64`, `json`, or `copy` (see `outputs`).
-        default_commit_interval_ms: Its own default by guarantee; empty where it has none.
-        cache: Whether it runs with a cache, too; what has no state has nothing to hold back. A system that has
-            state but no cache runs as it is, and its outputs say so.
-        threads: The numbers of threads to choose the best from; empty where there is no choice.
-        record_share: The share of the records it gets, because it is much slower than the rest.
-        slowest_share: The share of the usual least rate below which a run is given up.
-        clean_exits: The exit codes of a clean stop.
+        command: Prepares a job and returns its start command.
+        output_format: Format of its counts: `int64`, `json`, or `copy` (see `outputs`).
+        default_commit_interval_ms: Its default by guarantee; empty without one.
+        cache: It also runs with an output cache. A stateful system without a cache runs as it is.
+        threads: Numbers of threads to choose from; empty without a choice.
+        record_share: Share of the records, for much slower systems.
+        slowest_share: Share of the usual minimum rate; slower runs are stopped.
+        clean_exits: Exit codes of a clean stop.
     """
 
     name: str
@@ -91,13 +88,11 @@ def _by_hand(_job: str) -> list[str]:
 
 
 def _in_own_environment(system: str, job: str) -> list[str]:
-    """Return the command of a Python program whose environment is made if need be."""
     python = python_environment.prepared_python(system, requirements(system))
     return [str(python), str(_program(system, f"{job}.py"))]
 
 
 def requirements(system: str) -> Path:
-    """Return what a system's own environment is made of."""
     return PEERS / system / "requirements.txt"
 
 
@@ -109,7 +104,6 @@ def _program(system: str, name: str) -> Path:
 
 
 def _camel(job: str) -> str:
-    """Return a job's name as a Java class is named."""
     return "".join(part.capitalize() for part in job.split("_"))
 
 

@@ -1,7 +1,4 @@
-"""The tables made from result files: on the terminal with rich, in documents as Markdown.
-
-Both show the same lines; of `throughput` there is a summary besides.
-"""
+"""Tables of result files: on the terminal with rich, in documents as Markdown."""
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -60,9 +57,9 @@ PICTURE = "restore-growth.svg"
 MEMORY_PICTURE = "memory.svg"
 NUMERIC = frozenset(HEADINGS[SETTING_COLUMNS + 1 :])
 NEVER_CUT = frozenset({"system", "what happens"})
-#: A table's headings, which of them are texts, and what makes its lines.
+#: Headings, text columns, and the maker of a table's lines.
 _Table = tuple[Sequence[str], frozenset[str], Callable[[SuiteResult], list[tuple[str, ...]]]]
-#: What documents have besides of the suite `throughput`, by their marks.
+#: Further tables of the suite `throughput` in documents, by marker.
 _PLAIN: Mapping[str, _Table] = {
     goals.MARK: (goals.HEADINGS, goals.LEFT, goals.goal_lines),
     costs.LIMIT_MARK: (costs.LIMIT_HEADINGS, costs.LEFT, costs.limit_lines),
@@ -81,10 +78,7 @@ _OWN: Mapping[str, _Table] = {
 
 
 def table_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return the table's lines, a text for each of `HEADINGS`.
-
-    Settings are in a fixed order, whichever was run last; systems in the order of their turns.
-    """
+    """Return the table's lines: settings in a fixed order, systems in the order of their turns."""
     lines: list[tuple[str, ...]] = []
     for figures in figures_by_setting(result):
         baseline = figures.get(BASELINE)
@@ -94,7 +88,6 @@ def table_lines(result: SuiteResult) -> list[tuple[str, ...]]:
 
 
 def rich_tables(result: SuiteResult) -> Group:
-    """Return the tables for a terminal: one for each setting, under a line that names it."""
     shown: list[RenderableType] = [f"[bold]{result.suite}[/bold]: {_measured(result, result.rows)}"]
     own = _own_lines(result)
     if own is not None:
@@ -122,7 +115,6 @@ def rich_tables(result: SuiteResult) -> Group:
 def _own_lines(
     result: SuiteResult,
 ) -> tuple[Sequence[str], frozenset[str], list[tuple[str, ...]]] | None:
-    """Return headings, which of them are texts, and lines of a suite with a table of its own; else None."""
     own = _OWN.get(result.suite)
     return None if own is None else (own[0], own[1], own[2](result))
 
@@ -130,7 +122,7 @@ def _own_lines(
 def _own_table(
     headings: Sequence[str], left: frozenset[str], lines: Sequence[tuple[str, ...]]
 ) -> Table:
-    # Many columns: as little between them as can be, and no figure and no system's name is cut.
+    # Many columns: minimal space between them; figures and system names stay whole.
     table = Table(box=SIMPLE, padding=(0, 0, 0, 1), pad_edge=False)
     for heading in headings:
         if heading in left:
@@ -143,7 +135,6 @@ def _own_table(
 
 
 def markdown_table(result: SuiteResult) -> str:
-    """Return the table as Markdown, with the machine and versions below it."""
     headings: Sequence[str]
     left: frozenset[str]
     lines: Sequence[Sequence[str]]
@@ -158,7 +149,6 @@ def markdown_table(result: SuiteResult) -> str:
 
 
 def growth_markdown(result: SuiteResult, picture: str) -> str:
-    """Return the table of the job `growth`, below the picture of it, which is at a path."""
     shown = "How long a restore takes as the changelog and the state grow"
     lines = growth.growth_lines(result)
     measured = [row for row in result.rows if row.job == growth.JOB]
@@ -174,7 +164,6 @@ def _markdown(
     lines: Sequence[Sequence[str]],
     measured: str,
 ) -> str:
-    """Return a table with what stands below it: on which machines it was measured, and the versions."""
     versions = ", ".join(
         f"{name} {version}" for name, version in sorted(result.versions.items()) if name != PYTHON
     )
@@ -186,14 +175,12 @@ def _markdown(
 
 
 def _rows(headings: Sequence[str], left: frozenset[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return the table alone, in Markdown."""
     marks = [":--" if heading in left else "--:" for heading in headings]
     rows: Iterable[Sequence[str]] = (headings, marks, *lines)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _measured(result: SuiteResult, rows: Iterable[Row]) -> str:
-    """Return on which machine rows were measured, and when; of several machines which setting on which one."""
     settings: dict[str, dict[str, set[str]]] = {}
     for row in rows:
         text = _setting_text(row) + (f" of {row.system}" if result.suite in NO_TURNS else "")
@@ -214,7 +201,7 @@ def _setting_text(row: Row) -> str:
 
 
 def marked(text: str, suite: str, table: str) -> str:
-    """Return a document with what stands between a suite's two markers replaced by its table.
+    """Return a document with a new table between a suite's two markers.
 
     Raises:
         ValueError: The document does not have both markers, in order, once.
@@ -227,10 +214,9 @@ def marked(text: str, suite: str, table: str) -> str:
 
 
 def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
-    """Put each suite's table into a document; return the suites written.
+    """Write each suite's table into a document; return the suites written.
 
-    Suites whose markers the document does not have are left out. The picture of the job `growth` (suite `restore`) is written
-    beside a document that has its markers.
+    Suites without markers in the document are skipped. Charts are written next to the document.
     """
     text = document.read_text(encoding="utf-8")
     written: list[str] = []
@@ -254,19 +240,16 @@ def write_tables(document: Path, results: Iterable[SuiteResult]) -> list[str]:
 
 
 def _throughput_marks(result: SuiteResult, text: str) -> list[str]:
-    """Return which other tables of the suite `throughput` a document has room for."""
     marks = (summary.MARK, *_PLAIN) if result.suite == "throughput" else ()
     return [mark for mark in marks if f"<!-- benchmarks:{mark} -->" in text]
 
 
 def _plain(result: SuiteResult, mark: str) -> str:
-    """Return a table without machines and versions, which stand below the table of the rates."""
     headings, left, lines = _PLAIN[mark]
     return _rows(headings, left, lines(result))
 
 
 def _summary(result: SuiteResult, document: Path) -> str:
-    """Return the summary of `throughput` below its picture, which is written beside the document."""
     lines, machines = summary.summary_lines(result), summary.machines_text(result)
     table = _markdown(result, summary.HEADINGS, summary.LEFT, lines, machines)
     text = f"{table}\n\n{summary.NOTES}"
@@ -278,7 +261,6 @@ def _summary(result: SuiteResult, document: Path) -> str:
 
 
 def _with_picture(result: SuiteResult, document: Path) -> str:
-    """Return a suite's table, below its picture if it has one, which is written beside the document."""
     table = markdown_table(result)
     picture = memory_plot.memory_svg(result) if result.suite == "memory" else None
     if picture is None:
@@ -288,7 +270,6 @@ def _with_picture(result: SuiteResult, document: Path) -> str:
 
 
 def _lacking_lines(rate: Row, found: Collection[str]) -> Iterator[tuple[str, ...]]:
-    """Yield a line for each peer that has not what the setting of a row needs, beside those that have it."""
     job = plan.JOBS.get(rate.job)
     if job is None:
         return
@@ -300,7 +281,7 @@ def _lacking_lines(rate: Row, found: Collection[str]) -> Iterator[tuple[str, ...
 
 
 def _lack(system: System, job: plan.Job, rate: Row) -> str | None:
-    """Return what a system lacks for a setting, if it does and nothing else keeps it from running there."""
+    """Return the feature a system lacks for a setting, if it is the only obstacle."""
     parameters = rate.parameters
     own_default = parameters.get("commit_interval_ms") not in COMMON_INTERVALS_MS
     if own_default or (parameters.get("cache_bytes") and not system.cache):

@@ -1,9 +1,8 @@
-"""The suite `throughput`: how many records a second each system does, in each setting.
+"""The suite `throughput`: records per second of each system and setting.
 
-For each setting (guarantee, commit interval, cache) the systems run in turns, A B A B …, so that
-what the machine does besides hits all of them. How a rate is read off a run is explained in
-`progress`; every system's output is checked by value first (`outputs`). If the output of one
-system is wrong, that round has no figure for any of them.
+In each setting (guarantee, commit interval, cache) the systems run in turns, A B A B …, so other
+load on the machine hits all. `progress` explains the rate; `outputs` checks every output by value.
+A wrong output of one system voids the round for all.
 """
 
 import secrets
@@ -32,26 +31,23 @@ from benchmarks.systems import SYSTEMS, System
 JOBS = tuple(plan.JOBS)
 #: The programs of this suite have all jobs in one.
 PROGRAM = "throughput"
-# With a commit only each 30 s, a rate (two commits after the warm-up) takes over a minute.
+# With a commit each 30 s, a rate (two commits after the warm-up) takes over a minute.
 LONG_INTERVAL_MS = 10_000
 LONG_RECORDS = 24_000_000
-# A peer slower than a fifth of ours runs one round: more would add hours and change nothing.
+# A peer below a fifth of our rate runs one round: more would take hours and change nothing.
 SLOW = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is run.
+    """Amount of work.
 
     Attributes:
-        records: The input's size for systems that are not much slower than the rest.
-        pairs: How many rounds.
-        own_defaults: Whether each system also runs with its own default commit interval.
-        probe_records: The input's size for choosing the number of threads.
-        probe_once: Whether they are chosen once for all, not by job, guarantee and cache.
-        guarantees: Which guarantees are run if nobody names others.
-        commit_intervals_ms: Which intervals that all systems share, likewise.
-        caches: Which caches, likewise.
+        records: Input size of systems that are not much slower than the rest.
+        pairs: Number of rounds.
+        own_defaults: Each system also runs with its default commit interval.
+        probe_records: Input size for the choice of threads.
+        probe_once: Threads are chosen once, not by job, guarantee and cache.
     """
 
     records: int
@@ -82,16 +78,11 @@ QUICK = Size(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What part of the suite to run; the default is all of it.
+    """Selected part of the suite; the default is all.
 
     Attributes:
-        size: How much.
-        jobs: Which jobs.
-        systems: Which systems, in the order of their turns.
-        guarantees: Which guarantees.
-        commit_intervals_ms: Which intervals that all systems share.
-        caches: Which caches, by name; a job leaves out those that it does not run with.
-        threads: The number of threads where there is a choice; None: the best is found out.
+        caches: Names of caches; a job skips those that it does not run with.
+        threads: Number of threads for systems with a choice; None selects the best.
     """
 
     size: Size = FULL
@@ -105,8 +96,6 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting, and the systems that run in it in turns."""
-
     job: plan.Job
     guarantee: str
     commit_interval_ms: int
@@ -115,10 +104,7 @@ class Setting:
 
 
 def settings(selection: Selection) -> Iterator[Setting]:
-    """Yield what is to be run, in order.
-
-    After the intervals that all share comes each system's own default, unless it is one of them.
-    """
+    """Yield the settings in order: common intervals, then each system's own default."""
     for job in (plan.JOBS[name] for name in selection.jobs):
         able = [SYSTEMS[name] for name in selection.systems if name not in job.lacking]
         for guarantee in selection.guarantees:
@@ -144,7 +130,7 @@ def settings(selection: Selection) -> Iterator[Setting]:
 
 
 def inputs_for(system: System, setting: Setting, size: Size) -> tuple[InputSpec, ...]:
-    """Return what a system reads in a setting; of its work the first quarter is not timed."""
+    """Return a system's input in a setting; the first quarter of its work is not timed."""
     if setting.commit_interval_ms >= LONG_INTERVAL_MS:
         return setting.job.inputs(LONG_RECORDS)
     return setting.job.inputs(int(size.records * system.record_share * setting.job.record_share))
@@ -153,28 +139,20 @@ def inputs_for(system: System, setting: Setting, size: Size) -> tuple[InputSpec,
 def right_result(
     system: System, job: plan.Job, inputs: tuple[InputSpec, ...]
 ) -> Mapping[bytes, int]:
-    """Return what a system's output must be: the job's result, or as many of each key as went in."""
+    """Return the expected output: the job's result, or the input's count of each key for copies."""
     if system.output_format == "copy":
         return direct_counts(inputs[0])
     return expected(job.name, inputs)
 
 
 def untimed_records(*work: InputSpec) -> int:
-    """Return how many records of the work are the warm-up: a quarter, at most a million."""
+    """Return the records of the warm-up: a quarter, at most a million."""
     return min(sum(each.records for each in work) // 4, 1_000_000)
 
 
 @dataclass(slots=True)
 class ThroughputSuite:
-    """Runs a selection against a broker and collects the rows.
-
-    Attributes:
-        bootstrap_servers: Where the broker listens.
-        selection: What to run.
-        console: Where progress is shown.
-        date: The day, for the rows: a result file may hold rows of several.
-        failures: What went wrong, a line each; a suite with failures ends with exit code 1.
-    """
+    """Runs a selection against a broker and collects the rows; `failures` makes the exit code 1."""
 
     bootstrap_servers: str
     selection: Selection
@@ -188,13 +166,11 @@ class ThroughputSuite:
     )
 
     def rows(self) -> Iterator[list[Row]]:
-        """Run everything; yield the rows of each setting when it is done."""
         for setting in settings(self.selection):
             yield self._setting(setting)
 
     def _setting(self, setting: Setting) -> list[Row]:
-        """Run the systems of one setting in turns."""
-        for system in setting.systems:  # nothing is compiled, filled or computed between two turns
+        for system in setting.systems:  # no compilation, filling or computation between two turns
             system.command(PROGRAM)
             inputs = inputs_for(system, setting, self.selection.size)
             for source in inputs:
@@ -223,7 +199,7 @@ class ThroughputSuite:
     def _round(
         self, setting: Setting, turn: list[System], number: int
     ) -> dict[str, RunResult] | None:
-        """Run each system once; None if one wrote a wrong result, for then no figure counts."""
+        """Run each system once; None after a wrong result, which voids the round."""
         results: dict[str, RunResult] = {}
         wrong = False
         for system in turn:
@@ -269,14 +245,13 @@ class ThroughputSuite:
         return run_once(self.bootstrap_servers, request, right_result(system, job, inputs))
 
     def _best_threads(self, setting: Setting, system: System) -> int | None:
-        """Return the number of threads a system is fastest with, found out once."""
         if not system.threads:
             return None
         if self.selection.threads is not None:
             return self.selection.threads
         place = self._probe_place(setting, system)
         if place not in self._threads:
-            # At the shortest interval: there a short run has commits enough to measure by.
+            # At the shortest interval: there a short run has enough commits.
             probe = replace(
                 setting,
                 commit_interval_ms=min(COMMON_INTERVALS_MS),
@@ -303,13 +278,11 @@ class ThroughputSuite:
         return self._threads[place][0]
 
     def _probe_place(self, setting: Setting, system: System) -> tuple[str, str, str, bool]:
-        """Return what settings must share to have the number of threads chosen together."""
         if self.selection.size.probe_once:
             return (system.name, "", "", False)
         return (system.name, setting.job.name, setting.guarantee, setting.cache_bytes > 0)
 
     def _rows(self, setting: Setting, system: System, rounds: dict[int, RunResult]) -> list[Row]:
-        """Return the rows of one system in one setting, from its results by their rounds."""
         results = list(rounds.values())
         inputs = inputs_for(system, setting, self.selection.size)
         source, work = inputs[0], setting.job.work(inputs)

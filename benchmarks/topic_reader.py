@@ -1,4 +1,4 @@
-"""Reads whole topics, committed records only, for what is looked at after a run."""
+"""Reader of whole topics, committed records only, for checks after a run."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,6 @@ BATCH_RECORDS = 10_000
 
 
 def partition_count(bootstrap_servers: str, topic: str) -> int:
-    """Return how many partitions a topic has."""
     consumer = _consumer(bootstrap_servers)
     try:
         found = consumer.list_topics(topic, timeout=READ_TIMEOUT_S).topics[topic]
@@ -36,13 +35,13 @@ def partition_count(bootstrap_servers: str, topic: str) -> int:
 def read_to_end(
     bootstrap_servers: str, topic: str, partitions: Iterable[int]
 ) -> Iterator[list[Message]]:
-    """Yield the committed records of some partitions, in batches, until each one's end.
+    """Yield the committed records of partitions in batches, until their ends.
 
-    What is being committed is waited for: a transaction's offsets can be read a moment before its records can.
+    Open transactions are waited for: offsets become visible before their records.
 
     Raises:
         RunFailedError: The broker refuses; the text has its reason.
-        TimeoutError: Nothing came for `READ_TIMEOUT_S` and the end was not reached.
+        TimeoutError: No record came for `READ_TIMEOUT_S` before the end.
     """
     consumer = _consumer(bootstrap_servers)
     try:
@@ -50,7 +49,7 @@ def read_to_end(
         consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in sorted(left)])
         deadline = time.monotonic() + READ_TIMEOUT_S
         while left:
-            # A short time-out: consume() waits for a full batch, also after the end.
+            # Short: consume() waits for a full batch, also after the end.
             messages = consumer.consume(BATCH_RECORDS, timeout=0.1)
             batch: list[Message] = []
             for message in messages:
@@ -77,9 +76,8 @@ def read_to_end(
 
 
 def _log_ends(bootstrap_servers: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-    """Return where each partition ends, open transactions included."""
     latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    admin = quiet_admin(bootstrap_servers)  # lives until it has answered
+    admin = quiet_admin(bootstrap_servers)  # must live until its answer
     answers = admin.list_offsets(
         {TopicPartition(topic, each): latest for each in partitions},
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
@@ -91,7 +89,6 @@ def _log_ends(bootstrap_servers: str, topic: str, partitions: Iterable[int]) -> 
 
 
 def _consumer(bootstrap_servers: str) -> Consumer:
-    """Return a consumer that is given its partitions, joins no group and commits nothing."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

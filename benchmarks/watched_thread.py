@@ -1,15 +1,11 @@
-"""A thread that works until it is told to stop, and whose failure is raised by whoever looks after it."""
+"""A stoppable thread that keeps its error for its owner."""
 
 import threading
 from abc import abstractmethod
 
 
 class WatchedThread(threading.Thread):
-    """A daemon thread around `work`.
-
-    Attributes:
-        error: What ended it before its time, None as long as all is well.
-    """
+    """A daemon thread around `work`; `error` is the exception that ended it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -18,22 +14,20 @@ class WatchedThread(threading.Thread):
 
     @abstractmethod
     def work(self) -> None:
-        """Do what it is for, until `_ending` is set."""
+        pass
 
     def run(self) -> None:
-        """Work, and keep what goes wrong."""
         try:
             self.work()
         except BaseException as error:  # noqa: BLE001 - raised again by check() and stop()
             self.error = error
 
     def check(self) -> None:
-        """Raise what went wrong so far."""
         if self.error is not None:
             raise self.error
 
     def stop(self) -> None:
-        """Tell it to stop and wait for it, if it was started; raises what went wrong."""
+        """Stop a started thread and wait for it; raise its error."""
         self._ending.set()
         if self.ident is not None:
             self.join()

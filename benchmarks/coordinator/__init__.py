@@ -1,1 +1,1 @@
-"""The suite `coordinator`: what leading a group costs as it grows, without a broker."""
+"""The suite `coordinator`: cost of leading a group by its size, without a broker."""

@@ -1,4 +1,4 @@
-"""The table of the suite `coordinator`: a line for each size of group and each thing that happens to it."""
+"""Table of the suite `coordinator`: a line per group size and event."""
 
 from benchmarks.results import NONE, Row, SuiteResult
 
@@ -19,7 +19,6 @@ LEFT = frozenset(("what happens",))
 
 
 def coordinator_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return the lines, a text for each of `HEADINGS`: smaller groups first, what happens in the order of the run."""
     found: dict[tuple[int, int, str], dict[str, Row]] = {}
     for row in result.rows:
         place = (row.parameters["members"], row.parameters["tasks"], row.job)

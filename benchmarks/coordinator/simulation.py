@@ -1,7 +1,8 @@
-"""A whole group in one thread: the real coordinator and the real members, over a log and an inbox of encoded bytes.
+"""A whole group in one thread: real coordinator and members, log and inbox of encoded bytes.
 
-Workers do at once what they are told, and their copies catch up at once: what is measured is the group's own work. Time is
-simulated; what the leader computes is timed by the processor's clock. No I/O: a broker's share comes on top.
+Workers obey immediately and their copies catch up immediately, so only the group's own work is
+measured. Time is simulated; the leader's work is timed by the processor's clock. A broker's I/O
+comes on top.
 """
 
 import time
@@ -49,7 +50,7 @@ APP = "shop"
 STEP_MS = 50
 HEARTBEAT_MS = 500
 SESSION_MS = 3_000
-#: Simulated time after which a group that does not come to rest is given up.
+#: Simulated time after which an unsettled group fails the run.
 REST_WITHIN_MS = 600_000
 _RECORDS_AHEAD = 1_000
 _T = TypeVar("_T")
@@ -57,17 +58,16 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Costs:
-    """What was computed and written since the last reading.
+    """Costs since the last reading; times in ms.
 
     Attributes:
-        decide_ms: Each decision of the leader that was more than a beat.
-        apply_ms: Decoding and folding the records of a decision, as every process does.
-        assign_ms: Each answer of the assignor, which runs beside the leader.
-        leader_ms: All that the leader's thread did, messages included.
+        decide_ms: Each decision of the leader beyond a beat.
+        apply_ms: Decoding and applying the records of a decision, as every process does.
+        assign_ms: Each answer of the assignor, which runs concurrently with the leader.
+        leader_ms: All work of the leader's thread, messages included.
         log_bytes: Keys and values written to the group's log.
-        log_records: How many records these were.
-        beat_bytes: Each beat of a member.
-        leader_beat_bytes: Each beat of the leader.
+        beat_bytes: Size of each member's beat.
+        leader_beat_bytes: Size of each beat of the leader.
     """
 
     decide_ms: list[float] = field(default_factory=list[float])
@@ -82,14 +82,13 @@ class Costs:
 
 @dataclass(slots=True)
 class _Worker:
-    """A worker: its member, and the epochs of what it runs and keeps."""
+    """A worker: its member, and the epochs of its tasks and copies."""
 
     member: Member
     running: dict[str, int] = field(default_factory=dict[str, int])
     copies: dict[str, int] = field(default_factory=dict[str, int])
 
     def obey(self, order: AnyOrder, now_ms: int) -> None:
-        """Do what is ordered and say so."""
         report: AnyReport | None = None
         match order:
             case RunTask():
@@ -127,7 +126,7 @@ class _Worker:
             self.member.report(report, now_ms)
 
     def status(self, now_ms: int) -> WorkerStatus:
-        """Return how far each task is; every one has moved on, which is the most that beats carry."""
+        """Return the progress of all tasks; each one has changed, which makes the largest beats."""
         return WorkerStatus(
             tasks=tuple(
                 TaskStatus(
@@ -146,10 +145,7 @@ class _Worker:
 
 
 class SimulatedGroup:
-    """One group: a leader, members and their workers."""
-
     def __init__(self, *, tasks: int) -> None:
-        """Set up a group without members, whose topology makes so many stateful tasks."""
         self.costs = Costs()
         self._tasks = tuple(
             SeenTask(task=f"0_{n}", stateful=True, changelogs=(f"{APP}-counts-changelog",))
@@ -173,23 +169,20 @@ class SimulatedGroup:
 
     @property
     def now_ms(self) -> int:
-        """The simulated moment."""
         return self._now_ms
 
     def take_costs(self) -> Costs:
-        """Return what came up since the last reading."""
         taken, self.costs = self.costs, Costs()
         return taken
 
     def snapshot_bytes(self) -> int:
-        """Return what a new leader writes first: the whole state."""
+        """Return the size of the whole state, which a new leader writes first."""
         records = snapshot(self._group, self._group.leader_epoch + 1)
         return sum(map(len, record_keys(records))) + sum(
             len(encode_record(each)) for each in records
         )
 
     def start(self, name: str) -> None:
-        """Let a member join."""
         hello = JoinGroup(
             app=APP,
             member=name,
@@ -211,22 +204,20 @@ class SimulatedGroup:
         self._workers[name] = _Worker(member)
 
     def kill(self, name: str) -> None:
-        """Let a worker die; its watchdog says so."""
         self._workers[name].running.clear()
         self._workers[name].copies.clear()
         self._workers[name].member.died("killed", self._now_ms)
 
     def run(self, for_ms: int) -> None:
-        """Let time pass."""
         end_ms = self._now_ms + for_ms
         while self._now_ms < end_ms:
             self._step()
 
     def come_to_rest(self) -> None:
-        """Let time pass until every task runs where the target has it, and nothing was decided for two seconds.
+        """Run until each task is at its target and two seconds passed without a decision.
 
         Raises:
-            TimeoutError: It did not within ten simulated minutes.
+            TimeoutError: Not within ten simulated minutes.
         """
         deadline_ms = self._now_ms + REST_WITHIN_MS
         quiet_from_ms, before = self._now_ms, self._log_end
@@ -238,7 +229,6 @@ class SimulatedGroup:
                 raise TimeoutError("the simulated group does not come to rest")
 
     def is_balanced(self) -> bool:
-        """Return whether each task runs where the target has it."""
         group = self._group
         if not group.tasks or len(group.target.owners) != len(self._tasks):
             return False
@@ -249,7 +239,6 @@ class SimulatedGroup:
         )
 
     def loads(self) -> list[int]:
-        """Return how many tasks each worker runs."""
         return [len(worker.running) for worker in self._workers.values()]
 
     def _step(self) -> None:
@@ -319,7 +308,7 @@ class SimulatedGroup:
         return decision
 
     def _append(self, records: Sequence[AnyRecord]) -> None:
-        """Write one transaction, and let one process read it: what all of them do, in their own time."""
+        """Write one transaction, and apply it once, as every process would."""
         values = [encode_record(each) for each in records]
         self.costs.log_bytes += sum(map(len, values)) + sum(map(len, record_keys(records)))
         self.costs.log_records += len(values)

@@ -1,4 +1,4 @@
-"""Runs the suite `coordinator`: groups of many sizes come up, rest, gain a member and lose one; what each costs the leader."""
+"""Suite `coordinator`: groups start, idle, gain a member and lose one; measures the leader."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -11,15 +11,13 @@ from benchmarks.coordinator.simulation import HEARTBEAT_MS, Costs, SimulatedGrou
 from benchmarks.handoff.gaps import percentile
 from benchmarks.results import Row, make_rows
 
-#: What happens to a group, in this order.
+#: Events of a group, in this order.
 JOBS = ("assemble", "steady", "scale_out", "kill")
 STEADY_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSize:
-    """How much is run: members and tasks (each task a partition) of each group, and how often."""
-
     groups: tuple[tuple[int, int], ...]
     rounds: int
 
@@ -33,8 +31,6 @@ QUICK = CoordinatorSize(groups=((2, 12), (50, 250), (200, 1_000)), rounds=1)
 
 @dataclass(slots=True)
 class CoordinatorSuite:
-    """Simulates groups and collects the rows; needs no broker."""
-
     size: CoordinatorSize
     console: Console
     date: str
@@ -42,7 +38,6 @@ class CoordinatorSuite:
     failures: list[str] = field(default_factory=list[str])
 
     def rows(self) -> Iterator[list[Row]]:
-        """Simulate every group, which is all jobs one after the other; yield the rows of those chosen."""
         for members, tasks in self.size.groups:
             label = f"{members} members, {tasks} tasks"
             try:
@@ -76,11 +71,11 @@ class CoordinatorSuite:
 
 
 def measured(members: int, tasks: int) -> dict[str, dict[str, float]]:
-    """Return what each job cost a group of one size, by metric.
+    """Return the metrics of each job for one group size.
 
     Raises:
-        TimeoutError: The group did not come to rest.
-        ValueError: A message is more than the inbox takes, or tasks are not where they belong.
+        TimeoutError: The group did not settle.
+        ValueError: A message exceeds the inbox limit, or tasks are misplaced.
     """
     gc.collect()
     group = SimulatedGroup(tasks=tasks)

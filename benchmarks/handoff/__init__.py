@@ -1,1 +1,1 @@
-"""The suite `handoff`: how long records wait while tasks move from one instance to another."""
+"""The suite `handoff`: record delays while tasks move between instances."""

@@ -1,4 +1,4 @@
-"""The steady input of a run, and the observer of its output: a thread each."""
+"""Steady input of a run, and the observer of its output: a thread each."""
 
 import random
 import time
@@ -16,7 +16,6 @@ FLUSH_S = 30.0
 
 
 def preload(bootstrap_servers: str, topic: str, keys: int) -> None:
-    """Write every key once: the state that moves with its task."""
     producer = feeding_producer(bootstrap_servers)
     for index in range(keys):
         while True:
@@ -32,7 +31,7 @@ def preload(bootstrap_servers: str, topic: str, keys: int) -> None:
 
 
 class Feeder(WatchedThread):
-    """Writes records at a steady rate until told to stop; remembers how many it sent, and how often each key."""
+    """Writes records at a steady rate until stopped; counts them by key."""
 
     def __init__(
         self, bootstrap_servers: str, topic: str, *, keys: int, records_per_s: int, seed: int
@@ -45,7 +44,6 @@ class Feeder(WatchedThread):
         self._draw = random.Random(seed)
 
     def work(self) -> None:
-        """Write what is due until stopped; wait until it is delivered."""
         begin_s = time.monotonic()
         while not self._ending.wait(TICK_S):
             due = int((time.monotonic() - begin_s) * self._rate)
@@ -61,14 +59,13 @@ class Feeder(WatchedThread):
 
 @dataclass(slots=True)
 class Check:
-    """Whether each key's counts are 1, 2, 3, … without a gap and without a repetition."""
+    """Checks that each key's counts are 1, 2, 3, … without gap or repetition."""
 
     last: dict[bytes, int] = field(default_factory=dict[bytes, int])
     repeated: int = 0
     lost: int = 0
 
     def add(self, key: bytes, count: int) -> None:
-        """Take the next result of a key."""
         expected = self.last.get(key, 0) + 1
         if count < expected:
             self.repeated += 1
@@ -77,14 +74,11 @@ class Check:
         self.last[key] = count
 
     def missing(self, written: Counter[bytes], preloaded: int) -> int:
-        """Return how many results never came."""
         extra = sum(max(0, count + 1 - self.last.get(key, 0)) for key, count in written.items())
         return self.lost + extra + max(0, preloaded - len(self.last))
 
 
 class Observer(OutputReader):
-    """Notes when results became visible, and who wrote them."""
-
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         super().__init__(bootstrap_servers, topic, partitions, name="observer")
         self.arrivals = [Arrivals() for _ in range(partitions)]
@@ -92,14 +86,13 @@ class Observer(OutputReader):
         self.results = 0
 
     def note(self, now_s: float, partition: int, key: bytes, value: bytes) -> None:
-        """Take one result."""
         count, _, writer = value.decode().partition(" ")
         self.results += 1
         self.counts.add(key, int(count))
         self.arrivals[partition].add(now_s, writer)
 
     def writers(self, within_s: float) -> list[str | None]:
-        """Return who wrote each partition's last result; None where nothing came lately."""
+        """Return the writer of each partition's last result; None without a recent one."""
         now_s = time.monotonic()
         found: list[str | None] = []
         for each in self.arrivals:

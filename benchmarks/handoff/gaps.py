@@ -1,7 +1,7 @@
-"""Turns what came out, and when, into gaps: pure, from arrival times to figures.
+"""Gaps in the output, computed from arrival times (pure).
 
-Results become visible in bursts, one a commit. A gap is the time between two bursts of one partition: arrivals closer
-than `BURST_S` are one burst. A partition has moved where the instance that wrote its results changes.
+Results become visible in bursts, one per commit. A gap is the time between two bursts of one
+partition. A partition has moved when another instance writes its results.
 """
 
 import statistics
@@ -10,21 +10,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-#: Arrivals closer than this are of one commit (or of one fetch of the observer).
+#: Arrivals closer than this many seconds belong to one commit or one fetch.
 BURST_S = 0.02
-#: Longest gaps are looked for this long around the moment a partition changed hands.
+#: Seconds before and after a move that are searched for its gap.
 AROUND_S = 0.5
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """When results of one partition became visible, and who had written them."""
-
     times_s: list[float] = field(default_factory=list[float])
     writers: list[str] = field(default_factory=list[str])
 
     def add(self, at_s: float, writer: str) -> None:
-        """Take one result; a burst of one writer is kept once, with its first and its last arrival."""
+        """Add a result; a burst of one writer keeps its first and last arrival."""
         same = len(self.times_s) >= 2 and self.writers[-1] == self.writers[-2] == writer
         if same and at_s - self.times_s[-2] < BURST_S:
             self.times_s[-1] = at_s
@@ -33,27 +31,23 @@ class Arrivals:
         self.writers.append(writer)
 
     def writer_at(self, at_s: float) -> str | None:
-        """Return who wrote the last result before a time."""
         index = bisect_right(self.times_s, at_s)
         return self.writers[index - 1] if index else None
 
     def gaps(self, from_s: float, until_s: float) -> list[float]:
-        """Return the gaps that end between two times, in seconds."""
         pairs = self._pairs(from_s, until_s)
         return [after - before for before, after in pairs if after - before >= BURST_S]
 
     def longest(self, from_s: float, until_s: float, count: int) -> list[tuple[float, float]]:
-        """Return the longest gaps that end between two times, with when each began, both in seconds."""
+        """Return the longest gaps that end between two times, with their starts, in seconds."""
         found = [(after - before, before) for before, after in self._pairs(from_s, until_s)]
         return sorted(found, reverse=True)[:count]
 
     def _pairs(self, from_s: float, until_s: float) -> Iterator[tuple[float, float]]:
-        """Return each arrival between two times, after the one before it."""
         low, high = bisect_left(self.times_s, from_s), bisect_right(self.times_s, until_s)
         return pairwise(self.times_s[max(low - 1, 0) : high])
 
     def moves(self, from_s: float, until_s: float) -> list[float]:
-        """Return when the writer changed between two times."""
         low, high = bisect_left(self.times_s, from_s), bisect_right(self.times_s, until_s)
         return [
             self.times_s[index]
@@ -62,14 +56,11 @@ class Arrivals:
         ]
 
     def gap_around(self, at_s: float, *, around_s: float = AROUND_S) -> float:
-        """Return the longest gap around a move, the one in which it happened included."""
         return max(self.gaps(at_s, at_s + around_s) + self.gaps(at_s - around_s, at_s), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Part of a run: something was done (`event`), or nothing (`quiet`)."""
-
     event: str
     from_s: float
     until_s: float
@@ -77,12 +68,12 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFigures:
-    """What one event cost.
+    """Cost of one event.
 
     Attributes:
         moved_ms: The gap of each move.
-        unmoved_ms: The longest gap of the partitions that did not move; 0 if all did.
-        quiet_longest_ms: The longest gap of those partitions in an equally long quiet stretch.
+        unmoved_ms: The longest gap of unmoved partitions; 0 if all moved.
+        quiet_longest_ms: Their longest gap in an equally long quiet stretch.
     """
 
     event: str
@@ -93,7 +84,6 @@ class EventFigures:
 
 
 def quiet_median_ms(partitions: Sequence[Arrivals], quiet: Sequence[Stretch]) -> float:
-    """Return the median gap while nothing was done."""
     found = [
         gap for each in partitions for part in quiet for gap in each.gaps(part.from_s, part.until_s)
     ]
@@ -101,7 +91,6 @@ def quiet_median_ms(partitions: Sequence[Arrivals], quiet: Sequence[Stretch]) ->
 
 
 def event_figures(partitions: Sequence[Arrivals], part: Stretch, quiet: Stretch) -> EventFigures:
-    """Return the figures of one event, beside the quiet stretch nearest to it."""
     moved: list[float] = []
     unmoved_ms, quiet_ms = 0.0, 0.0
     for each in partitions:
@@ -124,7 +113,7 @@ def event_figures(partitions: Sequence[Arrivals], part: Stretch, quiet: Stretch)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of the values do not pass.
+    """Return the smallest value at or above this share of the values.
 
     >>> percentile([1, 2, 3, 4], 0.5)
     2

@@ -1,4 +1,4 @@
-"""The table of the suite `handoff`: a line for each job, guarantee and system."""
+"""Table of the suite `handoff`: a line per job, guarantee and system."""
 
 from benchmarks.results import NONE, Row, SuiteResult
 
@@ -20,7 +20,6 @@ LEFT = frozenset(HEADINGS[:3])
 
 
 def handoff_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return the lines, a text for each of `HEADINGS`; jobs and systems in the order they were run."""
     found: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row in result.rows:
         found.setdefault((row.job, row.guarantee or NONE, row.system), {})[row.metric] = row

@@ -1,4 +1,4 @@
-"""The instances of the measured systems: how one is started, stopped in order, killed and silenced."""
+"""Instances of the measured systems: start, clean stop, kill and silence."""
 
 import signal
 import subprocess
@@ -32,10 +32,9 @@ class HandoffSystem:
     """One measured system.
 
     Attributes:
-        name: As it stands in the result file.
-        arguments: What it is given beside the arguments of all, or instead of them.
-        balances_s: How long a move may take until the run is given up.
-        cycles_max: At most as many cycles: a peer that takes minutes for one is not asked for more.
+        arguments: Its own arguments, which add to or replace the common ones.
+        balances_s: Time limit of a move.
+        cycles_max: Limit of cycles, for peers that take minutes per cycle.
     """
 
     name: str
@@ -44,17 +43,16 @@ class HandoffSystem:
     cycles_max: int = 1_000
 
     def command(self) -> list[str]:
-        """Return the command that starts an instance."""
         if self.name.startswith("tidewheel"):
             return [sys.executable, str(PEERS / "tidewheel" / "handoff.py")]
         return java.compiled_command(PEERS / "kafka_streams" / "Handoff.java")
 
     def given(self, arguments: Mapping[str, str]) -> dict[str, str]:
-        """Return what an instance is given of the arguments of all, as it stands in the rows."""
+        """Return the common arguments an instance gets, as its rows show them."""
         return {**arguments, **self.arguments}
 
     def group_config(self, arguments: Mapping[str, str]) -> dict[str, str]:
-        """Return what the broker has to know of its group before it starts: in the streams protocol no member can say it."""
+        """Return the broker's settings of its group; streams members cannot set them."""
         given = self.given(arguments)
         if given.get("protocol") != "streams":
             return {}
@@ -70,8 +68,9 @@ _SAID_BY_THE_BROKER: Mapping[str, str] = {
     "num_standby_replicas": "streams.num.standby.replicas",
 }
 
-#: Kafka Streams at its lowest legal values in every job. A session of the classic protocol takes 6 s at least, as the broker's own
-#: default has it; that of the streams protocol as long as ours, since the broker lets us (`broker.SHORT_SESSIONS`).
+#: Kafka Streams at its lowest legal values in every job. The classic protocol's sessions take at
+#: least 6 s, by the broker's default. The streams protocol gets our session
+#: (`broker.SHORT_SESSIONS`).
 HANDOFF_SYSTEMS: Mapping[str, HandoffSystem] = {
     system.name: system
     for system in (
@@ -101,7 +100,7 @@ HANDOFF_SYSTEMS: Mapping[str, HandoffSystem] = {
 
 
 def configure_group(admin: AdminClient, group: str, config: Mapping[str, str]) -> None:
-    """Have the broker keep settings of a group that is not there yet; a broker that refuses them ends the run."""
+    """Set the configuration of a future group; a broker that refuses it ends the run."""
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in config.items()
@@ -116,8 +115,6 @@ def configure_group(admin: AdminClient, group: str, config: Mapping[str, str]) -
 
 
 class Instance:
-    """One running instance: a process in a session of its own, with its helpers."""
-
     def __init__(
         self, system: HandoffSystem, name: str, arguments: Mapping[str, str], folder: Path
     ) -> None:
@@ -143,17 +140,14 @@ class Instance:
         return psutil.Process(self._process.pid).children(recursive=True)
 
     def check(self) -> None:
-        """Raise `RunFailedError` if it has ended by itself."""
         code = self._process.poll()
         if code is not None:
             raise RunFailedError(f"instance {self.name} ended with code {code}\n{self._tail()}")
 
     def terminate(self) -> None:
-        """Ask it to stop in order, without waiting."""
         self._process.send_signal(signal.SIGTERM)
 
     def wait_ended(self) -> None:
-        """Wait until it has stopped in order."""
         try:
             code = self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -165,14 +159,13 @@ class Instance:
             raise RunFailedError(f"instance {self.name} stopped with code {code}\n{self._tail()}")
 
     def kill(self) -> float:
-        """Kill the worker alone; return when."""
         at_s = time.monotonic()
         self._process.kill()
         self._process.wait()
         return at_s
 
     def silence(self) -> float:
-        """Stop the worker and all its helpers at once, as if their host had gone; return when."""
+        """Stop the worker and all helpers together, like a lost host; return the time."""
         everything = [psutil.Process(self._process.pid), *self._helpers()]
         at_s = time.monotonic()
         for each in everything:
@@ -180,7 +173,6 @@ class Instance:
         return at_s
 
     def destroy(self) -> None:
-        """End whatever is left of it."""
         try:
             left = [*self._helpers(), psutil.Process(self._process.pid)]
         except psutil.NoSuchProcess:

@@ -1,9 +1,10 @@
-"""Runs the suite `handoff`: instances come and go under a steady input, and every gap in the output is measured.
+"""Suite `handoff`: instances come and go under steady input; measures gaps in the output.
 
-A run of one system: all keys are written once and counted (the state that moves), then records come steadily. After a
-quiet stretch, cycles of events follow, each with a quiet stretch behind it. The first three count for nobody: the broker has
-just started, and compiles what joining and leaving take when they happen for the first times. At the end every count of every key is
-checked: a lost or repeated result is counted, and a run whose result is wrong has no figure.
+A run of one system first writes and counts all keys, the state that moves. Then records come
+steadily. After a quiet stretch, cycles of events follow, each with a quiet stretch after it. The
+first three do not count: broker and programs compile the code of joining and leaving then. At the
+end every count of every key is checked. Lost and repeated results are counted; a wrong run has no
+figure.
 """
 
 import secrets
@@ -41,9 +42,9 @@ from benchmarks.run import WrongResultError, delete_run_topics
 JOBS = ("scale_out", "drain", "kill", "silent_host", "static_bounce")
 PARTITIONS = 4
 RECORDS_PER_S = 2_000
-#: A partition whose owner is alive writes at least this often.
+#: A partition with a live owner has output at least this often.
 ALIVE_S = 2.0
-#: An event is over when its outcome has lasted this long.
+#: An event ends after its outcome has lasted this long.
 SETTLED_S = 1.5
 QUIET_S = 4.0
 START_S = 180.0
@@ -54,7 +55,7 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffSize:
-    """How much is run: keys of state, cycles (each moves two tasks there and two back), the first quiet stretch."""
+    """Keys of state, cycles (two tasks move there and back), and the first quiet stretch."""
 
     keys: int
     cycles: int
@@ -67,8 +68,6 @@ QUICK = HandoffSize(keys=200_000, cycles=3, quiet_s=5.0)
 
 @dataclass(slots=True)
 class HandoffRun:
-    """One run of one system: its instances, its input and what was seen of its output."""
-
     bootstrap_servers: str
     system: HandoffSystem
     guarantee: str
@@ -87,13 +86,12 @@ class HandoffRun:
     _starts: int = 0
 
     def cycles(self) -> Iterator[int]:
-        """Yield the number of each cycle, those that count from 1."""
+        """Yield cycle numbers; those from 1 on count."""
         for cycle in range(UNTIMED_CYCLES + min(self.size.cycles, self.system.cycles_max)):
             self._counts = cycle >= UNTIMED_CYCLES
             yield cycle
 
     def start(self, name: str, **extra: str) -> Instance:
-        """Start an instance; each start writes under a name of its own, a restart keeps its folder."""
         self._starts += 1
         instance = Instance(
             self.system, f"{name}.{self._starts}", {**self.arguments, **extra}, self.folder
@@ -102,7 +100,6 @@ class HandoffRun:
         return instance
 
     def until(self, reached: Callable[[], bool], instances: list[Instance], limit_s: float) -> None:
-        """Wait until something has lasted for `SETTLED_S`."""
         deadline = time.monotonic() + limit_s
         since: float | None = None
         while since is None or time.monotonic() - since < SETTLED_S:
@@ -117,7 +114,7 @@ class HandoffRun:
             time.sleep(LOOK_S)
 
     def shared_by(self, *names: str) -> Callable[[], bool]:
-        """Return whether these instances, and no others, write, with equal shares."""
+        """Return a condition: exactly these instances write, with equal shares."""
 
         def reached() -> bool:
             writers = self.observer.writers(ALIVE_S)
@@ -126,18 +123,16 @@ class HandoffRun:
         return reached
 
     def rest(self, seconds: float = QUIET_S) -> None:
-        """Do nothing for a while."""
         from_s = time.monotonic()
         time.sleep(seconds)
         self.quiet.append(Stretch(event="quiet", from_s=from_s, until_s=time.monotonic()))
 
     def balanced(self, from_s: float) -> None:
-        """Note that the work is shared evenly since a moment ago (`until`)."""
         if self._counts:
             self.balance_s.append(time.monotonic() - from_s - SETTLED_S)
 
     def happened(self, event: str, from_s: float) -> None:
-        """Note an event that is over, then rest as long as it took (for the comparison)."""
+        """Store a finished event, then rest as long as it took, for the comparison."""
         part = Stretch(event=event, from_s=from_s, until_s=time.monotonic())
         self.rest(max(QUIET_S, part.until_s - from_s))
         arrivals = self.observer.arrivals
@@ -149,21 +144,19 @@ class HandoffRun:
             self.events.append(event_figures(arrivals, part, beside))
 
     def finish(self) -> None:
-        """Stop the input, wait for its last results, check every one of them."""
         self.feeder.stop()
         wanted = self.size.keys + sum(self.feeder.written.values())
         deadline = time.monotonic() + LAST_RESULTS_S
         while self.observer.results < wanted and time.monotonic() < deadline:
             time.sleep(LOOK_S)
-        time.sleep(1.0)  # a result too many would still come
+        time.sleep(1.0)  # a surplus result would still arrive
         self.observer.stop()
 
 
 def scale_out_and_drain(run: HandoffRun, first: Instance) -> None:
-    """A second instance comes and goes."""
     for cycle in run.cycles():
         from_s = time.monotonic()
-        second = run.start(f"b{cycle}")  # a host that has nothing of the state yet
+        second = run.start(f"b{cycle}")  # a new host without state
         try:
             run.until(
                 run.shared_by(first.name, second.name), [first, second], run.system.balances_s
@@ -200,12 +193,12 @@ def kill(run: HandoffRun, first: Instance) -> None:
 
 
 def silent_host(run: HandoffRun, first: Instance) -> None:
-    """The second instance and all its helpers fall silent at once."""
+    """The second instance and all its helpers fall silent together."""
     _kills(run, first, "silent_host", Instance.silence)
 
 
 def static_bounce(run: HandoffRun, first: Instance) -> None:
-    """A static member stops in order and starts again at once. Once it is gone its tasks wait for it: it stays to the end."""
+    """A static member restarts cleanly; its tasks wait for it."""
     second = run.start("b", group_instance_id="b")
     run.until(run.shared_by(first.name, second.name), [first, second], run.system.balances_s)
     run.rest()
@@ -218,7 +211,7 @@ def static_bounce(run: HandoffRun, first: Instance) -> None:
         run.happened("static_bounce", from_s)
 
 
-#: What a run does, with its arguments; scale_out and drain share one, being there and back.
+#: Events of a run, with its arguments; scale_out and drain share one run.
 _SHORT_SESSIONS: Mapping[str, str] = {
     "num_standby_replicas": "1",
     "session_timeout_ms": "1500",
@@ -235,7 +228,6 @@ _RUNS: Mapping[
 
 
 def _happening(part: Stretch, partitions: list[Arrivals]) -> str:
-    """Return a line for the kept logs: when an event began by the clock of the logs, and what each partition's longest gap was."""
     ago_s = time.monotonic() - part.from_s
     now_s = time.time()  # noqa: TID251 - as the logs have it
     lines = [f"{now_s - ago_s:.3f} {part.event}, {part.until_s - part.from_s:.1f} s"]
@@ -258,8 +250,6 @@ def _keep_logs(run: HandoffRun, folder: Path) -> None:
 
 @dataclass(slots=True)
 class HandoffSuite:
-    """Runs jobs and systems against a broker and collects the rows."""
-
     bootstrap_servers: str
     size: HandoffSize
     jobs: tuple[str, ...]
@@ -267,13 +257,12 @@ class HandoffSuite:
     guarantees: tuple[str, ...]
     console: Console
     date: str
-    #: Where the instances' logs, and when what happened, are kept; None: nowhere.
+    #: Folder of the instances' logs and event times; None: not kept.
     logs: Path | None = None
     failures: list[str] = field(default_factory=list[str])
     _token: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def rows(self) -> Iterator[list[Row]]:
-        """Run everything; yield the rows of each run."""
         for guarantee in self.guarantees:
             for kind, (jobs, events, extra) in _RUNS.items():
                 if not set(jobs) & set(self.jobs):
@@ -300,7 +289,7 @@ class HandoffSuite:
         extra: Mapping[str, str],
     ) -> HandoffRun:
         name = f"bench-{self._token}-{kind.replace('_', '-')}-{system.name}-{guarantee[:2]}"
-        system.command()  # nothing is fetched or compiled while it counts
+        system.command()  # no download or compilation during the measurement
         admin = input_topic.quiet_admin(self.bootstrap_servers)
         topics = {"input_topic": f"{name}-in", "output_topic": f"{name}-out"}
         for topic in topics.values():

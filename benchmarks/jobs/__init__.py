@@ -1,1 +1,1 @@
-"""The jobs of the suite `throughput`: what their inputs hold and what the right result is; pure, without Kafka."""
+"""Jobs of the suite `throughput`: inputs and correct results (pure, without Kafka)."""

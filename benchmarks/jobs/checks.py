@@ -1,8 +1,8 @@
-"""How each job's output is read, in each of the forms in which systems write it.
+"""Readers of each job's output, in every format that systems write.
 
-A reader turns a key and a value into the name and the number that the direct computation (`jobs.expected`) has for
-them; a number of None is a row's deletion. Most results are what the last record of each name says; where every output
-counts, the numbers of a name are added up, so that one too many, one too few and one that is wrong all show.
+A reader turns a key and a value into a name and a number of the direct computation
+(`jobs.expected`); None is a deletion. For most jobs the last record of each name is the result.
+Where every output counts, a name's numbers are added up: missing, surplus and wrong ones show.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,14 +19,13 @@ Reader = Callable[[bytes, bytes | None], tuple[bytes, int | None]]
 
 @dataclass(slots=True)
 class NamedTally:
-    """What was found in an output topic whose results are not counts of its keys.
+    """Results in an output topic whose results are not counts of its keys.
 
     Attributes:
         read: Turns a key and a value into a name and a number.
-        sums: Whether every output counts; else each name's last one.
-        settle: Brings what was found last into the result's form.
-        found: The numbers by name.
-        outputs: How many records there were, deletions included.
+        sums: Every output counts; else each name's last one.
+        settle: Brings the last numbers into the result's form.
+        outputs: Number of records, deletions included.
     """
 
     read: Reader
@@ -36,7 +35,6 @@ class NamedTally:
     outputs: int = 0
 
     def add(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Take records in the order of their partition."""
         read, found = self.read, self.found
         for key, value in records:
             self.outputs += 1
@@ -49,32 +47,32 @@ class NamedTally:
                 found[name] = number
 
     def problems(self, expected: Mapping[bytes, int]) -> list[str]:
-        """Return what is wrong, in sentences; nothing means that the time may count."""
         return differences(self.settle(self.found), expected)
 
 
 def tally_for(check: str, output_format: str) -> Tally:
-    """Return a tally that reads what a system wrote.
+    """Return a tally for a system's output.
 
     Args:
-        check: The job's kind of output: `counts`, `windows`, `sessions`, `events`, `joined` or `last_joined`.
-        output_format: How the system writes it: `int64`, as Kafka Streams does; `json`; `copy`, for input copied.
+        check: The kind of output: `counts`, `windows`, `sessions`, `events`, `joined` or
+            `last_joined`.
+        output_format: `int64`, as Kafka Streams writes it; `json`; `copy`, for copied input.
 
     Raises:
-        ValueError: Nobody reads this kind in this form.
+        ValueError: This kind has no reader in this format.
     """
     if check == "counts" or output_format == "copy":
         return OutputTally(decoder(output_format))
     tally = _TALLIES.get((check, output_format))
     if tally is None:
-        raise ValueError(f"nobody reads {check!r} written as {output_format!r}")
+        raise ValueError(f"no reader for {check!r} written as {output_format!r}")
     return tally()
 
 
 def sessions_by_start(found: dict[bytes, int]) -> dict[bytes, int]:
-    """Return the sessions that are left, by key and start, from keys as Kafka writes them: with end and start.
+    """Return the remaining sessions by key and start; Kafka's keys have end and start.
 
-    Two that begin at once add up to a number that no session has.
+    Two sessions with one start add up to a number that no session has.
     """
     sessions: dict[bytes, int] = {}
     for key, count in found.items():
@@ -95,7 +93,7 @@ def _window_of_dict(key: bytes, value: bytes | None) -> tuple[bytes, int | None]
 
 def _session_of_dict(key: bytes, value: bytes | None) -> tuple[bytes, int | None]:
     session = orjson.loads(value or b"")
-    # Its end is a millisecond behind its last record.
+    # Its end is 1 ms after its last record.
     number = of_session(session["value"], session["start"], session["end"] - 1)
     return of_window(key, session["start"]), number
 

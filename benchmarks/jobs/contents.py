@@ -1,7 +1,7 @@
-"""What the input topics of each job hold: keys, values, times and, where it matters, partitions.
+"""Contents of each job's input topics: keys, values, times and partitions.
 
-All follow from the specification's seed. Where records have times of their own, these begin at `FIRST_MS` and go up
-by a millisecond a record (two for each side of the stream-stream join), so nothing is ever late within a partition.
+The specification's seed determines all. Record times begin at `FIRST_MS` and increase by 1 ms a
+record (by 2 ms on each side of the stream-stream join). So no record is late in its partition.
 """
 
 import random
@@ -10,31 +10,30 @@ from itertools import accumulate
 
 from benchmarks.generator import BLOCK_RECORDS, InputSpec, key_bytes, record_blocks
 
-#: 2025-01-01: long past, because a broker refuses times that are far ahead of its own clock.
+#: 2025-01-01: long past, because a broker refuses times far ahead of its clock.
 FIRST_MS = 1_735_689_600_000
-#: What a client takes for "now" and for "the partition of the key".
+#: Client values for the current time and for the key's partition.
 NOW, BY_KEY = 0, -1
 KINDS = (b"view", b"click", b"cart", b"purchase")
 WORDS_A_LINE = 8
-#: How often a word occurs falls with its rank, as in texts.
+#: Word frequency falls with rank, as in texts.
 WORDS_ZIPF = 1.0
-#: Times this, numbers are as if drawn, and none comes twice: it has no divisor in common with how many keys there can be.
+#: Multiplied by this, numbers look random and stay unique: it shares no divisor with the modulus.
 _SCATTER = 61_803_399
 _KEYS_MAX = 100_000_000
-#: The partition of a key, by the last digit of its number: the first has four times as much as the last.
+#: Partition of a key by its number's last digit: the first has four times the keys of the last.
 UNEVEN_PARTITIONS = (0, 0, 0, 0, 1, 1, 1, 2, 2, 3)
 
-#: Key, value, time and partition of a record, as a client is given them.
+#: Key, value, time and partition of a record, in the client's types.
 InputRecord = tuple[bytes | None, bytes, int, int]
 
 
 def input_blocks(spec: InputSpec) -> Iterator[list[InputRecord]]:
-    """Yield the records of an input in order, a block at a time."""
     return CONTENTS[spec.content](spec)
 
 
 def words(count: int, seed: int) -> list[bytes]:
-    """Return this many different words of 3 to 10 letters, shorter and longer ones mixed.
+    """Return different words of 3 to 10 letters, short and long ones mixed.
 
     >>> words(3, seed=1)
     [b'oubdt', b'qucavltals', b'pciaqa']
@@ -84,7 +83,6 @@ def _unevenly(blocks: Iterator[list[InputRecord]]) -> Iterator[list[InputRecord]
 
 
 def _rows(spec: InputSpec) -> Iterator[list[InputRecord]]:
-    """One row for each key, all of them older than any record of a stream."""
     if spec.records != spec.keys:
         raise ValueError(f"a table of {spec.keys} keys has as many records, not {spec.records}")
     at_ms = FIRST_MS - spec.records
@@ -98,10 +96,9 @@ def _rows(spec: InputSpec) -> Iterator[list[InputRecord]]:
 
 
 def _references(spec: InputSpec) -> Iterator[list[InputRecord]]:
-    """Rows that come once each, in no order, and name another table's row behind their number.
+    """Yield rows, once each in random order, that name another table's row after their number.
 
-    A row that came again before its answer is back would have one output less, and how many do depends on a system's
-    speed; so none does.
+    A row that returned before its answer would give one output less, by a system's speed.
     """
     draw = random.Random(spec.seed + 2)
     others = [key_bytes(index) for index in range(referred_keys(spec))]
@@ -117,7 +114,6 @@ def _references(spec: InputSpec) -> Iterator[list[InputRecord]]:
 
 
 def referred_keys(spec: InputSpec) -> int:
-    """Return how many rows the table has that rows with this specification refer to."""
     return max(1, spec.keys // 10)
 
 
@@ -140,7 +136,7 @@ def _events(spec: InputSpec) -> Iterator[list[InputRecord]]:
 
 
 def _lines(spec: InputSpec) -> Iterator[list[InputRecord]]:
-    """Lines without a key, dealt out to the partitions in turns; the specification's keys are the words."""
+    """Yield lines without a key, over the partitions in turns; the keys are words."""
     draw = random.Random(spec.seed)
     vocabulary = words(spec.keys, spec.seed + 1)
     shares = list(accumulate(rank**-WORDS_ZIPF for rank in range(1, spec.keys + 1)))

@@ -1,7 +1,7 @@
-"""The right result of each job, computed directly from the records, without Kafka and without any of the systems.
+"""Correct result of each job, computed from the records without Kafka or any system.
 
-A result is a number for each key of the output, in the form in which `jobs.checks` brings what a system wrote:
-a count, or for jobs whose values are no counts a fingerprint of one value or of all values of the key.
+A result is a number per output key, in the form of `jobs.checks`: a count, or a fingerprint of the
+key's values.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,11 +18,11 @@ from benchmarks.jobs.contents import InputRecord, input_blocks
 
 WINDOW_MS = 60_000
 GAP_MS = 20_000
-#: How far apart two records may be that the stream-stream join puts together.
+#: Largest distance of two joined records in the stream-stream join.
 WITHIN_MS = 10_000
-#: A fingerprint's digits; what is above them in a sum of fingerprints is how many there were.
+#: Bits of a fingerprint; higher bits of a sum count its fingerprints.
 FINGERPRINT_BITS = 48
-#: What is asked of an event to be kept.
+#: Lowest amount of a kept event.
 LEAST_CENTS = 5_000
 TAX_PERCENT = 119
 
@@ -30,7 +30,7 @@ Result = Mapping[bytes, int]
 
 
 def fingerprint(value: bytes) -> int:
-    """Return a number that stands for a value in sums: one more value, however often, changes the sum.
+    """Return a value's number for sums: any surplus value changes the sum.
 
     >>> fingerprint(b"a") + fingerprint(b"b") == fingerprint(b"b") + fingerprint(b"a")
     True
@@ -39,7 +39,7 @@ def fingerprint(value: bytes) -> int:
 
 
 def joined(left: bytes, right: bytes) -> bytes:
-    """Return what every join makes of two values: the numbers they begin with.
+    """Return the value of every join: the leading numbers of both values.
 
     >>> joined(b"000000000007 and more", b"000000000042")
     b'000000000007 000000000042'
@@ -48,23 +48,22 @@ def joined(left: bytes, right: bytes) -> bytes:
 
 
 def told_event(number: int, kind: str, cents: int) -> bytes:
-    """Return what the fingerprint of an event's result is taken of, however its JSON is spaced."""
+    """Return the fingerprinted form of an event's result, independent of JSON spacing."""
     return b"%d %b %d" % (number, kind.encode(), cents)
 
 
 def of_window(key: bytes, start_ms: int) -> bytes:
-    """Return the name of a key's window in a result: as Kafka writes it, the key and the start."""
     return key + start_ms.to_bytes(8, "big")
 
 
 def of_session(count: int, start_ms: int, end_ms: int) -> int:
-    """Return the number of a session in a result: how many records it has, and how long it is."""
+    """Return the number of a session: from its count and length."""
     return (count << FINGERPRINT_BITS) + end_ms - start_ms
 
 
 @cache
 def expected(job: str, inputs: tuple[InputSpec, ...]) -> Result:
-    """Return the right result of a job for its inputs, computed once.
+    """Return the correct result of a job for its inputs, computed once.
 
     Raises:
         KeyError: There is no such job.
@@ -95,7 +94,7 @@ def _tumbling_count(stream: InputSpec) -> Result:
 
 def _session_count(stream: InputSpec) -> Result:
     found: dict[bytes, int] = {}
-    sessions: dict[bytes, tuple[int, int, int]] = {}  # of each key the last: start, end, count
+    sessions: dict[bytes, tuple[int, int, int]] = {}  # last session of each key: start, end, count
     for some_key, _, at_ms, _ in _records(stream):
         key = some_key or b""
         start_ms, end_ms, count = sessions.get(key, (at_ms, at_ms, 0))

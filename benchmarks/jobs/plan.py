@@ -1,4 +1,4 @@
-"""The jobs of the suite `throughput`: their inputs, in which settings they run, and who cannot run them; pure."""
+"""Jobs of the suite `throughput`: inputs, settings, and systems that cannot run them (pure)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,19 +6,19 @@ from dataclasses import dataclass, field, replace
 from benchmarks.generator import InputSpec
 from benchmarks.jobs.contents import referred_keys
 
-#: The caches by name: how much a system may hold back from its output.
+#: Caches by name: bytes of output that a system may hold back.
 CACHES: Mapping[str, int] = {"0": 0, "10MiB": 10 * 1024 * 1024, "all": 64 * 1024 * 1024}
-#: What a job's systems are measured against, and what shows one thing in one job; no peers, so nobody misses them where they don't run.
+#: Reference systems of some jobs; no peers, so their absence elsewhere is no gap.
 YARDSTICKS = frozenset({"raw-client", "raw-client-2", "by-hand", "tidewheel-workers-4"})
 _ONLY_COUNTS = {"by-hand": "count by key only", "tidewheel-workers-4": "count by key only"}
 _ONLY_COPIES = {"raw-client": "copies only", "raw-client-2": "copies only", **_ONLY_COUNTS}
-#: Of a peer that may well have what a job needs, but has no program for it here.
+#: For a peer that may support a job, but has no program for it here.
 NOT_MEASURED = "not measured"
 _SOME_JOBS = {"faust": NOT_MEASURED, "bytewax": NOT_MEASURED, **_ONLY_COPIES}
 
 
 def cache_text(cache_bytes: int) -> str:
-    """Return what a cache of this size is called in tables.
+    """Return the name of a cache in tables.
 
     >>> cache_text(0), cache_text(10 * 1024 * 1024)
     ('none', '10 MiB')
@@ -33,18 +33,17 @@ class Job:
     """One job.
 
     Attributes:
-        name: As it stands in the result file; the programs know it.
-        stream: Its input but for the number of records: what they hold, and their keys.
-        keys_per_record: Where the keys grow with the records, how many there are for each; else 0.
-        other_content: What its second input holds; None: it has none.
-        other_is_work: Whether the second input's records are work too, or rows that are there before it begins.
-        check: How its output is read and checked (`jobs.checks`).
-        repartitions: Whether its work goes on behind topics of its own: these count like its input.
+        stream: Its input without the number of records.
+        keys_per_record: Keys per record if keys grow with the records; else 0.
+        other_content: Content of its second input; None without one.
+        other_is_work: The second input's records are timed work, not rows loaded before.
+        check: Reader of its output (`jobs.checks`).
+        repartitions: Work continues behind internal topics, which count like the input.
         caches: The caches it runs with, by name.
-        own_defaults: Whether it also runs with each system's own default commit interval.
-        record_share: The share of the records it gets, because each makes more work than elsewhere.
-        slowest_share: The share of the usual least rate below which a run is given up.
-        lacking: The systems that have not what it needs, and what that is.
+        own_defaults: It also runs with each system's default commit interval.
+        record_share: Share of the suite's records, for expensive ones.
+        slowest_share: Share of the usual minimum rate; slower runs are stopped.
+        lacking: Systems that lack a feature of the job, with that feature.
     """
 
     name: str
@@ -61,7 +60,6 @@ class Job:
     lacking: Mapping[str, str] = field(default_factory=lambda: _ONLY_COPIES)
 
     def inputs(self, records: int) -> tuple[InputSpec, ...]:
-        """Return the inputs that hold so many records of work: one or two."""
         keys = int(records * self.keys_per_record) or self.stream.keys
         stream = replace(self.stream, records=records, keys=keys)
         if self.other_content is None:
@@ -73,7 +71,6 @@ class Job:
         return stream, replace(other, records=rows, keys=rows)
 
     def work(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
-        """Return those of its inputs whose records count as work."""
         return inputs if self.other_is_work else inputs[:1]
 
 

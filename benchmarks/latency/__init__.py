@@ -1,1 +1,1 @@
-"""The suite `latency`: from a record's scheduled moment until its result can be read."""
+"""The suite `latency`: time from a record's scheduled moment to its readable result."""

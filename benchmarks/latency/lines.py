@@ -1,4 +1,4 @@
-"""The table of the suite `latency`: a line for each guarantee, cache and system."""
+"""Table of the suite `latency`: a line per guarantee, cache and system."""
 
 from benchmarks.figures import row_ratio
 from benchmarks.jobs import plan
@@ -23,7 +23,6 @@ LEFT = frozenset(HEADINGS[:4])
 
 
 def latency_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return the lines, a text for each of `HEADINGS`; guarantees and caches in a fixed order, whichever was run last."""
     found: dict[tuple[str, ...], dict[str, dict[str, Row]]] = {}
     rows = sorted(result.rows, key=lambda row: (row.guarantee or "", _cache_bytes(row)))
     for row in rows:

@@ -1,7 +1,7 @@
-"""Reads results as anybody would (read_committed) and notes when each record's result was there.
+"""Arrival times of results, read with read_committed.
 
-The nth record of a key has the count n as its result, so a result names its record and the moment that record was due. With a
-cache a count may be held back until a later one of the same key takes its place: that one is the result of both records.
+The nth record of a key has the count n as its result, so a result names its record and due time. A
+cache may drop a count in favour of a later one, which is then the result of both.
 """
 
 from array import array
@@ -12,7 +12,7 @@ from benchmarks.output_reader import OutputReader
 
 
 def places_by_key(keys: Iterable[bytes]) -> dict[bytes, "array[int]"]:
-    """Return each key's records, by their number in the input.
+    """Return each key's records by input number.
 
     >>> {key: list(places) for key, places in places_by_key([b"a", b"b", b"a"]).items()}
     {b'a': [0, 2], b'b': [1]}
@@ -28,15 +28,13 @@ def places_by_key(keys: Iterable[bytes]) -> dict[bytes, "array[int]"]:
 
 @dataclass(slots=True)
 class Arrivals:
-    """When the result of each record could first be read; 0 for what is not there yet.
+    """Arrival time of each record's result; 0 while it is missing.
 
     Attributes:
-        places: Each key's records, by their number.
-        records: How many records there are.
-        held_back: Whether a later count of a key may take the place of earlier ones.
-        there: How many of them have a result.
-        repeated: Results that came again.
-        wrong: What no record has as its result: key, count.
+        places: Each key's records, by input number.
+        held_back: A later count of a key may replace earlier ones.
+        there: Number of records with a result.
+        wrong: Results that belong to no record: key, count.
     """
 
     places: Mapping[bytes, "array[int]"]
@@ -51,7 +49,6 @@ class Arrivals:
         self.at_s = array("d", bytes(8 * self.records))
 
     def add(self, key: bytes, count: int, now_s: float) -> None:
-        """Take a result."""
         places = self.places.get(key)
         if places is None or not 0 < count <= len(places):
             self.wrong.append((key, count))
@@ -67,11 +64,10 @@ class Arrivals:
         self.there += count - first + 1
 
     def problems(self, guarantee: str) -> list[str]:
-        """Return what is wrong with the results, in sentences; nothing means that the times may count."""
         told: list[str] = []
         if self.wrong:
             key, count = self.wrong[0]
-            told.append(f"{len(self.wrong)} results are nobody's, e.g. {key!r} with {count}")
+            told.append(f"{len(self.wrong)} results belong to no record, e.g. {key!r} with {count}")
         if self.there < self.records:
             told.append(f"{self.records - self.there} of {self.records} results never came")
         if self.repeated and guarantee == "exactly_once":
@@ -79,7 +75,7 @@ class Arrivals:
         return told
 
     def latencies_ms(self, begin_s: float, records_per_s: int, skipped: int) -> list[float]:
-        """Return how long after its scheduled moment each record's result was there, in order, without the first ones."""
+        """Return the latencies in record order, without the first `skipped` ones."""
         return sorted(
             (self.at_s[number] - begin_s - number / records_per_s) * 1000
             for number in range(skipped, self.records)
@@ -87,8 +83,6 @@ class Arrivals:
 
 
 class ResultsReader(OutputReader):
-    """Notes when each result was there."""
-
     def __init__(
         self,
         bootstrap_servers: str,
@@ -101,5 +95,4 @@ class ResultsReader(OutputReader):
         self._arrivals, self._decode = arrivals, decode
 
     def note(self, now_s: float, partition: int, key: bytes, value: bytes) -> None:  # noqa: ARG002 - one for all partitions
-        """Take one result."""
         self._arrivals.add(key, self._decode(value), now_s)

@@ -1,8 +1,8 @@
-"""Runs the suite `latency`: a steady input, and how long after its moment each record's result could be read.
+"""Suite `latency`: steady input, and the delay of each record's readable result.
 
-An open loop: record n is due at the begin plus n / rate, whatever the system does, and its latency counts from then. So
-whatever is late, the feeder included, is in the figures. The systems run in turns; a run whose results are wrong has no figure,
-and nobody's figure of its round counts.
+An open loop: record n is due at begin + n / rate, independent of the system, and its latency counts
+from then. So all delays are in the figures, the feeder's included. Systems run in turns. A wrong
+result voids the whole round.
 """
 
 import secrets
@@ -28,12 +28,12 @@ from benchmarks.steady_feed import SteadyFeeder
 from benchmarks.systems import SYSTEMS
 
 JOBS = ("count_by_key",)
-#: By their names in `plan.CACHES`: every update is an output; the default of Tidewheel and of Kafka Streams.
+#: Names in `plan.CACHES`: no cache, and the default of Tidewheel and Kafka Streams.
 CACHES = ("0", "10MiB")
 SYSTEM_NAMES = ("tidewheel", "kafka-streams", "quix")
-#: Much slower than the others: one round is enough to say so.
+#: Much slower than the others: one round is enough.
 ONCE = frozenset({"quix"})
-#: They have no cache in front of their output, and run without only.
+#: They have no output cache and run once, without.
 WITHOUT_CACHE = frozenset({"quix"})
 #: The programs are those of the suite throughput.
 PROGRAM = "throughput"
@@ -41,22 +41,22 @@ RECORDS_PER_S = 10_000
 COMMIT_INTERVAL_MS = 100
 THREADS = (1, 2)
 START_S = 120.0
-#: How long the last results are waited for. A system that cannot keep up has no latency, only a backlog.
+#: Wait for the last results (s). A system that cannot keep up has a backlog, no latency.
 DRAIN_S = 60.0
 LOOK_S = 0.05
-#: Feeder and reader share an interpreter; neither holds it for long.
+#: Feeder and reader share an interpreter; neither may block it for long.
 SWITCH_INTERVAL_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySize:
-    """How much is run.
+    """Amount of work.
 
     Attributes:
-        seconds: How long each run counts.
-        warm_up_s: How long it runs before, at the same rate.
-        pairs: How many rounds.
-        primed: Records that are sent and waited for before the clock starts: the system is up then.
+        seconds: Measured time of each run.
+        warm_up_s: Unmeasured time before, at the same rate.
+        pairs: Number of rounds.
+        primed: Records sent and awaited before the clock starts, so the system has started.
     """
 
     seconds: int
@@ -66,7 +66,6 @@ class LatencySize:
 
     @property
     def spec(self) -> InputSpec:
-        """The input."""
         return InputSpec(
             records=self.primed + (self.warm_up_s + self.seconds) * RECORDS_PER_S, keys=100_000
         )
@@ -79,8 +78,6 @@ PROBE = LatencySize(seconds=10, warm_up_s=10, pairs=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyRun:
-    """What a run with right results showed."""
-
     p50_ms: float
     p99_ms: float
     longest_ms: float
@@ -91,8 +88,6 @@ class LatencyRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySetting:
-    """Which system runs, and how."""
-
     system: str
     guarantee: str
     cache_bytes: int
@@ -107,15 +102,10 @@ class LatencySuite:
     """Runs guarantees and systems against a broker and collects the rows.
 
     Attributes:
-        bootstrap_servers: Where the broker listens.
-        size: How much is run.
-        systems: Which systems, in the order of their turns.
-        guarantees: Which guarantees.
-        caches: Which caches, by their names. Systems that have none run without only.
-        threads: Kafka Streams' number of threads; None: the better of 1 and 2 is found out.
-        console: Where progress is shown.
+        caches: Names of caches. Systems without one run once.
+        threads: Kafka Streams' threads; None selects the better of 1 and 2.
         date: The day, for the rows.
-        failures: What went wrong, a line each.
+        failures: One line per failure.
     """
 
     bootstrap_servers: str
@@ -131,8 +121,7 @@ class LatencySuite:
     _runs: int = 0
 
     def rows(self) -> Iterator[list[Row]]:
-        """Run everything; yield the rows of each guarantee and cache when it is done."""
-        for name in self.systems:  # nothing is fetched or compiled between two turns
+        for name in self.systems:  # no download or compilation between two turns
             SYSTEMS[name].command(PROGRAM)
         before_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -181,7 +170,7 @@ class LatencySuite:
         self.console.print(f"{label}: {failure}", style="red", markup=False, soft_wrap=True)
 
     def _threads(self, name: str, guarantee: str, cache_bytes: int) -> int | None:
-        """Return how many threads a system runs with: the number with the lower p99 of two short runs."""
+        """Return a system's threads: the number with the lower p99 of two short runs."""
         if not SYSTEMS[name].threads:
             return None
         if self.threads is not None:
@@ -315,8 +304,6 @@ class LatencySuite:
 
 @dataclass(slots=True)
 class _Turn:
-    """One system's turn: what feeds it, and what is looked at meanwhile."""
-
     bootstrap_servers: str
     topic: str
     size: LatencySize
@@ -324,13 +311,11 @@ class _Turn:
     reader: ResultsReader
 
     def feeder(self, records: Iterator[tuple[bytes, bytes]]) -> SteadyFeeder:
-        """Return a feeder of this turn's input."""
         return SteadyFeeder(
             self.bootstrap_servers, self.topic, records, records_per_s=RECORDS_PER_S
         )
 
     def feed(self, feeder: SteadyFeeder) -> None:
-        """Let a feeder send all it has."""
         feeder.start()
         try:
             while feeder.is_alive():
@@ -341,7 +326,6 @@ class _Turn:
             feeder.stop()
 
     def until(self, done: Callable[[], bool], within_s: float, why: Callable[[], str]) -> None:
-        """Wait for something, and raise if it takes too long."""
         deadline = time.monotonic() + within_s
         while not done():
             self._look()
@@ -356,7 +340,6 @@ class _Turn:
 
 
 def with_pairs(size: LatencySize, pairs: int | None) -> LatencySize:
-    """Return a size with another number of rounds, if one is given."""
     return size if pairs is None else replace(size, pairs=pairs)
 
 

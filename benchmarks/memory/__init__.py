@@ -1,1 +1,1 @@
-"""The suite `memory`: how resident memory develops under a steady load while the keys grow."""
+"""The suite `memory`: resident memory under steady load with growing keys."""

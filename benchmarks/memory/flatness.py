@@ -1,20 +1,20 @@
-"""Whether memory is flat: the slope of its samples after the warm-up; pure."""
+"""Flatness of memory: the slope of samples after the warm-up (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Memory that grows by less than this part of itself each minute is flat: less than a measurement's noise over ten minutes.
+#: Growth per minute below this share is flat: less than the noise over ten minutes.
 FLAT_SHARE_PER_MINUTE = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flatness:
-    """What the samples after the warm-up show.
+    """Result of the samples after the warm-up.
 
     Attributes:
         slope_mib_per_minute: By least squares.
         middle_mib: Their median.
-        largest_mib: The most of all samples, the warm-up's as well.
+        largest_mib: Maximum of all samples, warm-up included.
     """
 
     slope_mib_per_minute: float
@@ -23,15 +23,15 @@ class Flatness:
 
     @property
     def is_flat(self) -> bool:
-        """Whether what grows is too little to be told from noise; shrinking is no growth."""
+        """True if growth is within noise; shrinking counts as flat."""
         return self.slope_mib_per_minute <= FLAT_SHARE_PER_MINUTE * self.middle_mib
 
 
 def flatness(samples: Sequence[tuple[float, float]], warm_up_s: float) -> Flatness:
-    """Return what samples (seconds, MiB) show.
+    """Return the flatness of samples (seconds, MiB).
 
     Raises:
-        ValueError: Fewer than two samples are left after the warm-up.
+        ValueError: Fewer than two samples remain after the warm-up.
 
     >>> flatness([(0.0, 10.0), (60.0, 100.0), (120.0, 103.0), (180.0, 106.0)], 60).slope_mib_per_minute
     3.0

@@ -1,4 +1,4 @@
-"""An input whose keys grow: every second record is of a new key, the others are of keys that were there before; pure."""
+"""Input with growing keys: every second record has a new key, the others an old one (pure)."""
 
 import random
 from collections import Counter
@@ -11,7 +11,7 @@ _VALUE = b"v" * 90
 
 
 def growing_keys(records: int) -> Iterator[bytes]:
-    """Yield each record's key: half as many keys as records, each of them equally likely to come again.
+    """Yield each record's key: half as many keys as records; old keys are equally likely.
 
     >>> list(growing_keys(5))[::2]
     [b'k00000000', b'k00000001', b'k00000002']
@@ -28,5 +28,4 @@ def growing_records(records: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def growing_counts(records: int) -> Counter[bytes]:
-    """Return how often each key came, counted without any of the systems."""
     return Counter(growing_keys(records))

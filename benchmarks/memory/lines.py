@@ -1,4 +1,4 @@
-"""The table of the suite `memory`: a line for each system."""
+"""Table of the suite `memory`: a line per system."""
 
 from benchmarks.results import NONE, Row, SuiteResult
 
@@ -18,7 +18,6 @@ LEFT = frozenset((*HEADINGS[:4], "flat"))
 
 
 def memory_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return the lines, a text for each of `HEADINGS`, in the order they were run."""
     return [_line(row) for row in result.rows if row.metric == "rss_mib_max"]
 
 

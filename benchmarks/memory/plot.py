@@ -1,4 +1,4 @@
-"""The picture of the suite `memory`: MiB resident over minutes, a line for each system, as SVG. Pure: rows in, text out."""
+"""Chart of the suite `memory`: resident MiB over minutes, a line per system, as SVG (pure)."""
 
 from typing import Final
 from xml.sax.saxutils import escape
@@ -16,7 +16,6 @@ _OTHER: Final = ("#555555", "2 3")
 
 
 def memory_svg(result: SuiteResult) -> str | None:
-    """Return the picture of a result's series; None if there are none."""
     series: dict[str, list[tuple[float, float]]] = {
         row.system: [(at_s / 60, mib) for at_s, mib in row.parameters["series"]]
         for row in result.rows

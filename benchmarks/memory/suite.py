@@ -1,4 +1,4 @@
-"""Runs the suite `memory`: ten minutes of steady load on a large state with ever more keys, and what is resident each second."""
+"""Suite `memory`: ten minutes of steady load on a large, growing state; samples RSS each second."""
 
 import secrets
 import time
@@ -28,7 +28,7 @@ RECORDS_PER_S = 10_000
 FILLED_PER_S = 40_000
 PARTITIONS = 4
 COMMIT_INTERVAL_MS = 100
-#: What may be held back. A hundredth of the keys of ten minutes fill it.
+#: Cache size: a hundredth of the keys of ten minutes fill it.
 CACHE_BYTES = 10 * 1024 * 1024
 GUARANTEE = "exactly_once"
 SAMPLE_S = 1.0
@@ -37,9 +37,9 @@ DRAIN_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySize:
-    """How many records fill the state before anybody looks, how long the load lasts, and how much of it is the warm-up.
+    """Records that fill the state, duration of the load, and its warm-up.
 
-    What is filled is larger than the caches that have budgets: they are full, and what grows from then on grows with the keys.
+    The filled state exceeds all caches with a budget. Later growth comes from keys alone.
     """
 
     filled: int
@@ -48,7 +48,6 @@ class MemorySize:
 
     @property
     def records(self) -> int:
-        """How many records there are; half of them are of new keys."""
         return self.filled + self.seconds * RECORDS_PER_S
 
 
@@ -58,16 +57,12 @@ QUICK = MemorySize(filled=200_000, seconds=90, warm_up_s=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRun:
-    """A run with a right result: what was held resident, by seconds since the load began."""
-
     samples: tuple[tuple[float, float], ...]
     found: Flatness
 
 
 @dataclass(slots=True)
 class MemorySuite:
-    """Runs systems one after the other against a broker and collects the rows."""
-
     bootstrap_servers: str
     size: MemorySize
     systems: tuple[str, ...]
@@ -78,7 +73,6 @@ class MemorySuite:
     _token: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def rows(self) -> Iterator[list[Row]]:
-        """Run everything; yield all rows at the end, because they stand side by side."""
         found: list[Row] = []
         for name in self.systems:
             label = f"ten_minutes, {GUARANTEE}, {name}"
@@ -98,7 +92,7 @@ class MemorySuite:
         run_name = f"bench-{self._token}-memory-{name}"
         topics = {"input_topic": f"{run_name}-in", "output_topic": f"{run_name}-out"}
         admin = input_topic.quiet_admin(self.bootstrap_servers)
-        system.command(PROGRAM)  # nothing is fetched or compiled while it counts
+        system.command(PROGRAM)  # no download or compilation during the measurement
         for topic in topics.values():
             input_topic.create_topic(admin, topic, PARTITIONS)
         arguments = {
@@ -131,7 +125,6 @@ class MemorySuite:
     def _feeder(
         self, topics: Mapping[str, str], records: Iterator[tuple[bytes, bytes]], filled: int | None
     ) -> SteadyFeeder:
-        """Return what feeds the next records: those that fill the state, or all the others."""
         return SteadyFeeder(
             self.bootstrap_servers,
             topics["input_topic"],
@@ -140,7 +133,6 @@ class MemorySuite:
         )
 
     def _sampled(self, feeder: SteadyFeeder, peer: PeerProcess) -> tuple[tuple[float, float], ...]:
-        """Feed, and look at the memory each second until all is fed."""
         samples: list[tuple[float, float]] = []
         begin_s = time.monotonic()
         feeder.start()
@@ -156,7 +148,6 @@ class MemorySuite:
         return tuple(samples)
 
     def _await(self, records: int, group: str, topic: str, peer: PeerProcess) -> None:
-        """Wait until the group has committed so many records, which are all that were written."""
         places = [TopicPartition(topic, each) for each in range(PARTITIONS)]
         deadline = time.monotonic() + DRAIN_S
         with GroupProgress(self.bootstrap_servers, group) as progress:
@@ -165,7 +156,7 @@ class MemorySuite:
                 if time.monotonic() > deadline:
                     raise RunFailedError(
                         f"it had committed {done} of {records} records {DRAIN_S:.0f} s after the last:"
-                        " it did not keep up, so its memory says nothing"
+                        " it did not keep up, so its memory is no result"
                     )
                 time.sleep(SAMPLE_S)
 
@@ -196,7 +187,6 @@ class MemorySuite:
 
 
 def told(found: Flatness) -> str:
-    """Return what a run showed, in a line."""
     return (
         f"{found.largest_mib:,.0f} MiB at most, {found.middle_mib:,.0f} MiB in the middle,"
         f" {found.slope_mib_per_minute:+.1f} MiB a minute after the warm-up:"

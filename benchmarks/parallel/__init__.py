@@ -1,1 +1,1 @@
-"""The suite `parallel`: one partition, and functions that take their time, at several parallelising factors."""
+"""The suite `parallel`: one partition and slow functions, at several parallelising factors."""

@@ -1,4 +1,4 @@
-"""The table of the suite `parallel`: a line for each job, guarantee, kind of keys and system."""
+"""Table of the suite `parallel`: a line per job, guarantee, kind of keys and system."""
 
 from benchmarks.results import NONE, Row, SuiteResult
 
@@ -16,13 +16,12 @@ HEADINGS = (
     "memory",
 )
 LEFT = frozenset(HEADINGS[:4])
-#: Jobs in which calls wait, so that a factor of n can do n times as much.
+#: Jobs in which calls wait, so a factor of n can give n times the rate.
 SPED_UP = frozenset({"blocking_10ms", "awaitable_10ms", "sleep_0_5ms"})
 _Place = tuple[str, str, float]
 
 
 def parallel_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return the lines, a text for each of `HEADINGS`; settings and systems in the order they were run."""
     found: dict[_Place, dict[str, dict[str, Row]]] = {}
     for row in result.rows:
         place = (row.job, row.guarantee or NONE, float(row.parameters.get("zipf", 0.0)))
@@ -39,14 +38,13 @@ def parallel_lines(result: SuiteResult) -> list[tuple[str, ...]]:
 
 
 def _rank(system: str, metrics: dict[str, Row]) -> tuple[bool, int]:
-    """Return what systems are sorted by: ours by factor, then the peers as they were run."""
     ours = system.startswith("tidewheel")
     row = next(iter(metrics.values()))
     return not ours, int(row.parameters["factor"]) if ours else 0
 
 
 def _alone(found: dict[_Place, dict[str, dict[str, Row]]], place: _Place) -> float | None:
-    """Return our rate at factor 1, which does not depend on how keys are shared out."""
+    """Return our rate at factor 1, which does not depend on the distribution of keys."""
     job, guarantee, _ = place
     row = found.get((job, guarantee, 0.0), {}).get("tidewheel-factor-1", {}).get("records_per_s")
     return row.value if row is not None and row.value else None

@@ -1,8 +1,8 @@
-"""What the suite `parallel` runs: its jobs, and for each the inputs and the systems that take turns; pure.
+"""Plan of the suite `parallel`: jobs with their inputs and systems (pure).
 
-Every job has one partition, 10,000 keys and a count for each key that its function reads before it does its work and
-writes afterwards. An input is as long as a run at that factor should take: a second holds as many records as `factor`
-calls, one after the other each, can do, but never more than the busiest key allows.
+Every job has one partition and 10,000 keys. Its function reads the key's count before its work and
+writes it after. Input sizes match the planned duration: per second, the records that `factor`
+parallel calls can do, limited by the busiest key.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ FACTORS = (1, 4, 16, 64, 256)
 KEYS = 10_000
 ZIPF = 1.1
 SYSTEM_NAMES = ("tidewheel", "kafka-streams", "quix")
-#: No run is asked for more a second: this is about what one Python process does when nothing waits.
+#: Upper limit per second: about the rate of one Python process without waiting.
 RECORDS_PER_S_MAX = 6_400
 
 
@@ -24,16 +24,12 @@ class Job:
     """One job.
 
     Attributes:
-        name: As it stands in the result file; the programs know it.
-        factors: The factors it runs at.
-        calls_per_s: How many records a second one call after the other can do.
-        speeds_up: Whether more calls at a time can do more records.
-        peers: Whether the peers, which have one thread for one partition, run it too.
-        zipf: The exponents of its inputs' keys; 0 is uniform.
-        zipf_factors: The factors at which it runs with keys that are not uniform.
-        records: The input's size where it does not depend on the factor; else None.
-        keys: How many keys.
-        value_bytes: The size of each value.
+        calls_per_s: Records per second of sequential calls.
+        speeds_up: More concurrent calls can do more records.
+        peers: The peers, with one thread per partition, run it too.
+        zipf: Exponents of its inputs' keys; 0 is uniform.
+        zipf_factors: Factors for keys that are not uniform.
+        records: Fixed input size; None: it depends on the factor.
     """
 
     name: str
@@ -53,7 +49,8 @@ JOBS: Mapping[str, Job] = {
     for job in (
         Job(name="blocking_10ms", factors=FACTORS, calls_per_s=100, peers=True, zipf=(0.0, ZIPF)),
         Job(name="awaitable_10ms", factors=FACTORS, calls_per_s=100),
-        # What the README of Confluent's Parallel Consumer measures: 10,000 records, 0 to 5 ms each.
+        # The benchmark in the README of Confluent's Parallel Consumer: 10,000 records, 0 to 5 ms
+        # each.
         Job(name="sleep_0_5ms", factors=(1, 16, 64), calls_per_s=400, peers=True, records=10_000),
         Job(name="cpu_bound", factors=(1, 4, 16), calls_per_s=5_000, speeds_up=False),
         # State of 150 MB against a block cache of 8 MiB.
@@ -69,18 +66,12 @@ JOBS: Mapping[str, Job] = {
 }
 
 
-#: Every factor that any job runs at.
 KNOWN_FACTORS = tuple(sorted({factor for job in JOBS.values() for factor in job.factors}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is run.
-
-    Attributes:
-        seconds: How long a run should take if nothing is lost.
-        pairs: How many rounds.
-    """
+    """Planned seconds of a run without losses, and rounds (`pairs`)."""
 
     seconds: float
     pairs: int
@@ -92,15 +83,13 @@ QUICK = Size(seconds=5.0, pairs=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One system at one factor, with its input."""
-
     system: System
     factor: int
     source: InputSpec
 
     @property
     def name(self) -> str:
-        """Return its name in the result file: our factors are systems of their own."""
+        """Return its name in the result file: each factor of ours is a system."""
         if self.system.name == "tidewheel":
             return f"tidewheel-factor-{self.factor}"
         return self.system.name
@@ -108,8 +97,6 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting, and the variants that run in it in turns."""
-
     job: Job
     guarantee: str
     zipf: float
@@ -117,10 +104,10 @@ class Setting:
 
 
 def expected_records_per_s(job: Job, factor: int, source: InputSpec) -> float:
-    """Return the rate of a run that loses nothing.
+    """Return the rate of a run without losses.
 
     >>> expected_records_per_s(JOBS["blocking_10ms"], 16, InputSpec(records=1, keys=10_000))
-    1600.0
+    1600
     """
     if not job.speeds_up:
         return job.calls_per_s
@@ -136,7 +123,6 @@ def settings(
     guarantees: tuple[str, ...] = ("exactly_once",),
     factors: frozenset[int] = frozenset(KNOWN_FACTORS),
 ) -> Iterator[Setting]:
-    """Yield what is to be run, in order; settings in which nothing would run are left out."""
     for name in jobs:
         job = JOBS[name]
         for guarantee in guarantees:

@@ -1,8 +1,8 @@
-"""Runs the suite `parallel`: in each setting the factors and the peers take turns, over one partition.
+"""Suite `parallel`: factors and peers take turns over one partition.
 
-Rates are read off the broker's record of commits, as in the suite `throughput`. A commit's offset is that of the
-slowest key range, so ranges that are ahead of it count for nothing. Results are checked by value: each key's counts must
-be 1, 2, 3 … to its direct count, each of them once.
+Rates come from the broker's commits, as in the suite `throughput`. A commit's offset is that of the
+slowest key range; ranges ahead of it do not count. Each key's counts must be 1, 2, 3 … to its
+direct count, each once.
 """
 
 import secrets
@@ -23,21 +23,13 @@ from benchmarks.throughput import untimed_records
 COMMIT_INTERVAL_MS = 100
 #: The programs of this suite have all jobs in one.
 PROGRAM = "parallel"
-#: A run that takes so many times what it should is given up.
+#: A run beyond this multiple of its planned time is stopped.
 PATIENCE = 8.0
 
 
 @dataclass(slots=True)
 class ParallelSuite:
-    """Runs settings against a broker and collects the rows.
-
-    Attributes:
-        bootstrap_servers: Where the broker listens.
-        pairs: How many rounds.
-        console: Where progress is shown.
-        date: The day, for the rows.
-        failures: What went wrong, a line each.
-    """
+    """Runs settings against a broker and collects the rows; `failures` has one line each."""
 
     bootstrap_servers: str
     pairs: int
@@ -48,12 +40,11 @@ class ParallelSuite:
     _runs: int = 0
 
     def rows(self, settings: Iterator[Setting]) -> Iterator[list[Row]]:
-        """Run everything; yield the rows of each setting when it is done."""
         for setting in settings:
             yield self._setting(setting)
 
     def _setting(self, setting: Setting) -> list[Row]:
-        for variant in setting.variants:  # nothing is fetched, compiled or filled between two turns
+        for variant in setting.variants:  # no download, compilation or filling between two turns
             variant.system.command(PROGRAM)
             ensure_input(self.bootstrap_servers, variant.source)
         found: dict[str, list[RunResult]] = {each.name: [] for each in setting.variants}
@@ -68,7 +59,7 @@ class ParallelSuite:
         ]
 
     def _round(self, setting: Setting, number: int) -> dict[str, RunResult]:
-        """Run each variant once; if one wrote a wrong result, nobody's figure of the round counts."""
+        """Run each variant once; a wrong result voids the round."""
         results: dict[str, RunResult] = {}
         wrong = False
         for variant in setting.variants:
@@ -102,7 +93,7 @@ class ParallelSuite:
             slowest_records_per_s=expected_per_s / PATIENCE,
         )
         result = run_once(self.bootstrap_servers, request, direct_counts(source))
-        # Counts that grow to the right ones, as many as there are records: so each of them was there once.
+        # Correct increasing counts, one per record: so each occurs once.
         if setting.guarantee == "exactly_once" and result.outputs != source.records:
             raise WrongResultError(
                 f"the result is wrong: {result.outputs} outputs for {source.records} records"

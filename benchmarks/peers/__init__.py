@@ -1,1 +1,1 @@
-"""The measured programs: each job once per system, each written as its documentation teaches."""
+"""Programs of the measured systems: each job once per system, in its documented style."""

@@ -1,1 +1,1 @@
-"""The suite `restore`: how long it takes to bring state back."""
+"""The suite `restore`: duration of state restoration."""

@@ -1,9 +1,9 @@
-"""The job `beside_running_task`: a steady input for its second half, and its rows.
+"""Job `beside_running_task`: the steady input of its second half, and its rows.
 
-Each thing that may be beside the task is run twice. Over an input that was filled before, the task is busy all the time, which
-tells what it gets done; a pause there is any commit, since there is always more to do. So pauses are taken from a second run,
-over an input that goes on growing, at a tenth of the rate of what it gets done beside the restore: who writes more than that
-takes a processor for itself.
+Each competing load runs twice. Over a prefilled input the task is always busy, which gives its
+rate. Its pauses there are mere commits, because work never ends. So pauses come from a second run
+over a growing input. It grows at a tenth of the rate during the restore: a faster writer would use
+a processor of its own.
 """
 
 import time
@@ -20,14 +20,14 @@ from benchmarks.generator import InputSpec, record_blocks
 from benchmarks.results import Row, make_rows
 
 JOB: Final = "beside_running_task"
-#: What may be beside the task, in the order of their runs, and the names of the rows: the burner needs to know what to burn,
-#: which is what the machine did beside the restore, but for what it does for as many records beside nothing.
+#: Competing loads in run order, and their row names. The burner comes last: it needs the processor
+#: time of the restore, less the time for as many records without a load.
 SYSTEM_OF: Final[Mapping[str, str]] = {
     "restore": "tidewheel",
     "nothing": "tidewheel-beside-nothing",
     "burner": "tidewheel-beside-burner",
 }
-#: Of the rate of a busy task beside the restore.
+#: Share of the busy task's rate during the restore.
 STEADY_SHARE: Final = 0.1
 _TICK_S: Final = 0.01
 _LOOK_S: Final = 0.25
@@ -37,10 +37,10 @@ Told = Mapping[str, Any]
 
 
 def to_burn(found: Mapping[str, Told]) -> dict[str, str]:
-    """Return what the next run has to know of those before it: how long to work, and how much processor time to take.
+    """Return the next run's duration and processor time, from the runs before it.
 
-    The restore took what its helpers took, and what the brokers and the worker did for it. The latter is told from what they do for
-    the task's own records by the run beside nothing, which has nothing else to do.
+    A restore takes the time of its helpers, and that of brokers and worker for it. The run without
+    a load shows the latter's time for the task's own records.
     """
     restore, nothing = found.get("restore"), found.get("nothing")
     if restore is None:
@@ -61,10 +61,10 @@ def to_burn(found: Mapping[str, Told]) -> dict[str, str]:
 def steady_input(
     bootstrap_servers: str, topic: str, spec: InputSpec, records_per_s: float, *, group: str
 ) -> Generator[None]:
-    """Have records written to a new topic for the time of the block, a few every hundredth of a second.
+    """Write records to a new topic during the block, a few every 10 ms.
 
-    Before the group has committed something it is one each time: what would have come until a worker is up would keep it
-    busy for as long again.
+    Until the group's first commit it writes one each time: a backlog from the worker's start would
+    keep it busy for as long again.
     """
     admin = input_topic.quiet_admin(bootstrap_servers)
     if topic in admin.list_topics(timeout=_FLUSH_S).topics:
@@ -103,7 +103,6 @@ def steady_input(
 
 
 def _has_read(bootstrap_servers: str, group: str, topic: str, spec: InputSpec) -> bool:
-    """Return whether a group has committed an offset of a topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group, "log_level": 3})
     try:
         places = [TopicPartition(topic, partition) for partition in range(spec.partitions)]
@@ -126,12 +125,12 @@ def beside_rows(
     records: int,
     date: str,
 ) -> list[Row]:
-    """Return the rows of what is known: how much a busy task got done, and the longest pauses over the steady input.
+    """Return the rows: rate of a busy task, and longest pauses over the steady input.
 
     Args:
-        busy: What the runs over the filled input told, by what was beside them.
-        steady: The same of the steady input.
-        records: How many records were restored.
+        busy: Results over the filled input, by competing load.
+        steady: The same over the steady input.
+        records: Number of restored records.
         date: The day.
     """
     rows: list[Row] = []

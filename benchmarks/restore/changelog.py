@@ -1,4 +1,4 @@
-"""The changelog that every system restores from: the seeded records, filled once per broker, and what they add up to."""
+"""The changelog that every system restores: seeded records, and their expected content."""
 
 import zlib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from benchmarks.generator import InputSpec, record_blocks
 
 TIMEOUT_S = 120.0
 _DIGEST_MASK = (1 << 64) - 1
-#: What Quix Streams writes with each record of a changelog, and needs when it reads them.
+#: Headers that Quix Streams writes to each changelog record and needs on reading.
 _QUIX_HEADERS = [
     ("__column_family__", b"default"),
     ("__processed_tp_offsets__", b"null"),
@@ -23,20 +23,19 @@ _QUIX_HEADERS = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a restored store must hold: how many rows, and the sum of their checksums."""
+    """Expected content of a restored store: number of rows, and the sum of their checksums."""
 
     rows: int
     digest: int
 
 
 def digest_of(key: bytes, value: bytes) -> int:
-    """Return the checksum of a row; Java's `CRC32` makes the same."""
+    """Return the checksum of a row; Java's `CRC32` gives the same."""
     return zlib.crc32(key + value)
 
 
 @cache
 def expected_content(spec: InputSpec) -> Content:
-    """Return what all records leave behind: the last value of each key."""
     last: dict[bytes, bytes] = {}
     for block in record_blocks(spec):
         last.update(block)
@@ -46,12 +45,11 @@ def expected_content(spec: InputSpec) -> Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changelog:
-    """The topics of one run of the suite.
+    """Topics of one run of the suite.
 
     Attributes:
-        application_id: All systems restore the state of the same application.
-        spec: What the changelog is filled with.
-        tail: How many of its last records come after the snapshot.
+        application_id: Shared by all systems.
+        tail: Number of records after the snapshot.
     """
 
     application_id: str
@@ -60,31 +58,26 @@ class Changelog:
 
     @property
     def input(self) -> str:
-        """The application's input, which stays empty."""
         return f"{self.application_id}-in"
 
     @property
     def topic(self) -> str:
-        """The changelog of the store `table`, as Kafka Streams and Tidewheel name it."""
+        """Changelog of the store `table`, by the name of Kafka Streams and Tidewheel."""
         return f"{self.application_id}-table-changelog"
 
     @property
     def quix_topic(self) -> str:
-        """The same as Quix Streams names it."""
         return f"changelog__{self.application_id}--{self.input}--default"
 
     def create(self, bootstrap_servers: str) -> None:
-        """Make all topics."""
         admin = input_topic.quiet_admin(bootstrap_servers)
         for topic in (self.input, self.topic, self.quix_topic):
             input_topic.create_topic(admin, topic, self.spec.partitions)
 
     def fill(self, bootstrap_servers: str, start: int, stop: int) -> None:
-        """Write the records from `start` to `stop`."""
         _fill(bootstrap_servers, self.topic, self._records(start, stop), headers=False)
 
     def fill_quix(self, bootstrap_servers: str) -> None:
-        """Write all records as Quix Streams has them."""
         records = self._records(0, self.spec.records)
         _fill(bootstrap_servers, self.quix_topic, records, headers=True)
 

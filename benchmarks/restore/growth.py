@@ -1,7 +1,6 @@
-"""The job `growth`: how long a restore takes as the changelog gets longer, and as the state gets larger.
+"""Job `growth`: restore time by length of the changelog, and by size of the state (pure).
 
-Each point is a changelog of its own, which everybody restores in turn, as in the other jobs. Pure: the suite runs what is laid
-down here.
+Each point has its own changelog, which all systems restore in turn.
 """
 
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ LEFT: Final = frozenset(HEADINGS[2:3])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A changelog: how many records and keys it has, and which series it belongs to."""
+    """A changelog: records, keys and series."""
 
     records: int
     keys: int
@@ -29,7 +28,9 @@ class Point:
 
 
 def points(records: int, keys: int) -> tuple[Point, ...]:
-    """Return three lengths with one number of keys, and three numbers of keys with one length; one is in both.
+    """Return three lengths with one number of keys, and three numbers of keys with one length.
+
+    One point is in both series.
 
     >>> [(each.records, each.keys, each.varied) for each in points(8, 4)]
     [(2, 2, ('length',)), (4, 1, ('state',)), (4, 2, ('length', 'state')), (4, 4, ('state',)), (8, 2, ('length',))]
@@ -50,15 +51,15 @@ def points(records: int, keys: int) -> tuple[Point, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A way to restore.
+    """A method of restoring.
 
     Attributes:
-        name: The system, as it stands in the results.
-        system: Whose program is run.
-        how: For people.
-        extra: More arguments for the program.
+        name: The system in the results.
+        system: The system whose program runs.
+        how: The method, for tables.
+        extra: More arguments of the program.
         leaves_snapshot: Its run leaves a snapshot.
-        uses_snapshot: Its run begins with that one.
+        uses_snapshot: Its run begins with that snapshot.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Way:
     uses_snapshot: bool = False
 
 
-#: In the order of their turns: the snapshot is made by Spark on two cores, and used by the next.
+#: In run order: Spark on two cores makes the snapshot, and the next one uses it.
 WAYS: Final = (
     Way(name="tidewheel", system="tidewheel", how="changelog", extra={}),
     Way(
@@ -97,12 +98,10 @@ WAYS: Final = (
 
 
 def growth_rows(result: SuiteResult, metric: str = "seconds") -> list[Row]:
-    """Return the rows of one metric, in the order they were run."""
     return [row for row in result.rows if row.job == JOB and row.metric == metric]
 
 
 def growth_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return the lines of the table, a text for each of `HEADINGS`; the smallest changelog first."""
     return [
         (
             f"{row.parameters['records']:,}",

@@ -1,4 +1,4 @@
-"""The table of the suite `restore`: a line for each job and system, beside Kafka Streams' replay of the same changelog."""
+"""Table of the suite `restore`: a line per job and system, with Kafka Streams' replay."""
 
 from statistics import median
 
@@ -22,7 +22,6 @@ LEFT = frozenset(HEADINGS[:3])
 
 
 def restore_lines(result: SuiteResult) -> list[tuple[str, ...]]:
-    """Return the lines, a text for each of `HEADINGS`; jobs and systems in the order they were run. Growth has lines of its own."""
     found: dict[str, dict[str, dict[str, Row]]] = {}
     for row in result.rows:
         found.setdefault(row.job, {}).setdefault(row.system, {})[row.metric] = row
@@ -53,7 +52,7 @@ def _line(job: str, system: str, metrics: dict[str, Row], baseline: Row | None) 
 
 
 def _how(rate: Row) -> str:
-    """Return how it was restored; Spark's own start is not among the seconds."""
+    """Return the method of restoring; the seconds exclude Spark's own start."""
     parameters = rate.parameters
     how = str(parameters.get("how") or f"beside {parameters['beside']}").replace("_", " ")
     starts: list[float] | None = parameters.get("spark_start_s")

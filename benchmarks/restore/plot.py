@@ -1,6 +1,6 @@
-"""The picture of the job `growth`: two axes, seconds over the length of the changelog and over the number of keys, as SVG.
+"""Chart of the job `growth`: seconds over changelog length and over number of keys, as SVG.
 
-Made by hand, so that a document's picture needs no further package. Pure: rows in, text out.
+Written by hand: a document's chart needs no further package. Pure.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _LEFT: Final = 52
 _TOP: Final = 34
 _BETWEEN: Final = 70
 _LEGEND: Final = 24
-#: For each system, so that a line keeps its colour whoever is missing; told apart also without colours, by their dashes.
+#: Fixed colour and dash of each system, distinguishable without colours.
 _LOOKS: Final = {
     "tidewheel": ("#0b6e4f", ""),
     "tidewheel-snapshot": ("#08a045", "2 3"),
@@ -30,14 +30,13 @@ _OTHER: Final = ("#555555", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Panel:
-    """One pair of axes: what varies along x, and the rows in it."""
+    """One pair of axes: the variable along x, and its rows."""
 
     title: str
     parameter: str
     rows: Sequence[Row]
 
     def lines(self) -> dict[str, list[tuple[float, float]]]:
-        """Return each system's points, in order."""
         found: dict[str, list[tuple[float, float]]] = {}
         for row in self.rows:
             found.setdefault(row.system, []).append((row.parameters[self.parameter], row.value))
@@ -45,7 +44,6 @@ class _Panel:
 
 
 def growth_svg(result: SuiteResult) -> str | None:
-    """Return the picture of a result's growth rows; None if there are none."""
     rows = growth_rows(result)
     if not rows:
         return None
@@ -78,7 +76,7 @@ def growth_svg(result: SuiteResult) -> str | None:
 
 
 def nice_end(largest: float) -> float:
-    """Return where an axis ends: the next of 1, 2, 4, 5, 8 or 10 times a power of ten.
+    """Return the end of an axis: the next of 1, 2, 4, 5, 8 or 10 times a power of ten.
 
     >>> nice_end(0.3), nice_end(37), nice_end(8_000_000)
     (0.4, 40.0, 8000000.0)
@@ -122,7 +120,7 @@ def _axes(panel: _Panel, left: float, highest: float) -> list[str]:
 
 
 def short(number: float) -> str:
-    """Return a count as an axis has it.
+    """Return a number for an axis.
 
     >>> short(0), short(250_000), short(1_500_000)
     ('0', '250 k', '1.5 M')

@@ -1,9 +1,10 @@
-"""Runs the suite `restore`: applications that have lost their disks, one after the other, over the same changelog.
+"""Suite `restore`: applications without local state restore the same changelog in turn.
 
-The changelog is filled up to its last hundredth, a snapshot is taken, and the rest is filled. Every system then restores the
-same 8 M records, each run with an empty disk, and its store is checked by value: the number of rows and the sum of their
-checksums. Times are taken by each system's own restore events, from the first start to the last end; how long its whole start
-took stands in the parameters. The job `growth` has smaller changelogs of its own (`benchmarks.restore.growth`).
+The changelog is filled to its last hundredth, a snapshot is made, and the rest is filled. Each
+system restores the same 8 M records to an empty disk. Its store is checked by the number of rows
+and the sum of their checksums. Each system's restore events give the time, from the first start to
+the last end; the parameters have the whole start-up. `growth` has smaller changelogs
+(`benchmarks.restore.growth`).
 """
 
 import dataclasses
@@ -39,19 +40,19 @@ from benchmarks.systems import SYSTEMS
 
 JOBS: Final = ("changelog", "snapshot_and_tail", "spark", beside.JOB, growth.JOB)
 SYSTEM_NAMES: Final = ("tidewheel", "kafka-streams", "quix")
-#: Who can run each job.
+#: Systems of each job.
 SYSTEMS_OF: Final[Mapping[str, frozenset[str]]] = {
     **dict.fromkeys(JOBS, frozenset(SYSTEM_NAMES)),
     beside.JOB: frozenset({"tidewheel"}),
     growth.JOB: frozenset(way.system for way in growth.WAYS),
 }
-#: With two restore threads Kafka Streams is at its best on two cores.
+#: Two restore threads are Kafka Streams' best on two cores.
 KAFKA_STREAMS_THREADS: Final = 2
 RUN_TIMEOUT_S: Final = 1_800
 LOOK_S: Final = 0.2
 TAIL_SHARE: Final = 0.01
 _SEED: Final = 20_260_102
-#: Why a group can't be deleted yet: a member of the run before has not left, or the broker has just begun.
+#: Temporary reasons against a group's deletion: a member has not left, or the broker just started.
 _PASSING: Final = frozenset(
     {
         KafkaError.NON_EMPTY_GROUP,
@@ -64,8 +65,6 @@ _PASSING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSize:
-    """How much is run: records and keys of the changelog, records of the load beside it, and rounds (of growth, too)."""
-
     records: int = 8_000_000
     keys: int = 1_000_000
     load_records: int = 16_000_000
@@ -79,16 +78,7 @@ QUICK: Final = RestoreSize(pairs=1)
 
 @dataclass(slots=True)
 class RestoreSuite:
-    """Runs jobs against a broker and collects the rows.
-
-    Attributes:
-        bootstrap_servers: Where the broker listens.
-        size: How much is run.
-        jobs: Which jobs, and `systems`: which systems, in this order.
-        console: Where progress is shown.
-        date: The day, for the rows.
-        failures: What went wrong, a line each.
-    """
+    """Runs jobs against a broker and collects the rows; `failures` has one line each."""
 
     bootstrap_servers: str
     size: RestoreSize
@@ -97,12 +87,11 @@ class RestoreSuite:
     console: Console
     date: str
     failures: list[str] = field(default_factory=list[str])
-    #: What slow peers told: their replay is the same in every job, and not run again.
+    #: Results of slow peers: their replay is equal in all jobs and runs once.
     _told_once: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     def rows(self) -> Iterator[list[Row]]:
-        """Run everything; yield the rows of each job when it is done, of growth those of each changelog."""
-        for system in self.systems:  # nothing is fetched or compiled between two turns
+        for system in self.systems:  # no download or compilation between two turns
             SYSTEMS[system].command("restore")
         jobs = [job for job in self.jobs if job != growth.JOB]
         if jobs:
@@ -117,11 +106,9 @@ class RestoreSuite:
             for point in growth.points(self.size.records, self.size.keys):
                 yield list(self._grown(point))
 
-    # -- preparation -----------------------------------------------------------------------------------------------
-
     @contextmanager
     def _changelog(self, records: int, keys: int) -> Generator[tuple[Changelog, Path]]:
-        """Yield a changelog, not filled yet, and a folder; both are gone afterwards."""
+        """Yield an empty changelog and a folder; delete both afterwards."""
         spec = InputSpec(records=records, keys=keys, seed=_SEED)
         changelog = Changelog(
             application_id=f"bench-restore-{secrets.token_hex(3)}",
@@ -136,7 +123,7 @@ class RestoreSuite:
             yield changelog, folder
 
     def _prepare(self, changelog: Changelog, folder: Path) -> None:
-        """Fill the changelog, with a snapshot taken on the way."""
+        """Fill the changelog, and make the snapshot before its tail."""
         records, middle = changelog.spec.records, changelog.spec.records - changelog.tail
         began_s = time.monotonic()
         changelog.create(self.bootstrap_servers)
@@ -166,8 +153,6 @@ class RestoreSuite:
             "threads": str(KAFKA_STREAMS_THREADS),
             "partitions": str(changelog.spec.partitions),
         }
-
-    # -- restoring -------------------------------------------------------------------------------------------------
 
     def _restores(self, job: str, changelog: Changelog, folder: Path) -> list[Row]:
         found: dict[str, list[dict[str, Any]]] = {}
@@ -201,7 +186,6 @@ class RestoreSuite:
     def _checked(
         self, system: str, changelog: Changelog, folder: Path, extra: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Restore with an empty disk; what is there then must be what the records leave."""
         told = self._run(system, "restore", changelog, folder, extra)
         _check_content(told, changelog.spec)
         return told
@@ -236,10 +220,7 @@ class RestoreSuite:
             parameters["spark_start_s"] = [round(run["spark_start_s"], 2) for run in runs]
         return parameters
 
-    # -- growth ----------------------------------------------------------------------------------------------------
-
     def _grown(self, point: growth.Point) -> Iterator[Row]:
-        """Yield the rows of one changelog."""
         ways = [way for way in growth.WAYS if way.system in self.systems]
         found: dict[str, list[dict[str, Any]]] = {}
         with self._changelog(point.records, point.keys) as (changelog, folder):
@@ -268,8 +249,6 @@ class RestoreSuite:
                         guarantee=None,
                         parameters=parameters,
                     )
-
-    # -- beside a running task -------------------------------------------------------------------------------------
 
     def _beside(self, changelog: Changelog, folder: Path) -> list[Row]:
         load = InputSpec(records=self.size.load_records, seed=_SEED)
@@ -305,7 +284,6 @@ class RestoreSuite:
         load: Mapping[str, str],
         input_of: Callable[[], AbstractContextManager[None]],
     ) -> dict[str, dict[str, Any]]:
-        """Return what the runs over one load told, by what was beside them; the first that fails ends it."""
         found: dict[str, dict[str, Any]] = {}
         for name in beside.SYSTEM_OF:
             self._forget_counts(changelog)
@@ -328,7 +306,7 @@ class RestoreSuite:
     def _run_beside(
         self, name: str, changelog: Changelog, folder: Path, extra: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Run the task beside something; what was restored beside it must be what the records leave."""
+        """Run the task with a competing load; check the restored content."""
         told = self._run(
             "tidewheel", "restore_beside", changelog, folder, {**extra, "beside": name}
         )
@@ -337,7 +315,7 @@ class RestoreSuite:
         return told
 
     def _forget_counts(self, changelog: Changelog) -> None:
-        """Let the next run count the load from its start, into an empty store."""
+        """Make the next run count the load from its start, into an empty store."""
         # Its futures have no types.
         admin = cast("Any", input_topic.quiet_admin(self.bootstrap_servers))
         topic = f"{changelog.application_id}-counts-changelog"
@@ -360,10 +338,7 @@ class RestoreSuite:
             else:
                 return
 
-    # -- a run -----------------------------------------------------------------------------------------------------
-
     def _guarded(self, label: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """Return what a run told; None, and a line among the failures, if it has no figure."""
         try:
             told = run()
         except RunFailedError as failure:
@@ -382,7 +357,6 @@ class RestoreSuite:
         folder: Path,
         extra: Mapping[str, str],
     ) -> dict[str, Any]:
-        """Run a system's program with an empty disk, and return what it told in its last line."""
         state_dir = Path(tempfile.mkdtemp(prefix="state-", dir=folder))
         arguments = {**self._parameters(changelog, state_dir), **extra}
         log_path, out_path = folder / "log", folder / "out"
@@ -407,7 +381,7 @@ class RestoreSuite:
 
 
 def with_size(size: RestoreSize, *, records: int | None, pairs: int | None) -> RestoreSize:
-    """Return a size with other records (an eighth as many keys, as in the full size) or rounds."""
+    """Return a size with other records or rounds; there is a key per eight records."""
     if records is not None:
         size = dataclasses.replace(
             size, records=records, keys=max(records // 8, 1), load_records=records
@@ -424,7 +398,6 @@ def _check_content(told: Mapping[str, Any], spec: InputSpec) -> None:
 
 
 def _seconds(run: Mapping[str, Any]) -> float:
-    """Return how long a restore took: by Spark, without its own start, and what was left to the worker."""
     total: float = run.get("spark_s", 0.0) + run["seconds"]
     return total
 
@@ -434,7 +407,6 @@ def _snapshots(folder: Path) -> Path:
 
 
 def _watched(process: subprocess.Popen[bytes], usage: Usage) -> int:
-    """Return how a program ended; its memory is looked at meanwhile."""
     deadline = time.monotonic() + RUN_TIMEOUT_S
     while time.monotonic() < deadline:
         try:

@@ -70,7 +70,7 @@ def test_a_result_that_is_nobodys_is_wrong() -> None:
     arrivals = all_there((101.0, 101.0, 101.0, 101.0))
     for key, count in ((b"a", 3), (b"a", 0), (b"c", 1)):
         arrivals.add(key, count, 102.0)
-    assert arrivals.problems("at_least_once") == ["3 results are nobody's, e.g. b'a' with 3"]
+    assert arrivals.problems("at_least_once") == ["3 results belong to no record, e.g. b'a' with 3"]
 
 
 def test_a_result_that_comes_twice_is_wrong_with_exactly_once_only() -> None:

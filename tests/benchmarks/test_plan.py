@@ -192,7 +192,7 @@ def test_without_arguments_the_suites_are_listed(capsys: pytest.CaptureFixture[s
         (["handoff", "--pairs", "-1"], "at least 1"),
         (["restore", "--records", "999"], "at least 1000"),
         (["memory", "--pairs", "2"], "the suite memory runs one round"),
-        (["latency", "--quick", "--keep"], "don't stand beside those of full runs"),
+        (["latency", "--quick", "--keep"], "do not mix with those of full runs"),
         (["latency", "--jobs", "nonsense"], "choose from count_by_key"),
         (["memory", "--jobs", "nonsense"], "choose from ten_minutes"),
         (["coordinator", "--jobs", "nonsense"], "choose from assemble, steady, scale_out, kill"),

@@ -1,1 +1,1 @@
-"""The program written by hand, run by itself and never imported."""
+"""The handwritten program, run by itself and never imported."""

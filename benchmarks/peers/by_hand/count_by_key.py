@@ -1,8 +1,7 @@
-"""Count by key without a framework: the same clients and RocksDB in the same shape, for this one job.
+"""Count by key without a framework, on the same clients and RocksDB.
 
-What a framework in Python can be measured against: columns of whole batches, counts kept in memory, one changelog record
-and one database row for each key and commit, and nothing else. It restores nothing, checks nothing and handles no error.
-Arguments are NAME=VALUE pairs, the same for every peer. Runs until SIGTERM, then commits and ends.
+A yardstick for Python frameworks: columns of whole batches, counts in memory, and one changelog
+record and one database row per key and commit. It has no restore, checks or error handling.
 """
 
 import signal
@@ -20,7 +19,7 @@ from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
 BATCH_RECORDS = 10_000
 TIMEOUT_S = 30
-#: So many records are handed to the producer before it is asked whether it has room.
+#: Records between two polls of the producer for free space.
 CHUNK = 1_000
 QUEUED_MAX = 400_000
 int64 = struct.Struct(">q").pack
@@ -28,19 +27,14 @@ int64 = struct.Struct(">q").pack
 
 @dataclass(slots=True)
 class Stop:
-    """Set by the signal's handler, read between batches."""
-
     asked: bool = False
 
     def ask(self, *_: object) -> None:
-        """Ask the loop to end after the batch it is in."""
         self.asked = True
 
 
 @dataclass(slots=True)
 class Partition:
-    """The counts of one partition, and what has changed since the last commit."""
-
     database: Any
     offset: int = 0
     counts: dict[bytes, int] = field(default_factory=dict[bytes, int])
@@ -48,7 +42,6 @@ class Partition:
     changed: dict[bytes, None] = field(default_factory=dict[bytes, None])
 
     def count(self, keys: list[bytes], times: list[int]) -> list[bytes]:
-        """Count each record; return the counts as bytes."""
         counts, results = self.counts, list[int]()
         for key in keys:
             count = counts[key] = counts.get(key, 0) + 1
@@ -59,8 +52,6 @@ class Partition:
 
 
 class CountByKey:
-    """The program: what it reads and writes, and how far it is."""
-
     def __init__(self, parameters: dict[str, str]) -> None:
         self.exact = parameters["guarantee"] == "exactly_once"
         self.caches = int(parameters["cache_bytes"]) > 0
@@ -103,14 +94,13 @@ class CountByKey:
         return {each: Partition(Rdict(str(state_dir / str(each)), options)) for each in numbers}
 
     def work(self) -> None:
-        """Read a batch and count it; what is not held back is produced at once."""
         messages = self.consumer.consume(BATCH_RECORDS, 0.02)
         for message in filter(Message.error, messages):
             raise RuntimeError(f"reading the input failed: {message.error()}")
         for number, run in groupby(messages, Message.partition):
             records, partition = list(run), self.partitions[number or 0]
             keys: list[Any] = list(map(Message.key, records))
-            _: list[Any] = list(map(Message.value, records))  # any program would look at them
+            _: list[Any] = list(map(Message.value, records))  # any program would read them
             times = [time_ms for _, time_ms in map(Message.timestamp, records)]
             values = partition.count(keys, times)
             partition.offset = (records[-1].offset() or 0) + 1
@@ -135,7 +125,6 @@ class CountByKey:
             )  # fmt: skip
 
     def commit(self) -> None:
-        """Make everything durable: outputs, changelog and offsets, then the databases."""
         batches: list[tuple[Any, Any]] = []
         for number, partition in self.partitions.items():
             keys = sorted(partition.changed)
@@ -171,7 +160,6 @@ class CountByKey:
             database.write(batch, options)
 
     def close(self) -> None:
-        """End the open transaction, close the clients and the databases."""
         if self.exact:
             self.producer.abort_transaction(TIMEOUT_S)
         self.consumer.close()
@@ -180,7 +168,6 @@ class CountByKey:
 
 
 def main(parameters: dict[str, str]) -> None:
-    """Count until a signal stops it."""
     stop = Stop()
     signal.signal(signal.SIGTERM, stop.ask)
     interval_s = int(parameters["commit_interval_ms"]) / 1000

@@ -1,7 +1,6 @@
-"""Bytewax's side of the suite throughput: for each job the program its documentation would have you write.
+"""Bytewax's programs of the suite throughput, in the style of its documentation.
 
-Arguments are NAME=VALUE pairs, the same for every peer. Runs until SIGTERM, then ends as at the end of its input. It
-runs in an environment of its own, without Tidewheel. What no argument names keeps Bytewax's own default.
+Settings without an argument keep Bytewax's defaults. At SIGTERM it ends as at its input's end.
 """
 
 import json
@@ -12,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-# Not installed where our types are checked: it has an environment of its own.
+# Not installed in the type checker's environment.
 import bytewax.operators as op  # type: ignore[import-not-found]
 from bytewax.connectors.kafka import (  # type: ignore[import-not-found]
     KafkaSink,
@@ -26,18 +25,18 @@ from bytewax.recovery import RecoveryConfig, init_db_dir  # type: ignore[import-
 from bytewax.run import cli_main  # type: ignore[import-not-found]
 from confluent_kafka import Consumer, TopicPartition
 
-#: As many as there are workers.
+#: As many as workers.
 RECOVERY_PARTITIONS = 1
 
-#: Set by the signal's handler: the input has come to its end.
+#: Set by the signal handler: the input has ended.
 stopped: list[int] = []
 
 
 class ToldPartition(StatefulSourcePartition):  # type: ignore[misc]
-    """A partition of KafkaSource that tells the broker how far it is done, which Bytewax itself only keeps on its disk.
+    """A partition of KafkaSource that commits its progress; Bytewax only stores it on disk.
 
-    Bytewax asks for a batch of a new epoch only when the epochs before are in its recovery store; by then its one worker
-    has also written what came of them. So the offset of a snapshot is done at the first batch after it.
+    Bytewax requests a batch of a new epoch once earlier epochs are in its recovery store. Its one
+    worker has written their outputs by then. So a snapshot's offset is done at the next batch.
     """
 
     def __init__(self, part: StatefulSourcePartition, tell: Callable[[int], None]) -> None:
@@ -46,7 +45,6 @@ class ToldPartition(StatefulSourcePartition):  # type: ignore[misc]
         self._snapshot = self._told = 0
 
     def next_batch(self) -> list[KafkaSourceMessage]:
-        """Tell what is done, and return what comes next."""
         if self._snapshot > self._told:
             self._tell(self._snapshot)
             self._told = self._snapshot
@@ -56,22 +54,19 @@ class ToldPartition(StatefulSourcePartition):  # type: ignore[misc]
         return batch
 
     def next_awake(self) -> datetime | None:
-        """Return when there may be more."""
         awake: datetime | None = self._part.next_awake()
         return awake
 
     def snapshot(self) -> int:
-        """Return the offset to go on from."""
         self._snapshot = self._part.snapshot()
         return self._snapshot
 
     def close(self) -> None:
-        """Close the consumer."""
         self._part.close()
 
 
 class ToldSource(KafkaSource):  # type: ignore[misc]
-    """KafkaSource, with its progress committed under a group's name as other systems do it."""
+    """KafkaSource that commits its progress under a group's name, like other systems."""
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         servers = parameters["bootstrap_servers"]
@@ -83,7 +78,6 @@ class ToldSource(KafkaSource):  # type: ignore[misc]
     def build_part(
         self, step_id: str, for_part: str, resume_state: int | None
     ) -> StatefulSourcePartition:
-        """Return a partition that tells."""
         partition, topic = for_part.split("-", 1)
 
         def tell(offset: int) -> None:
@@ -93,13 +87,11 @@ class ToldSource(KafkaSource):  # type: ignore[misc]
 
 
 def event_of(message: KafkaSourceMessage) -> dict[str, Any]:
-    """Return the event of a record."""
     event: dict[str, Any] = json.loads(message.value)
     return event
 
 
 def taxed(event: dict[str, Any]) -> KafkaSinkMessage:
-    """Return a sale with its tax, under its user."""
     sale = {
         "id": event["id"],
         "user": event["user"],
@@ -110,25 +102,21 @@ def taxed(event: dict[str, Any]) -> KafkaSinkMessage:
 
 
 def stateless_json(stream: Any) -> Any:
-    """Parse, filter, map."""
     events = op.map("parse", stream, event_of)
     sales = op.filter("sales", events, lambda event: event["cents"] >= 5_000)
     return op.map("tax", sales, taxed)
 
 
 def count_by_key(stream: Any) -> Any:
-    """Count how often each key was seen."""
     return counted(op.key_on("key", stream, lambda message: message.key.decode()))
 
 
 def word_count(stream: Any) -> Any:
-    """Count the words of all lines, which are of all partitions."""
     words = op.flat_map("split", stream, lambda message: message.value.decode().split())
     return counted(op.key_on("key", words, lambda word: word))
 
 
 def counted(keyed: Any) -> Any:
-    """Return how often each key was seen, with each of its records."""
     counts = op.stateful_map("count", keyed, count)
     return op.map(
         "write", counts, lambda item: KafkaSinkMessage(item[0].encode(), str(item[1]).encode())
@@ -136,7 +124,6 @@ def counted(keyed: Any) -> Any:
 
 
 def count(seen: int | None, _value: Any) -> tuple[int, int]:
-    """Return what to remember and what to hand on."""
     after = (seen or 0) + 1
     return after, after
 
@@ -151,7 +138,6 @@ JOBS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def main(parameters: Mapping[str, str]) -> None:
-    """Run a dataflow with one job until a signal stops it."""
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     flow = Dataflow(parameters["job"])
     stream = op.input("records", flow, ToldSource(parameters))
@@ -164,7 +150,7 @@ def main(parameters: Mapping[str, str]) -> None:
     recovery = Path(parameters["state_dir"])
     recovery.mkdir(parents=True)
     init_db_dir(recovery, RECOVERY_PARTITIONS)
-    # `python -m bytewax.run` does the same, but knows whole seconds only.
+    # `python -m bytewax.run` does the same, but accepts whole seconds only.
     cli_main(
         flow,
         epoch_interval=timedelta(milliseconds=int(parameters["commit_interval_ms"])),

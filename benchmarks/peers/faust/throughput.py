@@ -1,8 +1,6 @@
-"""Faust's side of the suite throughput: for each job the program its documentation would have you write.
+"""Faust's programs of the suite throughput, in the style of its documentation.
 
-Arguments are NAME=VALUE pairs, the same for every peer. Runs until SIGTERM, then stops cleanly (Faust's worker
-commits once more). It runs in an environment of its own, without Tidewheel. What no argument names keeps Faust's own
-default.
+Settings without an argument keep Faust's defaults. Its worker commits once more at SIGTERM.
 """
 
 import sys
@@ -10,15 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-# Not installed where our types are checked: it has an environment of its own.
+# Not installed in the type checker's environment.
 import faust  # type: ignore[import-not-found]
 
-#: As many as the input has: a table's changelog must have them too.
+#: As in the input: a table's changelog must have them too.
 PARTITIONS = 4
 
 
 def stateless_json(app: faust.App, parameters: Mapping[str, str]) -> None:
-    """Parse, filter, map."""
     events = app.topic(parameters["input_topic"], key_type=str, value_serializer="json")
     sales = app.topic(parameters["output_topic"], key_type=str, value_serializer="json")
 
@@ -36,7 +33,6 @@ def stateless_json(app: faust.App, parameters: Mapping[str, str]) -> None:
 
 
 def count_by_key(app: faust.App, parameters: Mapping[str, str]) -> None:
-    """Count how often each key was seen."""
     records = app.topic(parameters["input_topic"], key_type=str, value_serializer="raw")
     counted = app.topic(parameters["output_topic"], key_type=str, value_type=int)
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
@@ -57,7 +53,6 @@ JOBS: Mapping[str, Callable[[faust.App, Mapping[str, str]], None]] = {
 
 
 def main(parameters: Mapping[str, str]) -> None:
-    """Run an application with one job until a signal stops it."""
     app = faust.App(
         parameters["application_id"],
         broker=f"kafka://{parameters['bootstrap_servers']}",
@@ -70,7 +65,7 @@ def main(parameters: Mapping[str, str]) -> None:
         web_enabled=False,
     )
     JOBS[parameters["job"]](app, parameters)
-    # Not WARN: at it Faust shows a spinner, for which it makes every line of the level DEBUG.
+    # Not WARN: there Faust shows a spinner, for which it formats every DEBUG line.
     faust.Worker(app, loglevel="INFO").execute_from_commandline()
 
 

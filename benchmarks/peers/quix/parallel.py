@@ -1,7 +1,6 @@
-"""Quix Streams' side of the suite parallel: a count per key, with a call between read and write that blocks.
+"""Quix Streams' program of the suite parallel: a count per key with a blocking call.
 
-Arguments are NAME=VALUE pairs, the same for every peer, and `job`. Runs until SIGTERM, then stops cleanly. It runs in
-an environment of its own, without Tidewheel. What no argument names keeps Quix Streams' own default.
+Settings without an argument keep Quix Streams' defaults.
 """
 
 import sys
@@ -9,9 +8,9 @@ import time
 import zlib
 from collections.abc import Mapping
 
-# Not installed where our types are checked: it has an environment of its own.
+# Not installed in the type checker's environment.
 from quixstreams import Application, State  # type: ignore[import-not-found]
-from throughput import run  # lies beside this program
+from throughput import run  # next to this program
 
 WAITS_S = {
     "blocking_10ms": lambda _value: 0.010,
@@ -20,18 +19,15 @@ WAITS_S = {
 
 
 def main(parameters: dict[str, str]) -> None:
-    """Run the application until a signal stops it."""
     wait_s = WAITS_S[parameters["job"]]
 
     def count(value: bytes, state: State) -> int:
-        """Return how often the key was seen, this record included."""
         seen: int = state.get("count", 0)
         time.sleep(wait_s(value))
         state.set("count", seen + 1)
         return seen + 1
 
     def with_state(app: Application, names: Mapping[str, str]) -> None:
-        """Read, do the work, write."""
         source = app.topic(
             names["input_topic"], key_deserializer="bytes", value_deserializer="bytes"
         )

@@ -1,8 +1,7 @@
-"""Quix Streams' side of the suite `restore`: an application that has lost its disk, and says how long it took to be back.
+"""Quix Streams' program of the suite `restore`: restores after a lost disk and prints the time.
 
-Arguments are NAME=VALUE pairs, the same for every peer. When it has recovered it adds up its store, prints one line of
-JSON, and ends. It runs in an environment of its own, without Tidewheel. What no argument names keeps Quix Streams' own
-default.
+Settings without an argument keep Quix Streams' defaults. After the recovery it sums its store and
+prints one line of JSON.
 """
 
 import functools
@@ -14,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-# Not installed where our types are checked: it has an environment of its own.
+# Not installed in the type checker's environment.
 from quixstreams import Application, State  # type: ignore[import-not-found]
 from quixstreams.state.recovery import RecoveryManager  # type: ignore[import-not-found]
 from rocksdict import AccessType, Options, Rdict
@@ -23,13 +22,12 @@ DIGEST_MASK = (1 << 64) - 1
 
 
 def keep_last(value: bytes, state: State) -> bytes:
-    """Keep the last value of the key."""
     state.set("value", value)
     return value
 
 
 def content(state_dir: Path) -> dict[str, int]:
-    """Return how many rows all stores have, and the sum of their checksums."""
+    """Return the number of rows of all stores, and the sum of their checksums."""
     rows, digest = 0, 0
     for current in state_dir.rglob("CURRENT"):
         families = Rdict.list_cf(str(current.parent), Options(raw_mode=True))
@@ -49,7 +47,6 @@ def content(state_dir: Path) -> dict[str, int]:
 
 
 def main(parameters: dict[str, str]) -> None:
-    """Restore, tell, end."""
     told: dict[str, Any] = {}
     app = Application(
         broker_address=parameters["bootstrap_servers"],

@@ -1,32 +1,27 @@
-"""Quix Streams' side of the suite throughput: for each job the program its documentation would have you write.
+"""Quix Streams' programs of the suite throughput, in the style of its documentation.
 
-Arguments are NAME=VALUE pairs, the same for every peer. Runs until SIGTERM, then stops cleanly
-(Quix Streams makes a last checkpoint). It runs in an environment of its own, without Tidewheel.
-What no argument names keeps Quix Streams' own default.
+Settings without an argument keep Quix Streams' defaults. It makes a last checkpoint at SIGTERM.
 """
 
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Not installed where our types are checked: it has an environment of its own.
+# Not installed in the type checker's environment.
 from quixstreams import Application, State  # type: ignore[import-not-found]
 
 
 def count(_value: Any, state: State) -> int:
-    """Return how often the key was seen, this record included."""
     seen: int = state.get("count", 0) + 1
     state.set("count", seen)
     return seen
 
 
 def numbers(left: str, right: str) -> str:
-    """Return what joins make of two values: the numbers they begin with."""
     return f"{left[:12]} {right[:12]}"
 
 
 def stateless_json(app: Application, parameters: Mapping[str, str]) -> None:
-    """Parse, filter, map."""
     events = app.topic(
         parameters["input_topic"], key_deserializer="string", value_deserializer="json"
     )
@@ -47,24 +42,22 @@ def stateless_json(app: Application, parameters: Mapping[str, str]) -> None:
 
 
 def count_by_key(app: Application, parameters: Mapping[str, str]) -> None:
-    """Count how often each key was seen."""
     _stream(app, parameters).apply(count, stateful=True).to_topic(_counts(app, parameters))
 
 
 def tumbling_count(app: Application, parameters: Mapping[str, str]) -> None:
-    """Count how often each key was seen in each minute."""
     windowed = _stream(app, parameters).tumbling_window(60_000).count().current()
     windowed.to_topic(_counts(app, parameters))
 
 
 def session_count(app: Application, parameters: Mapping[str, str]) -> None:
-    """Count how often each key was seen without a pause of more than 20 seconds."""
+    """Sessions end after a pause of 20 seconds."""
     windowed = _stream(app, parameters).session_window(20_000).count().current()
     windowed.to_topic(_counts(app, parameters))
 
 
 def stream_table_join(app: Application, parameters: Mapping[str, str]) -> None:
-    """Join each record with what the other topic had for its key at its time."""
+    """Join each record with the other topic's value for its key at its time."""
     joined = _texts(app, parameters["input_topic"]).join_asof(
         _texts(app, parameters["other_topic"]), how="inner", on_merge=numbers
     )
@@ -85,7 +78,6 @@ def stream_stream_join(app: Application, parameters: Mapping[str, str]) -> None:
 
 
 def word_count(app: Application, parameters: Mapping[str, str]) -> None:
-    """Count the words of all lines, which are of all partitions."""
     words = _texts(app, parameters["input_topic"]).apply(str.split, expand=True)
     (
         words.group_by(
@@ -138,7 +130,6 @@ JOBS: Mapping[str, Callable[[Application, Mapping[str, str]], None]] = {
 def run(
     parameters: Mapping[str, str], job: Callable[[Application, Mapping[str, str]], None]
 ) -> None:
-    """Run an application with one job until a signal stops it."""
     exactly_once = parameters["guarantee"] == "exactly_once"
     app = Application(
         broker_address=parameters["bootstrap_servers"],

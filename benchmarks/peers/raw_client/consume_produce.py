@@ -1,9 +1,7 @@
-"""The client alone: consume and produce in a plain loop, no state.
+"""The plain client: consume and produce in a loop, without state.
 
-Arguments are NAME=VALUE pairs, the same for every peer; `processes=N` has N of them share the
-partitions. Every record is written to the output with its key and value as they came. exactly_once
-commits the offsets in the transaction of the outputs; at_least_once flushes and then commits them.
-Runs until SIGTERM, then commits and ends.
+With `processes=N`, N of them share the partitions. Each record is written unchanged. exactly_once
+commits the offsets in the transaction of the outputs; at_least_once flushes and then commits.
 """
 
 import signal
@@ -20,19 +18,15 @@ TIMEOUT_S = 30
 
 @dataclass(slots=True)
 class Stop:
-    """Set by the signal's handler, read between batches."""
-
     asked: bool = False
 
     def ask(self, *_: object) -> None:
-        """Ask the loop to end after the batch it is in."""
         self.asked = True
 
 
 def commit(
     consumer: Consumer, producer: Producer, offsets: dict[int, int], *, topic: str, exact: bool
 ) -> None:
-    """Make what was produced durable, then say how far the input is done."""
     done = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
     if exact:
         group = consumer.consumer_group_metadata()
@@ -49,7 +43,6 @@ def commit(
 
 
 def copy(producer: Producer, messages: list[Message], offsets: dict[int, int], topic: str) -> None:
-    """Produce each message's key and value, and remember how far its partition is read."""
     for message in messages:
         error = message.error()
         if error is not None:
@@ -66,14 +59,14 @@ def copy(producer: Producer, messages: list[Message], offsets: dict[int, int], t
 
 
 def share_of(consumer: Consumer, topic: str, share: str) -> list[TopicPartition]:
-    """Return the partitions of one process, given which of how many it is, such as 1/2."""
+    """Return the partitions of one process; `share` is its number and the total, such as 1/2."""
     number, processes = map(int, share.split("/"))
     partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
     return [TopicPartition(topic, each) for each in partitions if each % processes == number]
 
 
 def run_processes(processes: int, arguments: list[str]) -> int:
-    """Run so many of these side by side until SIGTERM, or until one of them ends by itself; the exit code."""
+    """Run this many processes until SIGTERM, or until one ends by itself; return the exit code."""
     end = Stop()
     signal.signal(signal.SIGTERM, end.ask)
     running = [
@@ -88,7 +81,6 @@ def run_processes(processes: int, arguments: list[str]) -> int:
 
 
 def main(parameters: dict[str, str]) -> None:
-    """Copy the input to the output until a signal stops it."""
     stop = Stop()
     signal.signal(signal.SIGTERM, stop.ask)
     share = parameters.get("share", "")
@@ -96,8 +88,8 @@ def main(parameters: dict[str, str]) -> None:
     interval_s = int(parameters["commit_interval_ms"]) / 1000
     servers = parameters["bootstrap_servers"]
     name, source = parameters["application_id"], parameters["input_topic"]
-    # fetch.queue.backoff.ms: when its queue is full the client waits this long before it fetches
-    # again, by default a second, in which this program would run dry.
+    # fetch.queue.backoff.ms: with a full queue the client waits this long before its next fetch.
+    # The default of a second would leave this program without records.
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -107,8 +99,8 @@ def main(parameters: dict[str, str]) -> None:
             "enable.auto.commit": False,
         }
     )
-    # retry.backoff.ms: a transaction that follows the last one at once is told to come again,
-    # and the default would have it wait 100 ms each time.
+    # retry.backoff.ms: the broker rejects a transaction that follows the last one immediately. The
+    # default would then wait 100 ms each time.
     settings: dict[str, str | int | bool] = {
         "bootstrap.servers": servers,
         "enable.idempotence": True,

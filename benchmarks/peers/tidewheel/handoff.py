@@ -1,7 +1,4 @@
-"""Tidewheel's side of the suite handoff: a count per key whose results say which instance wrote them.
-
-Arguments are NAME=VALUE pairs, the same for every peer. Runs until SIGTERM, then drains and closes.
-"""
+"""Tidewheel's program of the suite handoff: a count per key, signed by its instance."""
 
 import logging
 import sys
@@ -11,7 +8,6 @@ from tidewheel import KafkaStreams, Materialized, Serdes, StreamsBuilder, Stream
 
 
 def main(parameters: dict[str, str]) -> None:
-    """Run one instance until a signal stops it."""
     logging.basicConfig(
         level=logging.INFO, format="%(created).3f %(name)s %(levelname)s %(message)s"
     )

@@ -1,7 +1,6 @@
-"""Tidewheel's side of the suite parallel: a count per key, with a function that takes its time between read and write.
+"""Tidewheel's program of the suite parallel: a count per key with a slow function.
 
-Arguments are NAME=VALUE pairs, the same for every peer, `job` and `factor`. Runs until SIGTERM, then drains and closes.
-What no argument names keeps Tidewheel's own default.
+Settings without an argument keep Tidewheel's defaults.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ _COUNT = struct.Struct(">q")
 
 
 class Count(Processor[str, bytes, str, int]):
-    """Counts its key; `keyed` says that it touches no other key's state, so that keys may run at the same time."""
+    """Counts its key; `keyed` promises no access to other keys' state, so keys may overlap."""
 
     keyed: ClassVar = True
     stores: ClassVar = [
@@ -41,56 +40,45 @@ class Count(Processor[str, bytes, str, int]):
     ]
 
     def init(self, context: ProcessorContext[str, int]) -> None:
-        """Find the store."""
         super().init(context)
         self.counts = context.get_state_store("counts")
 
     def seen(self, record: Record[str, bytes]) -> int:
-        """Return how often the key was seen before."""
         count: int | None = self.counts.get(record.key)
         return count or 0
 
     def count(self, record: Record[str, bytes], seen: int) -> None:
-        """Count the record and tell."""
         self.counts.put(record.key, seen + 1)
         self.context.forward(record.replace(value=seen + 1))
 
 
 class Blocking(Count):
-    """Asks something else and waits for it."""
-
     def process(self, record: Record[str, bytes]) -> None:
-        """Wait between reading and writing."""
         seen = self.seen(record)
         time.sleep(WAIT_S)
         self.count(record, seen)
 
 
 class Awaitable(Count):
-    """The same as a coroutine."""
-
     async def process(self, record: Record[str, bytes]) -> None:
-        """Wait between reading and writing."""
         seen = self.seen(record)
         await asyncio.sleep(WAIT_S)
         self.count(record, seen)
 
 
 class Varying(Count):
-    """Waits for 0 to 5 ms, which the value decides: the same ones for every system."""
+    """Waits 0 to 5 ms, by the value: equal for every system."""
 
     def process(self, record: Record[str, bytes]) -> None:
-        """Wait between reading and writing."""
         seen = self.seen(record)
         time.sleep(zlib.crc32(record.value) % 5_001 / 1e6)
         self.count(record, seen)
 
 
 class Computing(Count):
-    """Does not wait: works in Python all the time."""
+    """Does not wait: computes in Python all the time."""
 
     def process(self, record: Record[str, bytes]) -> None:
-        """Compute between reading and writing."""
         seen = self.seen(record)
         number = len(record.value)
         for _ in range(ROUNDS):
@@ -108,12 +96,10 @@ PROCESSORS: Mapping[str, type[Count]] = {
 
 
 def _with_value(_key: str, value: bytes, state: bytes) -> bytes:
-    """Return a state that holds the count and the last value."""
     return _COUNT.pack(_COUNT.unpack_from(state)[0] + 1) + value
 
 
 def topology(job: str, input_topic: str, output_topic: str) -> Topology:
-    """Return the job: how often each key was seen, as a stream of counts."""
     builder = StreamsBuilder()
     records = builder.stream(input_topic, key_serde=Serdes.string(), value_serde=Serdes.bytes())
     if job != "cold_state":
@@ -136,7 +122,6 @@ def topology(job: str, input_topic: str, output_topic: str) -> Topology:
 
 
 def main(parameters: dict[str, str]) -> None:
-    """Run the application until a signal stops it."""
     exactly_once = parameters["guarantee"] == "exactly_once"
     more: dict[str, Any] = {}
     if parameters["job"] == "cold_state":

@@ -1,7 +1,7 @@
-"""Tidewheel's side of the suite `restore`: an application that has lost its disk, and says how long it took to be back.
+"""Tidewheel's program of the suite `restore`: restores after a lost disk and prints the time.
 
-Arguments are NAME=VALUE pairs, the same for every peer, and `snapshot_location`. When it runs it adds up its store, prints
-one line of JSON, and ends. With `spark=yes` Spark makes its directories ready first, on the cores that `master` says.
+Once RUNNING it sums its store and prints one line of JSON. With `spark=yes` Spark first fills its
+directories, on the cores of `master`.
 """
 
 import json
@@ -17,7 +17,6 @@ DIGEST_MASK = (1 << 64) - 1
 
 
 def topology(input_topic: str) -> Topology:
-    """Keep the last value of each key."""
     builder = StreamsBuilder()
     stream = builder.stream(input_topic, key_serde=Serdes.bytes(), value_serde=Serdes.bytes())
     stream.group_by_key().reduce(lambda _, value: value, store="table")
@@ -25,7 +24,7 @@ def topology(input_topic: str) -> Topology:
 
 
 def settings(parameters: dict[str, str]) -> StreamsConfig:
-    """Return the application's settings; each task stays here, as with one instance of the peers."""
+    """Return the settings; no task moves, as with one instance of the peers."""
     return StreamsConfig(
         application_id=parameters["application_id"],
         bootstrap_servers=parameters["bootstrap_servers"],
@@ -36,14 +35,11 @@ def settings(parameters: dict[str, str]) -> StreamsConfig:
 
 
 class Restoring:
-    """Notes when the first restore began and the last one ended."""
-
     def __init__(self) -> None:
         self.begin_s = self.end_s = 0.0
         self.records = 0
 
     def on_restore(self, event: RestoreEvent) -> None:
-        """Take an event."""
         if event.kind == "start" and not self.begin_s:
             self.begin_s = time.monotonic()
         if event.kind == "end":
@@ -52,7 +48,7 @@ class Restoring:
 
 
 def by_spark(job: Topology, config: StreamsConfig, master: str | None) -> dict[str, float]:
-    """Have Spark make the directories ready; how long that took, its own start apart."""
+    """Fill the directories by Spark; return the seconds without Spark's own start."""
     from tidewheel.bulk import restore  # noqa: PLC0415 - only where Spark is
     from tidewheel.streams.bulk.driver import bulk_session  # noqa: PLC0415
 
@@ -64,7 +60,6 @@ def by_spark(job: Topology, config: StreamsConfig, master: str | None) -> dict[s
 
 
 def content(app: KafkaStreams) -> dict[str, int]:
-    """Return how many rows the store has, and the sum of their checksums."""
     rows, digest = 0, 0
     for key, found in app.store("table").all():
         rows += 1
@@ -73,7 +68,6 @@ def content(app: KafkaStreams) -> dict[str, int]:
 
 
 def main(parameters: dict[str, str]) -> None:
-    """Restore, tell, end."""
     job, config = topology(parameters["input_topic"]), settings(parameters)
     told: dict[str, Any] = {}
     if parameters.get("spark") == "yes":

@@ -1,10 +1,15 @@
-"""Tidewheel's side of the job beside_running_task: tasks count records while others of the same worker are restored.
+"""Tidewheel's program of the job beside_running_task: tasks count while others are restored.
 
-Arguments are NAME=VALUE pairs: those of every peer, `load_topic` (what is counted) with `load_records` (none where it goes
-on growing), `beside`: `restore`, `burner` (processes that have nothing to do with it take as much processor time as the
-restore did) or `nothing`; for the latter two `window_s`: for how long; for the burner `helpers_s` and `rest_s`, the seconds of processor time
-that restore helpers took, and that the restore took besides, in the brokers and in the worker. Adds up what was restored, and prints
-one line of JSON.
+Its own arguments are:
+
+- `load_topic`, the counted input, with `load_records` (missing if it grows);
+- `beside`: `restore`, `nothing`, or `burner`, which runs unrelated processes that use as much
+  processor time as the restore;
+- `window_s`, the duration of the latter two;
+- `helpers_s` and `rest_s`, for the burner: processor seconds of the restore's helpers, and of
+  brokers and worker during the restore.
+
+It sums the restored rows and prints one line of JSON.
 """
 
 import contextlib
@@ -24,7 +29,7 @@ from tidewheel import KafkaStreams, RestoreEvent, Serdes, StreamsBuilder, Stream
 
 TIMEOUT_S = 600
 NICENESS = 5
-#: A worker's first commits take longer, whatever is beside them: pauses are looked at behind them.
+#: A worker's first commits take longer in any case: pauses are measured after them.
 SETTLING_S = 2.0
 
 #: Takes a share of one core for some seconds: argv is the share, the seconds and the niceness.
@@ -41,20 +46,19 @@ while (past := time.monotonic() - begin) < float(sys.argv[2]):
 
 
 class Batches:
-    """When batches of records were processed, and how many records; how busy the machine had been at the first."""
+    """Times and sizes of processed batches; the machine's busy time at the first."""
 
     def __init__(self) -> None:
         self.times: list[tuple[float, int]] = []
         self.busy_s = 0.0
 
     def note(self, values: list[bytes]) -> list[bytes]:
-        """Take a batch as it passes."""
         self.busy_s = self.busy_s or busy_s()
         self.times.append((time.monotonic(), len(values)))
         return values
 
     def figures(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return the rate between two times, and the longest pause once the task has settled."""
+        """Return the rate between two times, and the longest pause after settling."""
         inside = [each for each in self.times if begin_s <= each[0] <= end_s]
         settled_s = begin_s + min(SETTLING_S, (end_s - begin_s) / 4)
         moments = [settled_s, *(at_s for at_s, _ in inside if at_s > settled_s), end_s]
@@ -68,7 +72,7 @@ class Batches:
 
 
 def topology(load: str, input_topic: str | None, batches: Batches) -> Topology:
-    """Count the load's keys; where there is another input keep its last values, which are restored meanwhile."""
+    """Count the load's keys; with a second input keep its last values, which are restored."""
     builder = StreamsBuilder()
     stream = builder.stream(load, key_serde=Serdes.bytes(), value_serde=Serdes.bytes())
     stream.map_values_batch(batches.note).group_by_key(value_serde=Serdes.bytes()).count(
@@ -81,21 +85,18 @@ def topology(load: str, input_topic: str | None, batches: Batches) -> Topology:
 
 
 def busy_s() -> float:
-    """Return how many seconds all processors of the machine were busy together, since it has started."""
+    """Return the seconds that all processors together were busy since boot."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0) - getattr(times, "steal", 0))
 
 
 class Restoring:
-    """Notes when the restore of the other tasks began and ended, and how busy the machine had been then."""
-
     def __init__(self, partitions: int) -> None:
         self._left = partitions
         self.begin_s = self.end_s = self.busy_s = self.end_busy_s = 0.0
         self.done = Event()
 
     def on_restore(self, event: RestoreEvent) -> None:
-        """Take an event."""
         if event.store != "table":
             return
         if event.kind == "start" and not self.begin_s:
@@ -109,7 +110,7 @@ class Restoring:
 
 @contextlib.contextmanager
 def burning(parameters: dict[str, str], window_s: float) -> Generator[None]:
-    """Have processes take what the restore took: two as polite as its helpers, and two like brokers and workers."""
+    """Use the restore's processor time: two processes as nice as its helpers, two normal ones."""
     commands = [
         [sys.executable, "-c", BURNER, str(burn_s / window_s / 2), str(window_s), str(niceness)]
         for burn_s, niceness in (
@@ -118,7 +119,7 @@ def burning(parameters: dict[str, str], window_s: float) -> Generator[None]:
         )
         for _ in range(2)
     ]
-    # In sessions of their own, as who has nothing to do with it is: Linux may share processors between sessions first.
+    # In separate sessions, like unrelated programs: Linux may first divide time between sessions.
     burners = [subprocess.Popen(each, start_new_session=True) for each in commands]
     try:
         yield
@@ -128,7 +129,6 @@ def burning(parameters: dict[str, str], window_s: float) -> Generator[None]:
 
 
 def wait_restored(app: KafkaStreams, restoring: Restoring) -> None:
-    """Wait until all of the other tasks are restored."""
     begin_s = time.monotonic()
     while not restoring.done.wait(1) and app.error is None:
         if time.monotonic() - begin_s > TIMEOUT_S:
@@ -138,7 +138,6 @@ def wait_restored(app: KafkaStreams, restoring: Restoring) -> None:
 
 
 def main(parameters: dict[str, str]) -> None:
-    """Count beside something, tell, end."""
     beside = parameters["beside"]
     batches, restoring = Batches(), Restoring(int(parameters["partitions"]))
     restored = parameters["input_topic"] if beside == "restore" else None
@@ -171,7 +170,7 @@ def main(parameters: dict[str, str]) -> None:
             time.sleep(max(begin_s + window_s - time.monotonic(), 0))
             told["busy_s"] = busy_s() - busy_before_s
             told |= batches.figures(begin_s, begin_s + window_s)
-    counted = sum(count for _, count in batches.times)  # it goes on while the store is read
+    counted = sum(count for _, count in batches.times)  # counting continues while the store is read
     if beside == "restore":
         if not app.wait_until_running(TIMEOUT_S):
             raise SystemExit(f"not running: {app.error}")
@@ -180,7 +179,7 @@ def main(parameters: dict[str, str]) -> None:
     end = parameters.get("load_records")
     if end is not None and counted >= int(end):
         raise SystemExit(
-            f"the load has ended before what it is beside: {parameters['load_topic']} is too short"
+            f"the load ended before the measured window: {parameters['load_topic']} is too short"
         )
     print(json.dumps(told))
 

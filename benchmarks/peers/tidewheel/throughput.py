@@ -1,8 +1,7 @@
-"""Tidewheel's side of the suite throughput: for each job the program its documentation would have you write.
+"""Tidewheel's programs of the suite throughput, in the style of its documentation.
 
-Arguments are NAME=VALUE pairs, the same for every peer, and `workers`. Runs until SIGTERM, then drains
-and closes. What no argument names keeps Tidewheel's own default. With more than one worker this becomes
-`tidewheel run --workers N`, whose workers find the job and its topics in the environment.
+Settings without an argument keep Tidewheel's defaults. With several workers it becomes `tidewheel
+run --workers N`, whose workers read job and topics from the environment.
 """
 
 import os
@@ -30,8 +29,6 @@ from tidewheel import (
 
 
 class Event(msgspec.Struct):
-    """What happened: the input of stateless_json."""
-
     id: int
     user: str
     kind: str
@@ -40,8 +37,6 @@ class Event(msgspec.Struct):
 
 
 class Sale(msgspec.Struct):
-    """What is left of an event: the output of stateless_json."""
-
     id: int
     kind: str
     cents: int
@@ -49,8 +44,6 @@ class Sale(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """Where a job reads and writes, and whether it may hold updates back."""
-
     input: str
     output: str
     other: str
@@ -58,12 +51,10 @@ class Topics:
 
     @property
     def counts(self) -> Materialized:
-        """The store of a job that counts."""
         return Materialized("counts", caching=self.caching)
 
 
 def stateless_json(builder: StreamsBuilder, topics: Topics) -> None:
-    """Parse, filter, map."""
     (
         builder.stream(topics.input, key_serde=Serdes.string(), value_serde=Serdes.json(Event))
         .filter(lambda event: event.cents >= 5_000)
@@ -78,27 +69,24 @@ def stateless_json(builder: StreamsBuilder, topics: Topics) -> None:
 
 
 def count_by_key(builder: StreamsBuilder, topics: Topics) -> None:
-    """Count how often each key was seen, as a stream of counts."""
     counts = _by_key(builder, topics).count(store=topics.counts)
     counts.to_stream().to(topics.output, key_serde=Serdes.string(), value_serde=Serdes.int64())
 
 
 def tumbling_count(builder: StreamsBuilder, topics: Topics) -> None:
-    """Count how often each key was seen in each minute."""
     windowed = _by_key(builder, topics).windowed_by(TimeWindows(60_000))
     counts = windowed.count(store=topics.counts)
     counts.to_stream().to(topics.output, value_serde=Serdes.int64())
 
 
 def session_count(builder: StreamsBuilder, topics: Topics) -> None:
-    """Count how often each key was seen without a pause of more than 20 seconds."""
+    """Sessions end after a pause of 20 seconds."""
     windowed = _by_key(builder, topics).windowed_by(SessionWindows(20_000))
     counts = windowed.count(store=topics.counts)
     counts.to_stream().to(topics.output, value_serde=Serdes.int64())
 
 
 def stream_table_join(builder: StreamsBuilder, topics: Topics) -> None:
-    """Join each record with its key's row."""
     joined = _stream(builder, topics.input).join(_table(builder, topics.other), numbers)
     joined.to(topics.output, key_serde=Serdes.string(), value_serde=Serdes.bytes())
 
@@ -112,7 +100,6 @@ def stream_stream_join(builder: StreamsBuilder, topics: Topics) -> None:
 
 
 def foreign_key_join(builder: StreamsBuilder, topics: Topics) -> None:
-    """Join each row with the row of another table that it names."""
     joined = _table(builder, topics.input).join(
         _table(builder, topics.other), numbers, foreign_key=lambda row: row[12:21].decode()
     )
@@ -120,7 +107,6 @@ def foreign_key_join(builder: StreamsBuilder, topics: Topics) -> None:
 
 
 def word_count(builder: StreamsBuilder, topics: Topics) -> None:
-    """Count the words of all lines, which are of all partitions."""
     (
         builder.stream(topics.input, key_serde=Serdes.bytes(), value_serde=Serdes.string())
         .flat_map_values(str.split)
@@ -132,7 +118,6 @@ def word_count(builder: StreamsBuilder, topics: Topics) -> None:
 
 
 def numbers(left: bytes, right: bytes) -> bytes:
-    """Return what joins make of two values: the numbers they begin with."""
     return left[:12] + b" " + right[:12]
 
 
@@ -163,7 +148,6 @@ JOBS: Mapping[str, Callable[[StreamsBuilder, Topics], None]] = {
 
 
 def topology(parameters: Mapping[str, str]) -> Topology:
-    """Return a job's topology."""
     builder = StreamsBuilder()
     topics = Topics(
         input=parameters["input_topic"],
@@ -176,16 +160,14 @@ def topology(parameters: Mapping[str, str]) -> Topology:
 
 
 def topology_of_environment() -> Topology:
-    """Return the job's topology for a worker of `tidewheel run`."""
     return topology(msgspec.json.decode(os.environ["JOB"], type=dict[str, str]))
 
 
 def run_workers(parameters: dict[str, str]) -> None:
-    """Become `tidewheel run --workers N` for this job."""
     settings = {
         "processing_guarantee": parameters["guarantee"],
         "commit_interval_ms": parameters["commit_interval_ms"],
-        # The budget of a process; the other systems' numbers are per program too.
+        # Per process; the other systems' settings are per program too.
         "statestore_cache_max_bytes": str(
             int(parameters["cache_bytes"]) // int(parameters["workers"])
         ),
@@ -200,7 +182,6 @@ def run_workers(parameters: dict[str, str]) -> None:
 
 
 def main(parameters: dict[str, str]) -> None:
-    """Run the application until a signal stops it."""
     if int(parameters.get("workers", "1")) > 1:
         run_workers(parameters)
     guarantee: Literal["exactly_once", "at_least_once"] = (
