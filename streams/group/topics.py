@@ -95,9 +95,9 @@ class LogTopic:
             self._topic.begin(self._admin.beginning_offsets([self._partition]))
         return self._entries(self._topic.rows(decided=decided))
 
-    def at_hand(self) -> list[LogEntry | RejectedRecord]:
+    def fetched(self) -> list[LogEntry | RejectedRecord]:
         """Return what has come by itself since `to_end`: neither asks the brokers nor waits."""
-        return self._entries(self._topic.rows_at_hand())
+        return self._entries(self._topic.fetched_rows())
 
     def close(self) -> None:
         """Let the reader go; idempotent."""
@@ -171,7 +171,7 @@ class GroupTopics:
 
     def said(self) -> list[Heard]:
         """Return what has come by itself since `listen`: neither asks the brokers nor waits."""
-        return self._heard(self._inbox.rows_at_hand())
+        return self._heard(self._inbox.fetched_rows())
 
     def _heard(self, rows: Iterable[_Row]) -> list[Heard]:
         heard: list[Heard] = []
@@ -223,7 +223,7 @@ class _Topic:
                     "the brokers, and try again"
                 )
 
-    def rows_at_hand(self) -> Iterator[_Row]:
+    def fetched_rows(self) -> Iterator[_Row]:
         """Yield offset, time and value of each record that is here already."""
         while runs := self._poll(0.0):
             for run in runs:

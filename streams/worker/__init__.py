@@ -1,1 +1,1 @@
-"""One worker inside a process: its threads, wiring, queries and metrics."""
+"""One worker of a process."""

@@ -1,4 +1,4 @@
-"""The global stores of a running process: wired to Kafka and to the disk, restored before any task runs."""
+"""Global stores of a process: restored before any task runs."""
 
 import threading
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tidewheel.tasks.restore.state_updater import RestoreEvent
 
 
 class RunningGlobalStores:
-    """Fills the global stores of one process from `restore` until the stack it was given is closed."""
+    """Global stores that follow their topics until the stack closes."""
 
     def __init__(
         self,
@@ -52,22 +52,19 @@ class RunningGlobalStores:
 
     @property
     def call(self) -> RunningCall | None:
-        """Return the call of user code that the thread of the stores has been in for long."""
         watch = self._updater.watch
         return None if watch is None else watch.call
 
     def restore(self, stack: ExitStack, stopped: threading.Event) -> bool:
-        """Restore and begin to follow; returns False if `stopped` was set before all was restored."""
+        """Restore all stores; return False if stopped before."""
         stack.callback(self._updater.close)
         self._updater.start()
         return self._updater.wait(stopped)
 
     def check(self) -> None:
-        """Raise what keeps the stores from being kept up, if anything does."""
         self._updater.check()
 
     def metrics(self) -> dict[str, float]:
-        """Return the figures of the global stores."""
         remaining = float(self._updater.remaining_records)
         call = self.call
         return self.stores.figures() | {

@@ -1,7 +1,7 @@
-"""How a worker becomes a member of its application's group, and how it goes.
+"""Group membership of a worker.
 
-The member itself, its beats and its lease live in the watchdog, which goes on while this process is busy; here are the
-worker's words to it.
+The watchdog owns the member, its heartbeats and its lease: they continue while this process is
+busy.
 """
 
 import threading
@@ -27,18 +27,18 @@ from tidewheel.tasks.internal_topics import ApplicationPlan, changelog_topic
 from tidewheel.tasks.loop.group_producers import ended
 from tidewheel.tasks.loop.worker_ports import Membership
 
-#: A worker without a loop yet shows this often that it is alive.
+#: Interval at which a worker reports progress before its loop runs.
 _PROGRESS_S: Final = 0.05
 
 _INCOMPATIBLE: Final = "INCOMPATIBLE"
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker goes.
+    """Mode in which a worker leaves.
 
     Attributes:
-        rejoin: It comes back soon; its tasks wait for it.
-        drain_ms: How long it goes on working while its tasks move to other members; 0: not at all.
+        rejoin: The group keeps the tasks: the worker comes back soon.
+        drain_ms: Longest time to keep processing while tasks move to other members.
     """
 
     rejoin: bool = False
@@ -46,14 +46,11 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupMembership:
-    """The worker's line to its member: first waits for the welcome, then is the loop's.
-
-    `take` is called by one thread, the loop's (before there is one, by `wait_for_welcome`).
+    """Connection of a worker to its member; used by one thread.
 
     Args:
-        link: The line.
-        woken: Set whenever an order has come.
-        on_shutdown: Called by `take` with the reason when a member has ended the whole application.
+        woken: Set whenever an order has arrived.
+        on_shutdown: Called with the reason when another member ends the application.
     """
 
     def __init__(
@@ -65,16 +62,15 @@ class GroupMembership:
         self._link = link
         self._woken = woken
         self._on_shutdown = on_shutdown
-        #: Whether the group has ended the application, as far as we know, and whether that was our wish.
         self._is_shut_down = False
-        self._asked = False
+        self._requested_shutdown = False
         self._early: list[AnyOrder] = []
         self._end: EndIncarnation | None = None
 
     def wait_for_welcome(self, stopped: threading.Event) -> str | None:
-        """Return the transactional id that the group has on record for us; None if we are to stop first.
+        """Return the transactional id from the group; None if stopped before.
 
-        Raises `FencedError` with what the group says instead of a welcome.
+        Raises `FencedError` with the group's reason if the group refuses this worker.
         """
         while not stopped.is_set():
             self.progress()
@@ -90,7 +86,6 @@ class GroupMembership:
         return None
 
     def take(self) -> list[AnyOrder]:
-        """Return the orders that came since the last call."""
         early, self._early = self._early, []
         orders = [*early, *self._link.take()]
         for order in orders:
@@ -98,25 +93,21 @@ class GroupMembership:
                 self._end = order
             elif isinstance(order, EndApplication):
                 self._is_shut_down = True
-                if not self._asked:
+                if not self._requested_shutdown:
                     self._on_shutdown(order.reason)
         return [order for order in orders if not isinstance(order, EndApplication)]
 
-    def last_word(self, error: FencedError, timeout_s: float) -> FencedError:
-        """Return what the group says about the end of this incarnation, or `error` if it says nothing in time.
+    def fencing_reason(self, error: FencedError, timeout_s: float) -> FencedError:
+        """Return the group's reason for the end of this incarnation; `error` if none comes in time.
 
-        The brokers may tell that we are fenced before the group has told why, and only the group knows whether we may
-        come back. Called by the loop's thread when the loop has ended.
+        The brokers may report the fencing first, but only the group knows if the member may rejoin.
         """
         self._wait(lambda: self._end is not None, timeout_s)
         return error if self._end is None else ended(self._end)
 
     def shut_down(self, reason: str, timeout_s: float) -> bool:
-        """Ask the group to end the whole application; return whether it has said within the time that it does.
-
-        Called by the loop's thread when the loop has ended by an error, before the line is closed.
-        """
-        self._asked = True
+        """Ask the group to end the application; return True if it confirmed in time."""
+        self._requested_shutdown = True
         self.say(WantShutdown(reason=reason))
         return self._wait(lambda: self._is_shut_down, timeout_s)
 
@@ -131,39 +122,29 @@ class GroupMembership:
         return is_there()
 
     def say(self, report: AnyReport) -> None:
-        """Send a report."""
         self._link.say(report)
 
     def progress(self) -> None:
-        """Show that the loop turns."""
         self._link.progress()
 
     def show_call(self, since_ns: int) -> None:
-        """Show since when the loop has been in its present call of user code."""
+        """Report the start of the loop's present call of user code."""
         self._link.show_call(since_ns)
 
     def lease_left_s(self) -> float:
-        """Return for how long input may still be taken."""
         return self._link.lease_left_s()
 
     def leave(self, departure: Departure) -> None:
-        """Tell the group that this worker goes."""
         self.say(WorkerLeaves(rejoin=departure.rejoin, drain_ms=departure.drain_ms))
 
 
-def said_to_users(error: FencedError) -> StreamsError:
-    """Return the error as users know it: a program that does not fit its group is not one that somebody has fenced."""
+def user_error(error: FencedError) -> StreamsError:
+    """Return the public error: a program may not fit its group."""
     return IncompatibleMemberError(str(error)) if error.code.startswith(_INCOMPATIBLE) else error
 
 
-def member_name(instance_id: str | None, kept: str, slot: int, *, alone: bool) -> str:
-    """Return the lasting name of a member.
-
-    Args:
-        instance_id: `group_instance_id`.
-        kept: The id that the slot's directory keeps, the same after every restart.
-        slot: The slot.
-        alone: Whether the program has one worker only; several append their slot.
+def member_name(instance_id: str | None, stored_id: str, slot: int, *, alone: bool) -> str:
+    """Return the lasting name of a member; several in one program append their slot.
 
     >>> member_name("shop", "5f0c", 0, alone=True), member_name("shop", "5f0c", 1, alone=False)
     ('shop', 'shop-1')
@@ -171,12 +152,11 @@ def member_name(instance_id: str | None, kept: str, slot: int, *, alone: bool) -
     '5f0c'
     """
     if instance_id is None:
-        return kept
+        return stored_id
     return instance_id if alone else f"{instance_id}-{slot}"
 
 
 def task_shapes(plan: ApplicationPlan, application_id: str) -> dict[TaskId, TaskShape]:
-    """Return every task of an application with what placing it needs to know."""
     shapes: dict[TaskId, TaskShape] = {}
     for _, subtopology in sorted(plan.subtopologies.items()):
         topics: list[str] = []
@@ -191,16 +171,14 @@ def task_shapes(plan: ApplicationPlan, application_id: str) -> dict[TaskId, Task
 
 
 def partition_counts(plan: ApplicationPlan) -> dict[str, int]:
-    """Return the partition count of each topic that tasks read."""
     return {
         topic: count
-        for _, each in sorted(plan.subtopologies.items())
-        for topic, count in sorted(each.topic_partitions.items())
+        for _, subtopology in sorted(plan.subtopologies.items())
+        for topic, count in sorted(subtopology.topic_partitions.items())
     }
 
 
 def tasks_seen(plan: ApplicationPlan, application_id: str) -> TasksSeen:
-    """Return what the group is told when the cluster's topics have changed."""
     shapes = task_shapes(plan, application_id)
     return TasksSeen(
         tasks=tuple(

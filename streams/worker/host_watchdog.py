@@ -1,4 +1,4 @@
-"""The watchdog of this program: started for the first worker that needs it, replaced when dead."""
+"""Host watchdog: one process per program, replaced when dead."""
 
 import os
 import secrets
@@ -13,18 +13,15 @@ from tidewheel.streams.processes.watchdog.watchdog_process import (
     connect_worker,
 )
 
-#: Time for the watchdog's last messages at the end of the program.
 _GOODBYE_S: Final = 5.0
 
 
 class HostWatchdog:
-    """Connects the workers of one program to their watchdog.
+    """Connection point of a program's workers to their watchdog.
 
     Args:
-        intake_fd: Intake of the host program's watchdog, from the supervisor; owned by this object.
-            None starts a watchdog here.
-        process_id: Name of the host program in its group; None makes one.
-        command: The watchdog program.
+        intake_fd: Inherited watchdog socket, owned by this object.
+        process_id: Name of the host program in its group.
     """
 
     def __init__(
@@ -40,17 +37,16 @@ class HostWatchdog:
         self._process: WatchdogProcess | None = None
         self._intake: socket.socket | None = None
         if intake_fd is not None:
-            # Programs of the user must not keep this descriptor open.
+            # Child processes of the user must not inherit this descriptor.
             os.set_inheritable(intake_fd, False)
             self._intake = socket.socket(fileno=intake_fd)
 
     def connect(self) -> int:
-        """Return the descriptor of a new connection to the watchdog, for `WatchdogLink.start`."""
         with self._lock:
             if self._intake is not None:
                 try:
                     return connect_worker(self._intake).detach()
-                except OSError:  # it is dead; this program starts its own from now on
+                except OSError:  # dead: this program starts its own
                     self._intake.close()
                     self._intake = None
             if self._process is not None and not self._process.is_alive():
@@ -61,7 +57,6 @@ class HostWatchdog:
             return self._process.connect_worker().detach()
 
     def close(self) -> None:
-        """Release the watchdog; wait for the end of one that was started here. Idempotent."""
         with self._lock:
             if self._intake is not None:
                 self._intake.close()

@@ -1,4 +1,4 @@
-"""One life of a worker: from a slot of the state directory, through its tasks, until everything is closed again."""
+"""Life of a worker, from its slot to the last close."""
 
 import logging
 import secrets
@@ -40,7 +40,7 @@ from tidewheel.streams.worker.group_membership import (
     tasks_seen,
 )
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
-from tidewheel.streams.worker.placement_conflict import OnePlacing
+from tidewheel.streams.worker.placement_conflict import PlacementCheck
 from tidewheel.streams.worker.plan_watch import PlanWatch, refresh_interval_ms
 from tidewheel.streams.worker.state_on_disk import state_on_disk
 from tidewheel.streams.worker.topic_setup import plan_with_topics, prepare_topics
@@ -58,24 +58,16 @@ from tidewheel.tasks.task.task import Task
 
 _log = logging.getLogger("tidewheel")
 
-#: How long a worker that finds itself fenced waits for the group to say why.
-_LAST_WORD_S: Final = 3.0
-#: How long a worker that ends the whole application waits until the group knows: a leader may have to be elected first.
+#: Time that a fenced worker waits for the group's reason.
+_FENCING_REASON_S: Final = 3.0
+#: Time for the group to confirm a shutdown: a leader may have to be elected first.
 _SHUTDOWN_S: Final = 10.0
-#: As much of an error is told to the group.
+#: Longest error text sent to the group (characters).
 _REASON_MAX: Final = 1_000
 
 
 class WorkerLife:
-    """Made, run once, and thrown away. `run` is called by the worker's thread, everything else by any.
-
-    Attributes:
-        slot: Number of its slot, once it has one.
-        worker: The loop, once there is one.
-        globals: The global stores, once there are some.
-        membership: Its place in the group, once it has asked for one; None with fixed assignment.
-        outdated: Whether it ended because the cluster's topics changed: the next life has the new plan.
-    """
+    """One life of a worker; `outdated` if it ended for a new plan."""
 
     def __init__(
         self,
@@ -102,7 +94,7 @@ class WorkerLife:
         self._on_running = on_running
         self._on_shutdown = on_shutdown
         self._ends_all = ends_all
-        #: Guards the handing over of `_departure` to a membership that can act on it, and of `_paused` to the worker.
+        #: Guards `_departure` until there is a membership, and `_paused` until there is a worker.
         self._lock = threading.Lock()
         self._loop_thread: threading.Thread | None = None
         self._departure: Departure | None = None
@@ -113,7 +105,6 @@ class WorkerLife:
         self._producer: TransactionalProducer | None = None
         self._watch: PlanWatch | None = None
         self.outdated = False
-        #: The last plan of this process, and the input partitions that it has seen appear.
         self._plan: ApplicationPlan | None = None if previous is None else previous.last_plan
         self._appeared: frozenset[TopicPartition] = (
             frozenset() if previous is None else previous.appeared
@@ -121,18 +112,14 @@ class WorkerLife:
 
     @property
     def last_plan(self) -> ApplicationPlan | None:
-        """Return the application as this process saw it on its cluster last."""
         return self._plan if self.worker is None else self.worker.plan
 
     @property
     def appeared(self) -> frozenset[TopicPartition]:
-        """Return the input partitions that this process has seen appear."""
         return self._appeared if self.worker is None else self.worker.appeared
 
-    # -- from other threads ----------------------------------------------------------------------------------------
-
     def depart(self, departure: Departure) -> None:
-        """Go in order: in a group as it says, otherwise at once. `ending` is set by then."""
+        """Leave the group as ordered; without a group stop immediately."""
         with self._lock:
             self._departure = departure
             membership = self.membership
@@ -142,21 +129,16 @@ class WorkerLife:
             self.stop()
 
     def pause(self, *, paused: frozenset[int]) -> None:
-        """Have the tasks of these sub-topologies rest, and the others go on, also in a loop that is still to come."""
         with self._lock:
             self._paused = paused
             if self.worker is not None:
                 self.worker.paused = paused
 
     def stop(self) -> None:
-        """Commit, close and end, whatever the group says."""
         if self.worker is not None:
             self.worker.stop()
 
-    # -- the worker's thread ---------------------------------------------------------------------------------------
-
     def run(self) -> None:
-        """Live until told to stop; raises what ended it otherwise."""
         application = self._application
         for caution in (
             *application.config.cautions(),
@@ -167,11 +149,10 @@ class WorkerLife:
             try:
                 self._run(stack)
             except BaseException as error:
-                self._tell_group(error)  # while there is still a line to it
+                self._end_application(error)  # before the connection to the group closes
                 raise
 
-    def _tell_group(self, error: BaseException) -> None:
-        """End the whole application, if the user wants that after this error."""
+    def _end_application(self, error: BaseException) -> None:
         if self.membership is None or not self._ends_all(error):
             return
         reason = f"{type(error).__name__}: {error}"[:_REASON_MAX]
@@ -179,8 +160,8 @@ class WorkerLife:
             _log.warning("the group is ending the whole application")
         else:
             _log.error(
-                "the group has not taken in within %.0f s that the whole application is to end; only the workers of "
-                "this process end, stop the others by hand",
+                "the group did not confirm within %.0f s the end of the whole application; only the workers of "
+                "this process end; stop the others by hand",
                 _SHUTDOWN_S,
             )
 
@@ -195,8 +176,8 @@ class WorkerLife:
         stack.callback(admin.close)
         if not admin.reach(self._ending):
             return
-        placing = OnePlacing(application, admin, self._ending)
-        placing.look()
+        placement = PlacementCheck(application, admin, self._ending)
+        placement.check()
         plan = prepare_topics(
             application.spec,
             config,
@@ -224,7 +205,7 @@ class WorkerLife:
         )
         if assigned is not None:
             shown_as = _claim(stack, clients, fixed_transactional_id(config, slot.slot), plan)
-            placing.look_again_as_fixed(shown_as)
+            placement.check_as_fixed(shown_as)
         open_database = self._opener(len(plan.tasks if assigned is None else assigned), plan)
         if not self._restore_globals(stack, plan, slot, clients, admin, open_database):
             return
@@ -248,13 +229,13 @@ class WorkerLife:
             every_ms=refresh_interval_ms(config.consumer),
         )
         ports = worker_ports(application, clients, admin, slot, plan, self._global_call)
-        # Before the group counts on this worker: brokers may take their time to answer.
+        # Before joining: brokers may answer late.
         recommit_ms = recommit_interval(admin)
         if assigned is None:
             transactional_id = self._join(stack, plan, slot, ports, admin)
             if transactional_id is None:
                 return
-            placing.look_again_as_member()
+            placement.check_as_member()
         else:
             transactional_id = fixed_transactional_id(config, slot.slot)
         self.worker = StreamWorker(
@@ -270,7 +251,7 @@ class WorkerLife:
                 on_running=self._on_running,
                 housekeep=lambda: self._clean(slot),
                 watch=self._check,
-                check_topics=self._watch.look_soon,
+                check_topics=self._watch.refresh_soon,
             ),
             membership=self.membership,
             first_producer=self._producer,
@@ -286,15 +267,14 @@ class WorkerLife:
         return None if self.globals is None else self.globals.call
 
     def _show_progress(self) -> None:
-        """Waiting for the cluster is no hang: the watchdog goes on vouching.
+        """Report progress while the loop itself waits for the cluster: such a wait is no hang.
 
-        That a commit waits says nothing of the loop, which processes meanwhile and may hang in that.
+        The loop may hang while another thread waits.
         """
         if self.membership is not None and threading.current_thread() is self._loop_thread:
             self.membership.progress()
 
     def _work(self, worker: StreamWorker) -> None:
-        """Have the worker run, unless it is to go already."""
         with self._lock:
             departure = self._departure
         if departure is not None:
@@ -306,7 +286,7 @@ class WorkerLife:
         except FencedError as error:
             if self.membership is None:
                 raise
-            raise self.membership.last_word(error, _LAST_WORD_S) from error
+            raise self.membership.fencing_reason(error, _FENCING_REASON_S) from error
 
     def _join(
         self,
@@ -316,9 +296,9 @@ class WorkerLife:
         ports: WorkerPorts,
         admin: Admin,
     ) -> str | None:
-        """Join the group; returns the transactional id to use, or None if we are to end first.
+        """Join the group; return the transactional id, or None if stopped before.
 
-        The producer is initialised before the group hears of its id: whatever fences the id comes after that.
+        The producer is initialised before the group knows its id, so any later fencing applies to it.
         """
         application = self._application
         on_disk = state_on_disk(
@@ -373,7 +353,6 @@ class WorkerLife:
         admin: Admin,
         open_database: Callable[[Path, list[str]], TaskDatabase],
     ) -> bool:
-        """Restore the global stores, if there are any; returns False if we are to end before that is done."""
         if not plan.global_stores:
             return True
         if self._wipe_globals:
@@ -390,8 +369,6 @@ class WorkerLife:
         )
         return self.globals.restore(stack, self._ending)
 
-    # -- while it runs ---------------------------------------------------------------------------------------------
-
     def _make_task(
         self,
         task_id: TaskId,
@@ -403,21 +380,20 @@ class WorkerLife:
         return self._factory(task_id, collector, policy, stores)
 
     def _plan_changed(self, plan: ApplicationPlan) -> None:
-        """Go on with other topics; called by the thread that looks at them."""
+        """Adopt a new plan; called by the thread of the topic watch."""
         worker = self.worker
-        assert worker is not None, "the watch begins after it"
+        assert worker is not None, "the watch starts after the worker"
         if self.membership is None:
             _log.info("the cluster's topics have changed; starting again with all of them")
             self.outdated = True
             worker.stop()
             return
-        _log.info("the cluster's topics have changed; telling the group")
+        _log.info("the cluster's topics have changed; reporting them to the group")
         self._factory = msgspec.structs.replace(self._factory, plan=plan)
         worker.use_plan(plan)
         self.membership.say(tasks_seen(plan, self._application.config.application_id))
 
     def _check(self) -> None:
-        """Raise what keeps this worker from going on, if anything does."""
         if self.globals is not None:
             self.globals.check()
         if self._watch is not None:
@@ -425,7 +401,7 @@ class WorkerLife:
 
     def _clean(self, slot: StateDirectory) -> None:
         worker = self.worker
-        assert worker is not None, "it is the worker that keeps house"
+        assert worker is not None, "the worker calls this"
         removed = slot.clean_obsolete(
             {str(task) for task in (*worker.tasks, *worker.copies)},
             older_than_ms=self._application.config.state_cleanup_delay_ms,
@@ -438,12 +414,13 @@ class WorkerLife:
 def _claim(
     stack: ExitStack, clients: KafkaClients, transactional_id: str, plan: ApplicationPlan
 ) -> str | None:
-    """Let the cluster know of a worker that no group knows, for the stack's time, and return what as.
-
-    With no task there is nothing to know: then None.
-    """
-    read = [topic for each in plan.subtopologies.values() for topic in each.topic_partitions]
-    if not read:
+    """Register a fixed worker with the brokers until the stack closes; None without inputs."""
+    topics = [
+        topic
+        for subtopology in plan.subtopologies.values()
+        for topic in subtopology.topic_partitions
+    ]
+    if not topics:
         return None
-    stack.callback(clients.fixed_claim(transactional_id, min(read)).close)
+    stack.callback(clients.fixed_claim(transactional_id, min(topics)).close)
     return transactional_id

@@ -1,4 +1,4 @@
-"""A look at the inputs of joins before an application runs: the first keys of each partition, held against their partitioner."""
+"""Input sampling: checks the first keys of joined topics against their partitioners."""
 
 import time
 from typing import Final
@@ -9,17 +9,15 @@ from tidewheel.streams.worker.application.wiring import make_clients
 from tidewheel.tasks.internal_topics import plan_application
 from tidewheel.tasks.processing.api.topology_spec import TopologySpec
 
-#: So long records are waited for, and so many are taken at once.
-_PATIENCE_S: Final = 15.0
+_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.2
 _RECORDS: Final = 1_000
 
 
 def sampled_inputs(spec: TopologySpec, config: StreamsConfig) -> tuple[KeyCheck, list[str]]:
-    """Return what was found in the first records of the inputs that are joined, and the names of these.
+    """Return the check of the first records of joined topics, and their names.
 
-    Raises `MissingSourceTopicError` or `CopartitioningError` as a worker would at its start, and `StreamsError` where brokers
-    don't answer.
+    Raises `MissingSourceTopicError`, `CopartitioningError`, or `StreamsError` without an answer.
     """
     clients = make_clients(config)
     admin = clients.admin()
@@ -35,17 +33,21 @@ def sampled_inputs(spec: TopologySpec, config: StreamsConfig) -> tuple[KeyCheck,
         check = KeyCheck(counts, config.input_partitioners, lambda _: None)
         partitions = list(check.waiting)
         begins, ends = admin.beginning_offsets(partitions), admin.end_offsets(partitions)
-        left = {each: begins[each] for each in partitions if begins[each] < ends[each]}
+        remaining = {
+            partition: begins[partition]
+            for partition in partitions
+            if begins[partition] < ends[partition]
+        }
         source = clients.source()
         try:
-            source.assign(left)
-            give_up_s = time.monotonic() + _PATIENCE_S
-            while left and time.monotonic() < give_up_s:
+            source.assign(remaining)
+            deadline_s = time.monotonic() + _TIMEOUT_S
+            while remaining and time.monotonic() < deadline_s:
                 for chunk in source.poll(_RECORDS, _POLL_S):
                     check.sample(chunk)
-                for each, position in source.positions().items():
-                    if each not in check.waiting or position >= ends[each]:
-                        left.pop(each, None)
+                for partition, position in source.positions().items():
+                    if partition not in check.waiting or position >= ends[partition]:
+                        remaining.pop(partition, None)
         finally:
             source.close()
     finally:

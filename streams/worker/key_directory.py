@@ -1,4 +1,4 @@
-"""Follows the group log for a program that asks where keys are: begun by the first question, read on by the others."""
+"""Key directory: follows the group log to answer which worker has a key."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -26,30 +26,24 @@ from tidewheel.tasks.processing.api.topology_spec import Partitioner
 
 
 class FollowedLog(Protocol):
-    """A group log by position (`tidewheel.streams.group.topics.LogTopic`)."""
+    """Group log read by position."""
 
     def to_end(self, *, decided: bool = False) -> Sequence[LogEntry | RejectedRecord]:
-        """Return what was not returned yet, up to the end as it is now, or as far as it is decided."""
+        """Return new entries; `decided`: up to the last stable offset."""
         ...
 
-    def at_hand(self) -> Sequence[LogEntry | RejectedRecord]:
-        """Return what has come by itself since."""
+    def fetched(self) -> Sequence[LogEntry | RejectedRecord]:
+        """Return new entries that were already fetched."""
         ...
 
-    def close(self) -> None:
-        """Let the clients go."""
-        ...
+    def close(self) -> None: ...
 
 
 class GroupDirectory:
-    """The group as the log tells it. May be asked from any thread.
+    """State of the group as read from its log, for any thread.
 
-    The first question reads the log to its end, and so takes a few round trips; later ones take what the client has
-    fetched by itself meanwhile, and cost microseconds.
-
-    Args:
-        application: What runs.
-        follow: Opens the log; None where it is not there yet, since no member has started.
+    The first question reads the whole log (a few round trips). Later ones read only entries that the
+    client has already fetched, and cost microseconds.
     """
 
     def __init__(self, application: Application, follow: Callable[[], FollowedLog | None]) -> None:
@@ -62,21 +56,17 @@ class GroupDirectory:
         self._closed = False
 
     def group(self) -> Group:
-        """Return the group, read on; an empty one before it has begun.
-
-        Raises:
-            StreamsError: The log can't be read, or this was closed.
-        """
+        """Return the group as of now; raise `StreamsError` if unreadable or closed."""
         with self._lock:
             if self._closed:
                 raise StreamsError(
                     "the application is closed; make a new KafkaStreams to ask where keys are"
                 )
             try:
-                for entry in self._new():
+                for entry in self._new_entries():
                     self._fold.add(entry)
             except StreamsError:
-                self._let_go()  # the next question begins anew
+                self._close_log()  # next time read from the start
                 raise
             return self._fold.group
 
@@ -88,7 +78,6 @@ class GroupDirectory:
         partitioner: Partitioner | PartitionerWithHeaders | None,
         headers: object = (),
     ) -> KeyQueryMetadata:
-        """Return who has the state of a key (`KafkaStreams.query_metadata_for_key`)."""
         choose = (
             partitioner_of(serde) if partitioner is None else without_headers(partitioner, headers)
         )
@@ -104,43 +93,37 @@ class GroupDirectory:
         )
 
     def all_clients(self) -> list[StreamsMetadata]:
-        """Return what each process has (`KafkaStreams.metadata_for_all_clients`)."""
         return all_clients(self.group(), self._spec, self._config.application_id)
 
     def close(self) -> None:
-        """Let the clients go; idempotent."""
         with self._lock:
             self._closed = True
-            self._let_go()
+            self._close_log()
 
-    def _new(self) -> Sequence[LogEntry | RejectedRecord]:
+    def _new_entries(self) -> Sequence[LogEntry | RejectedRecord]:
         if self._log is not None:
-            return self._log.at_hand()
+            return self._log.fetched()
         self._fold = LogFold()
         self._log = self._follow()
         return [] if self._log is None else self._log.to_end(decided=True)
 
-    def _let_go(self) -> None:
+    def _close_log(self) -> None:
         if self._log is not None:
             self._log.close()
             self._log = None
 
 
 class _KafkaLog(LogTopic):
-    """The real one, with its clients."""
-
     def __init__(self, application_id: str, admin: KafkaAdmin, reader: KafkaGroupReader) -> None:
         super().__init__(application_id, admin, reader)
         self._client = admin
 
     def close(self) -> None:
-        """Let the clients go."""
         super().close()
         self._client.close()
 
 
 def group_directory(application: Application) -> GroupDirectory:
-    """Return the directory of an application's group; nothing is opened before the first question."""
     config = application.config
 
     def follow() -> FollowedLog | None:

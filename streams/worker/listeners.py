@@ -1,4 +1,4 @@
-"""What programs may give to be told how stores are restored and how copies of them follow."""
+"""Listeners of restores and standby updates."""
 
 from collections.abc import Callable
 from inspect import isclass
@@ -11,7 +11,7 @@ from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEve
 
 @runtime_checkable
 class RestoreListener(Protocol):
-    """Told how restoring goes on.
+    """Listener of restore progress.
 
     >>> class Progress:
     ...     def on_restore(self, event: RestoreEvent) -> None:
@@ -21,13 +21,13 @@ class RestoreListener(Protocol):
     """
 
     def on_restore(self, event: RestoreEvent) -> None:
-        """Called from the restoring thread: keep it short."""
+        """Handle an event in the restoring thread: return quickly."""
         ...
 
 
 @runtime_checkable
 class StandbyUpdateListener(Protocol):
-    """Told how copies of stores (standbys and learners) follow their changelogs.
+    """Listener of the progress of standbys and learners.
 
     >>> class Promotions:
     ...     def on_standby_update(self, event: StandbyUpdateEvent) -> None:
@@ -38,14 +38,14 @@ class StandbyUpdateListener(Protocol):
     """
 
     def on_standby_update(self, event: StandbyUpdateEvent) -> None:
-        """Called from the restoring thread: keep it short."""
+        """Handle an event in the restoring thread: return quickly."""
         ...
 
 
 def called(
     listener: Any, setter: str, parameters: str, method: str = ""
 ) -> Callable[..., Any] | None:
-    """Return what is called of a listener: a function, or where it has one its `method`; None for none.
+    """Return the callable of a listener: the function itself, or its `method`; None for None.
 
     >>> called(5, "set_state_listener", "(new, old)")
     Traceback (most recent call last):

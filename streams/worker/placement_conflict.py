@@ -1,13 +1,13 @@
-"""Refuses a worker while others live that have their tasks placed in the other way: by a group, or fixed by their user.
+"""Placement check: rejects mixing fixed and group assignment within one application.
 
-Together they would run the same tasks, and end each other by fencing whenever one of them commits. So a worker looks for
-the others twice. First before it makes anything of its own, so that one that is refused leaves no trace. And again when all
-can see it, before it takes a task: a member is in the group's log by then, a worker with a fixed assignment is known to the
-brokers (`streams/kafka/consumers/fixed_claim.py`). Of two that start together the one that was seen later therefore sees the other;
-perhaps both do, and both are refused.
+Workers of both kinds would run the same tasks and fence each other at every commit. So a worker
+checks twice: first before it creates anything, to leave no trace if rejected. The second check
+comes before it gets a task, when other workers can see this one: in the group log, or at the
+brokers (`streams/kafka/consumers/fixed_claim.py`). Of two that start concurrently, at least the
+later one sees the other.
 
-Whether a member lives is heard and not reckoned: one that the log has, and that says nothing for two session timeouts
-while this worker listens, does not. Clocks of two machines are never compared (hole H22).
+A member counts as dead if it sends nothing for two session timeouts while this worker listens.
+Clocks of two machines are never compared (hole H22).
 """
 
 import logging
@@ -30,42 +30,31 @@ from tidewheel.streams.worker.application.application import Application
 
 _log: Final = logging.getLogger("tidewheel")
 
-#: How long brokers may take to know a worker with a fixed assignment, and how often they are asked.
+#: Time for brokers to show a new fixed worker.
 _SHOWN_S: Final = 10.0
 _ASK_S: Final = 0.05
 
 
-class PlacingAdmin(TopicsAdmin, Protocol):
-    """What is asked of the cluster."""
-
+class PlacementAdmin(TopicsAdmin, Protocol):
     def fixed_workers(self, application_id: str) -> Mapping[str, str]:
-        """Return the workers with a fixed assignment that live: the transactional id of each, and its host."""
+        """Return hosts of live workers by transactional id."""
         ...
 
 
-class Waiting(Protocol):
-    """Says when the worker is to end; a `threading.Event`."""
+class StopSignal(Protocol):
+    """A `threading.Event`."""
 
-    def wait(self, timeout: float) -> bool:
-        """Wait for some seconds; return whether the worker is to end."""
-        ...
+    def wait(self, timeout: float) -> bool: ...
 
 
-class OnePlacing:
-    """Looks for workers of the application that place tasks in the other way. One thread calls it.
-
-    Args:
-        application: Whose worker looks.
-        admin: Asked for workers with a fixed assignment, and for the group's topics.
-        ending: Set when the worker is to end: then it looks no longer.
-        open_topics: Makes a reader of the group's topics.
-    """
+class PlacementCheck:
+    """Check for workers with the other kind of assignment."""
 
     def __init__(
         self,
         application: Application,
-        admin: PlacingAdmin,
-        ending: Waiting,
+        admin: PlacementAdmin,
+        ending: StopSignal,
         open_topics: Callable[[StreamsConfig, TopicsAdmin], GroupTopics] | None = None,
     ) -> None:
         self._application = application
@@ -73,41 +62,40 @@ class OnePlacing:
         self._admin = admin
         self._ending = ending
         self._open_topics = open_topics or _open_topics
-        #: Incarnations that the log has and that were listened for in vain.
+        #: Incarnations of the log that sent nothing while this worker listened.
         self._silent: frozenset[str] = frozenset()
 
-    def look(self) -> None:
-        """Raise `IncompatibleMemberError` if such workers live; nothing was begun yet."""
+    def check(self) -> None:
+        """Raise `IncompatibleMemberError` if such workers are alive."""
         if self._application.is_fixed:
-            refuse_fixed_worker(self._app, self._speaking())
+            refuse_fixed_worker(self._app, self._live_members())
         else:
             refuse_member(self._app, self._fixed_workers(logging.WARNING))
 
-    def look_again_as_member(self) -> None:
-        """Do as `look` does, now that the group's log has this worker."""
+    def check_as_member(self) -> None:
+        """Check a second time, now that the log has this worker."""
         refuse_member(self._app, self._fixed_workers(logging.DEBUG))
 
-    def look_again_as_fixed(self, transactional_id: str | None) -> None:
-        """Do as `look` does, as soon as brokers know this worker by its transactional id (None: it has no task to show for)."""
+    def check_as_fixed(self, transactional_id: str | None) -> None:
+        """Check a second time once brokers show this worker; None: it has no tasks."""
         if transactional_id is not None:
             self._wait_until_shown(transactional_id)
-        refuse_fixed_worker(self._app, self._speaking())
+        refuse_fixed_worker(self._app, self._live_members())
 
     def _fixed_workers(self, level: int) -> Mapping[str, str]:
-        """Return the workers with a fixed assignment that live; none where the brokers don't tell: fencing still decides then."""
+        """Return live workers; none if brokers don't answer: fencing decides then."""
         try:
             return self._admin.fixed_workers(self._app)
         except StreamsError as error:
             _log.log(
                 level,
-                "can't tell whether workers of %s with a fixed assignment are alive, and go on: %s",
+                "can't check for live workers of %s with a fixed assignment, so the start continues: %s",
                 self._app,
                 error,
             )
             return {}
 
     def _wait_until_shown(self, transactional_id: str) -> None:
-        """Wait until a member that asks sees this worker: whoever asked before is in the log by now."""
         clock = self._application.clock
         until_s = clock.monotonic_s() + _SHOWN_S
         why = f"they have not done so for {_SHOWN_S:g} s"
@@ -121,16 +109,15 @@ class OnePlacing:
             if self._ending.wait(_ASK_S):
                 return
         _log.warning(
-            "can't tell whether brokers show members of %s that this worker is alive, and go on: %s",
+            "can't check that members of %s see this worker, so the start continues: %s",
             self._app,
             why,
         )
 
-    def _speaking(self) -> dict[str, str]:
-        """Return the members of the application's group that live, on any machine, and their hosts."""
+    def _live_members(self) -> dict[str, str]:
         names = [state_topic(self._app), inbox_topic(self._app)]
         if len(self._admin.describe_topics(names)) < len(names):
-            return {}  # nobody has ever begun a group, or it can't be heard
+            return {}  # no group was ever started
         with closing(self._open_topics(self._application.config, self._admin)) as topics:
             group = _read(topics)
             members = {
@@ -139,10 +126,10 @@ class OnePlacing:
                 if incarnation not in self._silent
             }
             if members:
-                _log.info("listening whether members of %s are alive", self._app)
+                _log.info("listening for live members of %s", self._app)
             heard = speaking_now(topics, members, self._application.clock, self._ending.wait)
         self._silent |= members.keys() - heard
-        return {members[each].member: members[each].host for each in heard}
+        return {members[incarnation].member: members[incarnation].host for incarnation in heard}
 
 
 def _read(topics: GroupTopics) -> Group:
@@ -154,23 +141,21 @@ def _read(topics: GroupTopics) -> Group:
 
 def _open_topics(config: StreamsConfig, admin: TopicsAdmin) -> GroupTopics:
     settings = settings_of(config, client_id=f"{config.application_id}-placing")
-    readers = [KafkaGroupReader(settings, committed_only=each) for each in (True, False)]
+    readers = [KafkaGroupReader(settings, committed_only=committed) for committed in (True, False)]
     return GroupTopics(config.application_id, admin, *readers)
 
 
 def refuse_member(application_id: str, fixed: Mapping[str, str]) -> None:
-    """Raise if workers with a fixed assignment live, given the transactional id of each, and its host."""
     if fixed:
         raise IncompatibleMemberError(
             f"workers of {application_id} with a fixed assignment are alive: {at_hosts(fixed)}; this one would join a "
-            "group that takes their tasks over and ends them with FencedError. To change to a group stop them first (one "
-            f"that was killed is forgotten after {FIXED_SESSION_MS // 1000} s), else start this one with a fixed "
+            "group that takes their tasks over and ends them with FencedError. To change to a group stop them first (a "
+            f"killed one disappears after {FIXED_SESSION_MS // 1000} s), else start this one with a fixed "
             "assignment too"
         )
 
 
 def refuse_fixed_worker(application_id: str, speaking: Mapping[str, str]) -> None:
-    """Raise if members of the application's group were heard, given the name of each, and its host."""
     if speaking:
         raise IncompatibleMemberError(
             f"members of {application_id} are alive: {at_hosts(speaking)}; this worker has a fixed assignment and would "

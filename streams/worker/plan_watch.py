@@ -11,37 +11,34 @@ from tidewheel.tasks.ports import UnansweredError
 
 _log = logging.getLogger("tidewheel")
 
-#: Per sub-topology: the topics of each source, and the number of partitions of each topic.
+#: Topics by source and partition counts by topic, by sub-topology.
 Inputs = dict[int, tuple[Mapping[str, tuple[str, ...]], Mapping[str, int]]]
 
-#: Default interval in ms; the consumer property below overrides it, as in Kafka's clients.
+#: Overridden by the consumer property, as in Kafka's clients.
 _EVERY_MS: Final = 5_000
 
-#: Seconds until a topic of a pattern that is missing is checked a second time.
+#: Seconds until the second check of a missing topic.
 _AGAIN_S: Final = 1.0
 _PROPERTY: Final = "topic.metadata.refresh.interval.ms"
 
 
 def refresh_interval_ms(consumer: Mapping[str, Any]) -> int:
-    """Return the interval between two checks in ms, from the consumer's properties.
+    """Return the interval between two checks (ms).
 
     >>> refresh_interval_ms({}), refresh_interval_ms({"topic.metadata.refresh.interval.ms": "300"})
     (5000, 300)
     """
-    given = int(consumer.get(_PROPERTY, _EVERY_MS))
-    return given if given > 0 else _EVERY_MS
+    interval_ms = int(consumer.get(_PROPERTY, _EVERY_MS))
+    return interval_ms if interval_ms > 0 else _EVERY_MS
 
 
 class PlanWatch:
-    """A thread that compares the cluster's topics with the plan in use until `close`.
+    """Thread that compares the cluster's topics with the current plan.
 
     Args:
-        first: The plan in use.
-        list_topics: Returns the cluster's topics with their numbers of partitions.
-        make_plan: Returns a plan for these topics and creates missing internal topics. Raises
-            `StreamsError` if the topics do not fit the topology any more.
+        make_plan: Creates missing internal topics. Raises `StreamsError` if the topics no longer fit
+            the topology.
         changed: Called with each new plan, in this thread.
-        every_ms: Interval between two checks.
     """
 
     def __init__(
@@ -60,44 +57,40 @@ class PlanWatch:
         self._every_s = every_ms / 1000
         self._closed = threading.Event()
         self._asked = threading.Event()
-        #: Inputs of the last plan if it lacked topics of the plan in use, else None.
+        #: Inputs of the last plan if it lacked current topics.
         self._less: Inputs | None = None
         self._misfit: StreamsError | None = None
         self._thread = threading.Thread(target=self._run, name="tidewheel-topics", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread without waiting for a request in flight; its answer is ignored."""
+        """Stop without waiting for a request in flight; its answer is ignored."""
         self._closed.set()
         self._asked.set()
 
-    def look_soon(self) -> None:
+    def refresh_soon(self) -> None:
         """Check immediately: a consumer has reported a missing topic."""
         self._asked.set()
 
     def check(self) -> None:
-        """Raise the error of topics that do not fit the topology any more, if there is one."""
         if self._misfit is not None:
             raise self._misfit
 
-    def look(self) -> None:
-        """Check once, and report a plan that differs from the one in use."""
+    def refresh(self) -> None:
         try:
             topics = self._list_topics()
         except StreamsError as error:
-            # The plan stays; the clients that need the cluster report more.
-            _log.warning("could not look at the cluster's topics: %s", error)
+            _log.warning("could not list the cluster's topics: %s", error)
             return
         try:
             plan = self._make_plan(topics)
         except UnansweredError as error:
-            _log.warning("could not look at the cluster's topics: %s", error)
+            _log.warning("could not list the cluster's topics: %s", error)
             return
         except MissingSourceTopicError as error:
-            # A starting broker may report any topic as missing. If it is true, the consumer raises.
+            # A starting broker may report topics as missing. If one is, the consumer raises.
             _log.warning("%s", error)
             return
         except StreamsError as error:
@@ -110,7 +103,7 @@ class PlanWatch:
             self._changed(plan)
 
     def _is_doubtful(self, plan: ApplicationPlan) -> bool:
-        """Return whether a plan lacks topics for the first time: the broker may be starting."""
+        """Return True if a plan lacks topics for the first time: the broker may be starting."""
         before, self._less = self._less, None
         if _topics(plan) >= _topics(self.plan):
             return False
@@ -123,16 +116,19 @@ class PlanWatch:
             self._asked.clear()
             if self._closed.is_set():
                 return
-            self.look()
+            self.refresh()
 
 
 def _topics(plan: ApplicationPlan) -> set[str]:
-    return {topic for each in plan.subtopologies.values() for topic in each.topic_partitions}
+    return {
+        topic
+        for subtopology in plan.subtopologies.values()
+        for topic in subtopology.topic_partitions
+    }
 
 
 def inputs(plan: ApplicationPlan) -> Inputs:
-    """Return the input topics and their numbers of partitions per sub-topology."""
     return {
-        number: (each.source_topics, each.topic_partitions)
-        for number, each in sorted(plan.subtopologies.items())
+        number: (subtopology.source_topics, subtopology.topic_partitions)
+        for number, subtopology in sorted(plan.subtopologies.items())
     }

@@ -1,4 +1,4 @@
-"""What can be asked of the stores of a process, over all its threads."""
+"""Interactive queries over the stores of a process."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,18 +31,15 @@ def store_view(
     with_headers: bool = False,
     level: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> Any:
-    """Return a read-only view of a store over the tasks that are here, also over those that come later.
+    """Return a read-only view of a store over present and future tasks of this process.
 
     Args:
-        application: What runs.
-        threads: The workers of the process, as they are at each reading.
-        name: The store.
-        stale: Also read copies (standbys and learners), which are a little behind.
-        with_headers: Whether values come with the headers of their records.
-        level: Whether uncommitted rows of running tasks are read, too. A global store has none.
+        stale: Also read standbys and learners, which lag a little.
+        level: READ_UNCOMMITTED also reads uncommitted rows of running tasks.
 
     Raises:
-        InvalidStateStoreError: There is no such store, it keeps no headers, or it is a global one that is not open yet.
+        InvalidStateStoreError: The store does not exist, keeps no headers, or is a global store that
+            is not open yet.
     """
     subtopology = application.spec.place_of(name)
     if subtopology is None:
@@ -56,11 +53,13 @@ def store_view(
         raise InvalidStateStoreError(
             f"global store {name} is not open yet; wait until the application is RUNNING"
         )
-    (store,) = (each for each in subtopology.stores if each.name == name)
+    (store,) = (spec for spec in subtopology.stores if spec.name == name)
     topic = changelog_topic(application.config.application_id, name)
     timeout_s: float = application.config.interactive_query_timeout_ms / 1000
-    asked_s = timeout_s if level is IsolationLevel.READ_UNCOMMITTED else None
-    sources = partial(_sources, threads, subtopology.id, store, stale=stale, asked_s=asked_s)
+    ask_timeout_s = timeout_s if level is IsolationLevel.READ_UNCOMMITTED else None
+    sources = partial(
+        _sources, threads, subtopology.id, store, stale=stale, ask_timeout_s=ask_timeout_s
+    )
     return make_query_store(store, topic, sources, with_headers=with_headers)
 
 
@@ -70,40 +69,37 @@ def _sources(
     store: StoreSpec,
     *,
     stale: bool,
-    asked_s: float | None,
+    ask_timeout_s: float | None,
 ) -> list[QuerySource]:
-    """Return what to read: the stores of running tasks, and of copies of others if they may be stale.
+    """Return the stores of running tasks and, if `stale`, of copies.
 
-    `asked_s`: how long running tasks may take to answer what they have not committed; None: they are not asked.
+    `ask_timeout_s`: time for a task to answer with uncommitted rows; None reads committed rows.
     """
     name = store.name
-    found: dict[TaskId, QuerySource] = {}
+    sources: dict[TaskId, QuerySource] = {}
     workers = [thread.worker for thread in threads() if thread.worker is not None]
     for worker in workers:
         for task_id, task in list(worker.tasks.items()):
             if task_id.subtopology == subtopology and task.state is TaskState.RUNNING:
-                with suppress(KeyError):  # it is being closed just now
+                with suppress(KeyError):  # being closed
                     database = task.stores.database(name)
-                    if asked_s is None:
-                        found[task_id] = ReadCommitted(database, store)
+                    if ask_timeout_s is None:
+                        sources[task_id] = ReadCommitted(database, store)
                     else:
-                        ask = partial(worker.questions.ask, task_id, name, asked_s)
-                        found[task_id] = ReadUncommitted(database, name, ask)
+                        ask = partial(worker.questions.ask, task_id, name, ask_timeout_s)
+                        sources[task_id] = ReadUncommitted(database, name, ask)
     for worker in workers if stale else ():
         for task_id, copy in list(worker.copies.items()):
-            if task_id.subtopology == subtopology and task_id not in found:
+            if task_id.subtopology == subtopology and task_id not in sources:
                 with suppress(KeyError):  # not open yet, or being closed
-                    found[task_id] = ReadCommitted(copy.task.stores.database(name), store)
-    if not found:
+                    sources[task_id] = ReadCommitted(copy.task.stores.database(name), store)
+    if not sources:
         raise not_running(name)
-    return [found[task_id] for task_id in sorted(found)]
+    return [sources[task_id] for task_id in sorted(sources)]
 
 
 def store_lags(threads: Sequence[StreamThread]) -> dict[str, dict[int, int]]:
-    """Return by store and partition how many changelog offsets what is here is behind, as far as that is known.
-
-    0 for tasks that run; tasks that restore are left out until they run.
-    """
+    """Return known lags by store and partition (changelog offsets), without restoring tasks."""
     lags: dict[str, dict[int, int]] = {}
     for worker in [thread.worker for thread in threads if thread.worker is not None]:
         for task_id, copy in list(worker.copies.items()):
@@ -121,4 +117,6 @@ def store_lags(threads: Sequence[StreamThread]) -> dict[str, dict[int, int]]:
             if task.state is TaskState.RUNNING:
                 for store in task.stores.specs:
                     lags.setdefault(store, {})[task_id.partition] = 0
-    return {store: dict(sorted(each.items())) for store, each in sorted(lags.items())}
+    return {
+        store: dict(sorted(by_partition.items())) for store, by_partition in sorted(lags.items())
+    }

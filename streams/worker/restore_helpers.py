@@ -1,4 +1,4 @@
-"""The restore helpers of a program: how many there may be, and what they are told."""
+"""Restore helpers of a program."""
 
 import os
 import sys
@@ -11,8 +11,6 @@ from tidewheel.streams.worker.worker_hello import log_level_here
 
 
 def restore_helpers(config: StreamsConfig, options: RunOptions) -> RestoreHelperPool:
-    """Return the helpers of this process; none is started before there is something to do."""
-
     def begin(run_bytes: int) -> Begin:
         return Begin(
             application_id=config.application_id,
@@ -33,7 +31,7 @@ def restore_helpers(config: StreamsConfig, options: RunOptions) -> RestoreHelper
 
 
 def _readers(cores: int, workers: int) -> int:
-    """Return how many helpers a worker process may have: two fill a broker's connection, and all share the cores.
+    """Return the limit of helpers per worker process: two fill a broker's connection.
 
     >>> _readers(8, 1), _readers(2, 1), _readers(2, 2), _readers(1, 1)
     (2, 2, 1, 1)

@@ -1,8 +1,7 @@
-"""What a joining worker says of the state that lies in its slot: how far each task's stores are, before any is opened.
+"""State on disk: positions of closed task databases, which a joining worker reports.
 
-Whoever has a task's state should be given it, and a leader compares positions with the ends of the changelogs. So only
-what restoring would go on from is told: nothing of a changelog that was made anew meanwhile, or whose tombstones may
-be gone (`state_stores/restore.py`).
+The leader prefers workers with high positions. So a worker leaves out changelogs that were
+recreated, or whose tombstones may be gone (`state_stores/restore.py`).
 """
 
 import logging
@@ -21,18 +20,13 @@ from tidewheel.tasks.restore.store_restore import RESTORE_SETTINGS, tombstone_re
 
 _log = logging.getLogger(__name__)
 
-#: Reads the positions of a closed database: `TaskDatabase.positions_in`.
 PositionsReader = Callable[[Path], Mapping[str, bytes]]
 
 
 class DescribesTopics(Protocol):
-    """What is asked of the cluster."""
-
     def describe_topics(
         self, names: Sequence[str], *, config: Sequence[str] = ()
-    ) -> dict[str, TopicDescription]:
-        """Return the topics that exist among `names`."""
-        ...
+    ) -> dict[str, TopicDescription]: ...
 
 
 def state_on_disk(
@@ -42,7 +36,7 @@ def state_on_disk(
     read_positions: PositionsReader,
     now_ms: int,
 ) -> tuple[DiskCopy, ...]:
-    """Return what the slot has of the topology's stateful tasks, whose databases must be closed."""
+    """Return the state of stateful tasks; their databases must be closed."""
     here = [task for task in map(TaskId.parse, slot.tasks()) if task in shapes]
     stateful = [task for task in here if shapes[task].stateful]
     if not stateful:
@@ -61,21 +55,21 @@ def _copy(
     read_positions: PositionsReader,
     now_ms: int,
 ) -> DiskCopy | None:
-    """Return what there is of a task; None if restoring would begin anew."""
+    """Return the state of a task; None if a restore would start from the beginning."""
     path = slot.task_directory(str(task))
     if not any(path.iterdir()):
         return None
     try:
-        found = read_positions(path)
+        stored = read_positions(path)
     except StateStoreError as error:
-        _log.warning("can't tell how far task %s is: %s", task, error)
+        _log.warning("can't read the positions of task %s: %s", task, error)
         return None
-    if not found:
-        return DiskCopy(task=str(task))  # stores of the user's own, of whose files only they know
+    if not stored:
+        return DiskCopy(task=str(task))  # custom stores with files of their own
     positions: dict[str, int] = {}
     for name in shape.changelogs:
         topic = topics.get(name)
-        position = Position.decode(found.get(position_name(name, task.partition)))
+        position = Position.decode(stored.get(position_name(name, task.partition)))
         if topic is None or position is None:
             continue
         if is_usable_position(

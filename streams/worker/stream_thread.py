@@ -1,7 +1,6 @@
-"""One worker of a program, in a thread of its own: its slot, its clients, its tasks, and its lives one after another.
+"""Stream thread: runs one worker, life after life.
 
-A life begins with a slot of the state directory and ends with everything closed. In a group each life is a new incarnation
-of the same member; one that was fenced is followed by the next by itself, as the group asks.
+In a group each life is a new incarnation of the same member. A fenced one rejoins by itself.
 """
 
 import logging
@@ -11,7 +10,7 @@ from typing import Final, Literal, Protocol
 from tidewheel.streams.errors import ApplicationShutdownError, FencedError, StreamsError
 from tidewheel.streams.gc_tuning import collect_by_batches
 from tidewheel.streams.worker.application.application import Application
-from tidewheel.streams.worker.group_membership import Departure, said_to_users
+from tidewheel.streams.worker.group_membership import Departure, user_error
 from tidewheel.streams.worker.host_watchdog import HostWatchdog
 from tidewheel.streams.worker.incarnation import WorkerLife
 from tidewheel.tasks.errors import GlobalStoreDamagedError
@@ -19,51 +18,33 @@ from tidewheel.tasks.loop.stream_worker import StreamWorker
 
 _log = logging.getLogger("tidewheel")
 
-#: How long a worker waits before it is started again because the user's handler said so.
 _REPLACE_WAIT_S: Final = 1.0
 
-#: Waits before a fenced incarnation is followed by the next: doubled each time, short again after a minute in the group.
+#: Wait before a fenced incarnation rejoins: doubled each time, reset after a minute in the group.
 _REJOIN_WAIT_S: Final = 0.25
 _REJOIN_WAIT_MAX_S: Final = 30.0
 _REJOIN_HEALTHY_S: Final = 60.0
 
-#: Global stores that are damaged again so soon after they were made anew are not to be trusted any more.
+#: Global stores damaged again within this time after a rebuild end the worker.
 _WIPE_AGAIN_S: Final = 60.0
 
-
-#: What a user wants after an error that ended a worker: start it again, end this program, or end the whole application.
 Answer = Literal["replace_thread", "shutdown_client", "shutdown_application"]
 
 
 class ThreadListener(Protocol):
-    """Whom a thread tells what becomes of it; called by that thread."""
+    """Listener that the thread calls."""
 
-    def on_running(self) -> None:
-        """The thread's tasks all run, or some don't any more (`StreamThread.running`)."""
-        ...
+    def on_running(self) -> None: ...
 
-    def answer_to(self, error: BaseException) -> Answer:
-        """Return what the user wants after this error."""
-        ...
+    def answer_to(self, error: BaseException) -> Answer: ...
 
-    def on_shutdown(self, reason: str) -> None:
-        """Another member has ended the whole application."""
-        ...
+    def on_shutdown(self, reason: str) -> None: ...
 
-    def on_end(self, thread: "StreamThread") -> None:
-        """The thread is over; `StreamThread.error` is what ended it, if an error did. Its last word."""
-        ...
+    def on_end(self, thread: "StreamThread") -> None: ...
 
 
 class StreamThread:
-    """A worker and its thread. Everything but the thread itself may be called from any thread.
-
-    Attributes:
-        name: Of the thread.
-        life: What it lives now, or lived last.
-        running: Whether its tasks all run.
-        error: What ended it, if an error did.
-    """
+    """Worker and its thread; `running` is True while all its tasks run."""
 
     def __init__(
         self,
@@ -88,42 +69,37 @@ class StreamThread:
         self.life: WorkerLife | None = None
         self.running = False
         self.error: BaseException | None = None
-        #: The last error that the user was asked about, and the answer.
         self._answered: tuple[BaseException, Answer] | None = None
         self._rejoin_wait_s = _REJOIN_WAIT_S
-        #: The next life makes the global stores anew; when that was done last.
+        #: The next life rebuilds the global stores; time of the last rebuild.
         self._wipe_globals = False
         self._wiped_globals_s = -_WIPE_AGAIN_S
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start; called once."""
         self._thread.start()
 
     @property
     def is_current(self) -> bool:
-        """Return whether this thread is the one that asks."""
         return self._thread is threading.current_thread()
 
     def join(self, timeout_s: float | None) -> bool:
-        """Wait for the end; returns whether it has come."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     @property
     def departs(self) -> bool:
-        """Return whether it was told to go."""
         return self._ending.is_set()
 
     def see_out(self, timeout_s: float, close_s: float) -> bool:
-        """Wait until it has gone; after `timeout_s` without the group's word. Returns whether it has in `close_s` more."""
+        """Wait; after `timeout_s` stop without the group, and wait `close_s` more."""
         if not self.join(timeout_s):
             self.stop()
         return self.join(close_s)
 
     def depart(self, departure: Departure) -> None:
-        """Go in order: commit what is done, give tasks up as the group says, close. The first departure counts."""
+        """Commit, release tasks as the group orders, close. Only the first call counts."""
         with self._lock:
             if self._departure is not None:
                 return
@@ -134,14 +110,12 @@ class StreamThread:
             life.depart(departure)
 
     def stop(self) -> None:
-        """Commit, close and end without waiting for the group's word."""
         self._ending.set()
         if self.life is not None:
             self.life.stop()
 
     @property
     def paused(self) -> frozenset[int]:
-        """Return the sub-topologies whose processing stands still."""
         return self._paused
 
     @paused.setter
@@ -153,10 +127,7 @@ class StreamThread:
 
     @property
     def worker(self) -> StreamWorker | None:
-        """Return the loop of the current life, if there is one."""
         return None if self.life is None else self.life.worker
-
-    # -- the thread ------------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
         collect_by_batches()
@@ -167,18 +138,17 @@ class StreamThread:
                 life.run()
             except BaseException as error:  # noqa: BLE001 - kept, shown by state and raised by run()
                 lived_s = self._application.clock.monotonic_s() - born_s
-                if self._goes_on(error, lived_s=lived_s):
+                if self._continues(error, lived_s=lived_s):
                     continue
-                self.error = self._what_ended(error)
+                self.error = self._final_error(error)
             if self.error is not None or not life.outdated or self._ending.is_set():
                 break
         self.running = False
         self._listener.on_end(self)
 
     def _begin(self) -> WorkerLife:
-        """Return the next life, which others can end from now on."""
         if self.life is not None and self.life.slot is not None:
-            self._wanted_slot = self.life.slot  # where its state is
+            self._wanted_slot = self.life.slot  # this slot has its state
         with self._lock:
             self.life = life = WorkerLife(
                 self._application,
@@ -188,7 +158,7 @@ class StreamThread:
                 wipe_globals=self._wipe_globals,
                 paused=self._paused,
                 ending=self._ending,
-                on_running=self._tell_running,
+                on_running=self._report_running,
                 on_shutdown=self._listener.on_shutdown,
                 ends_all=self._ends_all,
                 previous=self.life,
@@ -199,48 +169,47 @@ class StreamThread:
             life.depart(departure)
         return life
 
-    def _tell_running(self, running: bool) -> None:
+    def _report_running(self, running: bool) -> None:
         self.running = running
         self._listener.on_running()
 
-    def _goes_on(self, error: BaseException, *, lived_s: float) -> bool:
-        """Log what ended a life; return whether there is another, after the wait that is due."""
+    def _continues(self, error: BaseException, *, lived_s: float) -> bool:
+        """Log the end of a life, wait if due; return True if another follows."""
         if isinstance(error, FencedError) and not (self._application.is_fixed or error.final):
             return self._rejoins(error, lived_s)
         _log.error("the worker ended: %s", error, exc_info=not isinstance(error, StreamsError))
         if isinstance(error, GlobalStoreDamagedError) and self._may_wipe_globals():
             _log.warning("wiping the global stores and restoring them from their topics")
             self._wipe_globals = True
-            self._tell_running(False)
+            self._report_running(False)
             return True
         if self._answer_to(error) != "replace_thread":
             return False
-        self._tell_running(False)
+        self._report_running(False)
         return not self._ending.wait(_REPLACE_WAIT_S)
 
     def _ends_all(self, error: BaseException) -> bool:
-        """Return whether the whole application is to end after this error; asked while the life can still tell the group."""
+        """Return True if the application is to end; asked before the life closes."""
         if isinstance(error, GlobalStoreDamagedError):
-            return False  # the next life makes the stores anew, without asking anybody
+            return False  # the next life rebuilds the stores without asking the user
         return self._answer_to(error) == "shutdown_application"
 
     def _answer_to(self, error: BaseException) -> Answer:
-        """Return what the user wants after an error; asked once for each."""
         if isinstance(error, FencedError) or self._ending.is_set():
             return "shutdown_client"
         if self._answered is None or self._answered[0] is not error:
-            self._answered = (error, self._asked(error))
+            self._answered = (error, self._ask_listener(error))
         return self._answered[1]
 
-    def _asked(self, error: BaseException) -> Answer:
+    def _ask_listener(self, error: BaseException) -> Answer:
         try:
             return self._listener.answer_to(error)
         except Exception:  # noqa: BLE001 - logged, and the application shuts down
             _log.exception("the uncaught exception handler failed; shutting down")
             return "shutdown_client"
 
-    def _what_ended(self, error: BaseException) -> BaseException | None:
-        """Return an error as users know it; None for what is none."""
+    def _final_error(self, error: BaseException) -> BaseException | None:
+        """Return the error to show to users; None if the end was requested."""
         if self._answered == (error, "shutdown_application"):
             ended = ApplicationShutdownError(
                 f"the uncaught exception handler has ended the whole application after {type(error).__name__}: {error}"
@@ -250,27 +219,25 @@ class StreamThread:
         if not isinstance(error, FencedError):
             return error
         if self._ending.is_set() and not (self._application.is_fixed or error.final):
-            # It was leaving: the group has only let it go before it said so, and others have its tasks.
+            # It was leaving, and the group removed it earlier: other members have its tasks.
             return None
-        return said_to_users(error)
+        return user_error(error)
 
     def _rejoins(self, error: BaseException, lived_s: float) -> bool:
-        """Wait before the next incarnation joins; return whether it is still wanted then."""
+        """Wait before rejoining; return False if the thread is to end."""
         if lived_s >= _REJOIN_HEALTHY_S:
             self._rejoin_wait_s = _REJOIN_WAIT_S
         wait_s = self._rejoin_wait_s
         self._rejoin_wait_s = min(wait_s * 2, _REJOIN_WAIT_MAX_S)
         if self._ending.is_set():
-            _log.info("%s, which it was about to leave", error)
+            _log.info("%s, while the worker was leaving the group", error)
             return False
-        _log.warning(
-            "%s; joining the group again in %.2f s, with the state that is here", error, wait_s
-        )
-        self._tell_running(False)
+        _log.warning("%s; joining the group again in %.2f s with the local state", error, wait_s)
+        self._report_running(False)
         return not self._ending.wait(wait_s)
 
     def _may_wipe_globals(self) -> bool:
-        """Return whether damaged global stores are restored once more: not again and again on a broken disk."""
+        """Return False if they were just restored: the disk may be broken."""
         now_s = self._application.clock.monotonic_s()
         again = now_s - self._wiped_globals_s < _WIPE_AGAIN_S
         self._wiped_globals_s = now_s

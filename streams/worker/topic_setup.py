@@ -1,4 +1,4 @@
-"""Gets the topics of an application ready: waits for sources or creates them, creates what is the application's own."""
+"""Topic setup: waits for source topics or creates them, and creates internal topics."""
 
 import logging
 import threading
@@ -36,10 +36,9 @@ _NAME_MAX = 249
 
 
 def spec_of(topology: Topology, config: StreamsConfig) -> TopologySpec:
-    """Return a topology as an application of these settings runs it.
+    """Return the topology as an application with these settings runs it.
 
-    Raises what `Topology.spec` does, and `TopologyError` if the name of an internal topic is longer than Kafka allows, or
-    if a sink names one.
+    Raises `TopologyError` if an internal topic's name is too long, or if a sink writes to one.
     """
     spec = with_input_partitioners(topology.spec(config), config.input_partitioners)
     prefix = internal_prefix(config.application_id)
@@ -57,19 +56,19 @@ def spec_of(topology: Topology, config: StreamsConfig) -> TopologySpec:
             if source.internal
             for topic in source.topics
         }
-    for topic, what in internal.items():
+    for topic, purpose in internal.items():
         if len(topic) > _NAME_MAX:
             raise TopologyError(
-                f"{what} would be called {topic}, which has {len(topic)} characters; Kafka allows {_NAME_MAX}: "
+                f"{purpose} would be called {topic}, which has {len(topic)} characters; Kafka allows {_NAME_MAX}: "
                 f"shorten the name, or application_id ({len(config.application_id)} characters)"
             )
-    for node in (each for sub in spec.subtopologies for each in sub.nodes):
+    for node in (spec_node for sub in spec.subtopologies for spec_node in sub.nodes):
         if not isinstance(node, SinkSpec) or node.internal or not isinstance(node.topic, str):
             continue
-        if (whose := internal.get(node.topic)) is not None:
+        if (conflict := internal.get(node.topic)) is not None:
             raise TopologyError(
-                f"{where(repr(node.name), node.location)}: topic {node.topic!r} is {whose} of this very application, which "
-                "nothing else may write; choose another topic"
+                f"{where(repr(node.name), node.location)}: topic {node.topic!r} is {conflict} of this application, which "
+                "only the application may write; choose another topic"
             )
     return spec
 
@@ -84,10 +83,10 @@ def prepare_topics(
     stopped: threading.Event,
     clock: Clock,
 ) -> ApplicationPlan | None:
-    """Return the plan of the application once all its topics exist, or None if it was stopped while waiting.
+    """Return the plan once all topics exist, or None if stopped while waiting.
 
-    Raises `MissingSourceTopicError` for source topics that are not there (unless they are waited for or created), and
-    `StreamsError` for internal topics of another shape, and for changelogs that must have been deleted.
+    Raises `MissingSourceTopicError`, and `StreamsError` for internal topics of another shape and for
+    deleted changelogs.
     """
     topics = _source_topics(spec, admin, options, stopped, clock)
     if topics is None:
@@ -103,9 +102,9 @@ def plan_with_topics(
     topology_hash: bytes,
     tasks: Collection[TaskId] = (),
 ) -> ApplicationPlan:
-    """Return the plan of the application on a cluster with these topics, and create the internal ones that are missing.
+    """Return the plan on a cluster with these topics, and create missing internal topics.
 
-    Raises as `prepare_topics` does, and `ConfigError` before anything is created if some of `tasks` are none of the plan's. A sub-topology whose pattern matches nothing yet needs no topics.
+    Raises as `prepare_topics` does, and `ConfigError` for unknown `tasks` before creating anything.
     """
     plan = plan_application(
         spec,
@@ -145,17 +144,19 @@ def plan_with_topics(
 def _with_limits_of_inputs(
     plan: ApplicationPlan, config: StreamsConfig, admin: Admin, topics: Mapping[str, int]
 ) -> ApplicationPlan:
-    """Return the plan with internal topics that take what its inputs hold; warn about existing ones that do not."""
+    """Return the plan with its inputs' record limits; warn of smaller existing topics."""
     names = {topic.name for topic in (*plan.repartition_topics, *plan.changelog_topics)}
     inputs = {
-        topic for each in plan.subtopologies.values() for topic in each.topic_partitions
+        topic
+        for subtopology in plan.subtopologies.values()
+        for topic in subtopology.topic_partitions
     } - names
     existing = names.intersection(topics)
     described = admin.describe_topics(sorted(inputs | existing), config=LIMITS)
     largest = [
-        int(found.config[MESSAGE_BYTES])
-        for name, found in described.items()
-        if name in inputs and MESSAGE_BYTES in found.config
+        int(topic.config[MESSAGE_BYTES])
+        for name, topic in described.items()
+        if name in inputs and MESSAGE_BYTES in topic.config
     ]
     if largest:
         plan = with_message_bytes(plan, max(largest))
@@ -166,8 +167,8 @@ def _with_limits_of_inputs(
         if limits:
             settings = ",".join(f"{name}={value}" for name, value in limits.items())
             _log.warning(
-                "internal topic %s refuses records that its inputs may hold, because of %s: the application would end with "
-                "an error at such a record. Raise them: %s",
+                "internal topic %s rejects records that its inputs may contain, because of %s: the application would end with "
+                "an error at such a record. Raise the limits: %s",
                 topic.name,
                 ", ".join(f"{name} {described[topic.name].config[name]}" for name in limits),
                 configure_command(topic.name, settings, config.bootstrap_servers),
@@ -182,12 +183,11 @@ def _check_deleted(
     topology_hash: bytes,
     admin: Admin,
 ) -> None:
-    """Raise if changelogs are missing although this very topology has committed, which it does only after making them.
+    """Raise if changelogs are missing although this topology has committed after creating them.
 
-    Made anew, they would be empty, and the state would go on from nothing at offsets that say otherwise. Only commits of
-    the sub-topology whose changelog it is count: one whose pattern matched nothing until now has never had any.
+    Recreated changelogs would be empty, but the committed offsets would skip the input they came
+    from. Only commits of the changelog's sub-topology count: a pattern without matches never commits.
     """
-    #: Input topic -> the changelogs that were there when its records were committed.
     missing: dict[str, set[str]] = {}
     for subtopology in plan.subtopologies.values():
         names = {
@@ -205,7 +205,7 @@ def _check_deleted(
         if gone and progress is not None and progress.topology_hash == topology_hash:
             raise StreamsError(
                 f"changelog {', '.join(sorted(gone))} does not exist any more, but this topology has committed offset "
-                f"{committed.offset} of {partition}: its state would be lost without a word. Bring the topic back, or "
+                f"{committed.offset} of {partition}: its state would be lost. Bring the topic back, or "
                 "run `tidewheel reset` to process the input again"
             )
 

@@ -1,4 +1,4 @@
-"""What a worker says of itself to the watchdog: who it is, what it could run, how to reach the cluster."""
+"""Hello message of a worker to the watchdog."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ from tidewheel.streams.worker.application.wiring import range_threads
 from tidewheel.streams.worker.group_membership import member_name, partition_counts, task_shapes
 from tidewheel.tasks.internal_topics import ApplicationPlan
 
-#: So much of a message is left for what the watchdog adds, and for topics that are found later.
+#: Space in a message for the watchdog's additions and for topics created later.
 _SPARE_BYTES: Final = 8 * 1024
 
 
@@ -41,17 +41,7 @@ def make_hello(
     alone: bool,
     on_disk: tuple[DiskCopy, ...],
 ) -> Hello:
-    """Return the first words of a worker.
-
-    Args:
-        application: What runs.
-        plan: The tasks there are on this cluster.
-        slot: Its state.
-        incarnation: Of this life; never used before.
-        process_id: Of the host program.
-        alone: Whether the program has no other worker.
-        on_disk: What its slot has of the tasks' state.
-    """
+    """Return the first message of a worker; `incarnation` must never have been used."""
     config = application.config
     return Hello(
         join=fitting(_join(application, plan, slot, incarnation, process_id, on_disk, alone=alone)),
@@ -78,7 +68,6 @@ def make_hello(
 
 
 def log_level_here() -> LogLevel:
-    """Return the least level that this process logs, for its helpers to log no more."""
     effective = logging.getLogger("tidewheel").getEffectiveLevel()
     if effective <= logging.DEBUG:
         return "debug"
@@ -126,9 +115,9 @@ def _join(
 
 
 def fitting(join: JoinGroup) -> JoinGroup:
-    """Return a join that readers of the inbox don't drop for its size (H23): if need be with less of what is on the disk.
+    """Return a join within the size limit of the inbox (H23), with less of `on_disk` if needed.
 
-    That only helps to place tasks. Raises `ConfigError` if the tasks alone are too many: the group would never hear of this worker.
+    `on_disk` only improves the assignment. Raises `ConfigError` if the tasks alone are too many.
     """
     limit = MESSAGE_BYTES_MAX - _SPARE_BYTES
     while (size := len(encode_message(join))) > limit:
@@ -143,5 +132,4 @@ def fitting(join: JoinGroup) -> JoinGroup:
 
 
 def transactional_id(config: StreamsConfig, incarnation: str, number: int) -> str:
-    """Return the `number`th transactional id of an incarnation."""
     return group_id(config.application_id, incarnation, number)

@@ -1,1 +1,1 @@
-"""What every thread of an application shares: settings, state, clients and tasks' factory."""
+"""Application: settings and state that threads share."""

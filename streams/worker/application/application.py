@@ -1,4 +1,4 @@
-"""What all threads of one application share: the program, its settings, its state."""
+"""Application: program, settings and state that all threads share."""
 
 import time
 from collections.abc import Callable
@@ -16,31 +16,20 @@ from tidewheel.tasks.restore.state_updater import RestoreEvent, StandbyUpdateEve
 
 
 class SystemClock:
-    """The real clocks of this machine."""
-
     def now_ms(self) -> int:
-        """Return ms since the epoch."""
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Return seconds that never jump."""
         return time.monotonic()
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs, and how.
+    """Running application.
 
     Attributes:
-        spec: The topology.
-        topology_hash: Tells this topology from others, in commits and in the group.
-        config: Settings.
-        options: The place of this process among others.
-        state: What the application is doing.
-        clock: Time.
-        memory: What all databases of the process share.
-        on_restore: Told how restoring goes on, by the restoring thread.
-        on_standby_update: Told how copies go on, by the same thread.
-        runs: Makes sorted runs for stores that are far behind; None reads everything in the workers.
+        topology_hash: Identifies the topology in commits and in the group.
+        on_restore: Called by the restoring thread, like `on_standby_update`.
+        runs: Makes sorted runs for stores that are far behind.
     """
 
     spec: TopologySpec
@@ -56,11 +45,11 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fixed(self) -> bool:
-        """Return whether tasks are placed by the user instead of a group (N13)."""
+        """Return True if the user places tasks instead of a group (N13)."""
         options = self.options
         return options.fixed or options.tasks is not None or self.config.task_assignor == "fixed"
 
     @property
     def transaction_timeout_ms(self) -> int:
-        """Return after how long without a word the brokers end a transaction of ours by themselves."""
+        """Return the time after which brokers abort an idle transaction."""
         return self.config.worker_hang_timeout_ms + 30_000

@@ -1,12 +1,12 @@
-"""The state of an application: its legal moves, who waits for it, who is told of it.
+"""Application state: legal transitions and the state listener.
 
-The states and moves are those of Kafka Streams' `KafkaStreams.State`:
+The states and transitions are those of Kafka Streams' `KafkaStreams.State`:
 
 CREATED -> REBALANCING <-> RUNNING -> PENDING_SHUTDOWN -> NOT_RUNNING
                 |             |
                 +-------------+--> PENDING_ERROR -> ERROR
 
-NOT_RUNNING and ERROR are final: `close` after an error changes nothing any more.
+NOT_RUNNING and ERROR are final: `close` after an error changes nothing.
 """
 
 import logging
@@ -18,12 +18,12 @@ from typing import Final
 
 _log = logging.getLogger("tidewheel")
 
-#: A signal may be delivered to any thread, but only the main one acts on it, once it wakes: it sleeps no longer than this.
+#: Longest sleep of the main thread: only it handles signals, and only once it wakes.
 SIGNALS_S: Final = 1.0
 
 
 class KafkaStreamsState(StrEnum):
-    """What an application is doing.
+    """State of an application.
 
     >>> KafkaStreamsState.RUNNING == "RUNNING"
     True
@@ -52,12 +52,11 @@ _MOVES: dict[KafkaStreamsState, frozenset[KafkaStreamsState]] = {
 #: Called with (new state, old state).
 StateListener = Callable[[KafkaStreamsState, KafkaStreamsState], None]
 
-#: States that an application does not leave again.
 ENDED = frozenset({KafkaStreamsState.NOT_RUNNING, KafkaStreamsState.ERROR})
 
 
 def legal(state: KafkaStreamsState, to: KafkaStreamsState) -> bool:
-    """Return whether an application may go from one state to another.
+    """Return True if the transition is legal.
 
     >>> legal(KafkaStreamsState.RUNNING, KafkaStreamsState.CREATED)
     False
@@ -66,55 +65,50 @@ def legal(state: KafkaStreamsState, to: KafkaStreamsState) -> bool:
 
 
 class ApplicationState:
-    """What an application is doing. Any thread may call everything.
-
-    Attributes:
-        listener: Told of every change, in their order, by a thread that makes one.
-        stopping: Set once somebody wants the application to end.
-    """
+    """State of an application; thread-safe."""
 
     def __init__(self) -> None:
         self._current = KafkaStreamsState.CREATED
         self._changed = threading.Condition(threading.RLock())
         self.listener: StateListener | None = None
         self.stopping = threading.Event()
-        #: Changes that nobody was told of yet, as (new, old), and the lock of the one thread that tells.
-        self._untold: deque[tuple[KafkaStreamsState, KafkaStreamsState]] = deque()
-        self._telling = threading.Lock()
+        self._unreported: deque[tuple[KafkaStreamsState, KafkaStreamsState]] = deque()
+        self._reporting = threading.Lock()
 
     @property
     def current(self) -> KafkaStreamsState:
-        """Return what the application is doing."""
         return self._current
 
     def move_to(self, state: KafkaStreamsState) -> None:
-        """Go to another state, log it and tell the listener; a move that is not legal from here is left out."""
+        """Change the state, and report it; ignore illegal transitions."""
         with self._changed:
             old = self._current
             if not legal(old, state):
                 return
             self._current = state
-            self._untold.append((state, old))
+            self._unreported.append((state, old))
             self._changed.notify_all()
-        # Not while the lock is held, and in order all the same: who comes second leaves its change to who tells already.
-        while self._untold and self._telling.acquire(blocking=False):
+        # Reported without the lock. The thread that already reports also reports later transitions.
+        while self._unreported and self._reporting.acquire(blocking=False):
             try:
-                while self._untold:
-                    self._tell(*self._untold.popleft())
+                while self._unreported:
+                    self._report(*self._unreported.popleft())
             finally:
-                self._telling.release()
+                self._reporting.release()
 
-    def _tell(self, state: KafkaStreamsState, old: KafkaStreamsState) -> None:
+    def _report(self, state: KafkaStreamsState, old: KafkaStreamsState) -> None:
         _log.info("state %s -> %s", old.value, state.value, extra={"state": state.value})
         if self.listener is not None:
             try:
                 self.listener(state, old)
-            except Exception:  # noqa: BLE001 - logged; listeners are told, not asked
-                # Nothing a listener does may stop a worker, or hide why it stopped.
+            except Exception:  # noqa: BLE001 - logged; a listener can't stop a worker
                 _log.exception("the state listener failed at %s -> %s", old.value, state.value)
 
     def ask_to_stop(self) -> None:
-        """Set `stopping` and wake who waits; safe in a signal handler, which may hold the lock itself."""
+        """Set `stopping` and wake waiting threads.
+
+        A signal handler may call it while its thread has the lock: another thread notifies.
+        """
         self.stopping.set()
         threading.Thread(target=self._notify, name="tidewheel-notify", daemon=True).start()
 
@@ -123,14 +117,12 @@ class ApplicationState:
             self._changed.notify_all()
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
-        """Wait until the application is asked to stop or has ended; return whether it is so."""
         with self._changed:
             while timeout_s is None and not self._ending():
                 self._changed.wait_for(self._ending, SIGNALS_S)
             return self._changed.wait_for(self._ending, timeout_s)
 
     def wait_for_running(self, timeout_s: float) -> bool:
-        """Wait until it is RUNNING; return False when it ended first or the time is up."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._current is KafkaStreamsState.RUNNING or self._ending(), timeout_s

@@ -1,4 +1,4 @@
-"""The memory that all databases of a process share, also those of several threads and of lives one after another."""
+"""Memory of a process: shared by databases, returned to the system when free."""
 
 import ctypes
 import threading
@@ -8,12 +8,12 @@ from typing import Final
 from tidewheel.state_stores.rocksdb.options import RocksDBOptions
 from tidewheel.state_stores.rocksdb.shared_resources import SharedResources
 
-#: A look through what is free takes 1 to 6 ms, in a thread of its own and without the interpreter.
+#: One `malloc_trim` takes 1 to 6 ms, in a thread of its own and without the GIL.
 _EVERY_S: Final = 10.0
 
 
 class ProcessMemory:
-    """Gives out the block cache and the write-buffer budget; any thread may ask."""
+    """Shared block cache and write-buffer budget; thread-safe."""
 
     def __init__(self, options: RocksDBOptions) -> None:
         self._options = options
@@ -22,7 +22,7 @@ class ProcessMemory:
         self._resources: SharedResources | None = None
 
     def resources(self, databases: int) -> SharedResources:
-        """Return what is shared by this many databases; made anew only if there are more of them than ever before."""
+        """Return the resources; created again only for more databases."""
         with self._lock:
             if self._resources is None or databases > self._databases:
                 self._databases = databases
@@ -31,19 +31,19 @@ class ProcessMemory:
 
 
 def give_back() -> bool:
-    """Give back whole pages that are free; return whether this C library can do that (glibc's `malloc_trim`).
+    """Return free pages to the system; return False if the C library can't (glibc's `malloc_trim`).
 
     >>> give_back() in (True, False)
     True
     """
-    trim = _found()
+    trim = _malloc_trim()
     if trim is None:
         return False
     trim(0)
     return True
 
 
-def _found() -> Callable[[int], int] | None:
+def _malloc_trim() -> Callable[[int], int] | None:
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
@@ -54,12 +54,6 @@ def _found() -> Callable[[int], int] | None:
 
 
 class FreedMemory:
-    """Gives memory back now and then, from `start` to `close`.
-
-    Attributes:
-        thread: What does it.
-    """
-
     def __init__(
         self, give_back: Callable[[], bool] = give_back, *, every_s: float = _EVERY_S
     ) -> None:
@@ -69,11 +63,9 @@ class FreedMemory:
         self.thread = threading.Thread(target=self._run, name="tidewheel-memory", daemon=True)
 
     def start(self) -> None:
-        """Begin; where the C library can't do it, that is known after the first time."""
         self.thread.start()
 
     def close(self) -> None:
-        """End it; idempotent."""
         self._closed.set()
 
     def _run(self) -> None:

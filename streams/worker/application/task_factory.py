@@ -1,4 +1,4 @@
-"""Turns settings and a topology into tasks: what a running worker and the test driver have in common."""
+"""Task factory, for workers and the test driver."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -26,18 +26,11 @@ from tidewheel.tasks.task.task_parts import TaskParts
 
 
 class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
-    """Makes the tasks of one application.
+    """Factory of an application's tasks.
 
     Attributes:
-        plan: The application as it runs on its cluster.
-        config: Its settings.
-        directory: Where the state of a task lives.
-        open_database: Opens the database of a task's directory with these families.
-        now_ms: The wall clock of the tasks.
-        record_by_record: Run every sub-topology record by record (the oracle of tests).
-        threads: Threads that the tasks' key ranges run in; with 1 the loop's thread does all.
-        factor: As many key ranges has a task at most.
-        global_stores: The process's global stores by name, for reading.
+        record_by_record: The oracle of tests.
+        factor: Most key ranges per task.
     """
 
     plan: ApplicationPlan
@@ -57,7 +50,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
         policy: ErrorPolicy,
         stores: StateManager | None = None,
     ) -> Task:
-        """Return a new task, created and not yet restored; it takes over open `stores`, if some are given."""
+        """Return an unrestored task, which adopts open `stores`, if given."""
         plan = self.plan.subtopologies[task_id.subtopology]
         count = sum(
             len(other.spec.stores) * other.partitions for other in self.plan.subtopologies.values()
@@ -73,7 +66,7 @@ class TaskFactory(msgspec.Struct, frozen=True, kw_only=True):
             ),
             open_persistent=partial(self.open_database, directory),
             open_in_memory=InMemoryDatabase,
-            now=lambda: task.record_timestamp(),  # noqa: PLW0108 - the task is made below
+            now=lambda: task.record_timestamp(),  # noqa: PLW0108 - the task is created below
             directory=directory,
         )
         parts = TaskParts(
@@ -122,7 +115,6 @@ def make_global_stores(
     open_database: Callable[[Path, list[str]], Database],
     now_ms: Callable[[], int],
 ) -> GlobalStores:
-    """Return the global stores of a process, not opened yet; `directory` makes where they live if it is missing."""
     return GlobalStores(
         plan.global_stores,
         plan.global_partitions,
@@ -137,7 +129,6 @@ def make_global_stores(
 
 
 def error_handlers(config: StreamsConfig) -> ErrorHandlers:
-    """Return the exception handlers of the settings."""
     return ErrorHandlers(
         deserialization=config.deserialization_exception_handler,
         processing=config.processing_exception_handler,

@@ -1,4 +1,4 @@
-"""Joins the parts of one worker: clients, state directory, topics, and what the loop is told of the settings."""
+"""Worker wiring: clients, state directory, settings of the loop."""
 
 import logging
 from collections.abc import Callable
@@ -29,13 +29,13 @@ from tidewheel.tasks.worker_settings import RECOMMIT_MS_MAX, WorkerSettings, rec
 
 _log = logging.getLogger("tidewheel")
 
-#: How long before it is due a commit may begin (`WorkerSettings.early_ms`): what was handed over then is with the brokers when it is.
+#: A commit opens this early: the producer's records reach the brokers by the deadline.
 EARLY_MS = 25
 
 
 def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: None) -> KafkaClients:
-    """Return what makes the clients of a worker; `on_wait` is called while a producer waits for the cluster."""
-    # Brokers of the same rack are read from; what the user says himself wins.
+    """Return the client factory; `on_wait` runs while a producer waits."""
+    # Consumers read from brokers of the same rack. The user's properties win.
     rack = {} if config.rack_id is None else {"client.rack": config.rack_id}
     return KafkaClients(
         bootstrap_servers=config.bootstrap_servers,
@@ -48,7 +48,7 @@ def make_clients(config: StreamsConfig, on_wait: Callable[[], None] = lambda: No
 
 
 def take_slot(config: StreamsConfig, wanted: int | None, stack: ExitStack) -> StateDirectory:
-    """Return a slot of the state directory, held until the stack is closed; None wants the lowest free one."""
+    """Acquire a slot until the stack closes; None: the lowest free one."""
     slot = StateDirectory.acquire(
         Path(config.state_dir),
         config.application_id,
@@ -68,7 +68,6 @@ def take_slot(config: StreamsConfig, wanted: int | None, stack: ExitStack) -> St
 
 
 def fixed_assignment(plan: ApplicationPlan, options: RunOptions) -> frozenset[TaskId]:
-    """Return the tasks of this worker where no group places them (N13)."""
     chosen = options.tasks
     if chosen is None:
         return fixed_tasks(plan.tasks, slot=options.slot or 0, workers=options.workers)
@@ -76,45 +75,46 @@ def fixed_assignment(plan: ApplicationPlan, options: RunOptions) -> frozenset[Ta
 
 
 def fixed_transactional_id(config: StreamsConfig, slot: int) -> str:
-    """Return the id of the producer where no group gives one: that of the place, so that a restart fences its past."""
+    """Return the producer's id by slot: a restart fences its predecessor."""
     instance = "" if config.group_instance_id is None else f"{config.group_instance_id}-"
     return f"{config.application_id}-fixed-{instance}{slot}"
 
 
 def range_threads(config: StreamsConfig) -> int:
-    """Return how many threads key ranges run in; with 1 there are none, and the loop's thread does all."""
+    """Return the number of range threads; 1: the loop's own."""
     threads = config.num_stream_threads
     return config.parallelising_factor if threads == "auto" else threads
 
 
 def check_custom_stores(spec: TopologySpec, config: StreamsConfig) -> None:
-    """Raise `ConfigError` where threads of key ranges would run a task with a custom store: they run ahead of commits."""
-    for store in (each for subtopology in spec.subtopologies for each in subtopology.stores):
+    """Raise `ConfigError` for custom stores with range threads, which run ahead of commits."""
+    for store in (
+        spec_store for subtopology in spec.subtopologies for spec_store in subtopology.stores
+    ):
         if store.kind is StoreKind.CUSTOM and range_threads(config) > 1:
             raise ConfigError(
-                f"store {store.name!r} is a custom one (Stores.custom), which can't be used where key ranges run in "
+                f"store {store.name!r} is a custom one (Stores.custom), which can't be used if key ranges run in "
                 f"{range_threads(config)} threads; set num_stream_threads=1 (and share the work among more processes), or "
                 "keep its data in another store of Stores"
             )
 
 
 def whole_tasks(spec: TopologySpec, config: StreamsConfig) -> list[str]:
-    """Return what to say of sub-topologies whose tasks are not cut although the factor asks for it, each with the reason."""
+    """Return warnings for tasks that can't be split."""
     if range_threads(config) == 1 or config.parallelising_factor == 1:
         return []
-    said = [(each.id, keyedness(each)) for each in spec.subtopologies]
+    analyses = [(subtopology.id, keyedness(subtopology)) for subtopology in spec.subtopologies]
     return [
-        f"tasks of sub-topology {number} are not cut into key ranges, so parallelising_factor="
-        f"{config.parallelising_factor} does nothing for them: {found.reason}"
-        for number, found in said
-        if not found.keyed
+        f"tasks of sub-topology {number} are not split into key ranges, so parallelising_factor="
+        f"{config.parallelising_factor} does nothing for them: {analysis.reason}"
+        for number, analysis in analyses
+        if not analysis.keyed
     ]
 
 
 def worker_settings(
     application: Application, transactional_id: str, *, recommit_ms: int
 ) -> WorkerSettings:
-    """Return what the loop needs to know."""
     config = application.config
     return WorkerSettings(
         application_id=config.application_id,
@@ -144,12 +144,12 @@ def worker_settings(
 
 
 def recommit_interval(admin: Admin) -> int:
-    """Return how often quiet partitions are committed again (ms), by what brokers say, if they say it."""
+    """Return the interval (ms) between commits of idle partitions."""
     try:
         retention_ms = admin.offsets_retention_ms()
     except StreamsError as error:
         _log.info(
-            "quiet partitions are committed again every %d hours, whatever the brokers' offsets.retention.minutes, which "
+            "idle partitions are committed again every %d hours, because the brokers' offsets.retention.minutes "
             "can't be read: %s",
             RECOMMIT_MS_MAX // 3_600_000,
             error,
@@ -166,14 +166,15 @@ def worker_ports(
     plan: ApplicationPlan,
     global_call: Callable[[], RunningCall | None],
 ) -> WorkerPorts:
-    """Return the clients that the loop uses; files of restores are put into its slot."""
     runs = application.runs
     timeout_ms = application.transaction_timeout_ms
     at_least_once = application.config.processing_guarantee == "at_least_once"
     return WorkerPorts(
         make_source=clients.source,
         make_input_reader=clients.input_reader,
-        make_producer=lambda each: clients.transactional_producer(each, timeout_ms),
+        make_producer=lambda transactional_id: clients.transactional_producer(
+            transactional_id, timeout_ms
+        ),
         make_sink_producer=clients.sink_producer if at_least_once else None,
         make_reader=clients.changelog_reader,
         admin=admin,

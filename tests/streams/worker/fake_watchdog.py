@@ -1,4 +1,4 @@
-"""Stands for the watchdog program: takes in workers and answers each line with `PID`, until nobody is left."""
+"""Fake watchdog: accepts workers and answers each line with `PID`."""
 
 import os
 import selectors
@@ -7,7 +7,6 @@ import sys
 
 
 def main() -> None:
-    """Serve until the intake and every worker are gone."""
     intake = socket.socket(fileno=int(sys.argv[sys.argv.index("--intake") + 1]))
     with selectors.DefaultSelector() as selector:
         selector.register(intake, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""Global stores as a program sees them."""
+"""Global stores as a program uses them."""
 
 import pytest
 
@@ -7,7 +7,6 @@ from tidewheel import InvalidStateStoreError, KafkaStreams, StreamsBuilder, Stre
 
 @pytest.fixture
 def app() -> KafkaStreams:
-    """An application with a global table, never started."""
     builder = StreamsBuilder()
     builder.global_table("table", key_serde=str, value_serde=str, store="rows")
     config = StreamsConfig(application_id="globals", bootstrap_servers="unused:9092")

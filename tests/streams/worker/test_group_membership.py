@@ -1,4 +1,4 @@
-"""A worker's place in its group: the welcome, the orders about the whole worker, its names and tasks."""
+"""Membership of a worker: welcome, orders, names and tasks."""
 
 import math
 import threading
@@ -22,15 +22,15 @@ from tidewheel.streams.worker.group_membership import (
     Departure,
     GroupMembership,
     member_name,
-    said_to_users,
     task_shapes,
     tasks_seen,
+    user_error,
 )
 from tidewheel.tasks.internal_topics import ApplicationPlan, plan_application
 
 
 class FakeLink:
-    """A line whose other end is the test."""
+    """Connection whose other end is the test."""
 
     def __init__(self) -> None:
         self.orders: list[AnyOrder] = []
@@ -56,8 +56,6 @@ class FakeLink:
 
 
 class Stage:
-    """A worker that has just said Hello."""
-
     def __init__(self, *orders: AnyOrder) -> None:
         self.link = FakeLink()
         self.link.orders = list(orders)
@@ -96,8 +94,8 @@ def test_a_refusal_is_an_error_with_its_reason(code: str, kind: type[Exception])
     with pytest.raises(FencedError, match="says why") as caught:
         stage.membership.wait_for_welcome(threading.Event())
     assert caught.value.final
-    assert isinstance(said_to_users(caught.value), kind)
-    assert str(said_to_users(caught.value)) == "says why"
+    assert isinstance(user_error(caught.value), kind)
+    assert str(user_error(caught.value)) == "says why"
 
 
 def test_the_end_of_the_application_is_for_the_program_and_not_for_the_loop() -> None:
@@ -122,7 +120,7 @@ def test_who_ends_the_application_waits_until_the_group_knows() -> None:
 def test_S3_why_a_worker_was_fenced_is_the_groups_to_say() -> None:
     by_brokers = FencedError("producer shop-a-0: commit: _FENCED")
     silent = Stage()
-    assert silent.membership.last_word(by_brokers, 0.01) is by_brokers
+    assert silent.membership.fencing_reason(by_brokers, 0.01) is by_brokers
     late = Stage()
     late.link.orders = [DropCopy(task="0_1")]
     order = EndIncarnation(reason="another one has joined", final=True, code="FENCED_INSTANCE")
@@ -132,14 +130,14 @@ def test_S3_why_a_worker_was_fenced_is_the_groups_to_say() -> None:
         late.woken.set()
 
     threading.Timer(0.05, speak).start()
-    told = late.membership.last_word(by_brokers, 30)
+    told = late.membership.fencing_reason(by_brokers, 30)
     assert (str(told), told.final, told.code) == ("another one has joined", True, "FENCED_INSTANCE")
 
 
 def test_what_the_loop_has_heard_already_is_the_last_word() -> None:
     stage = Stage(EndIncarnation(reason="over", final=True, code="FENCED_INSTANCE"))
     stage.membership.take()
-    assert stage.membership.last_word(FencedError("over"), 30).final
+    assert stage.membership.fencing_reason(FencedError("over"), 30).final
 
 
 def test_leaving_says_how() -> None:

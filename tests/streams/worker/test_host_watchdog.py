@@ -1,4 +1,4 @@
-"""One watchdog for all workers of a program, replaced when it has died."""
+"""One watchdog per program, replaced when dead."""
 
 import os
 import signal
@@ -18,14 +18,12 @@ FAKE = (sys.executable, "-m", "tests.streams.worker.fake_watchdog")
 
 @pytest.fixture
 def host() -> Iterator[HostWatchdog]:
-    """A program that has no watchdog yet."""
     made = HostWatchdog(command=FAKE)
     yield made
     made.close()
 
 
 def pid_behind(fd: int) -> int:
-    """Return which watchdog answers."""
     with socket.socket(fileno=fd) as connection:
         connection.sendall(b"who?\n")
         return int(connection.recv(100))

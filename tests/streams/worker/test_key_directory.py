@@ -1,4 +1,4 @@
-"""How a program follows its group's log: to the end once, then by what comes, and anew after a failure."""
+"""Reads of the group log: to the end, then new entries, again after a failure."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tidewheel.streams.worker.key_directory import FollowedLog, GroupDirectory
 
 
 class _Log:
-    """A log that counts how it is asked, and fails when it is told to."""
+    """Log that records its calls and can fail."""
 
     def __init__(self, group: FakeGroup) -> None:
         self._topic = LogTopic(APP, GroupAdmin(group.broker), FakeChangelogReader(group.broker))
@@ -26,19 +26,16 @@ class _Log:
         self.error: StreamsError | None = None
 
     def to_end(self, *, decided: bool = False) -> list[LogEntry | RejectedRecord]:
-        """Return everything."""
         self.asked.append("to_end")
         return self._topic.to_end(decided=decided)
 
-    def at_hand(self) -> list[LogEntry | RejectedRecord]:
-        """Return what has come."""
-        self.asked.append("at_hand")
+    def fetched(self) -> list[LogEntry | RejectedRecord]:
+        self.asked.append("fetched")
         if self.error is not None:
             raise self.error
-        return self._topic.at_hand()
+        return self._topic.fetched()
 
     def close(self) -> None:
-        """Note it."""
         self.asked.append("close")
         self._topic.close()
 
@@ -58,7 +55,7 @@ def test_the_log_is_read_to_its_end_once_and_followed_from_there(tmp_path: Path)
     assert directory.group() == book.group
     group.write(book.released("0_0"))
     assert directory.group() == book.group
-    assert log.asked == ["to_end", "at_hand", "at_hand"]
+    assert log.asked == ["to_end", "fetched", "fetched"]
 
 
 def test_a_group_that_has_not_begun_is_looked_for_again(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The figures of a process, read while its loops go on."""
+"""Figures of a process, read while its loops run."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +12,12 @@ from tidewheel.tasks.loop.metrics import WorkerMetrics
 def test_tasks_that_come_meanwhile_disturb_nobody() -> None:
     tasks: dict[Any, Any] = {}
     task = SimpleNamespace(
-        metrics=lambda: {"process-total": 1.0},
-        dropped=0,
-        skipped=0,
+        figures=SimpleNamespace(metrics=lambda: {"process-total": 1.0}, dropped=0, skipped=0),
         counters=SimpleNamespace(drops={}),
     )
 
     class Disturbed(TaskId):
-        """Is looked up at the moment at which the loop gets another one."""
+        """Task id whose hash adds a task."""
 
         def __hash__(self) -> int:
             tasks.setdefault(TaskId(1, len(tasks)), task)

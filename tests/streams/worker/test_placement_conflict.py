@@ -1,4 +1,4 @@
-"""A worker looks for others that have their tasks placed in the other way, and is not stopped by who does not answer."""
+"""Rejection of mixed fixed and group assignment."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -16,21 +16,20 @@ from tidewheel.rebalance.model import MemberPhase
 from tidewheel.rebalance.protocol.messages import MemberDied
 from tidewheel.streams.errors import IncompatibleMemberError, StreamsError
 from tidewheel.streams.group.topics import GroupTopics
-from tidewheel.streams.worker.placement_conflict import OnePlacing
+from tidewheel.streams.worker.placement_conflict import PlacementCheck
 
 SESSION_MS = 3_000
 HOUR_MS = 3_600_000
 
 
 class Brokers(GroupAdmin):
-    """Brokers that tell of these workers with a fixed assignment, or refuse to."""
+    """Brokers with these fixed workers; None: they don't answer."""
 
     def __init__(self, workers: Mapping[str, str] | None, broker: FakeBroker | None = None) -> None:
         super().__init__(FakeBroker() if broker is None else broker)
         self.workers = workers
 
     def fixed_workers(self, application_id: str) -> dict[str, str]:
-        """Answer, or refuse to."""
         assert application_id == APP
         if self.workers is None:
             raise StreamsError("GROUP_AUTHORIZATION_FAILED: grant this principal DESCRIBE")
@@ -38,7 +37,7 @@ class Brokers(GroupAdmin):
 
 
 class Time:
-    """A worker's time: while it waits, the clock goes on and others do what they do."""
+    """Clock that other workers act on while this one waits."""
 
     def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.clock = FakeClock()
@@ -46,7 +45,6 @@ class Time:
         self.waited_ms = 0
 
     def wait(self, timeout: float) -> bool:
-        """Wait; nobody wants the worker to end."""
         self.clock.advance(int(timeout * 1000))
         self.waited_ms += int(timeout * 1000)
         self.meanwhile()
@@ -59,8 +57,7 @@ def looking(
     fixed: bool = False,
     time: Time | None = None,
     group: FakeGroup | None = None,
-) -> OnePlacing:
-    """Return what a worker looks with."""
+) -> PlacementCheck:
     time = time or Time()
     application: Any = SimpleNamespace(
         config=SimpleNamespace(application_id=APP), is_fixed=fixed, clock=time.clock
@@ -71,11 +68,10 @@ def looking(
         readers = [FakeChangelogReader(group.broker) for _ in range(2)]
         return GroupTopics(APP, brokers, *readers)
 
-    return OnePlacing(application, brokers, time, topics)
+    return PlacementCheck(application, brokers, time, topics)
 
 
 def of_group(book: LogBook) -> FakeGroup:
-    """Return a group with this log."""
     group = FakeGroup()
     group.write(book)
     return group
@@ -85,15 +81,15 @@ def test_a_member_is_refused_beside_workers_with_a_fixed_assignment() -> None:
     with pytest.raises(
         IncompatibleMemberError, match=r"workers of shop .*shop-0.*10\.0\.0\.7.*stop"
     ):
-        looking(Brokers({"shop-0": "10.0.0.7"})).look()
-    looking(Brokers({})).look()
+        looking(Brokers({"shop-0": "10.0.0.7"})).check()
+    looking(Brokers({})).check()
 
 
 def test_brokers_that_do_not_tell_stop_no_member(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    placing = looking(Brokers(None))
-    placing.look()
-    placing.look_again_as_member()
+    placement = looking(Brokers(None))
+    placement.check()
+    placement.check_as_member()
     (said,) = caplog.messages
     assert "workers of shop with a fixed assignment" in said
     assert "grant this principal DESCRIBE" in said
@@ -101,11 +97,11 @@ def test_brokers_that_do_not_tell_stop_no_member(caplog: pytest.LogCaptureFixtur
 
 def test_a_member_looks_again_when_the_group_has_it() -> None:
     brokers = Brokers({})
-    placing = looking(brokers)
-    placing.look()
+    placement = looking(brokers)
+    placement.check()
     brokers.workers = {"shop-fixed-0": "10.0.0.7"}
     with pytest.raises(IncompatibleMemberError, match=r"shop-fixed-0 at 10\.0\.0\.7"):
-        placing.look_again_as_member()
+        placement.check_as_member()
 
 
 def test_a_fixed_worker_looks_again_when_brokers_show_it() -> None:
@@ -121,10 +117,10 @@ def test_a_fixed_worker_looks_again_when_brokers_show_it() -> None:
         group.hear(0, beat("a"))
 
     time = Time(meanwhile)
-    placing = looking(brokers, fixed=True, time=time, group=group)
-    placing.look()
+    placement = looking(brokers, fixed=True, time=time, group=group)
+    placement.check()
     with pytest.raises(IncompatibleMemberError, match="members of shop are alive: a at h-a"):
-        placing.look_again_as_fixed("shop-fixed-0")
+        placement.check_as_fixed("shop-fixed-0")
 
 
 def test_brokers_that_never_show_a_fixed_worker_do_not_stop_it(
@@ -132,10 +128,10 @@ def test_brokers_that_never_show_a_fixed_worker_do_not_stop_it(
 ) -> None:
     for workers, waited_ms in (({}, 10_000), (None, 0)):
         time, group = Time(), FakeGroup()
-        placing = looking(Brokers(workers, group.broker), fixed=True, time=time, group=group)
-        placing.look_again_as_fixed("shop-fixed-0")
+        placement = looking(Brokers(workers, group.broker), fixed=True, time=time, group=group)
+        placement.check_as_fixed("shop-fixed-0")
         assert time.waited_ms == waited_ms
-        assert "whether brokers show members of shop that this worker is alive" in caplog.text
+        assert "that members of shop see this worker" in caplog.text
         caplog.clear()
 
 
@@ -147,18 +143,18 @@ def test_H22_whether_members_live_is_heard_and_no_clock_of_another_machine_count
     group = of_group(book)
     time = Time()
     broker_ms = time.clock.now_ms() - ahead_ms
-    group.beats(broker_ms, "a", "b")  # said before: whoever has died since has said it as well
-    placing = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
+    group.beats(broker_ms, "a", "b")  # sent before: no proof of life
+    placement = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
 
-    placing.look()
+    placement.check()
     assert time.waited_ms == 2 * SESSION_MS, "nobody speaks"
-    placing.look_again_as_fixed(None)
+    placement.check_as_fixed(None)
     assert time.waited_ms == 2 * SESSION_MS, "and need not be listened for again"
 
     time.meanwhile = lambda: group.hear(broker_ms + time.waited_ms, beat("b"))
-    placing = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
+    placement = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
     with pytest.raises(IncompatibleMemberError, match="members of shop are alive: b at h-b;"):
-        placing.look()
+        placement.check()
 
 
 def test_all_members_that_live_are_named() -> None:
@@ -172,9 +168,9 @@ def test_all_members_that_live_are_named() -> None:
             group.hear(0, beat("b"))
 
     time.meanwhile = meanwhile
-    placing = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
+    placement = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
     with pytest.raises(IncompatibleMemberError, match="a at h-a, b at h-b;"):
-        placing.look()
+        placement.check()
     assert time.waited_ms <= 1_000
 
 
@@ -185,8 +181,8 @@ def test_after_a_clean_end_nobody_is_listened_for() -> None:
     book.member("a", MemberPhase.GONE).member("b", MemberPhase.GONE)
     group.write(book)
     time = Time()
-    placing = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
-    placing.look()
+    placement = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
+    placement.check()
     assert not time.waited_ms
 
 
@@ -195,11 +191,11 @@ def test_what_is_said_of_the_dead_is_no_sign_of_their_life() -> None:
     group = of_group(book)
     died = MemberDied(app=APP, member="a", incarnation="a-1", reason="killed")
     time = Time(lambda: group.hear(0, died))
-    placing = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
-    placing.look()
+    placement = looking(Brokers({}, group.broker), fixed=True, time=time, group=group)
+    placement.check()
 
 
 def test_where_no_group_ever_began_nobody_is_listened_for() -> None:
-    placing = looking(Brokers({}), fixed=True)
-    placing.look()
-    placing.look_again_as_fixed(None)
+    placement = looking(Brokers({}), fixed=True)
+    placement.check()
+    placement.check_as_fixed(None)

@@ -1,4 +1,4 @@
-"""The topic watch reports each change of the cluster's topics once."""
+"""Reports of changed topics."""
 
 import re
 import threading
@@ -20,8 +20,6 @@ def _plan(topics: Mapping[str, int]) -> ApplicationPlan:
 
 
 class Stage:
-    """A cluster with some topics, and its watch."""
-
     def __init__(self, **topics: int) -> None:
         self.topics = {"fixed": 1} | {name.replace("_", "-"): n for name, n in topics.items()}
         self.failure: StreamsError | None = None
@@ -42,11 +40,11 @@ class Stage:
 
 def test_N12_a_new_topic_that_the_pattern_matches_makes_another_plan() -> None:
     stage = Stage(orders_a=2)
-    stage.watch.look()
+    stage.watch.refresh()
     assert stage.told == []
     stage.topics["orders-b"] = 3
-    stage.watch.look()
-    stage.watch.look()
+    stage.watch.refresh()
+    stage.watch.refresh()
     assert [inputs(plan) for plan in stage.told] == [inputs(_plan(stage.topics))]
     assert len(stage.told[0].tasks) == 4
 
@@ -54,7 +52,7 @@ def test_N12_a_new_topic_that_the_pattern_matches_makes_another_plan() -> None:
 def test_N8_more_partitions_make_another_plan() -> None:
     stage = Stage(orders_a=2)
     stage.topics["fixed"] = 3
-    stage.watch.look()
+    stage.watch.refresh()
     assert [str(task) for task in stage.told[0].tasks if task.subtopology == 1] == [
         "1_0",
         "1_1",
@@ -65,62 +63,62 @@ def test_N8_more_partitions_make_another_plan() -> None:
 def test_topics_of_others_change_nothing() -> None:
     stage = Stage(orders_a=2)
     stage.topics["unrelated"] = 7
-    stage.watch.look()
+    stage.watch.refresh()
     assert stage.told == []
 
 
 def test_a_cluster_that_does_not_answer_is_no_change() -> None:
     stage = Stage(orders_a=2)
     stage.failure = StreamsError("list topics: timed out")
-    stage.watch.look()
+    stage.watch.refresh()
     stage.watch.check()
     stage.failure = None
     stage.topics["orders-b"] = 1
-    stage.watch.look()
+    stage.watch.refresh()
     assert len(stage.told) == 1
 
 
 def test_brokers_that_stop_answering_within_a_check_end_no_worker() -> None:
-    """They list the topics, and do not answer the next request, for the settings of these."""
+    """They list the topics, but don't answer the request for their settings."""
     stage = Stage(orders_a=2)
 
     def make_plan(_topics: Mapping[str, int]) -> ApplicationPlan:
         raise UnansweredError("read the settings of topics: no answer")
 
     stage.watch._make_plan = make_plan
-    stage.watch.look()
+    stage.watch.refresh()
     stage.watch.check()
     stage.watch._make_plan = _plan
     stage.topics["orders-b"] = 1
-    stage.watch.look()
+    stage.watch.refresh()
     assert len(stage.told) == 1
 
 
 def test_a_topic_that_seems_gone_is_no_change() -> None:
-    """The consumer of the topic raises, if it is true."""
+    """If it is gone, its consumer raises."""
     stage = Stage(orders_a=2)
     del stage.topics["fixed"]
     with pytest.raises(MissingSourceTopicError):
         _plan(stage.topics)
-    stage.watch.look()
+    stage.watch.refresh()
     stage.watch.check()
     assert stage.told == []
 
 
 def test_N12_a_topic_of_a_pattern_is_gone_when_two_looks_miss_it() -> None:
-    """A single answer may come from a broker that is starting."""
+    """One answer may come from a starting broker."""
     stage = Stage(orders_a=2, orders_b=3)
     for _ in range(2):
         gone = stage.topics.pop("orders-b")
-        stage.watch.look()
+        stage.watch.refresh()
         stage.topics["orders-b"] = gone
-        stage.watch.look()
+        stage.watch.refresh()
     assert stage.told == []
     del stage.topics["orders-b"]
-    stage.watch.look()
+    stage.watch.refresh()
     assert stage.told == []
-    stage.watch.look()
-    stage.watch.look()
+    stage.watch.refresh()
+    stage.watch.refresh()
     assert [inputs(plan) for plan in stage.told] == [inputs(_plan(stage.topics))]
     assert len(stage.told[0].tasks) == 3
 
@@ -132,7 +130,7 @@ def test_who_hears_that_a_topic_is_gone_has_it_looked_at_soon() -> None:
     stage.watch._changed = lambda _plan: told.set()
     stage.topics["orders-b"] = 1
     stage.watch.start()
-    stage.watch.look_soon()
+    stage.watch.refresh_soon()
     assert told.wait(10)
     stage.watch.close()
     stage.watch._thread.join(10)
@@ -140,7 +138,7 @@ def test_who_hears_that_a_topic_is_gone_has_it_looked_at_soon() -> None:
 
 
 def test_topics_that_do_not_fit_any_more_end_the_worker() -> None:
-    """An input topic with state has grown: its changelog has fewer partitions now."""
+    """An input topic with state has more partitions than its changelog now."""
     stage = Stage(orders_a=2)
     misfit = StreamsError(
         "internal topic app-counts-changelog has 2 partitions but the application needs 3"
@@ -150,7 +148,7 @@ def test_topics_that_do_not_fit_any_more_end_the_worker() -> None:
         raise misfit
 
     stage.watch._make_plan = make_plan
-    stage.watch.look()
+    stage.watch.refresh()
     with pytest.raises(StreamsError, match="has 2 partitions but the application needs 3"):
         stage.watch.check()
 
@@ -159,5 +157,5 @@ def test_nothing_is_told_after_the_close() -> None:
     stage = Stage(orders_a=2)
     stage.topics["orders-b"] = 1
     stage.watch.close()
-    stage.watch.look()
+    stage.watch.refresh()
     assert stage.told == []

@@ -1,4 +1,4 @@
-"""What a joining worker says of its disk: positions of real databases, as far as restoring would go on from them."""
+"""Positions of real databases that a joining worker reports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from tidewheel.tasks.ports import TopicDescription
 
 NOW_MS = 1_000_000_000
 COUNTS, SUMS = "shop-counts-changelog", "shop-sums-changelog"
-#: Topic ids of now; another one is of a topic that was deleted since.
+#: Present topic ids; others belong to deleted topics.
 IDS = {COUNTS: b"c" * 16, SUMS: b"s" * 16}
 STATEFUL = TaskShape(stateful=True, changelogs=(COUNTS, SUMS))
 SHAPES = {TaskId(0, number): STATEFUL for number in range(4)} | {
@@ -29,15 +29,13 @@ SHAPES = {TaskId(0, number): STATEFUL for number in range(4)} | {
 
 @dataclass(slots=True)
 class Topics:
-    """A cluster that has these topics."""
-
     ids: dict[str, bytes] = field(default_factory=lambda: dict(IDS))
     asked: int = 0
 
     def describe_topics(
         self, names: Sequence[str], *, config: Sequence[str] = ()
     ) -> dict[str, TopicDescription]:
-        """Return those that exist, whose tombstones live for a day."""
+        """Tombstones live for a day."""
         self.asked += 1
         assert "delete.retention.ms" in config
         return {
@@ -54,12 +52,11 @@ class Topics:
 
 @pytest.fixture
 def slot(tmp_path: Path) -> StateDirectory:
-    """A slot that nobody has used yet."""
     return StateDirectory.acquire(tmp_path, "shop")
 
 
 def keep(slot: StateDirectory, task: str, **offsets: int | Position) -> None:
-    """Have a database of a task that was closed in order, with a position of each of these stores."""
+    """Create a closed database of a task with these positions."""
     options = RocksDBOptions()
     database = TaskDatabase.open(
         slot.task_directory(task), ["counts", "sums"], options, SharedResources.create(options)
@@ -78,7 +75,6 @@ def keep(slot: StateDirectory, task: str, **offsets: int | Position) -> None:
 
 
 def said(slot: StateDirectory, topics: Topics | None = None) -> tuple[DiskCopy, ...]:
-    """Return what is said of the slot."""
     return state_on_disk(slot, SHAPES, topics or Topics(), TaskDatabase.positions_in, NOW_MS)
 
 
@@ -131,4 +127,4 @@ def test_a_damaged_database_is_left_to_its_task(
     for manifest in slot.task_directory("0_0").glob("MANIFEST-*"):
         manifest.write_bytes(b"\xff" * 64)
     assert said(slot) == (DiskCopy(task="0_1", positions={f"{COUNTS}-1": 7}),)
-    assert "can't tell how far task 0_0 is" in caplog.text
+    assert "can't read the positions of task 0_0" in caplog.text

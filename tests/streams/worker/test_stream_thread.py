@@ -1,4 +1,4 @@
-"""The lives of a worker: which end is followed by another life, and how a worker is ended."""
+"""Lives of a worker: restarts and ends."""
 
 import threading
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _PATIENCE_S = 30.0
 
 
 class FakeLife:
-    """A life that ends as the test says; `run` is one of `Stage.lives`."""
+    """Life that runs one of `Stage.lives`."""
 
     def __init__(self, stage: "Stage", arguments: dict[str, Any]) -> None:
         self.stage = stage
@@ -56,8 +56,6 @@ Life = Callable[[FakeLife], None]
 
 
 class Stage:
-    """A thread whose lives are the test's."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *lives: Life, fixed: bool = False) -> None:
         self.lives = list(lives)
         self.lived: list[FakeLife] = []
@@ -92,7 +90,6 @@ class Stage:
         )
 
     def live(self) -> StreamThread:
-        """Start, and wait for the end."""
         self.thread.start()
         assert self.thread.join(_PATIENCE_S), "the thread ends"
         return self.thread
@@ -112,11 +109,11 @@ class Stage:
 
 
 def clean(_life: FakeLife) -> None:
-    """End in order."""
+    """End without an error."""
 
 
 def ends_by(error: BaseException) -> Life:
-    """Return a life with fixed tasks that ends by an error."""
+    """Return a fixed life that ends by an error."""
 
     def run(_life: FakeLife) -> None:
         raise error
@@ -125,7 +122,7 @@ def ends_by(error: BaseException) -> Life:
 
 
 def fenced(*, final: bool, code: str = "FENCED") -> Life:
-    """Return a life as a member of a group that is told that it is over."""
+    """Return a life of a member that the group fences."""
 
     return ends_by(FencedError("over", final=final, code=code))
 

@@ -1,4 +1,4 @@
-"""Topics before the first task: sources are waited for or created, internal ones are created in their shape."""
+"""Creation of topics before the first task."""
 
 import logging
 import threading
@@ -32,7 +32,7 @@ _REPARTITION = "app-by-value-repartition"
 
 
 class Admin(FakeAdmin):
-    """Creates topics with the cluster's default of three partitions where no count is given."""
+    """Admin client whose default is three partitions."""
 
     def __init__(self, broker: FakeBroker) -> None:
         super().__init__(broker)
@@ -53,7 +53,7 @@ class Admin(FakeAdmin):
 
 
 class Stage:
-    """An application that counts by value, on a cluster with some topics."""
+    """Application that counts by value."""
 
     def __init__(self, **topics: int) -> None:
         self.broker = FakeBroker()
@@ -64,7 +64,6 @@ class Stage:
         self.clock = FakeClock()
 
     def prepare(self, **options: Any) -> Any:
-        """Prepare the topics."""
         builder = StreamsBuilder()
         grouped = builder.stream("in", key_serde=STRING, value_serde=STRING).group_by(
             lambda v: v, key_serde=STRING, name="by-value"
@@ -191,7 +190,7 @@ def test_missing_source_topics_are_created_when_asked() -> None:
 
 
 class Ticks(threading.Event):
-    """An event that is set after some waits; something happens at each."""
+    """Event that is set after some waits, with an action at each."""
 
     def __init__(self, stage: Stage, waits: int, arrives_at: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a worker tells the watchdog of itself."""
+"""Hello message of a worker."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +26,6 @@ SEVEN = DiskCopy(task="0_1", positions={"shop-rows-changelog-1": 7})
 
 
 def application(folder: Path, **settings: Any) -> Application:
-    """Return an application that keeps a table of two partitions."""
     config = StreamsConfig(application_id="shop", state_dir=folder, **settings)
     builder = StreamsBuilder()
     builder.table("in", key_serde=str, value_serde=str, store="rows")
@@ -43,7 +42,7 @@ def application(folder: Path, **settings: Any) -> Application:
 
 
 def introduced(folder: Path, **settings: Any) -> Hello:
-    """Return the introduction of a worker that has the state of task 0_1 on its disk, seven records of it."""
+    """Return the Hello of a worker with seven records of task 0_1 on disk."""
     made = application(folder, **settings)
     with ExitStack() as stack:
         slot = take_slot(made.config, None, stack)
@@ -126,7 +125,7 @@ def test_client_settings_cross_the_line_and_are_not_shown(tmp_path: Path, kind: 
 
 
 def of_many(tasks: int) -> JoinGroup:
-    """Return the join of a worker that has all of so many tasks on its disk."""
+    """Return the join of a worker with this many tasks on disk."""
     topic = "shop-orders-by-customer-changelog"
     names = [f"{number // 100}_{number % 100}" for number in range(tasks)]
     return JoinGroup(

@@ -320,7 +320,7 @@ def test_K4_the_start_says_which_tasks_are_not_cut() -> None:
     spec = builder.build(CONFIG).spec(CONFIG)
     (said,) = whole_tasks(spec, CONFIG.model_copy(update={"parallelising_factor": 4}))
     assert said == (
-        "tasks of sub-topology 0 are not cut into key ranges, so parallelising_factor=4 does nothing for them: own: it "
+        "tasks of sub-topology 0 are not split into key ranges, so parallelising_factor=4 does nothing for them: own: it "
         "doesn't set `keyed = True`"
     )
     assert whole_tasks(spec, CONFIG) == []

@@ -79,7 +79,7 @@ class Life:
         return make_query_store(
             spec,
             f"app-{name}-changelog",
-            lambda: _sources(threads, number, spec, stale=False, asked_s=asked_s),
+            lambda: _sources(threads, number, spec, stale=False, ask_timeout_s=asked_s),
             with_headers=headers,
         )
 
@@ -447,7 +447,7 @@ def test_a_task_that_moves_is_asked_where_it_runs(*, threads: int) -> None:
             store: Any = make_query_store(
                 spec,
                 CHANGELOG,
-                lambda: _sources(workers, number, spec, stale=stale, asked_s=PATIENCE_S),
+                lambda: _sources(workers, number, spec, stale=stale, ask_timeout_s=PATIENCE_S),
             )
             row = store.get("a")
             return None if row is None else int(row.value)

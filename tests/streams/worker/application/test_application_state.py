@@ -1,4 +1,4 @@
-"""Who is told of an application's states, and in which order, whichever threads make them."""
+"""Order of state reports across threads."""
 
 import threading
 
@@ -29,7 +29,7 @@ def test_changes_are_told_in_their_order_whoever_makes_them() -> None:
     worker.start()
     assert is_told.wait(_PATIENCE_S)
     assert state.wait_for_running(_PATIENCE_S)
-    state.move_to(S.PENDING_SHUTDOWN)  # by this thread, while the other one tells
+    state.move_to(S.PENDING_SHUTDOWN)  # by this thread, while the other reports
     assert state.current is S.PENDING_SHUTDOWN
     go_on.set()
     worker.join(_PATIENCE_S)

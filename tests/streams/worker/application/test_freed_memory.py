@@ -1,4 +1,4 @@
-"""Memory that is free goes back to the system."""
+"""Free memory returns to the system."""
 
 import os
 import threading
@@ -8,7 +8,6 @@ from tidewheel.streams.worker.application.memory import FreedMemory, give_back
 
 
 def resident_mib() -> float:
-    """Return what this process has in memory."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 

@@ -1,4 +1,4 @@
-"""The states of an application: legal moves only, and a way to the end from every one."""
+"""Legal states of an application."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a worker knows of topics: asked once, and not asked for each record that goes to a missing one."""
+"""Cached properties of topics."""
 
 import time
 
@@ -11,19 +11,15 @@ from tidewheel.tasks.errors import MissingOutputTopicError
 
 
 class CountingAdmin(FakeAdmin):
-    """Counts the questions."""
-
     asked = 0
 
     def describe_topics(self, names, *, config=()):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201 - the port's
-        """Answer, and count."""
         self.asked += 1
         return super().describe_topics(names, config=config)
 
 
 @pytest.fixture
 def broker() -> FakeBroker:
-    """A cluster with one topic."""
     made = FakeBroker()
     made.create_topic("out", 3, {"max.message.bytes": "1000"})
     return made

@@ -1,4 +1,4 @@
-"""What a worker's loop is told, where it depends on what the cluster says."""
+"""Settings of the loop that depend on the cluster."""
 
 import logging
 
@@ -11,14 +11,13 @@ from tidewheel.streams.worker.application.wiring import recommit_interval
 
 
 class Retention(FakeAdmin):
-    """Brokers that keep offsets for so long, or that do not say it."""
+    """Brokers with this retention; None: it can't be read."""
 
     def __init__(self, days: int | None) -> None:
         super().__init__(FakeBroker())
         self.days = days
 
     def offsets_retention_ms(self) -> int:
-        """Answer, or refuse to."""
         if self.days is None:
             raise StreamsError("CLUSTER_AUTHORIZATION_FAILED: the principal needs DESCRIBE_CONFIGS")
         return self.days * 86_400_000
