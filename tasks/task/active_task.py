@@ -152,7 +152,7 @@ class ActiveTask:
         return self.group.records > 0 and self.group.ready(now_ms)
 
     def process(self, limit: int, late: Callable[[], bool] = lambda: False) -> int:
-        """Process at most `limit` records; return their number.
+        """See `Task.process`.
 
         Stops early if a processor requests a commit or, between single records, if `late()` is True.
         """
@@ -249,7 +249,6 @@ class ActiveTask:
     # -- records that earlier key ranges processed ------------------------------------------------------------------
 
     def _catch_up(self, name: str, records: SourceRecords, batch: RecordBatch) -> RecordBatch:
-        """Return the records that no key range has processed, with the times of their positions."""
         # True for one more batch after the last old map: operators then see the present time.
         self._is_catching_up = bool(self._inputs.old_maps)
         if self._clock is not None and not self._is_catching_up:

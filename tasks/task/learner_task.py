@@ -52,7 +52,6 @@ class LearnerTask:
     Attributes:
         role: "learner" or "standby".
         learn_epoch: Step of the group that created it.
-        store_uuid: Identity of its data.
         is_ready: True after its announcement.
     """
 
@@ -114,7 +113,6 @@ class LearnerTask:
         return CopyNotReady(task=str(self.task_id), learn_epoch=self.learn_epoch, reason=reason)
 
     def status(self, waits: str = "") -> TaskStatus:
-        """Return the status; `waits` is the reason for a pause."""
         progress = self.progress or CopyProgress(positions={}, ends={})
         lag = None if self.progress is None else progress.lag
         return TaskStatus(

@@ -147,7 +147,6 @@ class ParallelTask:
 
     @cached_property
     def _has_time_callbacks(self) -> bool:
-        """Return True if user code may have callbacks on stream time."""
         return runs_users_objects(self.plan.spec)
 
     def join(self, pool: RangePool, cut: KeyRanges, fitting: int) -> None:
@@ -317,9 +316,9 @@ class ParallelTask:
                 raise key_range.closing_error
 
     def settle(self, until_s: float, tick: Callable[[], None]) -> None:
-        """Stop after the records in progress; cancel coroutines that run at `until_s` (monotonic).
+        """Stop after the records in progress, calling `tick` every 10 ms.
 
-        Calls `tick` every 10 ms meanwhile.
+        Coroutines that still run at `until_s` (monotonic) are cancelled.
         """
         for key_range in self.ranges:
             key_range.halt()
@@ -364,7 +363,6 @@ class ParallelTask:
         ]
 
     def _backlogs(self) -> Iterator[tuple[int, float]]:
-        """Yield per range its queued and running rows, and seconds per row."""
         yield from zip(
             self._queued_rows(), (key_range.mean_s for key_range in self.ranges), strict=True
         )
@@ -429,7 +427,6 @@ class ParallelTask:
         return self._repartitioning.is_due(self._backlogs(), quiet=quiet, now_s=time.monotonic())
 
     def repartition(self) -> None:
-        """Change the ranges if all work is committed."""
         quiet = all(
             key_range.is_quiet and not key_range.dirty and not key_range.seals
             for key_range in self.ranges
@@ -533,7 +530,6 @@ class ParallelTask:
         return min((due for due in dues if due is not None), default=None)
 
     def check(self) -> None:
-        """Raise the error of a failed range."""
         for key_range in self.ranges:
             if key_range.error is not None and not key_range.cancelled:
                 raise key_range.error
@@ -615,7 +611,7 @@ class ParallelTask:
         return self._merged_changes(by_store(seals))
 
     def _merged_changes(self, of_ranges: Mapping[str, Sequence[Drained]]) -> dict[str, Drained]:
-        """Return the merged changes, with deletes of rows that expired for the slowest range."""
+        """Merge changes, and add deletes of rows that expired for the slowest range."""
         changes = {store: merge_changes(drained) for store, drained in of_ranges.items()}
         for store, expiry in self._expiries.items():
             if store in changes:
@@ -631,7 +627,6 @@ class ParallelTask:
         return False
 
     def applied(self) -> None:
-        """Notify the ranges of written changes."""
         for key_range, number in zip(self.ranges, self._drained_seals, strict=True):
             key_range.applied(number)
 
@@ -676,7 +671,6 @@ class ParallelTask:
         return processing.operator_times_at(self._open_position_ms())
 
     def _open_position_ms(self) -> int:
-        """Return the time at the position of the first unsealed record."""
         first = first_open(self._ledgers)
         return self._dealer.position_ms if first is None else first.position_ms
 

@@ -55,10 +55,7 @@ class PartitionBuffer:
         self.bytes += size
 
     def head_timestamp(self, limit: int = 1) -> int | None:
-        """Return the timestamp of the next record, None without one.
-
-        If timestamps are extracted, up to `limit` records are decoded.
-        """
+        """Return the next record's timestamp; to extract it, decode up to `limit` records."""
         if not self._chunks:
             return None
         if self.decode_ahead is not None:
@@ -82,7 +79,7 @@ class PartitionBuffer:
         self._chunks.extendleft(reversed(pieces))
 
     def times(self, limit: int) -> Sequence[int]:
-        """Return the timestamps that order the next `limit` records of the first run."""
+        """Return the order timestamps of the first run's next records."""
         return _order_ms(self._chunks[0][0])[self._start : self._start + limit]
 
     def take(self, limit: int, before_ms: int | None) -> SourceRecords:
@@ -206,7 +203,7 @@ class PartitionGroup:
     def take(self, limit: int) -> SourceRecords | None:
         """Remove and return the next run of at most `limit` records.
 
-        Orders equal head timestamps by partition name, to be deterministic.
+        Equal head timestamps: the lowest partition first, to be deterministic.
         """
         if self.queue is not None:
             return self._take_by_arrival(self.queue, limit)
@@ -244,7 +241,7 @@ class PartitionGroup:
         return records
 
     def take_together(self, limit: int) -> list[tuple[SourceRecords, Sequence[int]]]:
-        """Remove and return, by partition, the records of several `take` calls and their order.
+        """Remove and return, by partition, records of several `take` calls and their order.
 
         Stops where a partition's run ends: `ready` must decide again there.
         """

@@ -54,7 +54,6 @@ class RangePlacement:
         self._watch_s = 0.0
         #: True for await-only tasks, which need no threads.
         self._awaits: WeakKeyDictionary[ParallelTask, bool] = WeakKeyDictionary()
-        #: Tasks whose blocking coroutine was logged.
         self._reported_tasks: WeakSet[ParallelTask] = WeakSet()
 
     def start_task(self, task: Task, owned: Iterable[Task]) -> None:
@@ -125,7 +124,7 @@ class RangePlacement:
         return awaits
 
     def _record_busy(self, task: ParallelTask, since_s: float, now_s: float) -> None:
-        """Record the busy percent of each range, except shortly after the last time."""
+        """Record the busy percent of each range at most every 0.1 s."""
         if now_s - since_s < _RECORD_INTERVAL_MIN_S:
             return
         for key_range in task.ranges:

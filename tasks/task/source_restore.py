@@ -33,7 +33,10 @@ def _ignore_dropped(_node: str, _count: int, _reason: str, _first: RecordMetadat
 
 
 class SourceRestore:
-    """Source restore of one partition: the operator's `NodeContext` or processor's `ProcessorHost`."""
+    """Source restore of one partition: the operator's `NodeContext` or processor's `ProcessorHost`.
+
+    Empty methods have no effect, because processing counted, reported and committed the records.
+    """
 
     #: Empty: global stores may have changed since the records were processed.
     global_stores: Mapping[str, Any] = MappingProxyType({})
@@ -87,11 +90,11 @@ class SourceRestore:
 
     @property
     def extracts(self) -> bool:
-        """Return True if timestamps depend on earlier records: then a restore reads all of them."""
+        """Return True if timestamps need earlier records: then a restore reads all."""
         return self._source.extracts
 
     def rows(self, records: SourceRecords) -> Sequence[tuple[bytes, bytes | None]]:
-        """Return the changed rows; the caller writes them before the next call."""
+        """Return changed rows, to be written before the next call."""
         batch = self._source.decode(records, self._partition_time_ms)
         if len(batch):
             self._partition_time_ms = max(self._partition_time_ms, *batch.timestamps)
@@ -118,11 +121,9 @@ class SourceRestore:
         assert name == self._store.name, "a table's source has one store"
         return self._store
 
-    def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None:
-        """Do nothing: processing counted the record."""
+    def dropped(self, count: int, reason: str, batch: RecordBatch, first: int) -> None: ...
 
-    def expired(self, reason: str, batch: RecordBatch, index: int) -> None:
-        """Do nothing: processing reported the record."""
+    def expired(self, reason: str, batch: RecordBatch, index: int) -> None: ...
 
     @property
     def late_letter(self) -> None:
@@ -144,14 +145,11 @@ class SourceRestore:
     def metrics(self) -> dict[str, float]:
         return {}
 
-    def request_commit(self) -> None:
-        """Do nothing: restored rows are committed."""
+    def request_commit(self) -> None: ...
 
-    def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None:
-        """Do nothing: a restore calls no punctuator."""
+    def add_schedule(self, schedule: Schedule, clock: PunctuationType) -> None: ...
 
-    def at_record(self, timestamp: int) -> None:
-        """Do nothing: rows have their times in their values."""
+    def at_record(self, timestamp: int) -> None: ...
 
     def _skip_corrupt(self, records: SourceRecords, row: int, error: Exception) -> None:
         node = self._source.spec.name

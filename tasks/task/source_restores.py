@@ -19,7 +19,6 @@ class SourceRestores:
 
     @property
     def stores(self) -> dict[TopicPartition, str]:
-        """Return the store of each input that is also its changelog."""
         sources = self._parts.stores.sources
         inputs = self._inputs.partitions
         return {partition: sources[partition] for partition in inputs if partition in sources}

@@ -55,7 +55,7 @@ class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateManager:
-    """Stores of one task, owned by one thread: the restoring, then the processing one.
+    """Stores of one task, owned by the restoring, then the processing thread.
 
     Attributes:
         changelogs: Store of each changelog partition.
@@ -269,7 +269,6 @@ class StateManager:
         return self.changelog(store)
 
     def position(self, store: str) -> Position | None:
-        """Return the position of a store's data on disk, if known."""
         if store in self._custom_hosts:
             return self._custom_hosts[store].position
         partition = self._restore_source(store)
@@ -446,10 +445,9 @@ class StateManager:
     def ingest(
         self, store: str, runs: BuiltRuns, *, offset: int, caught_up_at_ms: int, from_nothing: bool
     ) -> None:
-        """Ingest sorted runs into a persistent store.
+        """Move sorted runs into a persistent store.
 
         Args:
-            runs: Their files are moved.
             offset: First offset after the runs, the log end at `caught_up_at_ms`.
             from_nothing: Empties the store first: the runs start at the log start.
         """

@@ -76,7 +76,7 @@ class Task(Protocol):
 
     @property
     def calls_batches(self) -> bool:
-        """Return True if an operator calls users' functions with many values."""
+        """Return True if an operator calls users' functions with batches."""
 
     def punctuate_wall_clock(self, now_ms: int) -> bool:
         """Run due wall-clock callbacks; return True if there were any."""
@@ -84,10 +84,10 @@ class Task(Protocol):
     def next_wall_clock_ms(self) -> int | None: ...
 
     def erase(self, erasure: Erasure) -> None:
-        """Delete a key's rows from a store; with key ranges, their thread does so later."""
+        """Delete a key's rows; key ranges do so later."""
 
     def answer(self, question: Question) -> None:
-        """Answer a query of uncommitted rows; with key ranges, their threads do so later."""
+        """Answer a query of uncommitted rows; key ranges do so later."""
 
     @property
     def caches(self) -> "TaskGraph | None":
@@ -104,18 +104,18 @@ class Task(Protocol):
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Return the approximate memory of uncommitted changes (key ranges: and outputs)."""
+        """Return the approximate memory of changes (key ranges: and outputs)."""
 
     @property
     def busy(self) -> bool:
-        """Return True if records are buffered (key ranges: or in progress, or uncommitted)."""
+        """Return True with buffered records (key ranges: or unfinished, or uncommitted ones)."""
 
     @property
     def may_be_ahead(self) -> bool:
         """Return True if processing may continue during a commit."""
 
     def drain(self) -> dict[str, Drained]:
-        """Return the changes of each store since the last commit."""
+        """Return each store's changes since the last commit."""
 
     def offset_to_commit(self, partition: TopicPartition, position: int) -> int:
         """Return the lowest unprocessed offset; `position` is past control records (H32)."""

@@ -32,7 +32,6 @@ class TaskFigures:
 
     @property
     def dropped(self) -> int:
-        """Return the number of dropped records and expired puts."""
         return self._counters().dropped + self._expired_puts()
 
     @property

@@ -16,7 +16,6 @@ from tidewheel.tasks.task.task_parts import TaskParts
 
 #: Handles an undeserializable record; raises to fail the task.
 Corrupt = Callable[[SourceRecords, int, Exception], None]
-#: Counts dropped records: node, count, reason, first record.
 Dropped = Callable[[str, int, str, RecordMetadata | None], None]
 
 
@@ -100,7 +99,6 @@ class TaskInputs:
         return batch if len(left) == len(batch) else batch.take(left)
 
     def is_processed(self, records: SourceRecords, row: int) -> bool:
-        """Return True if an earlier key range processed the record."""
         old = self.old_maps.get(TopicPartition(records.topic, records.partition))
         offset = records.offsets[row]
         return old is not None and not old.to_do(
@@ -110,7 +108,7 @@ class TaskInputs:
     def refuse(
         self, policy: ErrorPolicy, records: SourceRecords, row: int, error: Exception
     ) -> None:
-        """Pass an undeserializable record to its handler; return if it is skipped."""
+        """Call the handler of an undeserializable record; return if it skips it."""
         node = self.sources[records.topic].spec.name
         task_id = str(self._parts.task_id)
         context, record = input_failure(records, row, node=node, task_id=task_id)

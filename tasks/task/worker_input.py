@@ -55,7 +55,7 @@ class WorkerInput:
         self.source.add(offsets)
 
     def findings(self, task: Task) -> str:
-        """Return the problems with the keys of a task's inputs, or an empty string."""
+        """Return problems with the keys of a task's inputs, if any."""
         if self.check is None:
             return ""
         return self.check.findings({partition.topic for partition in task.inputs})
@@ -82,8 +82,8 @@ class WorkerInput:
     def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
         """Move arrived records to the tasks' buffers; return their number.
 
-        Waits up to `idle_s()` seconds if no ready task has records. Records of other tasks do not
-        count: they may wait for this fetch.
+        Waits up to `idle_s()` seconds unless a ready task has records. Other tasks do not count: they
+        may wait for this fetch.
         """
         buffered = sum(task.group.records for task in ready)
         if buffered >= self._settings.max_poll_records:
@@ -199,7 +199,7 @@ class GoneTopics:
             return 0
 
     def check(self) -> None:
-        """Request a plan without the topic; raise after 60 s (the topic may exist again)."""
+        """Request a plan without the topic; raise if none comes (the topic may exist again)."""
         if self._error is None:
             return
         now_s = self._clock.monotonic_s()
