@@ -82,8 +82,8 @@ class WorkerInput:
     def fetch(self, ready: Iterable[Task], idle_s: Callable[[], float]) -> int:
         """Move arrived records to the tasks' buffers; return their number.
 
-        Waits up to `idle_s()` seconds unless a ready task has records. Other tasks do not count: they
-        may wait for this fetch.
+        Waits up to `idle_s()` seconds unless a ready task has records. Other tasks do not count,
+        because they may wait for this fetch.
         """
         buffered = sum(task.group.records for task in ready)
         if buffered >= self._settings.max_poll_records:

@@ -1,4 +1,4 @@
-"""Stores of the user's own for tests: totals by key, in memory or in a file, and a program that counts with them."""
+"""Custom stores for tests: totals by key, in memory or in a file, and a program that uses them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +30,12 @@ class Totals(StateStore):
         self.closed = 0
 
     def add(self, key: str) -> int:
-        """Count a key."""
         total = self.totals.get(key, 0) + 1
         self.context.log_change(key.encode(), str(total).encode())
         self.totals[key] = total
         return total
 
     def forget(self, key: str) -> None:
-        """Count a key from nothing."""
         self.context.log_change(key.encode(), None)
         self.totals.pop(key, None)
 
@@ -54,7 +52,7 @@ class Totals(StateStore):
 
 
 class KeptTotals(Totals):
-    """Counts by key, in a file that is written anew with each commit."""
+    """Counts by key, in a file that each commit rewrites."""
 
     manages_offsets = True
 
@@ -85,9 +83,9 @@ class KeptTotals(Totals):
 
 
 class Counting(Processor[str, str, str, int]):
-    """Forwards how often a key was seen; the value "forget" begins anew, "commit" asks for a commit, "fail" fails, both counted."""
+    """Counts by key; the value "forget" resets, "commit" requests a commit, "fail" raises."""
 
-    #: What each one's store held when it began.
+    #: Content of each processor's store at its start.
     begun: list[dict[str, int]]
 
     def init(self, context: Any) -> None:
@@ -109,7 +107,7 @@ class Counting(Processor[str, str, str, int]):
 def counting_by(
     make: Callable[[], StateStore], *, begun: list[dict[str, int]] | None = None, **options: Any
 ) -> Topology:
-    """Count by key from the topic "in" to the topic "out", in a store of the user's own."""
+    """Return a topology that counts from "in" to "out" in a custom store."""
 
     def made() -> Counting:
         processor = Counting()

@@ -1,4 +1,4 @@
-"""Outputs and error policies for tests of what comes after processing."""
+"""Outputs and error policies for tests of sinks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ T = 1_700_000_000_000
 
 
 class Topics:
-    """`TopicInfo`: three partitions each, and the sizes a test gives."""
+    """`TopicInfo` with three partitions per topic."""
 
     def __init__(self, limits: dict[str, int] | None = None) -> None:
         self.limits = limits or {}
@@ -34,7 +34,6 @@ def collector_of(
     limits: dict[str, int] | None = None,
     make_input_reader: Callable[[], RecordSource] | None = None,
 ) -> OutputCollector:
-    """Return a collector with its policy, wired as the worker does."""
     collector = OutputCollector(Topics(limits), sinks, make_input_reader)
     collector.policy = ErrorPolicy(
         handlers or ErrorHandlers(), lambda columns: collector.add(columns, internal=False)

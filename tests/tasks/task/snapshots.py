@@ -1,4 +1,4 @@
-"""Takes snapshots without Spark: of a fake cluster's changelogs, and of a real one's."""
+"""Snapshots of changelogs without Spark, of fake and real clusters."""
 
 import tempfile
 from bisect import bisect_left
@@ -30,7 +30,6 @@ _POLL_S = 0.1
 def take_snapshot(
     broker: FakeBroker, clock: FakeClock, spec: StoreSpec, location: Path, application_id: str
 ) -> StoreSnapshot:
-    """Publish a snapshot of a store's whole changelog on a fake cluster, and return it."""
     topic = broker.topics[f"{application_id}-{spec.name}-changelog"]
     bounds = {
         TopicPartition(f"{application_id}-{spec.name}-changelog", number): (
@@ -60,7 +59,7 @@ def publish_snapshot(
     bounds: Mapping[TopicPartition, tuple[int, int]],
     now_ms: int,
 ) -> StoreSnapshot:
-    """Publish a snapshot of what is in a changelog; `bounds` are the start of each partition and where to end."""
+    """Publish a snapshot of a changelog; `bounds` has the start and end of each partition."""
     place = SnapshotLocation(str(location))
     before = place.newest(application_id, spec.name, topic_id)
 

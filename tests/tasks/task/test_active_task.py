@@ -1,4 +1,4 @@
-"""A task: which partitions it reads, how far it has come, and that it closes whatever happens."""
+"""Active task: inputs, progress, and closing after errors."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ STRING = Serdes.string()
 
 
 class Sometimes(Processor[Any, Any, Any, Any]):
-    """Fails, asks for commits and closes badly, as its records say."""
+    """Fails or requests a commit on request; always fails to close."""
 
     def process(self, record: Any) -> None:
         if record.value == "boom":
@@ -29,7 +29,6 @@ class Sometimes(Processor[Any, Any, Any, Any]):
 
 
 def topology() -> Topology:
-    """Return one processor with a store over two topics."""
     return (
         Topology()
         .add_source("read", ["big", "small"], key_serde=STRING, value_serde=STRING)
@@ -38,9 +37,8 @@ def topology() -> Topology:
     )
 
 
-def task_of(partition: int, *, started: bool = True, made: Topology | None = None) -> Task:
-    """Return a task of the topology, started at offset 0."""
-    bench = Bench(made or topology(), {"big": 3, "small": 2})
+def task_of(partition: int, *, started: bool = True, built: Topology | None = None) -> Task:
+    bench = Bench(built or topology(), {"big": 3, "small": 2})
     collector = collector_of()
     assert collector.policy is not None
     task = bench.make_worker()._hooks.make_task(TaskId(0, partition), collector, collector.policy)
@@ -52,7 +50,6 @@ def task_of(partition: int, *, started: bool = True, made: Topology | None = Non
 
 
 def fill(task: Task, *values: str, topic: str = "big", times: list[int] | None = None) -> None:
-    """Buffer records from offset 10 on."""
     from tidewheel.tasks.processing.engine.record_batch import SourceRecords  # noqa: PLC0415 - one helper needs it
 
     count = len(values)
@@ -147,11 +144,11 @@ def test_a_task_that_never_ran_is_closed_too(state: TaskState) -> None:
 
 
 def test_topics_of_a_pattern_may_come_later() -> None:
-    made = Topology().add_source(
+    built = Topology().add_source(
         "read", re.compile("big|late.*"), key_serde=STRING, value_serde=STRING
     )
-    made.add_processor("work", Sometimes, "read")
-    task = task_of(0, made=made)
+    built.add_processor("work", Sometimes, "read")
+    task = task_of(0, built=built)
     late = TopicPartition("late-1", 0)
     task.add_input(late, task.plan.spec.sources[0])
     fill(task, "1", topic="late-1", times=[3])

@@ -1,4 +1,4 @@
-"""Stores of the user's own: no change is lost, none is there that was not committed, and restoring gives the same."""
+"""Custom stores have exactly the committed changes, also after crashes and restores."""
 
 import shutil
 from collections import Counter
@@ -22,7 +22,6 @@ TASK = TaskId(0, 0)
 
 
 def bench_of(topology: Topology, directory: Path, **settings: Any) -> Bench:
-    """Return a worker to be."""
     bench = Bench(topology, {"in": 1, "out": 1}, **settings)
     bench.directory = directory
     bench.idle_polls = 12
@@ -30,16 +29,15 @@ def bench_of(topology: Topology, directory: Path, **settings: Any) -> Bench:
 
 
 def last_outputs(bench: Bench) -> dict[str, int]:
-    """Return the last committed count of each key."""
     return {str(key): int.from_bytes(value or b"", "big") for key, value in bench.outputs("out")}
 
 
-#: The stores that were made, over all lives of a test.
+#: All stores that the test made.
 MADE: list[Totals] = []
 
 
-def noted(make: Callable[[], Totals]) -> Callable[[], Totals]:
-    """Have the stores that are made noted."""
+def recorded(make: Callable[[], Totals]) -> Callable[[], Totals]:
+    """Return `make`, with its stores recorded in `MADE`."""
     MADE.clear()
 
     def made() -> Totals:
@@ -52,7 +50,7 @@ def noted(make: Callable[[], Totals]) -> Callable[[], Totals]:
 def crashing(
     kind: type[Totals], directory: Path, crash_after: int | None
 ) -> tuple[Bench, list[dict[str, int]]]:
-    """Return a worker that commits every two records and has crashed at a step, and with what each life's store began."""
+    """Return a worker that crashed at a step, and the first content of each store."""
     begun: list[dict[str, int]] = []
     benches: list[Bench] = []
 
@@ -60,7 +58,7 @@ def crashing(
         fuse = benches[0].fuse if benches else None
         return KeptTotals(fuse) if kind is KeptTotals else Totals()
 
-    bench = bench_of(counting_by(noted(make), begun=begun), directory)
+    bench = bench_of(counting_by(recorded(make), begun=begun), directory)
     benches.append(bench)
     for number, key in enumerate(INPUT):
         bench.send("in", key, "commit" if number % 2 else "x")
@@ -69,7 +67,7 @@ def crashing(
 
 
 @pytest.mark.parametrize("kind", [Totals, KeptTotals])
-def test_no_change_is_lost_nor_there_before_its_time(kind: type[Totals], tmp_path: Path) -> None:
+def test_crashes_neither_lose_nor_expose_changes(kind: type[Totals], tmp_path: Path) -> None:
     whole, _ = crashing(kind, tmp_path / "whole", None)
     steps = len(whole.fuse.steps)
     assert last_outputs(whole) == Counter(INPUT)
@@ -102,7 +100,7 @@ def test_a_store_that_keeps_its_offset_is_not_read_again(tmp_path: Path) -> None
     assert MADE[-1].totals == first == Counter(INPUT)
 
 
-def test_a_store_in_memory_is_made_again_from_all_there_is(tmp_path: Path) -> None:
+def test_an_in_memory_store_is_restored_completely(tmp_path: Path) -> None:
     bench, _ = crashing(Totals, tmp_path, None)
     bench.send("in", "a", "forget", timestamp=5_000)
     assert bench.live()
@@ -112,7 +110,7 @@ def test_a_store_in_memory_is_made_again_from_all_there_is(tmp_path: Path) -> No
     assert MADE[-1].totals == {"b": 3, "c": 1, "d": 1}
     assert MADE[-1].restored[-1] == (b"a", None, 5_000)
     assert not list(MADE[-1].context.state_dir.iterdir())
-    assert all(store.closed == 1 for store in MADE[2:]), "each that was used is closed once"
+    assert all(store.closed == 1 for store in MADE[2:]), "every used store is closed once"
 
 
 def test_a_store_of_another_topic_is_emptied(tmp_path: Path) -> None:
@@ -126,7 +124,7 @@ def test_a_store_of_another_topic_is_emptied(tmp_path: Path) -> None:
     assert begun == [{}]
 
 
-def test_an_aborted_commit_takes_the_changes_with_it(tmp_path: Path) -> None:
+def test_an_aborted_commit_discards_the_changes(tmp_path: Path) -> None:
     bench, begun = crashing(KeptTotals, tmp_path, None)
     begun.clear()
     bench.send("in", "a", "x")
@@ -136,8 +134,8 @@ def test_an_aborted_commit_takes_the_changes_with_it(tmp_path: Path) -> None:
     assert MADE[-1].totals == Counter(INPUT + "a") == last_outputs(bench)
 
 
-def test_what_a_failed_record_has_changed_stays(tmp_path: Path) -> None:
-    topology = counting_by(noted(Totals))
+def test_changes_of_a_failed_record_remain(tmp_path: Path) -> None:
+    topology = counting_by(recorded(Totals))
     bench = bench_of(topology, tmp_path, processing_exception_handler="continue")
     bench.send("in", "a", "fail")
     bench.send("in", "a", "x")
@@ -148,7 +146,7 @@ def test_what_a_failed_record_has_changed_stays(tmp_path: Path) -> None:
 
 
 def test_of_several_changes_of_a_key_the_last_one_is_written(tmp_path: Path) -> None:
-    bench = bench_of(counting_by(noted(Totals)), tmp_path)
+    bench = bench_of(counting_by(recorded(Totals)), tmp_path)
     for _ in range(50):
         bench.send("in", "a", "x")
     assert bench.live()
@@ -167,7 +165,7 @@ def test_a_task_goes_to_and_fro_with_its_copies(kind: type[Totals], tmp_path: Pa
 
 
 class Refusing(Totals):
-    """Fails where its class attribute says."""
+    """Fails in the method that `where` names."""
 
     where = ""
 
@@ -190,10 +188,8 @@ class Refusing(Totals):
 
 
 @pytest.mark.parametrize("where", ["init", "restore", "commit", "log"])
-def test_what_fails_in_it_names_the_store(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = bench_of(counting_by(noted(Refusing)), tmp_path)
+def test_errors_name_the_store(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(counting_by(recorded(Refusing)), tmp_path)
     bench.send("in", "a", "x")
     if where == "restore":
         assert bench.live()
@@ -206,8 +202,8 @@ def test_what_fails_in_it_names_the_store(
     assert MADE[-1].totals == {"a": 1}
 
 
-def test_a_store_without_a_changelog_is_told_of_commits(tmp_path: Path) -> None:
-    bench = bench_of(counting_by(noted(KeptTotals), logging=False), tmp_path)
+def test_a_store_without_a_changelog_is_notified_of_commits(tmp_path: Path) -> None:
+    bench = bench_of(counting_by(recorded(KeptTotals), logging=False), tmp_path)
     bench.send("in", "a", "x")
     assert bench.live()
     assert "app-totals-changelog" not in bench.broker.topics
@@ -216,16 +212,16 @@ def test_a_store_without_a_changelog_is_told_of_commits(tmp_path: Path) -> None:
     assert MADE[-1].totals == {"a": 2}
 
 
-def test_nothing_is_processed_between_a_commit_and_a_store_that_hears_of_it(tmp_path: Path) -> None:
+def test_nothing_is_processed_until_stores_are_notified_of_a_commit(tmp_path: Path) -> None:
     bench = bench_of(counting_by(KeptTotals), tmp_path, commit_interval_ms=5)
     bench.commit_turns = 40
-    under_way: list[bool] = []
+    in_progress: list[bool] = []
     bench.at_poll.append(
-        lambda worker, _: under_way.append(worker._loop.commits.state is not CommitState.NONE)
+        lambda worker, _: in_progress.append(worker._loop.commits.state is not CommitState.NONE)
     )
     for key in INPUT:
         bench.send("in", key, "x")
     assert bench.live()
     assert last_outputs(bench) == Counter(INPUT)
-    assert under_way
-    assert not any(under_way)
+    assert in_progress
+    assert not any(in_progress)

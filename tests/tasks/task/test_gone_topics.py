@@ -1,4 +1,4 @@
-"""A topic that a pattern matched may be deleted under a worker; one that the topology names may not."""
+"""Deleted topics of a worker's input: a pattern's topics may vanish, named ones may not."""
 
 import re
 
@@ -27,24 +27,20 @@ def _plan(**topics: int) -> ApplicationPlan:
 
 
 class Clock:
-    """A clock that stands still until a test says otherwise."""
-
     now_s = 100.0
 
     def monotonic_s(self) -> float:
-        """Return the time."""
         return self.now_s
 
 
 class Work:
-    """The input of a worker: fails once."""
+    """A `WorkerInput` that fails once."""
 
     def __init__(self, error: StreamsError) -> None:
         self.error: StreamsError | None = error
         self.forgotten: list[str] = []
 
     def fetch(self, ready: object, idle_s: object) -> int:
-        """Return 7 records, or raise."""
         del ready, idle_s
         error, self.error = self.error, None
         if error is not None:
@@ -52,30 +48,27 @@ class Work:
         return 7
 
     def forget(self, topic: str) -> None:
-        """Note which topic."""
         self.forgotten.append(topic)
 
 
 class Stage:
-    """A worker whose client says that a topic is gone."""
+    """A worker whose client reports a deleted topic."""
 
     def __init__(self, topic: str | None) -> None:
         self.clock = Clock()
         self.work = Work(MissingSourceTopicError(f"input {topic}-0 does not exist", topic=topic))
-        self.looks = 0
+        self.checks = 0
         self.gone = GoneTopics(
-            self.work,  # type: ignore[arg-type]  # what is asked of it is there
+            self.work,  # type: ignore[arg-type]  # has the used methods
             _plan(orders_a=1, orders_b=3),
             self.clock,  # type: ignore[arg-type]  # likewise
-            self.look,
+            self.check_topics,
         )
 
-    def look(self) -> None:
-        """Count."""
-        self.looks += 1
+    def check_topics(self) -> None:
+        self.checks += 1
 
     def fetch(self) -> int:
-        """Fetch, as the loop does."""
         self.gone.check()
         return self.gone.fetch([], lambda: 0.0)
 
@@ -85,10 +78,10 @@ def test_N12_a_topic_of_a_pattern_is_read_no_more() -> None:
     assert stage.fetch() == 0
     assert stage.work.forgotten == [GONE]
     assert [stage.fetch(), stage.fetch()] == [7, 7]
-    assert stage.looks == 1
+    assert stage.checks == 1
     stage.clock.now_s += 1
     assert stage.fetch() == 7
-    assert stage.looks == 2
+    assert stage.checks == 2
 
 
 @pytest.mark.parametrize("topic", ["fixed", "of-others", None])
@@ -99,7 +92,7 @@ def test_a_topic_that_the_topology_names_ends_the_worker(topic: str | None) -> N
     assert not stage.work.forgotten
 
 
-def test_a_topic_that_no_plan_says_is_gone_ends_the_worker() -> None:
+def test_without_a_new_plan_a_deleted_topic_ends_the_worker() -> None:
     stage = Stage(GONE)
     stage.fetch()
     stage.clock.now_s += 59
@@ -109,13 +102,17 @@ def test_a_topic_that_no_plan_says_is_gone_ends_the_worker() -> None:
         stage.fetch()
 
 
-def test_only_patterns_make_a_topic_one_that_may_vanish() -> None:
+def test_only_topics_of_patterns_may_vanish() -> None:
     plan = _plan(orders_a=1, orders_b=3)
-    read = {topic for each in plan.subtopologies.values() for topic in each.topic_partitions}
+    read = {
+        topic
+        for subtopology in plan.subtopologies.values()
+        for topic in subtopology.topic_partitions
+    }
     assert {topic for topic in read if is_matched(plan, topic)} == {"orders-a", GONE}
 
 
-def test_where_a_topic_was_left_that_is_gone_holds_nobody_up() -> None:
+def test_the_position_of_a_deleted_topic_blocks_no_start() -> None:
     broker = FakeBroker()
     for topic in ("orders-a", "fixed"):
         broker.create_topic(topic, 1)
@@ -139,7 +136,7 @@ def test_where_a_topic_was_left_that_is_gone_holds_nobody_up() -> None:
         starts(here=1)
 
 
-def test_a_topic_that_comes_back_is_another_one() -> None:
+def test_a_recreated_topic_is_a_new_one() -> None:
     here, gone = TopicPartition("orders-a", 0), TopicPartition(GONE, 0)
     held = HeldTasks(owned={TaskId(0, 0): Grant(task_epoch=2, input={here: 5, gone: 33})})
     held.keep_inputs_of(_plan(orders_a=1, orders_b=1))

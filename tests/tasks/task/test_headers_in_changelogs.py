@@ -1,4 +1,4 @@
-"""Headers of rows on their way: to the changelog and back, by key ranges too, and from a table's own topic."""
+"""Headers of rows: in changelogs, restores, key ranges, and tables restored from their topic."""
 
 from typing import Any
 
@@ -23,7 +23,6 @@ RECORDS: list[tuple[str, bytes | None, Headers]] = [
 
 
 def table(*, changelog: bool) -> Topology:
-    """Keep the last value of each key with its headers."""
     builder = StreamsBuilder()
     store = Materialized("rows", headers=True)
     builder.table("in", key_serde=str, value_serde=str, store=store)
@@ -37,7 +36,6 @@ def table(*, changelog: bool) -> Topology:
 
 
 def counted() -> Topology:
-    """Count per key."""
     builder = StreamsBuilder()
     grouped = builder.stream("in", key_serde=str, value_serde=str).group_by_key()
     grouped.count(store=Materialized("rows", headers=True))
@@ -45,16 +43,14 @@ def counted() -> Topology:
 
 
 def content(bench: Bench) -> dict[str, tuple[bytes, Headers]]:
-    """Return value and headers of each row on disk."""
-    found: dict[str, tuple[bytes, Headers]] = {}
+    rows: dict[str, tuple[bytes, Headers]] = {}
     for key, stored in bench.rows("rows").items():
         headers, value = split_headers(unwrap_with_headers(stored)[0])
-        found[key.decode()] = (value, headers)
-    return found
+        rows[key.decode()] = (value, headers)
+    return rows
 
 
 def fill(bench: Bench, records: Any) -> None:
-    """Send records, and process them."""
     for key, value, headers in records:
         bench.broker.send("in", value, key.encode(), timestamp=1_000, headers=headers)
     assert bench.live()
@@ -66,7 +62,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("changelog", [True, False], ids=["changelog", "own topic"])
-def test_a_lost_disk_comes_back_with_the_headers(changelog: bool) -> None:
+def test_a_lost_disk_is_restored_with_headers(changelog: bool) -> None:
     bench = Bench(table(changelog=changelog), {"in": 1})
     fill(bench, RECORDS)
     fill(bench, [("gone", None, ())])
@@ -77,12 +73,13 @@ def test_a_lost_disk_comes_back_with_the_headers(changelog: bool) -> None:
     assert content(bench) == ROWS
 
 
-def test_changelog_records_have_the_headers_and_the_value_alone() -> None:
-    """Where Kafka Streams' stores with headers look for them."""
+def test_changelog_records_have_headers_and_plain_values() -> None:
+    """As in Kafka Streams' stores with headers."""
     bench = Bench(table(changelog=True), {"in": 1})
     fill(bench, RECORDS)
     written = {
-        each.key: (each.value, each.headers) for each in bench.broker.records("app-rows-changelog")
+        record.key: (record.value, record.headers)
+        for record in bench.broker.records("app-rows-changelog")
     }
     assert written == {key.encode(): row for key, row in ROWS.items()} | {b"gone": (b"1", TRACE)}
 
@@ -102,5 +99,5 @@ def test_key_ranges_keep_the_headers_of_each_key() -> None:
         headers = (("n", b"%d" % number),) if number % 3 else ()
         expected[name] = (Serdes.int64().serialize("", count) or b"", headers)
     assert rows == expected
-    last = {each.key: each.headers for each in bench.broker.records("app-rows-changelog")}
+    last = {record.key: record.headers for record in bench.broker.records("app-rows-changelog")}
     assert last == {key.encode(): headers for key, (_, headers) in expected.items()}

@@ -1,4 +1,4 @@
-"""What a copy announces: never more than it knows, and no more often than it should."""
+"""Announcements of copies: ready only within the lag, and not too often."""
 
 from typing import Any, cast
 
@@ -15,22 +15,20 @@ LAG = 10
 
 
 class FakeTask:
-    """As much of a task as a copy's announcements need."""
+    """The attributes of a task that announcements need."""
 
     task_id = TaskId(0, 0)
 
 
 def copy() -> LearnerTask:
-    """Return a copy."""
-    made = LearnerTask(
+    learner = LearnerTask(
         cast("Task", FakeTask()), role="learner", learn_epoch=4, acceptable_recovery_lag=LAG
     )
-    made.store_uuid = "u"
-    return made
+    learner.store_uuid = "u"
+    return learner
 
 
 def at(position: int, end: int | None, other: int = 5) -> CopyProgress:
-    """Return how far a copy of two stores is."""
     return CopyProgress(
         positions={LOGS[0]: position, LOGS[1]: other}, ends={LOGS[0]: end, LOGS[1]: 5}
     )
@@ -56,17 +54,17 @@ def test_L2_ready_is_said_only_within_the_lag_and_not_ready_only_after_it(
     last: tuple[float, Any] | None = None
     for position, end, other, pause in steps:
         now_s += pause
-        said = learner.advance(at(position, end, other), now_s)
+        announcement = learner.advance(at(position, end, other), now_s)
         lag = None if end is None else max(end - position, 0) + 5 - other
         good = lag is not None and lag <= LAG
-        if isinstance(said, CopyReady):
+        if isinstance(announcement, CopyReady):
             assert good
-            assert (said.learn_epoch, said.store_uuid) == (4, "u")
-            assert said.positions == {"a-0": position, "b-0": other}
+            assert (announcement.learn_epoch, announcement.store_uuid) == (4, "u")
+            assert announcement.positions == {"a-0": position, "b-0": other}
             assert not ready or last is None or now_s - last[0] >= 0.1
-            last = (now_s, said.positions)
+            last = (now_s, announcement.positions)
             ready = True
-        elif isinstance(said, CopyNotReady):
+        elif isinstance(announcement, CopyNotReady):
             assert ready
             assert not good
             ready = False
@@ -75,17 +73,17 @@ def test_L2_ready_is_said_only_within_the_lag_and_not_ready_only_after_it(
         assert learner.is_ready is ready
 
 
-def test_another_epoch_is_announced_anew() -> None:
+def test_another_epoch_is_announced_again() -> None:
     learner = copy()
     assert learner.advance(at(3, 3), 0.0) is not None
     assert learner.advance(at(3, 3), 9.0) is None
     learner.appoint("standby", 5)
-    said = learner.advance(at(3, 3), 9.0)
-    assert isinstance(said, CopyReady)
-    assert said.learn_epoch == 5
+    announcement = learner.advance(at(3, 3), 9.0)
+    assert isinstance(announcement, CopyReady)
+    assert announcement.learn_epoch == 5
 
 
-def test_a_copy_that_is_ordered_again_announces_itself_again() -> None:
+def test_a_repeated_appointment_is_announced_again() -> None:
     learner = copy()
     learner.advance(at(3, 3), 0.0)
     learner.appoint("learner", 4)
@@ -95,10 +93,10 @@ def test_a_copy_that_is_ordered_again_announces_itself_again() -> None:
     assert isinstance(learner.advance(at(3, 30), 0.0), CopyNotReady)
 
 
-def test_a_copy_that_begins_anew_is_not_ready_any_more() -> None:
+def test_a_reset_copy_is_no_longer_ready() -> None:
     learner = copy()
     assert learner.reset("damaged") is None
     learner.advance(at(3, 3), 0.0)
-    said = learner.reset("damaged")
-    assert isinstance(said, CopyNotReady)
+    announcement = learner.reset("damaged")
+    assert isinstance(announcement, CopyNotReady)
     assert (learner.progress, learner.status().lag) == (None, -1)

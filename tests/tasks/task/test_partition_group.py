@@ -1,4 +1,4 @@
-"""Buffered input: nothing is lost or reordered, and the lowest head timestamp goes first, however it is cut."""
+"""Partition group: loses nothing; the lowest head timestamp is first, for all run lengths."""
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ TIMES = st.lists(st.integers(0, 6), min_size=1, max_size=12)
 
 
 def run_of(partition: TopicPartition, first: int, times: list[int]) -> SourceRecords:
-    """Return records whose value tells partition and offset."""
+    """Return records with values of partition and offset."""
     offsets = range(first, first + len(times))
     return SourceRecords(
         partition.topic,
@@ -32,7 +32,6 @@ Row = tuple[str, int, int, bytes | None]
 
 
 def rows(chunk: SourceRecords) -> list[Row]:
-    """Return (topic, partition, offset, value) of a run."""
     return [
         (chunk.topic, chunk.partition, offset, value)
         for offset, value in zip(chunk.offsets, chunk.raw_values, strict=True)
@@ -40,7 +39,7 @@ def rows(chunk: SourceRecords) -> list[Row]:
 
 
 def filled(inputs: list[list[list[int]]]) -> PartitionGroup:
-    """Return a group that has buffered these runs of timestamps, partition by partition."""
+    """Return a group with runs of these timestamps, by partition."""
     group = PartitionGroup(PARTITIONS[: len(inputs)])
     for partition, runs in zip(PARTITIONS, inputs, strict=False):
         first = 0
@@ -51,7 +50,7 @@ def filled(inputs: list[list[list[int]]]) -> PartitionGroup:
 
 
 def record_by_record(inputs: list[list[list[int]]]) -> list[Row]:
-    """Return the order in which single records leave: lowest (head timestamp, partition) first."""
+    """Return the order of single records: the lowest (head timestamp, partition) first."""
     queues = {
         partition: [
             (time, offset) for offset, time in enumerate(time for times in runs for time in times)
@@ -88,7 +87,7 @@ def test_runs_are_the_order_of_single_records(
 
 
 @given(inputs=INPUTS, limits=st.lists(st.integers(1, 15), min_size=1))
-def test_what_is_taken_together_tells_the_order_of_single_records(
+def test_take_together_returns_the_order_of_single_records(
     inputs: list[list[list[int]]], limits: list[int]
 ) -> None:
     group = filled(inputs)
@@ -109,7 +108,7 @@ def test_what_is_taken_together_tells_the_order_of_single_records(
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Adding, taking and putting back in any order, beside plain queues."""
+    """Compares a group with plain queues."""
 
     @initialize(count=st.integers(1, 3))
     def open(self, count: int) -> None:

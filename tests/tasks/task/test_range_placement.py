@@ -1,4 +1,4 @@
-"""How busy ranges are decides where they are cut (K5)."""
+"""Key ranges are divided by load (K5)."""
 
 import time
 import zlib
@@ -16,7 +16,7 @@ THREADS: Final = 4
 
 
 class _Uneven(Processor[str, str, str, str]):
-    """The keys of the first quarter take time, the others none."""
+    """Takes 2 ms for keys of the first quarter."""
 
     keyed = True
 
@@ -30,16 +30,16 @@ class _Uneven(Processor[str, str, str, str]):
 def test_K5_uneven_load_is_cut_unevenly_and_a_range_is_never_taken_for_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looks: list[tuple[list[int], list[int]]] = []
+    placements: list[tuple[list[int], list[int]]] = []
 
-    def noted(tasks: Sequence[TaskLoad], *arguments: Any, **options: Any) -> Any:
-        for each in tasks:
-            if len(each.ranges) == THREADS:
-                ranges = [item.first_hash for item in each.ranges]
-                looks.append((ranges, [item.load for item in each.ranges]))
+    def recorded(tasks: Sequence[TaskLoad], *arguments: Any, **options: Any) -> Any:
+        for task in tasks:
+            if len(task.ranges) == THREADS:
+                ranges = [key_range.first_hash for key_range in task.ranges]
+                placements.append((ranges, [key_range.load for key_range in task.ranges]))
         return assign_ranges(tasks, *arguments, **options)
 
-    monkeypatch.setattr("tidewheel.tasks.task.range_placement.assign_ranges", noted)
+    monkeypatch.setattr("tidewheel.tasks.task.range_placement.assign_ranges", recorded)
     monkeypatch.setattr("tidewheel.tasks.task.range_placement._PLACE_INTERVAL_S", 0.3)
     builder = StreamsBuilder()
     builder.stream("in", **TEXT).process(_Uneven).to("out", **TEXT)
@@ -53,19 +53,19 @@ def test_K5_uneven_load_is_cut_unevenly_and_a_range_is_never_taken_for_idle(
                     group.send(f"k{number}")
 
         def busy() -> bool:
-            """Keep the first quarter busy for some looks behind the first uneven cut."""
+            """Return True some placements after the first uneven one."""
             feed()
-            uneven = [index for index, (ranges, _) in enumerate(looks) if ranges[1] < 1 << 30]
-            return bool(uneven) and len(looks) > uneven[0] + 3
+            uneven = [index for index, (ranges, _) in enumerate(placements) if ranges[1] < 1 << 30]
+            return bool(uneven) and len(placements) > uneven[0] + 3
 
-        host.until(busy, "it is cut unevenly, and looked at some more times")
-        uneven = [loads for ranges, loads in looks if ranges[1] < 1 << 30]
-        assert all(loads[0] > 0 for loads in uneven), looks
+        host.until(busy, "ranges are uneven, and placed some more times")
+        uneven = [loads for ranges, loads in placements if ranges[1] < 1 << 30]
+        assert all(loads[0] > 0 for loads in uneven), placements
 
-        def told() -> bool:
-            """Whether the status names a range of the first quarter as the busiest."""
+        def is_reported() -> bool:
+            """Return True if the busiest range is in the first quarter."""
             feed()
             busiest = host.status("0_0").busiest
             return bool(busiest) and busiest[0][0] < 1 << 30 and busiest[0][1] >= 50
 
-        host.until(told, "who looks on is told")
+        host.until(is_reported, "the status has the busiest range")

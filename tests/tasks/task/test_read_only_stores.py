@@ -1,4 +1,4 @@
-"""Read-only state stores (KIP-813): filled by the user's processor from a topic, which restores them too."""
+"""Read-only state stores (KIP-813): a processor fills them from a topic, which also restores them."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ CONFIG = StreamsConfig(application_id=APP, bootstrap_servers="unused:9092")
 
 
 class Keep(Processor[str, str, None, None]):
-    """Keeps values in capitals; "bad" fails. Notes its life."""
+    """Stores values in upper case; "bad" fails. Records its calls."""
 
     lives: list[str]
 
@@ -54,7 +54,7 @@ class Keep(Processor[str, str, None, None]):
 
 
 class Price(Processor[str, str, str, str]):
-    """Answers with what the store has; "put" tries to write it."""
+    """Forwards the stored value; "put" tries to write it."""
 
     def process(self, record: Record[str, str]) -> None:
         rates = self.context.get_state_store("rates")
@@ -66,7 +66,7 @@ class Price(Processor[str, str, str, str]):
 
 
 def topology_of() -> tuple[Topology, list[str]]:
-    """Return a topology whose store "rates" is filled from topic "rates", and the life of what fills it."""
+    """Return a topology with store "rates" of topic "rates", and the calls of its processor."""
     lives: list[str] = []
     keep = type("Keep", (Keep,), {"lives": lives})
     topology = Topology()
@@ -80,13 +80,11 @@ def topology_of() -> tuple[Topology, list[str]]:
 
 
 def bench_of(**options: Any) -> tuple[Bench, list[str]]:
-    """Return a worker to be that runs it."""
     topology, lives = topology_of()
     return Bench(topology, {"rates": 1, "orders": 1, "out": 1}, **options), lives
 
 
 def rows(bench: Bench) -> dict[str, tuple[str, int]]:
-    """Return the store on disk."""
     found: dict[str, tuple[str, int]] = {}
     for key, stored in bench.rows("rates").items():
         value, timestamp = unwrap_value(stored)[:2]
@@ -95,12 +93,11 @@ def rows(bench: Bench) -> dict[str, tuple[str, int]]:
 
 
 def restored(bench: Bench) -> list[tuple[str, str, int]]:
-    """Return (kind, topic, records) of what was told of restores."""
     return [(e.kind, e.topic, e.restored) for e in bench.events if e.kind != "batch"]
 
 
 def test_others_read_what_the_processor_keeps() -> None:
-    """Both nodes are in one sub-topology, described as Kafka Streams does; the store has no changelog."""
+    """One sub-topology, described as in Kafka Streams; the store has no changelog."""
     topology, _ = topology_of()
     assert str(topology.describe()) == (
         "Topologies:\n"
@@ -118,7 +115,9 @@ def test_others_read_what_the_processor_keeps() -> None:
         "    Sink: out (topic: out)\n"
         "      <-- price\n\n"
     )
-    (source,) = (each for each in topology.spec().subtopologies[0].sources if each.name == "read")
+    (source,) = (
+        source for source in topology.spec().subtopologies[0].sources if source.name == "read"
+    )
     assert source.offset_reset == "earliest"
     with TopologyTestDriver(topology, CONFIG) as driver:
         driver.create_input_topic("rates", **_TEXT).pipe_input("a", "one", 5)
@@ -213,14 +212,14 @@ def test_the_rows_are_those_of_the_topic(
     lives: list[tuple[list[tuple[str, str | None, int]], int, int]],
 ) -> None:
     bench, _ = bench_of()
-    wanted: dict[str, tuple[str, int]] = {}
+    expected: dict[str, tuple[str, int]] = {}
     for changes, crash_after, lost in lives:
         for key, value, timestamp in changes:
             bench.send("rates", key, value, timestamp=timestamp)
-            wanted.pop(key, None)
+            expected.pop(key, None)
             if value is not None:
-                wanted[key] = (value.upper(), timestamp)
+                expected[key] = (value.upper(), timestamp)
         bench.live(crash_after=crash_after)
         bench.disk.lose(lost)
     assert bench.live()
-    assert rows(bench) == wanted
+    assert rows(bench) == expected

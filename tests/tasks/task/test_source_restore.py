@@ -1,4 +1,4 @@
-"""Tables that are restored from the topic they read: the same rows as processing made, and no changelog."""
+"""Tables restored from their source topic: the same rows as processing, and no changelog."""
 
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ def bench_of(
     topology_optimization: Literal["all", "none"] = "all",
     **settings: Any,
 ) -> Bench:
-    """Return a worker to be that keeps the topic "in" as a table, and writes its changes to "out"."""
+    """Return a worker with table "rows" of topic "in"; its changes go to "out"."""
     builder = StreamsBuilder()
     table = builder.table(
         "in",
@@ -52,7 +52,6 @@ def bench_of(
 
 
 def rows(bench: Bench) -> Store:
-    """Return the table on disk."""
     found: Store = {}
     for key, stored in bench.rows("rows").items():
         value, timestamp = unwrap_value(stored)[:2]
@@ -61,11 +60,10 @@ def rows(bench: Bench) -> Store:
 
 
 def restores(bench: Bench) -> list[tuple[str, str, int, int, int]]:
-    """Return (kind, topic, start, end, restored) of what was told of restores."""
     return [
-        (each.kind, each.topic, each.start, each.end, each.restored)
-        for each in bench.events
-        if each.kind != "batch"
+        (event.kind, event.topic, event.start, event.end, event.restored)
+        for event in bench.events
+        if event.kind != "batch"
     ]
 
 
@@ -93,10 +91,10 @@ def test_a_lost_disk_is_restored_from_the_input() -> None:
     assert bench.live()
     assert restores(bench) == [("start", "in", 0, 6, 0), ("end", "in", 0, 6, 6)]
     assert rows(bench) == {**{f"k{n}": (str(n), n) for n in range(1, 5)}, "new": ("5", 10)}
-    assert len(bench.outputs("out")) == 7  # restored rows are no changes
+    assert len(bench.outputs("out")) == 7  # without restored rows
 
 
-def test_an_application_that_is_new_restores_nothing() -> None:
+def test_a_new_application_restores_nothing() -> None:
     bench = bench_of()
     bench.send("in", "a", "1", timestamp=1)
     assert bench.live()
@@ -107,8 +105,8 @@ def test_an_application_that_is_new_restores_nothing() -> None:
     assert len(bench.outputs("out")) == 2
 
 
-def test_a_lost_disk_brings_rows_from_before_the_first_start() -> None:
-    """Begun with "latest", the table has none of them; restored, it has, as in Kafka Streams: the topic is its changelog."""
+def test_a_restore_includes_rows_from_before_the_first_start() -> None:
+    """As in Kafka Streams: the topic is the changelog, from its start."""
     bench = bench_of(offset_reset="latest")
     bench.send("in", "a", "old", timestamp=1)
     bench.send("in", "b", "old", timestamp=2)
@@ -121,10 +119,10 @@ def test_a_lost_disk_brings_rows_from_before_the_first_start() -> None:
     assert bench.live()
     assert restores(bench) == [("start", "in", 0, 3, 0), ("end", "in", 0, 3, 3)]
     assert rows(bench) == {"a": ("old", 1), "b": ("new", 3)}
-    assert len(bench.outputs("out")) == 1  # old rows are no news
+    assert len(bench.outputs("out")) == 1  # without old rows
 
 
-def test_with_a_changelog_a_lost_disk_brings_what_was_seen() -> None:
+def test_with_a_changelog_a_restore_includes_only_processed_rows() -> None:
     bench = bench_of(offset_reset="latest", topology_optimization="none")
     bench.send("in", "a", "old", timestamp=1)
     assert bench.live()
@@ -168,7 +166,7 @@ def test_an_in_memory_table_is_restored_at_every_start() -> None:
 
 
 def poison(bench: Bench) -> None:
-    """Send a record between two good ones whose value does not decode."""
+    """Send an undeserializable record between two good ones."""
     bench.send("in", "a", "1", timestamp=1)
     bench.broker.send("in", b"\xff\xfe", b"a", timestamp=2)
     bench.send("in", "b", "3", timestamp=3)
@@ -185,7 +183,7 @@ def test_bad_records_are_skipped_again() -> None:
     assert len(bench.outputs("dead")) == 1
 
 
-def test_a_handler_that_now_says_fail_stops_the_restore() -> None:
+def test_a_handler_that_returns_fail_stops_the_restore() -> None:
     asked: list[int] = []
 
     def once(context: Any, _record: Any, _error: Exception) -> ErrorResponse:
@@ -205,7 +203,7 @@ def test_a_handler_that_now_says_fail_stops_the_restore() -> None:
 
 
 def steps(record: Any, partition_time: int) -> int:
-    """Return the value of a header, or a time after all before."""
+    """Return the header's time, or the partition time + 10."""
     for name, value in record.headers:
         if name == "at":
             return int(value)
@@ -219,15 +217,15 @@ def test_timestamps_are_extracted_again() -> None:
     assert bench.live()
     bench.send("in", "c", "3", timestamp=0)
     assert bench.live()
-    wanted = {"a": ("1", 100), "b": ("2", 110), "c": ("3", 120)}
-    assert rows(bench) == wanted
+    expected = {"a": ("1", 100), "b": ("2", 110), "c": ("3", 120)}
+    assert rows(bench) == expected
     bench.disk.lose(2)
     assert bench.live()
     assert restores(bench)[:1] == [("start", "in", 0, 3, 0)]
-    assert rows(bench) == wanted
+    assert rows(bench) == expected
 
 
-# -- whatever happens --------------------------------------------------------------------------------------------------
+# -- random lives ------------------------------------------------------------------------------------------------------
 
 CHANGES = st.lists(
     st.tuples(st.sampled_from("abcd"), st.none() | st.sampled_from("xyz"), st.integers(0, 50)),
@@ -247,15 +245,15 @@ def test_the_rows_are_those_of_the_topic(
     lives: list[tuple[list[tuple[str, str | None, int]], int, int]], *, caching: bool
 ) -> None:
     bench = bench_of(cache_bytes=1_000_000 if caching else 0)
-    wanted: Store = {}
+    expected: Store = {}
     for changes, crash_after, lost in lives:
         for key, value, timestamp in changes:
             bench.send("in", key, value, timestamp=timestamp)
-            wanted.pop(key, None)
+            expected.pop(key, None)
             if value is not None:
-                wanted[key] = (value, timestamp)
+                expected[key] = (value, timestamp)
         bench.live(crash_after=crash_after)
         bench.disk.lose(lost)
     assert bench.live()
-    assert rows(bench) == wanted
-    assert bench.committed[TopicPartition("in", 0)] == sum(len(each[0]) for each in lives)
+    assert rows(bench) == expected
+    assert bench.committed[TopicPartition("in", 0)] == sum(len(changes) for changes, _, _ in lives)

@@ -1,4 +1,4 @@
-"""The stores of a task: opened, committed and closed together, positions never ahead of data."""
+"""State manager: stores open, commit and close together; positions never lead the data."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,6 @@ TOPIC_ID = b"sixteen byte id."
 
 
 def spec(name: str, **changes: Any) -> StoreSpec:
-    """Return a store of strings and integers."""
     return StoreSpec(
         **{
             "name": name,
@@ -31,8 +30,8 @@ def spec(name: str, **changes: Any) -> StoreSpec:
     )
 
 
-class Noted(InMemoryDatabase):
-    """Notes every write."""
+class RecordedDatabase(InMemoryDatabase):
+    """Records every write."""
 
     def __init__(self, families: list[str]) -> None:
         super().__init__(families)
@@ -50,13 +49,13 @@ class Noted(InMemoryDatabase):
 
 
 class Stage:
-    """An open state manager over noted databases."""
+    """An open state manager over recorded databases."""
 
     def __init__(
         self, *specs: StoreSpec, keep_bytes: int = 1 << 20, cache_enabled: bool = False
     ) -> None:
-        self.disk: Noted | None = None
-        self.memory: Noted | None = None
+        self.disk: RecordedDatabase | None = None
+        self.memory: RecordedDatabase | None = None
         self.manager = StateManager(
             TaskId(0, 2),
             specs,
@@ -68,28 +67,28 @@ class Stage:
             now=lambda: 77,
         )
         self.manager.open()
-        self.manager.topic_ids = {each.topic: TOPIC_ID for each in self.manager.changelogs}
+        self.manager.topic_ids = {
+            changelog.topic: TOPIC_ID for changelog in self.manager.changelogs
+        }
 
     @property
     def stores(self) -> Mapping[str, Any]:
-        """Return the stores by name, of whatever kind they are."""
         return self.manager.stores
 
-    def open_persistent(self, families: list[str]) -> Noted:
-        self.disk = Noted(families)
+    def open_persistent(self, families: list[str]) -> RecordedDatabase:
+        self.disk = RecordedDatabase(families)
         return self.disk
 
-    def open_in_memory(self, families: list[str]) -> Noted:
-        self.memory = Noted(families)
+    def open_in_memory(self, families: list[str]) -> RecordedDatabase:
+        self.memory = RecordedDatabase(families)
         return self.memory
 
 
 def changelog(store: str) -> TopicPartition:
-    """Return a store's changelog partition."""
     return TopicPartition(f"app-{store}-changelog", 2)
 
 
-def test_persistent_and_in_memory_stores_live_apart() -> None:
+def test_persistent_and_in_memory_stores_have_separate_databases() -> None:
     stage = Stage(spec("b"), spec("m", persistent=False), spec("a"))
     assert stage.disk is not None
     assert stage.memory is not None
@@ -150,7 +149,7 @@ def test_stores_that_are_only_read_keep_their_budget() -> None:
     assert len(read.buffer.values) + len(read.buffer._old.timestamps) < 300
 
 
-def test_forgetting_a_store_takes_its_position_first() -> None:
+def test_forget_clears_the_position_first() -> None:
     stage = Stage(spec("a"), spec("b"))
     for store in stage.stores.values():
         store.put("k", 1)
@@ -193,7 +192,7 @@ def test_changelogs_are_those_of_logged_stores() -> None:
     assert stage.manager.changelog("silent") is None
 
 
-def test_closing_forgets_what_was_not_committed() -> None:
+def test_close_discards_uncommitted_changes() -> None:
     stage = Stage(spec("a"), spec("m", persistent=False))
     kept = stage.stores["a"]
     kept.put("k", 1)
@@ -206,7 +205,7 @@ def test_closing_forgets_what_was_not_committed() -> None:
         kept.get("other")
 
 
-def test_damage_is_told_with_its_task() -> None:
+def test_damage_is_raised_with_its_task() -> None:
     stage = Stage(spec("a"))
     assert stage.disk is not None
     stage.disk.write({"a": [(b"k", b"\x00damaged")]}, {})
@@ -217,30 +216,29 @@ def test_damage_is_told_with_its_task() -> None:
 
 
 def window_spec(name: str, **changes: Any) -> StoreSpec:
-    """Return a window store with segments of a minute."""
     return spec(name, kind=StoreKind.WINDOW, retention_ms=60_000, window_size_ms=10, **changes)
 
 
-def test_a_restored_store_goes_on_with_its_time() -> None:
+def test_a_restored_store_continues_with_its_time() -> None:
     stage = Stage(window_spec("w"))
     store: Any = stage.stores["w"]
     for start in (0, 70_000, 140_000):
         store.put("k", start, start)
     drained = stage.manager.drain()
     stage.manager.apply(drained, {changelog("w"): 3}, now_ms=5)
-    again = Stage(window_spec("w"))
+    restored_stage = Stage(window_spec("w"))
     changes = drained["w"]
     rows = fold(window_spec("w"), changes.keys, changes.values, changes.timestamps)
-    again.manager.write_restored({"w": rows}, {changelog("w"): 3}, now_ms=5)
-    assert again.disk is not None
-    ((_, stored),) = again.disk.writes
+    restored_stage.manager.write_restored({"w": rows}, {changelog("w"): 3}, now_ms=5)
+    assert restored_stage.disk is not None
+    ((_, stored),) = restored_stage.disk.writes
     assert set(stored) == {"changelog:app-w-changelog-2", "stream-time:w"}
-    restored: Any = again.manager.stores["w"]
+    restored: Any = restored_stage.manager.stores["w"]
     assert list(restored.fetch("k", 0, 1 << 62)) == list(store.fetch("k", 0, 1 << 62))
     assert list(restored.fetch("k", 0, 1 << 62)) == [(140_000, 140_000)]
     assert restored.times() == (140_000,)
     restored.put("k", 1, 0)
-    assert again.manager.expired_puts == 1
+    assert restored_stage.manager.expired_puts == 1
 
 
 def test_a_forgotten_store_has_seen_no_time() -> None:
@@ -255,7 +253,7 @@ def test_a_forgotten_store_has_seen_no_time() -> None:
     assert stage.manager.position("w") is None
 
 
-def test_rows_that_end_are_drained_without_a_put() -> None:
+def test_expired_rows_are_drained_without_a_put() -> None:
     stage = Stage(spec("t", ttl_ms=10))
     store: Any = stage.stores["t"]
     store.put("k", 1)
@@ -270,11 +268,11 @@ def test_rows_that_end_are_drained_without_a_put() -> None:
     )
 
 
-# -- a commit that is under way ----------------------------------------------------------------------------------------
+# -- a commit in progress ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("persistent", [True, False])
-def test_stores_go_on_from_what_a_commit_under_way_will_write(*, persistent: bool) -> None:
+def test_stores_see_staged_changes(*, persistent: bool) -> None:
     stage = Stage(spec("a", persistent=persistent), keep_bytes=0)
     store = stage.stores["a"]
     for key, value in (("gone", 1), ("k", 1), ("same", 1)):
@@ -300,10 +298,10 @@ def test_stores_go_on_from_what_a_commit_under_way_will_write(*, persistent: boo
     position = stage.manager.position("a")
     assert position is not None
     assert position.offset == 7
-    assert [len(each.keys) for each in stage.manager.drain().values()] == [2]
+    assert [len(changes.keys) for changes in stage.manager.drain().values()] == [2]
 
 
-def test_a_task_that_begins_anew_forgets_what_a_commit_had_under_way() -> None:
+def test_renew_discards_staged_changes() -> None:
     stage = Stage(spec("a"))
     stage.stores["a"].put("k", 1)
     stage.manager.stage(stage.manager.drain())

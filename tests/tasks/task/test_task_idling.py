@@ -1,4 +1,4 @@
-"""A task with several inputs waits for what the brokers have, in a worker and in the test driver, and no longer."""
+"""Task idling: a task waits for empty inputs, in a worker and in the test driver."""
 
 from typing import Any
 
@@ -19,7 +19,6 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
 def merging() -> Topology:
-    """Return one sub-topology that writes two inputs to one topic."""
     return (
         Topology()
         .add_source("read-a", "a", key_serde=STRING, value_serde=STRING)
@@ -29,19 +28,18 @@ def merging() -> Topology:
 
 
 def values(bench: Bench) -> list[str]:
-    """Return the values that came out."""
     return [(value or b"").decode() for _, value in bench.outputs("out")]
 
 
 def bench_of(**settings: Any) -> Bench:
-    """Return a worker to be that fetches two records at a time."""
+    """Return a worker that fetches two records at a time."""
     bench = Bench(merging(), {"a": 1, "b": 1, "out": 1}, max_poll_records=2, **settings)
     bench.idle_polls = 60
     return bench
 
 
 @pytest.mark.parametrize(("idle_ms", "ordered"), [(-1, False), (0, True), (100, True)])
-def test_what_is_on_the_brokers_is_waited_for(idle_ms: int, *, ordered: bool) -> None:
+def test_the_task_waits_for_records_on_the_brokers(idle_ms: int, *, ordered: bool) -> None:
     bench = bench_of(max_task_idle_ms=idle_ms)
     for time in (1, 3, 5, 7, 9):
         bench.send("a", "k", str(time), timestamp=time)
@@ -52,7 +50,7 @@ def test_what_is_on_the_brokers_is_waited_for(idle_ms: int, *, ordered: bool) ->
     assert (values(bench) == sorted(values(bench))) is ordered
 
 
-def test_an_empty_input_is_waited_for_as_long_as_set() -> None:
+def test_the_wait_for_an_empty_input_ends_at_its_timeout() -> None:
     bench = bench_of(max_task_idle_ms=100, commit_interval_ms=1)
     bench.send("a", "k", "late", timestamp=20)
     begin_ms = bench.clock.now_ms()
@@ -67,14 +65,14 @@ def test_an_empty_input_is_waited_for_as_long_as_set() -> None:
     bench.at_poll.append(watch)
     assert bench.live()
     assert values(bench) == ["early", "late"]
-    # "early" ends the wait for b after 50 ms; then b is empty again and waited for anew.
+    # "early" ends the wait for b after 50 ms; b is then empty again, and the wait restarts.
     assert 50 < min(now_ms for now_ms, found in seen.items() if found == ["early"]) < 100
     assert 150 < min(now_ms for now_ms, found in seen.items() if len(found) > 1) < 200
 
 
-def test_nothing_is_polled_in_haste_while_waiting() -> None:
+def test_a_waiting_task_does_not_busy_poll() -> None:
     bench = bench_of(max_task_idle_ms=100)
-    bench.commit_turns = 0  # a commit that is under way is looked after every few milliseconds
+    bench.commit_turns = 0  # the loop polls a commit in progress every few milliseconds
     bench.send("a", "k", "v", timestamp=20)
     timeouts: list[float] = []
 
@@ -102,7 +100,7 @@ def test_more_than_a_poll_may_wait() -> None:
 
 
 def test_the_driver_waits_for_its_own_clock() -> None:
-    """As in Kafka Streams: an input that is empty holds the other one up until the time is over."""
+    """As in Kafka Streams, an empty input delays the other until the timeout."""
     config = StreamsConfig(
         application_id="idle", bootstrap_servers="unused:9092", max_task_idle_ms=1_000
     )
@@ -119,11 +117,10 @@ def test_the_driver_waits_for_its_own_clock() -> None:
         assert out.read_key_values() == [("B", "beta")]
 
 
-# -- the rule itself ---------------------------------------------------------------------------------------------------
+# -- the rule ----------------------------------------------------------------------------------------------------------
 
 
 def run_of(partition: TopicPartition) -> SourceRecords:
-    """Return one record."""
     return SourceRecords(partition.topic, 0, [0], [None], [None], [5], None)
 
 
@@ -139,31 +136,31 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, idle_ms=st.integers(0, 40))
-def test_the_wait_is_that_of_kafka_streams(
+def test_the_wait_equals_that_of_kafka_streams(
     steps: list[tuple[str, TopicPartition, int]], idle_ms: int
 ) -> None:
     group = PartitionGroup([A, B], max_task_idle_ms=idle_ms)
     lags = {A: -1, B: -1}
     since: dict[TopicPartition, int] = {}
     now = 0
-    for what, which, number in steps:
-        match what:
+    for action, partition, number in steps:
+        match action:
             case "add":
-                group.add(run_of(which))
+                group.add(run_of(partition))
             case "lag":
-                lags[which] = number
-                group.update_lags({each: lag for each, lag in lags.items() if lag >= 0})
+                lags[partition] = number
+                group.update_lags({changed: lag for changed, lag in lags.items() if lag >= 0})
             case "take":
                 group.take(1)
             case _:
                 now += number
         ready = True
-        for each in (A, B):
-            if group.buffers[each].records or lags[each] != 0:
-                since.pop(each, None)
-                ready = ready and bool(group.buffers[each].records)
+        for waited in (A, B):
+            if group.buffers[waited].records or lags[waited] != 0:
+                since.pop(waited, None)
+                ready = ready and bool(group.buffers[waited].records)
             elif ready:
-                ready = now >= since.setdefault(each, now) + idle_ms
+                ready = now >= since.setdefault(waited, now) + idle_ms
             if not ready:
                 break
         buffered = group.records > 0
@@ -171,4 +168,4 @@ def test_the_wait_is_that_of_kafka_streams(
         until = group.idle_until_ms(now)
         assert until is None or (until > now and buffered)
         if ready and buffered:
-            assert group.enforcing is any(not group.buffers[each].records for each in (A, B))
+            assert group.enforcing is any(not group.buffers[empty].records for empty in (A, B))
